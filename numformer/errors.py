@@ -1,0 +1,11 @@
+"""One shape for every complaint about input: the rule, what was received, and the fix."""
+
+
+class InputError(ValueError):
+    """Input that breaks a rule. Scripts print it without a traceback and exit with code 2.
+
+    `rule` says what must hold, `received` what came instead, `fix` what to do about it.
+    """
+
+    def __init__(self, rule: str, received: object, fix: str):
+        super().__init__(f"{rule}; received {received}. {fix}")
