@@ -1,0 +1,179 @@
+"""The machine: what differs in name or speed between NumPy and CuPy, and nothing else.
+
+Ordinary array code needs only `xp = array_module(x)`: the arrays decide where work is done.
+"""
+
+import ctypes
+import os
+import sys
+
+import numpy as np
+
+from numformer.errors import InputError
+
+BACKENDS = ("numpy", "cupy", "auto")
+
+
+def array_module(x):
+    """The module (numpy or cupy) whose functions work on the array `x`."""
+    if isinstance(x, np.ndarray | np.generic):
+        return np
+    return sys.modules[type(x).__module__.partition(".")[0]]
+
+
+def to_host(x) -> np.ndarray:
+    """`x` as a NumPy array; from a GPU this waits for the device."""
+    return x.get() if hasattr(x, "get") else np.asarray(x)
+
+
+def find_backend(name: str):
+    """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
+
+    Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
+    without a GPU, so a small computation is the test.
+    """
+    if name not in BACKENDS:
+        raise InputError(
+            f"the backend is one of {', '.join(BACKENDS)}",
+            repr(name),
+            "Set --backend (or NUMFORMER_BACKEND) to one of them.",
+        )
+    if name == "numpy":
+        return np
+    try:
+        import cupy
+
+        if not cupy.cuda.is_available():
+            raise RuntimeError("CuPy finds no CUDA device")
+        if float(cupy.arange(3).sum()) != 3:
+            raise RuntimeError("the GPU computes a wrong sum")
+        return cupy
+    except Exception as problem:  # whatever breaks in a driver or an installation means: no GPU
+        reason = f"{type(problem).__name__}: {problem}"
+        if name == "auto":
+            print(f"backend auto: using numpy ({reason})", file=sys.stderr)
+            return np
+        raise InputError(
+            "backend cupy needs CuPy and an NVIDIA GPU",
+            reason,
+            "Install numformer[cuda12] or numformer[cuda13], or use --backend numpy.",
+        ) from None
+
+
+def reuse_freed_memory() -> None:
+    """Let this process keep the memory of freed arrays instead of returning it to the system.
+
+    glibc gives large arrays back as soon as they are freed, so every training step pays page
+    faults for the same memory again. The setting governs the whole process; scripts call it
+    once. Where there is no glibc it does nothing.
+    """
+    m_trim_threshold, m_mmap_threshold = -1, -3
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(m_mmap_threshold, 1 << 30)
+    mallopt(m_trim_threshold, 1 << 30)
+
+
+def rows(x):
+    """x (..., D) -> (N, D), the same memory where possible."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def matmul(a, b):
+    """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
+
+    One matrix `b` for all of `a` becomes a single large product instead of many small ones.
+    """
+    if b.ndim == 2 and a.ndim > 2:
+        return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[-1])
+    return a @ b
+
+
+def sum_rows(x):
+    """x (..., D) -> (D,): the sum over all axes but the last, as a product with ones."""
+    x = rows(x)
+    return array_module(x).ones(len(x), dtype=x.dtype) @ x
+
+
+def mean_last(x):
+    """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones / D."""
+    size = x.shape[-1]
+    mean = rows(x) @ array_module(x).full(size, 1 / size, dtype=x.dtype)
+    return mean.reshape(*x.shape[:-1], 1)
+
+
+def dot_last(a, b):
+    """a, b (..., D) -> (..., 1): the dot product along the last axis."""
+    return array_module(a).einsum("...d,...d->...", a, b)[..., None]
+
+
+def scatter_add(target, ids, values) -> None:
+    """target[ids[n]] += values[n] for every n, repeated ids included.
+
+    target (V, D), ids (N,), values (N, D). Deterministic: each row is summed in one order.
+    """
+    xp = array_module(target)
+    small = 256
+    if len(target) <= small or xp is not np:
+        chosen = (ids == xp.arange(len(target))[:, None]).astype(values.dtype)
+        target += chosen @ values
+        return
+    order = np.argsort(ids, kind="stable")
+    sorted_ids, sorted_values = ids[order], values[order]
+    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+        target[sorted_ids[start]] += sorted_values[start:stop].sum(axis=0)
+
+
+def cache_sized_pieces(vector) -> list[slice]:
+    """Slices that cover `vector`: on the host short enough to stay in the processor's cache.
+
+    Several operations in turn on one piece then read memory once instead of once each.
+    """
+    piece = 1 << 15 if isinstance(vector, np.ndarray) else max(len(vector), 1)
+    return [slice(start, start + piece) for start in range(0, len(vector), piece)]
+
+
+class DropoutStream:
+    """The random numbers of dropout, reproducible from (seed, step).
+
+    A training step reseeds it first, so the masks of any step can be drawn again: for a
+    gradient check, for a resumed run, for the replay of a step.
+    """
+
+    def __init__(self):
+        self.reseed(0, 0)
+
+    def reseed(self, seed: int, step: int) -> None:
+        """Start the stream of this step of the run with this seed."""
+        self._entropy = (seed, step)
+        self._generators = {}
+
+    def keep(self, shape: tuple[int, ...], p: float, like):
+        """What dropout multiplies with: 0 with probability p, otherwise 1 / (1 - p); (shape).
+
+        dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
+        because 16 random bits decide each entry.
+        """
+        xp = array_module(like)
+        if xp not in self._generators:
+            source = np.random.SFC64 if xp is np else xp.random.XORWOW
+            seed = np.random.SeedSequence(self._entropy)
+            seed = seed if xp is np else int(seed.generate_state(1, np.uint64)[0] >> 1)
+            self._generators[xp] = xp.random.Generator(source(seed))
+        size = int(np.prod(shape))
+        words = self._generators[xp].integers(0, 2**64 - 1, -(-size // 4), xp.uint64, True)
+        dropped = round(p * 65536)
+        kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
+        scale = like.dtype.type(65536 / (65536 - dropped))
+        return xp.multiply(kept, scale, dtype=like.dtype)
+
+
+dropout_stream = DropoutStream()
+
+
+def default_backend() -> str:
+    """The backend that scripts use unless told otherwise: NUMFORMER_BACKEND, or numpy."""
+    return os.environ.get("NUMFORMER_BACKEND", "numpy")

@@ -1,0 +1,85 @@
+"""Config: every decision of the paper as a field, with the paper's choice as its default."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
+
+from numformer.errors import InputError
+from numformer.layers.attention import head_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a Transformer is made of and how it is trained; defaults are the paper's base model.
+
+    The two vocabulary sizes belong to the task. All else is the paper's: sections 3 and 5, and
+    Table 3 for what it varies. Raises InputError for values that do not fit together.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    d_model: int = 512  # width of every position's vector (3.1)
+    d_ff: int = 2048  # width inside the feed-forward network (3.3)
+    heads: int = 8  # attention heads, h (3.2.2)
+    d_k: int | None = None  # size of a query or key; d_model / heads, 64 in the paper
+    d_v: int | None = None  # size of a value; d_model / heads, 64 in the paper
+    layers: int = 6  # layers of the encoder, and of the decoder (3.1)
+    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands around a sublayer (3.1)
+    attention_bias: bool = False  # biases in the projections of attention (3.2.2 has none)
+    activation: Literal["relu"] = "relu"  # inside the feed-forward network (3.3)
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"  # (3.5; Table 3, row E)
+    max_length: int = 512  # longest sequence that learned positions can take
+    tying: Literal["all", "target", "none"] = "all"  # who shares the output's weights (3.4)
+    p_drop: float = 0.1  # dropout on sublayer outputs and embedding sums (5.4)
+    attention_dropout: float = 0.0  # dropout on attention weights (not in the paper)
+    activation_dropout: float = 0.0  # dropout after the activation (not in the paper)
+    label_smoothing: float = 0.1  # probability spread over all symbols (5.4)
+    beta1: float = 0.9  # Adam's decay of the mean gradient (5.3)
+    beta2: float = 0.98  # Adam's decay of the mean squared gradient (5.3)
+    adam_epsilon: float = 1e-9  # Adam's epsilon (5.3)
+    warmup: int = 4000  # steps in which the learning rate rises (5.3, equation 3)
+    factor: float = 1.0  # multiplies the learning rate of equation 3
+    clip_norm: float | None = None  # largest global norm of a gradient (the paper does not clip)
+
+    def __post_init__(self):
+        for name in ("source_vocabulary", "target_vocabulary", "d_model", "d_ff", "heads", "layers",
+                     "max_length", "warmup"):  # fmt: skip
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("d_k", "d_v"):
+            self._require(name, (getattr(self, name) or 1) >= 1, "at least 1")
+        for name in ("p_drop", "attention_dropout", "activation_dropout", "label_smoothing",
+                     "beta1", "beta2"):  # fmt: skip
+            self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        for name in ("adam_epsilon", "factor"):
+            self._require(name, getattr(self, name) > 0, "above 0")
+        self._require("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0")
+        for field in fields(self):
+            if get_origin(field.type) is Literal:
+                choices = get_args(field.type)
+                self._require(
+                    field.name, getattr(self, field.name) in choices, " or ".join(choices)
+                )
+        if self.d_k is None or self.d_v is None:
+            head_size(self.d_model, self.heads)
+        if self.tying == "all" and self.source_vocabulary != self.target_vocabulary:
+            raise InputError(
+                "tying all needs one vocabulary for source and target",
+                f"sizes {self.source_vocabulary} and {self.target_vocabulary}",
+                'Use one vocabulary for both, or tying "target" or "none".',
+            )
+
+    def _require(self, name: str, holds: bool, rule: str):
+        if not holds:
+            raise InputError(
+                f"{name} is {rule}", getattr(self, name), f"Change {name} (see Config)."
+            )
+
+    @classmethod
+    def base(cls, vocabulary: int, **changes) -> "Config":
+        """The paper's base model (Table 3, first row) on one shared vocabulary."""
+        return cls(source_vocabulary=vocabulary, target_vocabulary=vocabulary, **changes)
+
+    @classmethod
+    def big(cls, vocabulary: int, **changes) -> "Config":
+        """The paper's big model (Table 3, last row) on one shared vocabulary."""
+        big = dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
+        return cls.base(vocabulary, **(big | changes))

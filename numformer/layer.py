@@ -1,0 +1,248 @@
+"""Parameter, Layer and the rules that every layer keeps.
+
+A layer has `forward` and `backward`. Forward ends by saving what backward needs, backward begins
+by popping it, so any number of forwards may come before the first backward, and backwards come
+in reverse order. Nobody writes into an argument, a Parameter's data or what a forward returned;
+what a backward returns shares memory with nothing, so its receiver may overwrite it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from numformer.backend import array_module, to_host
+from numformer.errors import InputError
+
+
+class Parameter:
+    """An array to be trained and its gradient, of one shape and dtype.
+
+    Backward does `parameter.grad += ...`. Assigning another array to `data` or `grad` is an
+    error, because `pack` makes them views of two vectors that the optimizer works on; write
+    new values with `parameter.data[...] = ...`.
+    """
+
+    def __init__(self, data):
+        self._data = np.array(data, dtype=np.float32)
+        self._grad = np.zeros_like(self._data)
+
+    @property
+    def data(self):
+        return self._data
+
+    @data.setter
+    def data(self, array):
+        self._accept_only(self._data, array, "data")
+
+    @property
+    def grad(self):
+        return self._grad
+
+    @grad.setter
+    def grad(self, array):
+        self._accept_only(self._grad, array, "grad")
+
+    @staticmethod
+    def _accept_only(current, array, name):
+        # `parameter.grad += x` ends by assigning the array that is there already.
+        if array is not current:
+            raise InputError(
+                f"a Parameter keeps its {name} array, which pack() made part of one vector",
+                f"another array for {name}",
+                f"Write into it: parameter.{name}[...] = values.",
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    def _rebind(self, data, grad):
+        self._data, self._grad = data, grad
+
+
+class _Mode:
+    training = True
+    saving = True
+
+
+def training() -> bool:
+    """Whether dropout drops."""
+    return _Mode.training
+
+
+def saving() -> bool:
+    """Whether forward saves what backward needs."""
+    return _Mode.saving
+
+
+@contextlib.contextmanager
+def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterator[None]:
+    """Within the block dropout drops (training) and forward saves for backward (saving), or not."""
+    before = _Mode.training, _Mode.saving
+    _Mode.training = before[0] if training is None else training
+    _Mode.saving = before[1] if saving is None else saving
+    try:
+        yield
+    finally:
+        _Mode.training, _Mode.saving = before
+
+
+def inference():
+    """Within the block no dropout, and nothing is saved: for evaluation and decoding."""
+    return mode(training=False, saving=False)
+
+
+class Layer:
+    """What every layer shares: its parts by name, saved values, gradients, state.
+
+    Attributes that are Parameters, Layers or lists of Layers are found in the order in which
+    they were assigned; the path of attributes is a parameter's name
+    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held in two places
+    is one parameter under the name met first.
+    """
+
+    def forward(self, *inputs):
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def backward(self, dy):
+        """One gradient for each differentiable input of forward, in forward's order.
+
+        None where there is none (token ids), the array where there is one, a tuple where there
+        are several. Gradients of parameters are added to `parameter.grad`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no backward")
+
+    # Saved values: a stack, so a layer may be used several times before backward.
+
+    @property
+    def saved(self) -> list[dict]:
+        """What the forwards saved that no backward has popped yet, oldest first."""
+        return self.__dict__.setdefault("_saved", [])
+
+    def save(self, **values) -> None:
+        """Keep what backward needs, by name; does nothing while `saving` is off."""
+        if _Mode.saving:
+            self.saved.append(values)
+
+    def pop_saved(self) -> dict:
+        """What the latest forward saved. Raises RuntimeError when there is none."""
+        if not self.saved:
+            raise RuntimeError(
+                f"{type(self).__name__}.backward needs a forward before it, while saving is on: "
+                "each forward serves one backward. Call forward again."
+            )
+        return self.saved.pop()
+
+    def pending(self) -> int:
+        """How many saved records wait for a backward, in this layer and all its parts."""
+        return sum(len(layer.saved) for layer in self.layers_within())
+
+    def clear_saved(self) -> None:
+        """Forget what forwards saved, in this layer and all its parts."""
+        for layer in self.layers_within():
+            layer.saved.clear()
+
+    # Parts
+
+    def _children(self) -> Iterator[tuple[str, "Layer | Parameter"]]:
+        for name, value in vars(self).items():
+            if isinstance(value, Layer | Parameter):
+                yield name, value
+            elif isinstance(value, list | tuple) and name != "_saved":
+                for index, item in enumerate(value):
+                    if isinstance(item, Layer | Parameter):
+                        yield f"{name}.{index}", item
+
+    def _walk(self, prefix: str, met: set[int]) -> Iterator[tuple[str, "Layer | Parameter"]]:
+        if id(self) in met:
+            return
+        met.add(id(self))
+        yield prefix, self
+        for name, part in self._children():
+            path = f"{prefix}.{name}" if prefix else name
+            if isinstance(part, Layer):
+                yield from part._walk(path, met)
+            elif id(part) not in met:
+                met.add(id(part))
+                yield path, part
+
+    def named_layers(self) -> dict[str, "Layer"]:
+        """This layer (named "") and every layer within it by dotted name."""
+        return {name: part for name, part in self._walk("", set()) if isinstance(part, Layer)}
+
+    def layers_within(self) -> list["Layer"]:
+        """This layer and every layer within it, each once."""
+        return list(self.named_layers().values())
+
+    def named_parameters(self) -> dict[str, Parameter]:
+        """Every Parameter by dotted name, each once."""
+        return {name: part for name, part in self._walk("", set()) if isinstance(part, Parameter)}
+
+    def zero_grad(self) -> None:
+        """Set every gradient to zero and forget what an interrupted step saved."""
+        self.clear_saved()
+        for parameter in self.named_parameters().values():
+            parameter.grad.fill(0)
+
+    # State
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Every parameter by name, as NumPy arrays of their own."""
+        return {name: to_host(p.data).copy() for name, p in self.named_parameters().items()}
+
+    def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
+        """Write `state` into the parameters. Raises InputError unless names and shapes match."""
+        parameters = self.named_parameters()
+        if missing := sorted(parameters.keys() - state.keys()):
+            raise _mismatch("holds every parameter of the model", f"none for {missing[0]}")
+        if extra := sorted(state.keys() - parameters.keys()):
+            raise _mismatch("holds only parameters of the model", f"an unknown {extra[0]}")
+        for name, parameter in parameters.items():
+            if state[name].shape != parameter.shape:
+                found = f"{tuple(state[name].shape)} instead of {parameter.shape} for {name}"
+                raise _mismatch("has the shapes of the model's parameters", found)
+        for name, parameter in parameters.items():
+            xp = array_module(parameter.data)
+            parameter.data[...] = xp.asarray(state[name], dtype=parameter.data.dtype)
+
+
+def _mismatch(rule: str, received: str) -> InputError:
+    return InputError(
+        f"a saved state {rule}", received, "Build the model with the Config that it was saved with."
+    )
+
+
+class FlatParameters:
+    """All parameters of a model as one vector `data` and all their gradients as one `grad`.
+
+    Zeroing, clipping and Adam are then one call each.
+    """
+
+    def __init__(self, data, grad):
+        self.data = data
+        self.grad = grad
+
+
+def pack(layer: Layer, dtype=np.float32, xp=np) -> FlatParameters:
+    """Lay all parameters of `layer` end to end in one vector, and their gradients in another.
+
+    The one place that casts parameters (to `dtype`) and moves them (to the arrays of `xp`). Each
+    parameter's data and grad become views of the vectors; the gradients are zero.
+    """
+    parameters = list(layer.named_parameters().values())
+    values = [to_host(parameter.data).ravel() for parameter in parameters]
+    data = xp.asarray(np.concatenate(values or [np.zeros(0)]).astype(dtype))
+    grad = xp.zeros_like(data)
+    start = 0
+    for parameter in parameters:
+        place = slice(start, start + parameter.size)
+        parameter._rebind(
+            data[place].reshape(parameter.shape), grad[place].reshape(parameter.shape)
+        )
+        start = place.stop
+    return FlatParameters(data, grad)

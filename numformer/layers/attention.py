@@ -1,0 +1,211 @@
+"""Scaled dot-product attention and multi-head attention (section 3.2)."""
+
+import math
+
+import numpy as np
+
+from numformer.backend import array_module, matmul
+from numformer.errors import InputError
+from numformer.layer import Layer, saving
+from numformer.layers.dropout import Dropout, dropout, dropout_backward
+from numformer.layers.linear import Linear
+from numformer.layers.softmax import softmax, softmax_backward
+
+
+def transpose(x):
+    """x (..., M, N) -> (..., N, M)."""
+    return x.swapaxes(-1, -2)
+
+
+def scaled_dot_product_attention(query, key, value, mask=None, keep=None):
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V   (section 3.2.1, equation 1).
+
+    query (..., T, K), key (..., S, K), value (..., S, K_v), mask broadcast to (..., T, S), True =
+    may attend, keep a dropout mask (..., T, S) on the weights
+    -> output (..., T, K_v), weights and dropped (..., T, S), dropped = weights * keep.
+    """
+    scores = matmul(query, transpose(key))
+    scores *= 1 / math.sqrt(query.shape[-1])
+    weights = softmax(scores, mask)
+    dropped = dropout(weights, keep)
+    return matmul(dropped, value), weights, dropped
+
+
+def scaled_dot_product_attention_backward(doutput, query, key, value, weights, dropped, keep):
+    """doutput (..., T, K_v) -> dquery (..., T, K), dkey (..., S, K), dvalue (..., S, K_v)."""
+    dvalue = matmul(transpose(dropped), doutput)  # output = dropped V
+    ddropped = matmul(doutput, transpose(value))
+    dweights = dropout_backward(ddropped, keep)  # dropped = dropout(weights)
+    dscores = softmax_backward(dweights, weights)  # weights = softmax(scores)
+    dscores *= 1 / math.sqrt(query.shape[-1])
+    dquery = matmul(dscores, key)  # scores = Q K^T / sqrt(d_k)
+    dkey = matmul(transpose(dscores), query)
+    return dquery, dkey, dvalue
+
+
+class ScaledDotProductAttention(Layer):
+    """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
+
+    Its saved record holds `weights` (..., T, S): what attention maps draw. `p_drop` is dropout on
+    the weights, which the paper does not mention and many recipes have.
+    """
+
+    def __init__(self, p_drop: float = 0.0):
+        self.dropout = Dropout(p_drop)
+
+    def forward(self, query, key, value, mask=None):
+        keep = self.dropout.draw((*query.shape[:-1], key.shape[-2]), like=query)
+        output, weights, dropped = scaled_dot_product_attention(query, key, value, mask, keep)
+        self.save(query=query, key=key, value=value, weights=weights, dropped=dropped, keep=keep)
+        return output
+
+    def backward(self, doutput):
+        return scaled_dot_product_attention_backward(doutput, **self.pop_saved())
+
+
+def split_heads(x, heads: int):
+    """x (B, T, H K) -> (B, H, T, K), a view."""
+    batch, length, _ = x.shape
+    return x.reshape(batch, length, heads, -1).swapaxes(1, 2)
+
+
+def merge_heads(x):
+    """x (B, H, T, K) -> (B, T, H K): the heads side by side, as Concat in section 3.2.2."""
+    batch, heads, length, size = x.shape
+    return x.swapaxes(1, 2).reshape(batch, length, heads * size)
+
+
+class KeyValueCache:
+    """Keys and values of the positions seen so far, for decoding one position at a time.
+
+    Preallocated key (B, H, T_max, K) and value (B, H, T_max, K_v); positions up to `length` are
+    filled.
+    """
+
+    def __init__(self, key, value):
+        self.key, self.value = key, value
+        self.length = 0
+
+    def append(self, key, value):
+        """Keys and values of further positions -> those of all positions so far."""
+        stop = self.length + key.shape[-2]
+        if stop > self.key.shape[-2]:
+            raise InputError(
+                f"this cache has room for {self.key.shape[-2]} positions",
+                f"position {stop}",
+                "Ask for a longer cache when decoding starts.",
+            )
+        self.key[:, :, self.length : stop] = key
+        self.value[:, :, self.length : stop] = value
+        self.length = stop
+        return self.filled()
+
+    def filled(self):
+        """The keys and values so far: (B, H, length, K) and (B, H, length, K_v)."""
+        return self.key[:, :, : self.length], self.value[:, :, : self.length]
+
+    def choose(self, batch_rows) -> None:
+        """Keep these rows of the batch, in this order; a row may be taken several times."""
+        self.key, self.value = self.key[batch_rows], self.value[batch_rows]
+
+
+def head_size(d_model: int, heads: int) -> int:
+    """d_k = d_v = d_model / heads (section 3.2.2). Raises InputError where that is no integer."""
+    if heads < 1 or d_model % heads:
+        raise InputError(
+            "d_model is a multiple of heads",
+            f"d_model {d_model}, heads {heads}",
+            "Change one of them, or give d_k and d_v yourself.",
+        )
+    return d_model // heads
+
+
+class MultiHeadAttention(Layer):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
+
+    x (B, T, D), memory (B, S, D), mask broadcast to (B, H, T, S), True = may attend -> (B, T, D).
+    head_i = Attention(x W_i^Q, memory W_i^K, memory W_i^V); the W_i of all heads are the columns
+    of one weight. `backward` returns dx, dmemory. As in the paper the projections have no bias
+    unless `bias` is set, and d_k = d_v = D / heads unless they are given.
+
+    A `cache` holds the keys and values of earlier positions; it is refused while saving is on,
+    because nothing could flow back to those positions.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        rng: np.random.Generator,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = False,
+        p_drop: float = 0.0,
+    ):
+        self.heads = heads
+        self.d_k = d_k or head_size(d_model, heads)
+        self.d_v = d_v or head_size(d_model, heads)
+        self.query = Linear(d_model, heads * self.d_k, rng, bias)
+        self.key = Linear(d_model, heads * self.d_k, rng, bias)
+        self.value = Linear(d_model, heads * self.d_v, rng, bias)
+        self.attention = ScaledDotProductAttention(p_drop)
+        self.output = Linear(heads * self.d_v, d_model, rng, bias)
+
+    def forward(self, x, memory, mask=None, cache: KeyValueCache | None = None):
+        query = split_heads(self.query.forward(x), self.heads)
+        key, value = self.keys_and_values(memory, cache)
+        heads = self.attention.forward(query, key, value, mask)
+        return self.output.forward(merge_heads(heads))
+
+    def backward(self, dy):
+        dheads = split_heads(self.output.backward(dy), self.heads)
+        dquery, dkey, dvalue = self.attention.backward(dheads)
+        dmemory = self.value.backward(merge_heads(dvalue))
+        dmemory += self.key.backward(merge_heads(dkey))  # memory gives both keys and values
+        return self.query.backward(merge_heads(dquery)), dmemory
+
+    def keys_and_values(self, memory, cache: KeyValueCache | None = None):
+        """memory (B, S, D) -> key (B, H, S, K), value (B, H, S, K_v), after those in the cache."""
+        key = split_heads(self.key.forward(memory), self.heads)
+        value = split_heads(self.value.forward(memory), self.heads)
+        if cache is None:
+            return key, value
+        if saving():
+            raise InputError(
+                "a key-value cache serves decoding only",
+                "a cache while saving is on",
+                "Decode inside `with inference():`.",
+            )
+        return cache.append(key, value)
+
+    def new_cache(self, batch: int, length: int) -> KeyValueCache:
+        """An empty cache for `batch` sequences of up to `length` positions."""
+        xp, dtype = array_module(self.key.weight.data), self.key.weight.data.dtype
+        return KeyValueCache(
+            xp.zeros((batch, self.heads, length, self.d_k), dtype),
+            xp.zeros((batch, self.heads, length, self.d_v), dtype),
+        )
+
+
+class SelfAttention(MultiHeadAttention):
+    """x (B, T, D), mask -> (B, T, D): query, key and value all come from x (section 3.2.3)."""
+
+    def forward(self, x, mask=None, cache: KeyValueCache | None = None):
+        return super().forward(x, x, mask, cache)
+
+    def backward(self, dy):
+        dx, dmemory = super().backward(dy)
+        dx += dmemory  # x gives the queries, and as memory the keys and values
+        return dx
+
+
+class CrossAttention(MultiHeadAttention):
+    """x (B, T, D), memory (B, S, D), mask -> (B, T, D): the decoder looks at the encoder's output.
+
+    With a cache the memory's keys and values are computed once, at the first position.
+    """
+
+    def keys_and_values(self, memory, cache: KeyValueCache | None = None):
+        if cache is not None and cache.length:
+            return cache.filled()
+        return super().keys_and_values(memory, cache)

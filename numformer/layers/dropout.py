@@ -1,0 +1,45 @@
+"""Dropout (Srivastava et al. 2014; section 5.4): in training, some values become 0."""
+
+from numformer.backend import dropout_stream
+from numformer.errors import InputError
+from numformer.layer import Layer, training
+
+
+def dropout(x, keep):
+    """x (...) -> y (...): y = x * keep, where keep is 0 or 1 / (1 - p); None keeps everything."""
+    return x if keep is None else x * keep
+
+
+def dropout_backward(dy, keep):
+    """dy (...) -> dx (...): what was dropped gets no gradient, what was scaled is scaled."""
+    return dy if keep is None else dy * keep
+
+
+class Dropout(Layer):
+    """x (...) -> (...): in training each value is 0 with probability p_drop, else x / (1 - p_drop).
+
+    The mean stays the same, so that outside training the layer does nothing. The masks come from
+    `numformer.backend.dropout_stream`, which is reseeded at every training step.
+    """
+
+    def __init__(self, p_drop: float):
+        if not 0 <= p_drop < 1:
+            raise InputError(
+                "a dropout probability is at least 0 and below 1", p_drop, "The paper uses 0.1."
+            )
+        self.p_drop = p_drop
+
+    def draw(self, shape: tuple[int, ...], like):
+        """A new mask `keep` (shape), of the dtype and device of `like`; None to keep all."""
+        if not (training() and self.p_drop):
+            return None
+        return dropout_stream.keep(shape, self.p_drop, like)
+
+    def forward(self, x):
+        keep = self.draw(x.shape, like=x)
+        self.save(keep=keep)
+        return dropout(x, keep)
+
+    def backward(self, dy):
+        dx = dropout_backward(dy, **self.pop_saved())
+        return dx.copy() if dx is dy else dx  # what a backward returns is never its argument

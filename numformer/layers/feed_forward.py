@@ -1,0 +1,37 @@
+"""FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at every position (section 3.3)."""
+
+import numpy as np
+
+from numformer.layer import Layer
+from numformer.layers.activation import ACTIVATIONS
+from numformer.layers.dropout import Dropout
+from numformer.layers.linear import Linear
+
+
+class FeedForward(Layer):
+    """x (B, T, D) -> (B, T, D): FFN(x) = max(0, x W_1 + b_1) W_2 + b_2   (equation 2).
+
+    The inner layer has d_ff values. `p_drop` is dropout after the activation, which the paper
+    does not mention.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        rng: np.random.Generator,
+        activation: str = "relu",
+        p_drop: float = 0.0,
+    ):
+        self.inner = Linear(d_model, d_ff, rng)
+        self.activation = ACTIVATIONS[activation]()
+        self.dropout = Dropout(p_drop)
+        self.outer = Linear(d_ff, d_model, rng)
+
+    def forward(self, x):
+        hidden = self.activation.forward(self.inner.forward(x))
+        return self.outer.forward(self.dropout.forward(hidden))
+
+    def backward(self, dy):
+        dhidden = self.dropout.backward(self.outer.backward(dy))
+        return self.inner.backward(self.activation.backward(dhidden))

@@ -1,0 +1,63 @@
+"""Layer normalisation (Ba et al. 2016), the norm of the paper's section 3.1."""
+
+import numpy as np
+
+from numformer.backend import array_module, dot_last, mean_last, sum_rows
+from numformer.layer import Layer, Parameter
+
+
+def layer_norm(x, gamma, beta, epsilon):
+    """x (..., D), gamma, beta (D) -> y, x_hat (..., D), rstd (..., 1).
+
+    y = gamma * x_hat + beta, x_hat = (x - mean) / sqrt(variance + epsilon), with mean and
+    (biased) variance of each position's D values; rstd = 1 / sqrt(variance + epsilon).
+    """
+    centred = x - mean_last(x)
+    variance = dot_last(centred, centred) / x.shape[-1]
+    rstd = 1 / array_module(x).sqrt(variance + epsilon)
+    centred *= rstd
+    x_hat = centred
+    y = gamma * x_hat
+    y += beta
+    return y, x_hat, rstd
+
+
+def layer_norm_backward(dy, x_hat, rstd, gamma):
+    """dy, x_hat (..., D), rstd (..., 1), gamma (D) -> dx (..., D), dgamma, dbeta (D).
+
+    Mean and variance depend on x too: dx = rstd * (dx_hat - mean(dx_hat) - x_hat *
+    mean(dx_hat * x_hat)). What the two means remove is the part of dx_hat that shifts all of a
+    position's values together, and the part that scales them together.
+    """
+    dgamma = sum_rows(dy * x_hat)  # y = gamma * x_hat + beta
+    dbeta = sum_rows(dy)
+    dx_hat = dy * gamma
+    along_x_hat = dot_last(dx_hat, x_hat) / x_hat.shape[-1]
+    dx = dx_hat
+    dx -= mean_last(dx_hat)
+    dx -= x_hat * along_x_hat
+    dx *= rstd  # x_hat = (x - mean) * rstd
+    return dx, dgamma, dbeta
+
+
+class LayerNorm(Layer):
+    """x (..., D) -> (..., D): each position normalised, then scaled by gamma and shifted by beta.
+
+    gamma starts at 1 and beta at 0. The paper states no epsilon; 1e-5 is the common choice.
+    """
+
+    def __init__(self, d_model: int, epsilon: float = 1e-5):
+        self.gamma = Parameter(np.ones(d_model))
+        self.beta = Parameter(np.zeros(d_model))
+        self.epsilon = epsilon
+
+    def forward(self, x):
+        y, x_hat, rstd = layer_norm(x, self.gamma.data, self.beta.data, self.epsilon)
+        self.save(x_hat=x_hat, rstd=rstd)
+        return y
+
+    def backward(self, dy):
+        dx, dgamma, dbeta = layer_norm_backward(dy, **self.pop_saved(), gamma=self.gamma.data)
+        self.gamma.grad += dgamma
+        self.beta.grad += dbeta
+        return dx

@@ -1,0 +1,76 @@
+"""y = x W + b: the linear map, and its use as projection onto the vocabulary."""
+
+import math
+
+import numpy as np
+
+from numformer.backend import matmul, rows, sum_rows
+from numformer.errors import InputError
+from numformer.layer import Layer, Parameter
+
+
+def linear(x, weight, bias=None):
+    """x (..., D_in), weight (D_in, D_out), bias (D_out) -> y (..., D_out): y = x W + b."""
+    y = matmul(x, weight)
+    if bias is not None:
+        y += bias
+    return y
+
+
+def linear_backward(dy, x, weight):
+    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out)."""
+    dx = matmul(dy, weight.T)  # y = x W, so each row dx = W dy
+    dweight = rows(x).T @ rows(dy)  # one outer product x dy for each position, summed
+    dbias = sum_rows(dy)  # b is added at every position
+    return dx, dweight, dbias
+
+
+class Linear(Layer):
+    """x (..., D_in) -> (..., D_out): y = x W + b.
+
+    W is (D_in, D_out) because the paper writes xW. Its initial values are uniform within
+    sqrt(6 / (D_in + D_out)) (Glorot and Bengio 2010), which keeps the size of activations and of
+    gradients about the same from layer to layer; b starts at 0.
+    """
+
+    def __init__(self, d_in: int, d_out: int, rng: np.random.Generator, bias: bool = True):
+        bound = math.sqrt(6 / (d_in + d_out))
+        self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)))
+        self.bias = Parameter(np.zeros(d_out)) if bias else None
+
+    def forward(self, x):
+        self.save(x=x)
+        return linear(x, self.weight.data, self.bias and self.bias.data)
+
+    def backward(self, dy):
+        dx, dweight, dbias = linear_backward(dy, **self.pop_saved(), weight=self.weight.data)
+        self.weight.grad += dweight
+        if self.bias:
+            self.bias.grad += dbias
+        return dx
+
+
+class OutputProjection(Layer):
+    """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
+
+    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. It has
+    no bias.
+    """
+
+    def __init__(self, weight: Parameter):
+        if len(weight.shape) != 2:
+            raise InputError(
+                "an output projection needs a weight (V, D)",
+                f"shape {weight.shape}",
+                "Pass the Parameter of an Embedding.",
+            )
+        self.weight = weight
+
+    def forward(self, x):
+        self.save(x=x)
+        return linear(x, self.weight.data.T)
+
+    def backward(self, dlogits):
+        x = self.pop_saved()["x"]
+        self.weight.grad += rows(dlogits).T @ rows(x)
+        return matmul(dlogits, self.weight.data)

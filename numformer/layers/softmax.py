@@ -1,0 +1,46 @@
+"""softmax(x)_s = exp(x_s) / sum_u exp(x_u) over the entries that a mask allows."""
+
+from numformer.backend import array_module, dot_last
+from numformer.layer import Layer
+
+
+def softmax(scores, mask=None):
+    """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
+
+    A masked entry counts as a score of minus infinity, so its weight is exactly 0 and the others
+    sum to 1. A row with every entry masked has weights 0: it attends to nothing.
+    """
+    xp = array_module(scores)
+    if mask is not None:
+        scores = xp.where(mask, scores, -xp.inf)
+    highest = scores.max(axis=-1, keepdims=True)
+    # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.
+    highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
+    weights = scores - highest
+    xp.exp(weights, out=weights)
+    total = weights.sum(axis=-1, keepdims=True)
+    # The highest score contributes exp(0) = 1, so only a row with every entry masked is below 1.
+    weights /= xp.maximum(total, 1)
+    return weights
+
+
+def softmax_backward(dweights, weights):
+    """dweights, weights (..., S) -> dscores (..., S): weights * (dweights - <dweights, weights>).
+
+    The Jacobian is diag(w) - w w^T. Where a weight is 0 (masked) the gradient is 0.
+    """
+    dscores = dweights - dot_last(dweights, weights)
+    dscores *= weights
+    return dscores
+
+
+class Softmax(Layer):
+    """scores (..., S), mask broadcast to it -> weights (..., S) that sum to 1 (or 0)."""
+
+    def forward(self, scores, mask=None):
+        weights = softmax(scores, mask)
+        self.save(weights=weights)
+        return weights
+
+    def backward(self, dweights):
+        return softmax_backward(dweights, **self.pop_saved())

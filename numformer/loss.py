@@ -1,0 +1,76 @@
+"""Cross-entropy with label smoothing (section 5.4), fused with its softmax."""
+
+from numformer.backend import array_module, mean_last
+from numformer.errors import InputError
+from numformer.layer import Layer
+from numformer.layers.embedding import check_ids
+from numformer.model import PADDING
+
+
+def share_of_mean(targets, dtype):
+    """targets (N) -> (N): 1 / (number of real targets) at each real target, 0 at padding."""
+    real = (targets != PADDING).astype(dtype)
+    return real / array_module(real).maximum(real.sum(), 1)
+
+
+def cross_entropy(logits, targets, smoothing):
+    """logits (N, V), targets (N) -> loss (), probabilities (N, V).
+
+    loss = mean over real targets of -sum_v q(v) log p(v), p = softmax(logits),
+    q(v) = (1 - smoothing) [v = target] + smoothing / V (Szegedy et al. 2016); padding is left out.
+    """
+    xp = array_module(logits)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    at_target = shifted[xp.arange(len(targets)), targets]
+    mean_shifted = mean_last(shifted)[:, 0]
+    probabilities = xp.exp(shifted, out=shifted)
+    total = probabilities.sum(axis=-1)
+    probabilities /= total[:, None]
+    # log p(v) = shifted(v) - log(total), and q sums to 1
+    losses = xp.log(total) - (1 - smoothing) * at_target - smoothing * mean_shifted
+    return losses @ share_of_mean(targets, losses.dtype), probabilities
+
+
+def cross_entropy_backward(dloss, probabilities, targets, smoothing):
+    """dloss () -> dlogits (N, V): dloss (p - q) / (number of real targets), 0 at padding.
+
+    Overwrites `probabilities` with the result.
+    """
+    xp = array_module(probabilities)
+    dlogits = probabilities
+    dlogits -= smoothing / dlogits.shape[-1]
+    dlogits[xp.arange(len(targets)), targets] -= 1 - smoothing
+    dlogits *= (dloss * share_of_mean(targets, dlogits.dtype))[:, None]
+    return dlogits
+
+
+class CrossEntropy(Layer):
+    """logits (B, T, V), targets (B, T) -> the mean loss of the real targets, ().
+
+    `targets` is a host array of integers, padded with 0. `backward` takes dloss, 1 unless the
+    loss is part of a larger sum. Targets that are all padding give loss 0 and gradients 0.
+    """
+
+    def __init__(self, smoothing: float = 0.1):
+        self.smoothing = smoothing
+
+    def forward(self, logits, targets):
+        if targets.shape != logits.shape[:-1]:
+            raise InputError(
+                "targets have the logits' shape without its last axis",
+                f"targets {targets.shape}, logits {logits.shape}",
+                "Pass one target id for each position.",
+            )
+        check_ids(targets, logits.shape[-1])
+        targets = array_module(logits).asarray(targets).ravel()
+        vocabulary = logits.shape[-1]
+        loss, probabilities = cross_entropy(
+            logits.reshape(-1, vocabulary), targets, self.smoothing
+        )
+        self.save(probabilities=probabilities, targets=targets, shape=logits.shape)
+        return loss
+
+    def backward(self, dloss=1.0):
+        saved = self.pop_saved()
+        shape = saved.pop("shape")
+        return cross_entropy_backward(dloss, **saved, smoothing=self.smoothing).reshape(shape)
