@@ -136,6 +136,17 @@ def cache_sized_pieces(vector) -> list[slice]:
     return [slice(start, start + piece) for start in range(0, len(vector), piece)]
 
 
+PURPOSES = ("weights", "data", "dropout", "held out")
+
+
+def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:
+    """The seed of an independent random stream: one for each purpose of a run, and each index.
+
+    Drawing more numbers for one purpose then never changes another.
+    """
+    return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
+
+
 class DropoutStream:
     """The random numbers of dropout, reproducible from (seed, step).
 
@@ -148,7 +159,7 @@ class DropoutStream:
 
     def reseed(self, seed: int, step: int) -> None:
         """Start the stream of this step of the run with this seed."""
-        self._entropy = (seed, step)
+        self._seed = seed_sequence(seed, "dropout", step)
         self._generators = {}
 
     def keep(self, shape: tuple[int, ...], p: float, like):
@@ -160,8 +171,7 @@ class DropoutStream:
         xp = array_module(like)
         if xp not in self._generators:
             source = np.random.SFC64 if xp is np else xp.random.XORWOW
-            seed = np.random.SeedSequence(self._entropy)
-            seed = seed if xp is np else int(seed.generate_state(1, np.uint64)[0] >> 1)
+            seed = self._seed if xp is np else int(self._seed.generate_state(1, np.uint64)[0])
             self._generators[xp] = xp.random.Generator(source(seed))
         size = int(np.prod(shape))
         words = self._generators[xp].integers(0, 2**64 - 1, -(-size // 4), xp.uint64, True)

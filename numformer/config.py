@@ -38,6 +38,7 @@ class Config:
     adam_epsilon: float = 1e-9  # Adam's epsilon (5.3)
     warmup: int = 4000  # steps in which the learning rate rises (5.3, equation 3)
     factor: float = 1.0  # multiplies the learning rate of equation 3
+    decay: Literal["inverse_sqrt", "linear"] = "inverse_sqrt"  # of the rate after warm-up (5.3)
     clip_norm: float | None = None  # largest global norm of a gradient (the paper does not clip)
 
     def __post_init__(self):

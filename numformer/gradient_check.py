@@ -119,7 +119,7 @@ class GradientCheck:
             for part in self.layer.layers_within()
             for record in part.saved
             for value in record.values()
-            if getattr(value, "dtype", None) == bool
+            if getattr(getattr(value, "dtype", None), "kind", "") == "b"
         ]
         if not keep:
             self.layer.clear_saved()
@@ -171,7 +171,7 @@ class GradientCheck:
         return Row(**{**vars(worst), "meaning": self.diagnose(measured, expected)})
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
-        """Explicit and numerical gradient of single entries; NaN for all but the first `largest`."""
+        """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
         explicit = to_host(self.gradients[name]).copy()
         numerical = np.full(explicit.shape, np.nan)
         direction = np.zeros(explicit.shape)
@@ -227,7 +227,7 @@ class GradientCheck:
             1 / batch: f"1/B with B = {batch}: divided by the batch size.",
             float(batch): f"B = {batch}: the division by the batch size is missing.",
             1 / positions: f"1/N with N = {positions} positions: divided by their number.",
-            float(positions): f"N = {positions}: the division by the number of positions is missing.",
+            float(positions): f"N = {positions}: the division by the positions is missing.",
         }
         for p in drop:
             causes[1 - p] = f"1 - p with p = {p}: dropout's scale is missing in backward."

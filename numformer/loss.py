@@ -4,7 +4,7 @@ from numformer.backend import array_module, mean_last
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers.embedding import check_ids
-from numformer.model import PADDING
+from numformer.vocabulary import PADDING
 
 
 def share_of_mean(targets, dtype):
@@ -64,9 +64,7 @@ class CrossEntropy(Layer):
         check_ids(targets, logits.shape[-1])
         targets = array_module(logits).asarray(targets).ravel()
         vocabulary = logits.shape[-1]
-        loss, probabilities = cross_entropy(
-            logits.reshape(-1, vocabulary), targets, self.smoothing
-        )
+        loss, probabilities = cross_entropy(logits.reshape(-1, vocabulary), targets, self.smoothing)
         self.save(probabilities=probabilities, targets=targets, shape=logits.shape)
         return loss
 

@@ -16,8 +16,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import OutputProjection
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
-
-PADDING, START, END, UNKNOWN = 0, 1, 2, 3
+from numformer.vocabulary import PADDING
 
 
 def padding_mask(ids):

@@ -3,6 +3,7 @@
 import math
 
 from numformer.backend import array_module, cache_sized_pieces
+from numformer.config import Config
 from numformer.layer import FlatParameters
 
 
@@ -13,6 +14,25 @@ def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0
     `warmup` steps and then falls with the square root of the step.
     """
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def linear_rate(
+    step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
+) -> float:
+    """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
+
+    A short run ends with small steps this way, which the paper reaches by averaging the last
+    checkpoints (section 6.1). `step` counts from 1 to `steps`.
+    """
+    rising, falling = step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1)
+    return factor * d_model**-0.5 * warmup**-0.5 * min(rising, falling)
+
+
+def learning_rate(config: Config, step: int, steps: int) -> float:
+    """The rate of a step (from 1) in a run of `steps`, as config.decay says."""
+    if config.decay == "linear":
+        return linear_rate(step, steps, config.d_model, config.warmup, config.factor)
+    return warmup_rate(step, config.d_model, config.warmup, config.factor)
 
 
 def clip_global_norm(grad, max_norm: float | None):

@@ -1,0 +1,243 @@
+"""The training loop that every task shares."""
+
+import contextlib
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from numformer.backend import array_module, dropout_stream, to_host
+from numformer.batching import Batch
+from numformer.checkpoint_io import load_checkpoint, save_checkpoint, save_model, write_atomically
+from numformer.config import Config
+from numformer.errors import InputError
+from numformer.layer import pack
+from numformer.loss import CrossEntropy
+from numformer.model import Transformer
+from numformer.optim import Adam, clip_global_norm, learning_rate
+
+
+class Interrupted(Exception):
+    """Training was stopped by Ctrl-C and has saved its state."""
+
+
+class BrokenNumbers(ArithmeticError):
+    """The loss or the gradient is not a finite number any more."""
+
+
+class Task(Protocol):
+    """What the loop needs of a task."""
+
+    metric: str  # the entry of `evaluate` that chooses the best checkpoint
+    higher_is_better: bool
+
+    def batch(self, step: int) -> Batch:
+        """The training batch of a step (from 1): a function of the step alone."""
+
+    def evaluate(self, model: Transformer) -> dict[str, float]:
+        """Measures on data that is neither trained on nor the final test."""
+
+    def description(self) -> dict:
+        """JSON values that using a saved model needs: vocabularies and the like."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long a run trains, and how often it reports (steps)."""
+
+    steps: int
+    log_every: int = 50
+    evaluate_every: int = 250
+
+    def __post_init__(self):
+        for name, value in asdict(self).items():
+            if value < 1:
+                raise InputError(f"{name} is at least 1", value, f"Change --{name}.")
+
+
+def train(
+    model: Transformer,
+    task: Task,
+    folder: Path,
+    schedule: Schedule,
+    seed: int = 0,
+    xp=np,
+    resume: bool = False,
+) -> dict:
+    """Train `model` on `task`; leave the best weights in it; return the best evaluation.
+
+    Into `folder` go metrics.jsonl (a line every log_every steps and one each evaluation),
+    last.safetensors (all that resuming needs) and best.safetensors (the best model so far by
+    task.metric). The loss of a line is the mean since the line before.
+
+    Raises Interrupted after Ctrl-C, with the state saved, and BrokenNumbers where loss or gradient
+    turn NaN or infinite, before they touch the weights.
+    """
+    trainer = Trainer(model, task, folder, schedule, seed, xp)
+    if resume:
+        trainer.resume()
+    else:
+        trainer.metrics.write_text("")
+    bar = tqdm(
+        total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
+    )
+    with bar, _interrupts() as interrupted:
+        while trainer.step < schedule.steps:
+            trainer.advance()
+            bar.update()
+            if trainer.step % schedule.log_every == 0 or trainer.step == schedule.steps:
+                bar.set_postfix(loss=f"{trainer.log()['loss']:.4f}")
+            if trainer.step % schedule.evaluate_every == 0 or trainer.step == schedule.steps:
+                measured = trainer.evaluate()
+                trainer.save()
+                line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+                tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
+                sys.stdout.flush()
+            if interrupted:
+                trainer.save()
+                raise Interrupted(f"stopped at step {trainer.step}; continue with --resume")
+    return trainer.use_best()
+
+
+def read_metrics(path: Path) -> list[dict]:
+    """The lines of a metrics.jsonl; a last line that a killed run left unfinished is left out."""
+    *lines, _unfinished = path.read_text().split("\n")
+    return [json.loads(line) for line in lines]
+
+
+class Trainer:
+    """The state of a training run and one method for each thing that happens to it."""
+
+    def __init__(self, model, task, folder, schedule, seed, xp):
+        self.model, self.task, self.folder, self.seed = model, task, folder, seed
+        self.schedule = schedule
+        self.parameters = pack(model, np.float32, xp)
+        config = model.config
+        self.loss = CrossEntropy(config.label_smoothing)
+        self.optimizer = Adam(self.parameters, config.beta1, config.beta2, config.adam_epsilon)
+        self.losses: list = []
+        self.best: dict = {}
+
+    @property
+    def step(self) -> int:
+        """How many steps have been taken."""
+        return self.optimizer.steps
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (from 1)."""
+        return learning_rate(self.model.config, step, self.schedule.steps)
+
+    def advance(self) -> None:
+        """One training step: forward, backward, clip, Adam."""
+        step = self.step + 1
+        batch = self.task.batch(step)
+        dropout_stream.reseed(self.seed, step)
+        self.parameters.grad.fill(0)
+        logits = self.model.forward(batch.source, batch.target_in)
+        loss = self.loss.forward(logits, batch.target_out)
+        self.model.backward(self.loss.backward())
+        self.norm = clip_global_norm(self.parameters.grad, self.model.config.clip_norm)
+        if not math.isfinite(self.norm) or not math.isfinite(loss):
+            raise BrokenNumbers(
+                f"step {step}: loss {float(loss)}, gradient norm {float(self.norm)}. The weights "
+                "are those of the step before; a smaller --factor or a --clip-norm may help."
+            )
+        self.optimizer.step(self.rate(step))
+        self.losses.append(loss)
+
+    def log(self) -> dict:
+        """Write the mean loss since the last call, the rate and the gradient's norm."""
+        line = {
+            "step": self.step,
+            "loss": float(np.mean([float(loss) for loss in self.losses])),
+            "rate": self.rate(self.step),
+            "gradient_norm": float(self.norm),
+        }
+        self.losses = []
+        self._write(line)
+        return line
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure on held-out data; where that is the best so far, save best.safetensors."""
+        measured = self.task.evaluate(self.model)
+        self._write({"step": self.step, **measured})
+        sign = 1 if self.task.higher_is_better else -1
+        if not self.best or sign * measured[self.task.metric] > sign * self.best[self.task.metric]:
+            self.best = {"step": self.step, **measured}
+            save_model(
+                self.folder / "best.safetensors",
+                self.model,
+                task=self.task.description(),
+                best=self.best,
+            )
+        return measured
+
+    def save(self) -> None:
+        """Write last.safetensors: weights, Adam's state, and where the run stands."""
+        adam = {"adam.mean": self.optimizer.mean, "adam.square": self.optimizer.square}
+        tensors = self.model.state_dict() | {name: to_host(v) for name, v in adam.items()}
+        metadata = {
+            "config": asdict(self.model.config),
+            "step": self.step,
+            "seed": self.seed,
+            "best": self.best,
+            "losses": [float(loss) for loss in self.losses],
+        }
+        save_checkpoint(self.folder / "last.safetensors", tensors, metadata)
+
+    def resume(self) -> None:
+        """Continue from last.safetensors; metrics.jsonl is cut back to its step."""
+        tensors, metadata = load_checkpoint(self.folder / "last.safetensors")
+        if metadata["config"] != asdict(self.model.config) or metadata["seed"] != self.seed:
+            raise InputError(
+                "a run is resumed with the Config and seed that it was started with",
+                "others",
+                "Leave out the flags that differ, or start a new run.",
+            )
+        xp = array_module(self.optimizer.mean)
+        self.optimizer.mean[...] = xp.asarray(tensors.pop("adam.mean"))
+        self.optimizer.square[...] = xp.asarray(tensors.pop("adam.square"))
+        self.model.load_state_dict(tensors)
+        self.optimizer.steps = metadata["step"]
+        self.best, self.losses = metadata["best"], metadata["losses"]
+        kept = [line for line in read_metrics(self.metrics) if line["step"] <= self.step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_atomically(self.metrics, text.encode())
+
+    def use_best(self) -> dict:
+        """Load best.safetensors into the model; return what it measured."""
+        tensors, metadata = load_checkpoint(self.folder / "best.safetensors")
+        self.model.load_state_dict(tensors)
+        return metadata["best"]
+
+    def _write(self, line: dict) -> None:
+        with open(self.metrics, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list]:
+    """A list that Ctrl-C appends to, so that a step in progress ends whole; twice stops at once."""
+    received: list = []
+
+    def receive(number, frame):
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    before = signal.signal(signal.SIGINT, receive)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,197 @@
+"""What every script does: flags, run folders, errors without tracebacks, exit codes."""
+
+import argparse
+import json
+import re
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from numformer.backend import (
+    BACKENDS,
+    default_backend,
+    find_backend,
+    reuse_freed_memory,
+    seed_sequence,
+)
+from numformer.checkpoint_io import write_atomically
+from numformer.config import Config
+from numformer.errors import InputError
+from numformer.model import Transformer
+from numformer.plots import loss_curve
+from numformer.training import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
+
+MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
+# What a resumed run may do otherwise than before; all else is kept.
+FREE_TO_CHANGE = {"resume", "out", "backend", "no_plots", "log_every", "data"}
+
+
+def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
+    """The flags that every script has. `defaults` replaces defaults of Config and of training."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m toy_tasks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
+        "3 the numbers broke, 130 stopped by Ctrl-C after saving",
+    )
+    add = made.add_argument
+    add("--steps", type=int, default=1000, help="training steps")
+    add("--batch-size", type=int, default=64, help="sequences in a batch")
+    add("--seed", type=int, default=1, help="of initial weights, data order and dropout")
+    add("--log-every", type=int, default=50, help="steps between two lines of metrics.jsonl")
+    add("--evaluate-every", type=int, default=250, help="steps between two evaluations")
+    add("--backend", choices=BACKENDS, default=default_backend(), help="where arrays live")
+    add("--out", type=Path, help=f"run folder; default: the next free runs/{name}")
+    add("--resume", action="store_true", help="continue the run in --out, or the latest run")
+    add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
+    add("--no-plots", action="store_true", help="draw no pictures")
+    group = made.add_argument_group("model and optimizer (numformer.config.Config)")
+    for field in MODEL_FIELDS:
+        kind, choices = _flag_type(field.type)
+        flag = f"--{field.name.replace('_', '-')}"
+        if kind is bool:
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default)
+        else:
+            group.add_argument(flag, type=kind, choices=choices, default=field.default)
+    made.set_defaults(**defaults)
+    for action in made._actions:
+        action.help = _with_default(action.help, made.get_default(action.dest))
+    return made
+
+
+def _flag_type(annotation):
+    if get_origin(annotation) is Literal:
+        return str, get_args(annotation)
+    if get_origin(annotation) is types.UnionType:
+        return get_args(annotation)[0], None
+    return annotation, None
+
+
+def _with_default(text: str | None, default) -> str:
+    shown = default is not None and default is not False and default != argparse.SUPPRESS
+    return " ".join(filter(None, [text, f"(default: {default})" if shown else ""]))
+
+
+def config_of(
+    options: argparse.Namespace, source_vocabulary: int, target_vocabulary: int
+) -> Config:
+    """The Config that the flags describe, for a task's vocabularies."""
+    chosen = {field.name: getattr(options, field.name) for field in MODEL_FIELDS}
+    return Config(
+        source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, **chosen
+    )
+
+
+def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None):
+    """The options, and the run folder made for them (with --resume: found, its settings kept)."""
+    options = made.parse_args(arguments)
+    if options.seed < 0:
+        raise InputError("a seed is at least 0", options.seed, "Change --seed.")
+    if options.quick:
+        options.steps = min(options.steps, 20)
+    if not options.resume:
+        return options, _new_folder(name, options.out)
+    folder = options.out or _latest_folder(name)
+    try:
+        saved = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as problem:
+        raise InputError(
+            "--resume continues a run folder with its config.json",
+            f"{folder} ({problem})",
+            "Name the folder with --out, or start a new run without --resume.",
+        ) from None
+    kept = {key: value for key, value in saved["options"].items() if key not in FREE_TO_CHANGE}
+    made.set_defaults(**kept)
+    options = made.parse_args(arguments)
+    for key, value in kept.items():
+        if getattr(options, key) != value:
+            raise InputError(
+                f"a resumed run keeps its settings, here {key} = {value}",
+                getattr(options, key),
+                f"Leave out --{key.replace('_', '-')}, or start a new run.",
+            )
+    return options, folder
+
+
+def _new_folder(name: str, out: Path | None) -> Path:
+    number = 1
+    while True:
+        folder = out or Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            if out and not (out.is_dir() and not any(out.iterdir())):
+                raise InputError(
+                    "--out names a folder that is new or empty",
+                    out,
+                    "Choose another folder, or continue the run in it with --resume.",
+                ) from None
+            if out:
+                return out
+            number += 1
+
+
+def _latest_folder(name: str) -> Path:
+    def number(folder: Path) -> int:
+        return int(re.fullmatch(rf"{name}(?:-(\d+))?", folder.name)[1] or 1)
+
+    found = [
+        folder
+        for folder in Path("runs").glob(f"{name}*")
+        if re.fullmatch(rf"{name}(-\d+)?", folder.name) and (folder / "config.json").is_file()
+    ]
+    if not found:
+        raise InputError(
+            "--resume continues an earlier run",
+            f"no run of {name} under runs/",
+            "Start one without --resume, or name its folder with --out.",
+        )
+    return max(found, key=number)
+
+
+def train_task(
+    task: Task, config: Config, options: argparse.Namespace, folder: Path
+) -> Transformer:
+    """Train as the options say, with config.json, plots and checkpoints in `folder`.
+
+    Returns the best model.
+    """
+    xp = find_backend(options.backend)
+    schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
+    model = Transformer(config, seed_sequence(options.seed, "weights"))
+    settings = {"options": _plain(vars(options)), "config": asdict(config)}
+    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+    counts = model.parameter_counts()
+    print(f"{folder}: {counts['total']:,} parameters, {options.steps} steps")
+    best = train(model, task, folder, schedule, options.seed, xp, options.resume)
+    print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
+    if not options.no_plots:
+        loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
+    return model
+
+
+def _plain(options: dict) -> dict:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+
+
+def exit_code(main: Callable[[], int]) -> int:
+    """Run a script's main; what goes wrong is one line on standard error and an exit code."""
+    reuse_freed_memory()
+    try:
+        return main()
+    except (InputError, OSError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except BrokenNumbers as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 3
+    except Interrupted as problem:
+        print(problem, file=sys.stderr)
+        return 130
+    except KeyboardInterrupt:
+        return 130

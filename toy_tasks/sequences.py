@@ -1,0 +1,136 @@
+"""Tasks that turn one made-up sequence into another: data, evaluation and the script around them.
+
+Sequences are drawn fresh for every batch. A hash of the source decides whether training may see
+it: one source in eight is held out, so no sequence that is tested was ever trained on.
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from numformer.backend import seed_sequence
+from numformer.batching import Batch, pad_sources
+from numformer.decoding import greedy
+from numformer.model import Transformer
+from numformer.plots import attention_maps, cross_attention_weights
+from numformer.vocabulary import Vocabulary
+from toy_tasks import script
+
+DEFAULTS = dict(
+    d_model=64, d_ff=256, heads=4, layers=2, p_drop=0.0, label_smoothing=0.0, warmup=200
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a task is: its name, the source's symbols and lengths, and source -> target."""
+
+    name: str
+    description: str
+    symbols: str
+    max_length: int
+    target: Callable[[str], str]
+    reached: float  # the exact match that the task is to reach
+    steps: int
+
+
+def held_out(source: str) -> bool:
+    """Whether this source belongs to evaluation, never to training."""
+    return zlib.crc32(source.encode()) % 8 == 0
+
+
+class SequenceTask:
+    """Batches and evaluation of a Rule, for `numformer.training.train`."""
+
+    metric, higher_is_better = "exact_match", True
+
+    def __init__(self, rule: Rule, batch_size: int, seed: int):
+        self.rule, self.batch_size, self.seed = rule, batch_size, seed
+        self.vocabulary = Vocabulary(rule.symbols)
+        rng = np.random.default_rng(seed_sequence(seed, "held out"))
+        sources = self._sources(rng, wanted=True)
+        distinct = dict.fromkeys(next(sources) for _ in range(4000))
+        self.development, self.test = list(distinct)[:256], list(distinct)[256 : 256 + 1024]
+
+    def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
+        """Random sources without end, all held out or (wanted=False) none."""
+        symbols = np.array(list(self.rule.symbols))
+        while True:
+            length = rng.integers(1, self.rule.max_length + 1)
+            source = "".join(rng.choice(symbols, length))
+            if held_out(source) is wanted:
+                yield source
+
+    def encode(self, sources: list[str]) -> list[tuple[list[int], list[int]]]:
+        """(source, target) pairs of ids."""
+        encode = self.vocabulary.encode
+        return [(encode(source), encode(self.rule.target(source))) for source in sources]
+
+    def batch(self, step: int) -> Batch:
+        rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
+        sources = self._sources(rng, wanted=False)
+        return Batch.of(self.encode([next(sources) for _ in range(self.batch_size)]))
+
+    def predict(self, model: Transformer, sources: list[str]) -> list[str]:
+        """What the model writes for each source, by greedy decoding."""
+        predicted = []
+        for start in range(0, len(sources), 256):
+            part = sources[start : start + 256]
+            ids = pad_sources([self.vocabulary.encode(source) for source in part])
+            predicted += greedy(model, ids, self.rule.max_length + 2)
+        return ["".join(self.vocabulary.decode(ids)) for ids in predicted]
+
+    def exact_match(self, model: Transformer, sources: list[str]) -> float:
+        """The share of sources whose whole target is right."""
+        predicted = self.predict(model, sources)
+        right = [p == self.rule.target(s) for p, s in zip(predicted, sources, strict=True)]
+        return float(np.mean(right))
+
+    def evaluate(self, model: Transformer) -> dict[str, float]:
+        return {"exact_match": self.exact_match(model, self.development)}
+
+    def description(self) -> dict:
+        return {"name": self.rule.name, "symbols": self.rule.symbols}
+
+
+def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> None:
+    """Print a few test sources with what the model writes, and draw one's attention maps."""
+    examples = sorted(task.test[:6], key=len)
+    for source, predicted in zip(examples, task.predict(model, examples), strict=True):
+        right = "right" if predicted == task.rule.target(source) else "WRONG"
+        print(f"  {source:>{task.rule.max_length}} -> {predicted}  {right}")
+    if not plots:
+        return
+    source = max(task.test[:50], key=len)
+    target = task.rule.target(source)
+    weights = cross_attention_weights(model, Batch.of(task.encode([source])))[:, 0]
+    title = f"{task.rule.name}: where the decoder looks as it writes {target}"
+    attention_maps(folder / "attention.png", weights, [*source, "end"], [*target, "end"], title)
+
+
+def main(rule: Rule, arguments: list[str] | None = None) -> int:
+    """Train, test and show; returns the exit code."""
+    flags = script.parser(rule.name, rule.description, steps=rule.steps, **DEFAULTS)
+    options, folder = script.parse(flags, rule.name, arguments)
+    return _run(rule, options, folder)
+
+
+def _run(rule: Rule, options: argparse.Namespace, folder: Path) -> int:
+    task = SequenceTask(rule, options.batch_size, options.seed)
+    config = script.config_of(options, len(task.vocabulary), len(task.vocabulary))
+    model = script.train_task(task, config, options, folder)
+    show(task, model, folder, plots=not options.no_plots)
+    matched = task.exact_match(model, task.test)
+    print(f"{len(task.test)} sequences that training never saw, target {rule.reached}:")
+    print(f"exact match {matched:.4f}")
+    return 0 if options.quick or matched >= rule.reached else 1
+
+
+def start(rule: Rule) -> None:
+    """Run the task as a program."""
+    sys.exit(script.exit_code(lambda: main(rule)))
