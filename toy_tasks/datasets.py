@@ -1,0 +1,209 @@
+"""Read the data of the toy tasks, fetching it once from its public address where it is missing.
+
+The pronunciation data is the medium-resource part of SIGMORPHON 2021 task 1 (Ashby et al. 2021,
+github.com/sigmorphon/2021-task1): 8,000 words a language to train on, 1,000 to develop on and
+1,000 to test on, taken from Wiktionary by WikiPron. Licence: CC BY-SA 3.0. None of it is part of
+this project; it is downloaded when first used and kept in the git-ignored folder `toy_tasks/data`.
+"""
+
+import codecs
+import hashlib
+import re
+import tempfile
+import unicodedata
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+
+from tqdm import tqdm
+
+from numformer.errors import InputError
+
+Pair = tuple[list[str], list[str]]
+"""The characters of a word and its phonemes."""
+
+CACHE = Path(__file__).parent / "data"
+
+ADDRESS = (
+    "https://raw.githubusercontent.com/sigmorphon/2021-task1/"
+    "821bcdece5a47820872215969f275004b0abe80c/data/medium"
+)
+
+SHA256 = {
+    "dut": {
+        "train": "08d327412cbf809a4cf894e015975d91588a38e8e05fb86450f42a4a38e534b8",
+        "dev": "77a896e9510b6ebc610a9bc6a1bf32a06bc85489e9056caf77d996bb107318aa",
+        "test": "eb31a13e8f797f1bda23194689805c8ea0cd6960e86f739d1e818f1815c287ae",
+    },
+    "fre": {
+        "train": "e9de4f5125d2478e50506c5ed278f69d5fb17d8d213f99f845305c24e28a55c2",
+        "dev": "3b42f14f318367dd94faa6d59e8fafabd845a3998800b6ce71a7c67e999490da",
+        "test": "6202c2b7b8d5fbd76a4d40373f9564a9946671dab617438b534bd47c64071c92",
+    },
+    "vie_hanoi": {
+        "train": "8f2a60af78668db3c2c4d201938a822d7fc7808ffd64b12504723f3ff64fea4c",
+        "dev": "5d56e7d14dc4d90758d2d4ba0c74f3531b4e05b5344346786e2a1b1b447093ca",
+        "test": "ed555cb71d164b1be52e72b5bd398fe5a787e1a598418498b67dcb1ab6fb439e",
+    },
+}
+"""The sum of each file that can be downloaded, by language and split."""
+
+MAX_BYTES = 16 * 2**20
+"""The largest download: no server can fill the memory or the disk."""
+
+
+def pronunciations(
+    language: str, folder: Path | None = None, *, cache: Path = CACHE, address: str = ADDRESS
+) -> dict[str, list[Pair]]:
+    """Read one language's words and phonemes -> the pairs of "train", "dev" and "test".
+
+    With `folder`, its files LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv are read as they are.
+    Without, the three files of a language in `SHA256` are read from `cache`, and those that are
+    missing or damaged there are downloaded from `address` first.
+
+    Raises InputError for a language that is no plain name or, without `folder`, has no known sums,
+    and whatever `fetch` and `read_pairs` complain about.
+    """
+    # The language becomes part of a path and of an address, so it may hold no separator.
+    if not re.fullmatch("[A-Za-z0-9_-]+", language):
+        raise InputError(
+            "a language must be named by ASCII letters, digits, _ and - alone",
+            repr(language),
+            f"Pass one such as {', '.join(SHA256)}, or LANG for files named LANG_train.tsv.",
+        )
+    names = {split: f"{language}_{split}.tsv" for split in ("train", "dev", "test")}
+    files = f"{names['train']}, {names['dev']} and {names['test']}"
+    if folder is None:
+        if language not in SHA256:
+            raise InputError(
+                f"a language to download must be one of {', '.join(SHA256)}",
+                repr(language),
+                f"Pass one of these, or the folder that holds {files} with `--data DIR`.",
+            )
+        otherwise = (
+            f"download {files} yourself from {address}/ and pass their folder with `--data DIR`"
+        )
+        for split, name in names.items():
+            fetch(f"{address}/{name}", cache / name, SHA256[language][split], otherwise)
+        folder = cache
+    return {split: read_pairs(folder / name) for split, name in names.items()}
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read a file of `word<TAB>space-separated phonemes` -> one pair a line, in the file's order.
+
+    The text is UTF-8, with or without a byte order mark, and lines end in LF or CRLF. It is
+    brought to NFC, so that an accented letter is one character however it was typed. A word may
+    hold spaces (Vietnamese words do; those around it are dropped), and may come on several lines.
+
+    Raises InputError, with the line's number, for a line that is not UTF-8, that does not have
+    exactly one TAB, or whose word or phonemes are empty; and for a file that is empty, missing or
+    unreadable.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path} must be a file that can be read",
+            error.strerror,
+            "Check the language and the folder: it must hold LANG_train.tsv, LANG_dev.tsv and "
+            "LANG_test.tsv.",
+        ) from error
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {number} must be UTF-8",
+            f"the byte 0x{data[error.start]:02x}",
+            "Save the file as UTF-8.",
+        ) from error
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").removesuffix("\n"))
+    form = "Write each line as the word, one TAB, and its phonemes with spaces between them."
+    if not text:
+        raise InputError(f"{path} must hold at least one word", "an empty file", form)
+    pairs = []
+    # Not splitlines, which would also cut at characters such as U+2028 inside a line.
+    for number, line in enumerate(text.split("\n"), start=1):
+        # In the wrong kind of file a line can be very long.
+        shown = repr(line[:80])
+        if line.count("\t") != 1:
+            raise InputError(f"{path}, line {number} must have exactly one TAB", shown, form)
+        left, right = line.split("\t")
+        word, phonemes = list(left.strip()), right.split()
+        if not word or not phonemes:
+            raise InputError(f"{path}, line {number} must have a word and phonemes", shown, form)
+        pairs.append((word, phonemes))
+    return pairs
+
+
+def fetch(url: str, path: Path, sha256: str, otherwise: str, timeout: float = 30.0) -> None:
+    """Make `path` a file whose SHA-256 sum is `sha256`, downloading it from `url` if it is not.
+
+    A file that has the sum is left alone and nothing is requested. `path` is replaced in one step
+    once the whole download has the sum, so no failure leaves a part of a file behind.
+    `otherwise` completes "Check the network, or ...": the user's other way to this data.
+    `timeout` is the number of seconds for which the server may stay silent.
+
+    Raises InputError for a server that cannot be reached, answers with an error, stays silent,
+    breaks off, or sends more than `MAX_BYTES` or another sum; and for a folder of `path` that
+    cannot be written.
+    """
+    if _has_sum(path, sha256):
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The folder takes path's suffix so that git ignores it too, should a kill leave it behind.
+        with tempfile.TemporaryDirectory(suffix=path.suffix, dir=path.parent) as folder:
+            part = Path(folder, path.name)
+            with part.open("wb") as file:
+                for piece in _download(url, path.name, otherwise, timeout):
+                    file.write(piece)
+            if not _has_sum(part, sha256):
+                raise InputError(
+                    f"{url} must have the SHA-256 sum {sha256}",
+                    "a file with another sum",
+                    f"Check the network, or {otherwise}.",
+                )
+            part.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path.parent} must be a folder that can be written",
+            error.strerror,
+            f"Make it writable and give it room, or {otherwise}.",
+        ) from error
+
+
+def _has_sum(path: Path, sha256: str) -> bool:
+    """Tell whether `path` is there, can be read and has the SHA-256 sum `sha256`."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:
+        return False
+
+
+def _download(url: str, name: str, otherwise: str, timeout: float) -> Iterator[bytes]:
+    """Yield the body of `url` in pieces, with a progress bar called `name` on a terminal.
+
+    Raises InputError for all that can go wrong on the way, see `fetch`.
+    """
+    fix = f"Check the network, or {otherwise}."
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            total = response.length
+            received = 0
+            with tqdm(desc=name, total=total, unit="B", unit_scale=True, disable=None) as bar:
+                while piece := response.read(2**16):
+                    received += len(piece)
+                    if received > MAX_BYTES:
+                        raise InputError(f"{url} must have at most {MAX_BYTES} bytes", "more", fix)
+                    bar.update(len(piece))
+                    yield piece
+            # http.client takes a connection that is closed early for the end of the body.
+            if total is not None and received < total:
+                raise InputError(f"{url} must send {total} bytes", f"{received} bytes", fix)
+    except (OSError, HTTPException) as error:
+        raise InputError(f"{url} must send the file", repr(error), fix) from error
