@@ -1,0 +1,33 @@
+"""What every test file shares: random numbers, dropout's stream, and how to provoke a complaint."""
+
+import numpy as np
+import pytest
+
+from numformer.backend import dropout_stream
+from numformer.errors import InputError
+from numformer.layer import saving, training
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Each test begins with the same dropout masks and must leave the modes as they were."""
+    dropout_stream.reseed(0, 0)
+    yield
+    assert training() and saving()
+
+
+@pytest.fixture
+def complaint():
+    """`complaint(function, *args)` calls it, expects InputError, and gives the message."""
+
+    def call(function, *args, **kwargs) -> str:
+        with pytest.raises(InputError) as caught:
+            function(*args, **kwargs)
+        return str(caught.value)
+
+    return call
