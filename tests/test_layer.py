@@ -1,0 +1,295 @@
+"""Parameter, Layer, pack and the modes."""
+
+import operator
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.config import Config
+from numformer.layer import (
+    Layer,
+    Parameter,
+    inference,
+    mode,
+    pack,
+    saving,
+    training,
+)
+from numformer.layers.embedding import Embedding
+from numformer.layers.feed_forward import FeedForward
+from numformer.layers.linear import Linear, OutputProjection
+from numformer.model import Transformer
+
+
+class Tied(Layer):
+    """Two layers that hold one Parameter, and a list of layers."""
+
+    def __init__(self, rng):
+        self.parts = [Linear(2, 3, rng), Linear(3, 2, rng, bias=False)]
+        self.embedding = Embedding(5, 4, rng)
+        self.output = OutputProjection(self.embedding.weight)
+
+
+class Doubling(Layer):
+    def forward(self, x):
+        self.save(x=x)
+        return 2 * x
+
+    def backward(self, dy):
+        return self.pop_saved()["x"]  # not a gradient: it shows which record was popped
+
+
+# Parameter.
+
+
+@pytest.mark.parametrize("name", ["data", "grad"])
+def test_assigning_an_array_is_refused_and_the_fix_named(name, complaint):
+    """`parameter.data = new` would silently leave the vector that the optimizer works on."""
+    parameter = Parameter(np.ones((2, 3)))
+    before = getattr(parameter, name)
+    text = complaint(setattr, parameter, name, np.zeros((2, 3)))
+    assert f"parameter.{name}[...] = values" in text
+    complaint(setattr, parameter, name, before.copy())
+    assert getattr(parameter, name) is before
+
+
+@pytest.mark.parametrize("name", ["data", "grad"])
+def test_in_place_arithmetic_on_a_parameter_works(name):
+    parameter = Parameter(np.ones(3))
+    before = getattr(parameter, name)
+    expected = before + 2
+    setattr(parameter, name, operator.iadd(before, 2))  # what `parameter.data += 2` does
+    assert getattr(parameter, name) is before
+    assert_array_equal(before, expected)
+
+
+def test_a_parameter_copies_its_first_values_and_starts_with_no_gradient():
+    values = np.ones((2, 3))
+    parameter = Parameter(values)
+    values.fill(7)
+    assert (parameter.data == 1).all() and parameter.data.dtype == np.float32
+    assert not parameter.grad.any() and parameter.grad.dtype == np.float32
+    assert parameter.shape == (2, 3) and parameter.size == 6
+
+
+# pack.
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pack_lays_parameters_end_to_end_and_keeps_their_values(dtype, rng):
+    layer = Tied(rng)
+    before = layer.state_dict()
+    next(iter(layer.named_parameters().values())).grad.fill(1)
+    flat = pack(layer, dtype)
+    assert flat.data.dtype == flat.grad.dtype == dtype
+    assert_array_equal(flat.data, np.concatenate([value.ravel() for value in before.values()]))
+    assert not flat.grad.any()
+    for name, parameter in layer.named_parameters().items():
+        assert parameter.data.dtype == parameter.grad.dtype == dtype
+        assert_array_equal(parameter.data, before[name])
+
+
+def test_after_pack_parameters_and_vectors_are_the_same_memory(rng):
+    layer = Tied(rng)
+    flat = pack(layer)
+    flat.data += 1
+    flat.grad[...] = np.arange(flat.grad.size)
+    start = 0
+    for parameter in layer.named_parameters().values():
+        place = slice(start, start + parameter.size)
+        assert_array_equal(parameter.data.ravel(), flat.data[place])
+        assert_array_equal(parameter.grad.ravel(), flat.grad[place])
+        start = place.stop
+    assert start == flat.data.size
+    layer.parts[0].weight.grad += 5
+    assert_array_equal(flat.grad[:6], np.arange(6) + 5)
+
+
+def test_pack_holds_a_tied_parameter_once_and_keeps_the_tie(rng):
+    layer = Tied(rng)
+    flat = pack(layer, np.float64)
+    assert flat.data.size == 2 * 3 + 3 + 3 * 2 + 5 * 4
+    assert layer.output.weight is layer.embedding.weight
+    layer.output.weight.grad += 1
+    assert (flat.grad[-20:] == 1).all() and not flat.grad[:-20].any()
+
+
+def test_pack_of_a_layer_without_parameters_gives_empty_vectors():
+    assert pack(Doubling(), np.float64).data.shape == (0,)
+
+
+# Names.
+
+ATTENTION = [f"sublayer.{part}.weight" for part in ("query", "key", "value", "output")]
+NETWORK = [f"sublayer.{part}" for part in ("inner.weight", "inner.bias", "outer.weight",
+                                           "outer.bias")]  # fmt: skip
+NORM = ["norm.gamma", "norm.beta"]
+
+
+def of_layer(stack: str, index: int, *attentions: str) -> list[str]:
+    names = [f"{attention}.{name}" for attention in attentions for name in ATTENTION + NORM]
+    names += [f"feed_forward.{name}" for name in NETWORK + NORM]
+    return [f"{stack}.layers.{index}.{name}" for name in names]
+
+
+def test_dotted_names_are_the_paths_of_attributes():
+    """Saved runs hold these names: a renamed attribute makes them unreadable."""
+    model = Transformer(Config.base(7, d_model=4, d_ff=6, heads=2, layers=2))
+    layers = [
+        *(of_layer("encoder", 0, "self_attention") + of_layer("encoder", 1, "self_attention")),
+        *of_layer("decoder", 0, "self_attention", "cross_attention"),
+        *of_layer("decoder", 1, "self_attention", "cross_attention"),
+    ]
+    assert list(model.named_parameters()) == ["encoder.embedding.weight", *layers]
+
+
+def test_names_of_what_variations_of_the_model_add():
+    sizes = dict(d_model=4, d_ff=6, heads=2, layers=1)
+    plain = set(Transformer(Config.base(7, **sizes)).named_parameters())
+    added = {
+        name: set(Transformer(Config.base(7, **sizes, **change)).named_parameters()) - plain
+        for name, change in {
+            "target": dict(tying="target"),
+            "none": dict(tying="none"),
+            "pre": dict(norm="pre"),
+            "learned": dict(positions="learned"),
+        }.items()
+    }
+    assert added == {
+        "target": {"decoder.embedding.weight"},
+        "none": {"decoder.embedding.weight", "output.weight"},
+        "pre": {f"{stack}.{name}" for stack in ("encoder", "decoder") for name in NORM},
+        "learned": {"encoder.positions.weight", "decoder.positions.weight"},
+    }
+
+
+def test_a_tied_parameter_has_the_name_met_first(rng):
+    layer = Tied(rng)
+    assert list(layer.named_parameters()) == [
+        "parts.0.weight",
+        "parts.0.bias",
+        "parts.1.weight",
+        "embedding.weight",
+    ]
+    assert list(layer.named_layers()) == ["", "parts.0", "parts.1", "embedding", "output"]
+    assert list(layer.state_dict()) == list(layer.named_parameters())
+
+
+# State.
+
+
+def test_loading_writes_into_the_packed_vector(rng):
+    layer, other = Tied(rng), Tied(rng)
+    flat = pack(layer)
+    layer.load_state_dict(other.state_dict())
+    assert_array_equal(flat.data, pack(other).data)
+    assert_array_equal(layer.output.weight.data, other.embedding.weight.data)
+
+
+def test_loading_casts_to_the_dtype_of_the_model(rng):
+    layer = Tied(rng)
+    pack(layer, np.float64)
+    state = {name: value.astype(np.float32) for name, value in layer.state_dict().items()}
+    layer.load_state_dict(state)
+    assert {parameter.data.dtype for parameter in layer.named_parameters().values()} == {
+        np.dtype(np.float64)
+    }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda state: state.pop("parts.1.weight"), ["none for parts.1.weight"]),
+        (lambda state: state.update(mine=np.ones(2)), ["unknown mine"]),
+        (
+            lambda state: state.update({"parts.0.weight": np.ones((3, 2))}),
+            ["(3, 2) instead of (2, 3) for parts.0.weight"],
+        ),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(spoil, words, rng, complaint):
+    """Broadcasting a (3, 2) into a (2, 3), or loading half a state, would go unnoticed."""
+    layer = Tied(rng)
+    before = layer.state_dict()
+    state = {name: value + 1 for name, value in before.items()}
+    spoil(state)
+    text = complaint(layer.load_state_dict, state)
+    assert all(word in text for word in words) and "Config" in text
+    for name, value in layer.state_dict().items():
+        assert_array_equal(value, before[name])
+
+
+# Modes.
+
+
+def test_modes_nest_and_return_to_what_they_were():
+    assert (training(), saving()) == (True, True)
+    with mode(training=False):
+        assert (training(), saving()) == (False, True)
+        with mode(saving=False):
+            assert (training(), saving()) == (False, False)
+            with mode(training=True, saving=True):
+                assert (training(), saving()) == (True, True)
+            assert (training(), saving()) == (False, False)
+        assert (training(), saving()) == (False, True)
+    with inference():
+        assert (training(), saving()) == (False, False)
+    assert (training(), saving()) == (True, True)
+
+
+def test_modes_return_after_an_exception():
+    with pytest.raises(ZeroDivisionError), inference(), mode(training=True):
+        1 / 0  # noqa: B018
+    assert (training(), saving()) == (True, True)
+
+
+# Saved values.
+
+
+def test_saved_records_are_popped_latest_first():
+    layer = Doubling()
+    for x in "abc":
+        layer.forward(x)
+    assert layer.pending() == 3 and [record["x"] for record in layer.saved] == ["a", "b", "c"]
+    assert [layer.backward(None) for _ in "abc"] == ["c", "b", "a"]
+    with pytest.raises(RuntimeError, match="Doubling"):
+        layer.backward(None)
+
+
+def test_two_layers_do_not_share_saved_records():
+    one, other = Doubling(), Doubling()
+    one.forward("a")
+    assert not other.saved and other.pending() == 0
+
+
+def test_pending_counts_parts_and_zero_grad_clears_an_interrupted_step(rng):
+    """What an exception between forward and backward left must not serve the next step."""
+    layer = FeedForward(4, 6, rng)
+    x = rng.standard_normal((2, 3, 4))
+    layer.forward(x)
+    layer.backward(np.ones_like(x))
+    layer.forward(x)
+    assert layer.pending() == 4 and not layer.saved  # two products, the activation, the dropout
+    layer.zero_grad()
+    assert layer.pending() == 0
+    assert not any(p.grad.any() for p in layer.named_parameters().values())
+    layer.forward(x)
+    layer.clear_saved()
+    assert layer.pending() == 0
+
+
+def test_records_can_be_read_where_saving_is_on_and_training_off(rng):
+    """That is how attention maps are drawn."""
+    layer = FeedForward(4, 6, rng, p_drop=0.5)
+    x = rng.standard_normal((2, 3, 4))
+    with mode(training=False):
+        layer.forward(x)
+    assert layer.inner.saved[0]["x"] is x
+    assert layer.dropout.saved[0]["keep"] is None
+
+
+@pytest.mark.parametrize("method", ["forward", "backward"])
+def test_a_layer_that_lacks_a_method_says_which(method):
+    with pytest.raises(NotImplementedError, match=f"Layer has no {method}"):
+        getattr(Layer(), method)(1)
