@@ -1,0 +1,417 @@
+"""The gradient check goes red for wrong backwards, names the cause, and is a usable command."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from numformer import gradient_check
+from numformer.gradient_cases import SOURCE_MASK, TARGET_MASK
+from numformer.gradient_check import GradientCheck, check
+from numformer.layer import Layer, Parameter
+from numformer.layers.activation import ReLU
+from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention, SelfAttention
+from numformer.layers.dropout import Dropout
+from numformer.layers.embedding import Embedding
+from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.linear import Linear
+from numformer.layers.softmax import Softmax, softmax
+
+B, S, T, D, H = 3, 5, 4, 8, 2
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((B, T, D))
+SCORES = RNG.standard_normal((B, H, T, S))
+IDS = np.array([[4, 9, 4, 2], [4, 1, 1, 0]])
+HEADS = [RNG.standard_normal((B, H, n, 3)) for n in (T, S, S)]
+
+
+# Layers with one mistake each.
+
+
+class Zeros(Softmax):
+    """Passes where the upstream gradient is all ones, because weights sum to 1."""
+
+    def backward(self, dy):
+        self.pop_saved()
+        return np.zeros_like(dy)
+
+
+class DividedByBatch(Softmax):
+    def backward(self, dy):
+        return super().backward(dy) / len(dy)
+
+
+class WithoutSumTerm(Softmax):
+    def backward(self, dy):
+        return dy * self.pop_saved()["weights"]
+
+
+class WrongSign(Linear):
+    def backward(self, dy):
+        return -super().backward(dy)
+
+
+class Transposed(Linear):
+    def backward(self, dy):
+        before = self.weight.grad.copy()
+        dx = super().backward(dy)
+        self.weight.grad[...] = before + (self.weight.grad - before).T
+        return dx
+
+
+class WithoutParameterGradient(Linear):
+    def backward(self, dy):
+        return dy @ self.weight.data.T + 0 * self.pop_saved()["x"]
+
+
+class InTwice(Linear):
+    """y = x W W: the second backward must add to the gradient of the first."""
+
+    def forward(self, x):
+        return super().forward(super().forward(x))
+
+    def backward(self, dy):
+        dy = super().backward(dy)
+        self.weight.grad.fill(0)  # `=` where `+=` belongs
+        return super().backward(dy)
+
+
+class AssigningEmbedding(Embedding):
+    """Repeated ids need their gradients summed."""
+
+    def backward(self, dx):
+        ids = self.pop_saved()["ids"]
+        self.weight.grad[ids] += dx * D**0.5
+
+
+class WithoutFactor(Embedding):
+    def backward(self, dx):
+        np.add.at(self.weight.grad, self.pop_saved()["ids"], dx)
+
+
+class WithoutScale(Dropout):
+    def backward(self, dy):
+        return dy * (self.pop_saved()["keep"] > 0)
+
+
+class WithoutDropoutMask(Dropout):
+    def backward(self, dy):
+        return dy * self.pop_saved()["keep"].max()
+
+
+class WithoutReLUMask(ReLU):
+    def backward(self, dy):
+        self.pop_saved()
+        return dy.copy()
+
+
+class MaskInForwardOnly(ScaledDotProductAttention):
+    """The gradient of a softmax without the mask: masked scores get a share."""
+
+    def backward(self, doutput):
+        saved = self.saved[-1]
+        scores = saved["query"] @ saved["key"].swapaxes(-1, -2) / 3**0.5
+        saved["weights"] = saved["dropped"] = softmax(scores)
+        return super().backward(doutput)
+
+
+class ValuesBeforeDropout(ScaledDotProductAttention):
+    def backward(self, doutput):
+        self.saved[-1]["dropped"] = self.saved[-1]["weights"]
+        return super().backward(doutput)
+
+
+class WithoutRootOfSize(ScaledDotProductAttention):
+    def backward(self, doutput):
+        dquery, dkey, dvalue = super().backward(doutput)
+        return dquery * 3**0.5, dkey, dvalue
+
+
+class ConstantGamma(LayerNorm):
+    """Right only where gamma is the same number everywhere."""
+
+    def backward(self, dy):
+        x_hat, rstd = self.pop_saved().values()
+        self.gamma.grad += (dy * x_hat).sum(axis=(0, 1))
+        self.beta.grad += dy.sum(axis=(0, 1))
+        mean, along = (v.mean(axis=-1, keepdims=True) for v in (dy, dy * x_hat))
+        return self.gamma.data * rstd * (dy - mean - x_hat * along)
+
+
+class WithoutMeanTerm(LayerNorm):
+    def backward(self, dy):
+        saved = self.saved[-1]
+        dx_hat = dy * self.gamma.data
+        return super().backward(dy) + saved["rstd"] * dx_hat.mean(axis=-1, keepdims=True)
+
+
+class KeysForgotten(SelfAttention):
+    """x gives queries and, as memory, keys and values: two gradients to add."""
+
+    def backward(self, dy):
+        return MultiHeadAttention.backward(self, dy)[0]
+
+
+class Overwriting(Linear):
+    """Forward writes into what it saved, so backward sees a later x."""
+
+    def forward(self, x):
+        y = super().forward(x.copy())
+        self.saved[-1]["x"] += 1
+        return y
+
+
+BROKEN = {
+    "zeros": (lambda: Zeros(), [SCORES], "scores", "the gradient is zero"),
+    "batch": (lambda: DividedByBatch(), [SCORES], "scores", "divided by the batch size"),
+    "sum term": (lambda: WithoutSumTerm(), [SCORES], "scores", "no constant ratio"),
+    "sign": (lambda: WrongSign(D, 6, RNG), [X], "x", "the sign is wrong"),
+    "transposed": (lambda: Transposed(D, D, RNG), [X], "weight", "transposed"),
+    "nothing added": (
+        lambda: WithoutParameterGradient(D, 6, RNG, bias=False),
+        [X],
+        "weight",
+        "never accumulated",
+    ),
+    "missing +=": (lambda: InTwice(D, D, RNG, bias=False), [X], "weight", "missing term of a sum"),
+    "repeated ids": (lambda: AssigningEmbedding(11, D, RNG), [IDS], "weight", "no constant ratio"),
+    "embedding factor": (lambda: WithoutFactor(11, D, RNG), [IDS], "weight", "constant ratio 0.35"),
+    "dropout scale": (lambda: WithoutScale(0.3), [X], "x", "dropout's scale is missing"),
+    "dropout mask": (lambda: WithoutDropoutMask(0.3), [X], "x", "a mask (padding, causal, ReLU)"),
+    "relu mask": (lambda: WithoutReLUMask(), [X], "x", "a mask (padding, causal, ReLU)"),
+    "attention mask": (
+        lambda: MaskInForwardOnly(),
+        [*HEADS, SOURCE_MASK],
+        "value",
+        "no constant ratio",
+    ),
+    "values before dropout": (lambda: ValuesBeforeDropout(0.3), HEADS, "value", "ratio"),
+    "root of d_k": (lambda: WithoutRootOfSize(), HEADS, "query", "constant ratio 1.732"),
+    "constant gamma": (lambda: ConstantGamma(D), [X], "x", "no constant ratio"),
+    "mean term": (lambda: WithoutMeanTerm(D), [X], "x", "a mean that is not subtracted"),
+    "keys forgotten": (lambda: KeysForgotten(D, H, RNG), [X, TARGET_MASK], "x", "missing term"),
+    "overwritten": (lambda: Overwriting(D, 6, RNG), [X], "weight", "overwritten"),
+}
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_a_wrong_backward_is_found_and_its_cause_named(mistake):
+    build, inputs, tensor, cause = BROKEN[mistake]
+    rows = {row.name: row for row in check(build(), inputs)}
+    assert not rows[tensor].passed
+    report = str(rows[tensor])
+    assert cause in report and "FAILED" in report
+    assert f"explicit {rows[tensor].explicit:.9g}" in report and "ratio" in report
+
+
+def test_only_the_wrong_tensor_fails():
+    """A row that fails with its neighbours would not say where to look."""
+    rows = {row.name: row.passed for row in check(Transposed(D, D, RNG), [X])}
+    assert rows == {"x": True, "weight": False, "bias": True}
+
+
+def test_a_gradient_that_is_not_a_number_fails():
+    class NaN(ReLU):
+        def backward(self, dy):
+            return super().backward(dy) * np.nan
+
+    (row,) = check(NaN(), [X])
+    assert not row.passed and "NaN" in row.meaning
+
+
+def test_a_true_gradient_of_zero_passes_and_a_wrong_one_fails():
+    """Softmax ignores a constant added to all scores; so does attention a key's bias."""
+
+    class Shifted(Softmax):
+        def __init__(self, wrong):
+            self.shift, self.wrong = Parameter(np.zeros(1)), wrong
+
+        def forward(self, scores):
+            return super().forward(scores + self.shift.data)
+
+        def backward(self, dweights):
+            dscores = super().backward(dweights)
+            self.shift.grad += dscores.sum() + self.wrong
+            return dscores
+
+    assert all(row.passed for row in check(Shifted(0), [SCORES]))
+    rows = {row.name: row for row in check(Shifted(1e-3), [SCORES])}
+    assert not rows["shift"].passed and "true gradient is zero" in rows["shift"].meaning
+
+
+# Kinks.
+
+
+def near_zero(rng):
+    """Inputs between 2e-7 and 1e-6 from zero, on both sides of it."""
+    return rng.uniform(2e-7, 1e-6, (B, T, D)) * rng.choice([-1, 1], (B, T, D))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_relu_inputs_near_the_kink_give_no_false_alarm(seed, rng):
+    (row,) = check(ReLU(), [near_zero(rng)], seed)
+    assert row.passed, str(row)
+
+
+def test_near_the_kink_a_wrong_backward_is_still_found(rng):
+    (row,) = check(WithoutReLUMask(), [near_zero(rng)])
+    assert not row.passed
+
+
+# What the checker refuses, and what it leaves alone.
+
+
+class Returning(Layer):
+    """Two inputs, and whatever gradients and saved records it is told."""
+
+    def __init__(self, gradients, records=1):
+        self.gradients, self.records = gradients, records
+
+    def forward(self, x, y):
+        for _ in range(self.records):
+            self.save()
+        return x + y
+
+    def backward(self, dy):
+        self.pop_saved()
+        return self.gradients
+
+
+@pytest.mark.parametrize("gradients", [None, X, (X,), (X, X, X)], ids=["0", "1", "(1,)", "3"])
+def test_a_wrong_number_of_gradients_is_refused(gradients, complaint):
+    text = complaint(check, Returning(gradients), [X, X])
+    assert "one gradient for each" in text and "['x', 'y']" in text
+
+
+def test_a_gradient_of_another_shape_and_a_record_left_over_are_refused(complaint):
+    text = complaint(check, Returning((X, X[0])), [X, X])
+    assert f"{X[0].shape} for y {X.shape}" in text
+    assert "1 saved records left" in complaint(check, Returning((X, X), records=2), [X, X])
+
+
+def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():
+    scores, ids = SCORES.astype(np.float32), IDS.copy()
+    before = scores.copy()
+    assert [row.name for row in check(Softmax(), [scores, SOURCE_MASK])] == ["scores"]
+    assert [row.name for row in check(Embedding(11, D, RNG), [ids])] == ["weight"]
+    assert (scores == before).all() and (ids == IDS).all()
+
+
+def test_the_upstream_gradient_is_random():
+    """All ones let a softmax whose backward is zero pass."""
+    upstream = GradientCheck(Softmax(), [SCORES]).upstream
+    assert upstream.shape == SCORES.shape and len(np.unique(upstream)) == upstream.size
+
+
+def test_elementwise_gradients_of_a_small_layer(rng):
+    """For y = x W the numerical gradient of W is x^T upstream, entry by entry."""
+    checked = GradientCheck(Linear(2, 3, rng), [X[..., :2]])
+    explicit, numerical = checked.elementwise("weight")
+    expected = X[..., :2].reshape(-1, 2).T @ checked.upstream.reshape(-1, 3)
+    np.testing.assert_allclose(explicit, expected, rtol=1e-12)
+    np.testing.assert_allclose(numerical, expected, rtol=1e-8, atol=1e-10)
+    _, some = checked.elementwise("weight", largest=4)
+    assert np.isnan(some.ravel()).tolist() == [False] * 4 + [True] * 2
+
+
+# The command.
+
+OWN = """
+import numpy as np
+from numformer.layer import Layer, Parameter
+
+class Scale(Layer):
+    def __init__(self, right):
+        self.scale, self.right = Parameter(np.ones(4)), right
+
+    def forward(self, x):
+        self.save(x=x)
+        return x * self.scale.data
+
+    def backward(self, dy):
+        x = self.pop_saved()["x"]
+        self.scale.grad += (dy * x).sum(axis=0)
+        return dy * self.scale.data * (1 if self.right else 2)
+
+def inputs():
+    return [np.random.default_rng(0).standard_normal((3, 4))]
+
+def right():
+    return Scale(True), inputs()
+
+def wrong():
+    return Scale(False), inputs()
+
+def no_layer():
+    return inputs()
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a layer of one's own in own_layers.py, as the current one."""
+    (tmp_path / "own_layers.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the current folder
+    yield tmp_path
+    sys.modules.pop("own_layers", None)
+
+
+def test_the_command_passes_a_right_layer_and_fails_a_wrong_one(own, capsys):
+    assert gradient_check.main(["own_layers:right"]) == 0
+    printed = capsys.readouterr().out
+    assert "right/x" in printed and "right/scale" in printed
+    assert "0 of 2 failed" in printed and "FAILED" not in printed
+    assert gradient_check.main(["own_layers:wrong"]) == 1
+    printed = capsys.readouterr().out
+    assert "1 of 2 failed" in printed and "counted twice" in printed
+
+
+def test_the_command_as_a_user_runs_it(own):
+    for factory, code in (("right", 0), ("wrong", 1), ("absent", 2)):
+        command = [sys.executable, "-m", "numformer.gradient_check", f"own_layers:{factory}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=own, timeout=60)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["own_layers:absent"],
+        ["absent_module:right"],
+        ["own_layers"],
+        ["own_layers:no_layer"],
+        ["own_layers:right", "--elementwise", "right/absent"],
+        ["own_layers:right", "--elementwise", "absent/x"],
+        ["--elementwise", "linear"],
+        ["--only", "absent"],
+    ],
+    ids=" ".join,
+)
+def test_a_bad_place_gives_exit_code_2_and_one_line(arguments, own, capsys):
+    assert gradient_check.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+
+
+def test_the_command_checks_the_cases_of_the_library(capsys):
+    assert gradient_check.main(["--only", "layer_norm"]) == 0
+    printed = capsys.readouterr().out
+    for row in ("layer_norm/x", "layer_norm/gamma", "layer_norm_of_nearly_equal_values/beta"):
+        assert row in printed
+    assert "0 of 6 failed" in printed
+
+
+def test_elementwise_prints_entries_the_worst_first(own, capsys):
+    place = "wrong/x"
+    assert gradient_check.main(["own_layers:wrong", "--elementwise", place]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["index", "explicit", "numerical", "ratio"]
+    entries = [line.replace(", ", ",").split() for line in lines[1:13]]
+    assert {index for index, *_ in entries} == {f"({i},{j})" for i in range(3) for j in range(4)}
+    differences = [abs(float(explicit) - float(numerical)) for _, explicit, numerical, _ in entries]
+    assert differences == sorted(differences, reverse=True)
+    assert all(float(ratio) == pytest.approx(2) for *_, ratio in entries)
+    assert gradient_check.main(["--elementwise", "linear/bias"]) == 0
