@@ -52,7 +52,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict]:
     try:
         with safetensors.safe_open(path, framework="np") as file:
             metadata = json.loads((file.metadata() or {})["numformer"])
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata
     except (safetensors.SafetensorError, KeyError, ValueError) as problem:
         raise InputError(rule, f"{path} ({problem})", fix) from None
 

@@ -1,10 +1,15 @@
 """Config: every decision of the paper as a field, with the paper's choice as its default."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args, get_origin
 
 from numformer.errors import InputError
 from numformer.layers.attention import head_size
+
+
+def _choice(default, what: str):
+    """A field of Config with its default and, for --help, what it is."""
+    return field(default=default, metadata={"help": what})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,29 +22,35 @@ class Config:
 
     source_vocabulary: int
     target_vocabulary: int
-    d_model: int = 512  # width of every position's vector (3.1)
-    d_ff: int = 2048  # width inside the feed-forward network (3.3)
-    heads: int = 8  # attention heads, h (3.2.2)
-    d_k: int | None = None  # size of a query or key; d_model / heads, 64 in the paper
-    d_v: int | None = None  # size of a value; d_model / heads, 64 in the paper
-    layers: int = 6  # layers of the encoder, and of the decoder (3.1)
-    norm: Literal["post", "pre"] = "post"  # where LayerNorm stands around a sublayer (3.1)
-    attention_bias: bool = False  # biases in the projections of attention (3.2.2 has none)
-    activation: Literal["relu"] = "relu"  # inside the feed-forward network (3.3)
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"  # (3.5; Table 3, row E)
-    max_length: int = 512  # longest sequence that learned positions can take
-    tying: Literal["all", "target", "none"] = "all"  # who shares the output's weights (3.4)
-    p_drop: float = 0.1  # dropout on sublayer outputs and embedding sums (5.4)
-    attention_dropout: float = 0.0  # dropout on attention weights (not in the paper)
-    activation_dropout: float = 0.0  # dropout after the activation (not in the paper)
-    label_smoothing: float = 0.1  # probability spread over all symbols (5.4)
-    beta1: float = 0.9  # Adam's decay of the mean gradient (5.3)
-    beta2: float = 0.98  # Adam's decay of the mean squared gradient (5.3)
-    adam_epsilon: float = 1e-9  # Adam's epsilon (5.3)
-    warmup: int = 4000  # steps in which the learning rate rises (5.3, equation 3)
-    factor: float = 1.0  # multiplies the learning rate of equation 3
-    decay: Literal["inverse_sqrt", "linear"] = "inverse_sqrt"  # of the rate after warm-up (5.3)
-    clip_norm: float | None = None  # largest global norm of a gradient (the paper does not clip)
+    d_model: int = _choice(512, "width of every position's vector (3.1)")
+    d_ff: int = _choice(2048, "width inside the feed-forward network (3.3)")
+    heads: int = _choice(8, "attention heads, h (3.2.2)")
+    d_k: int | None = _choice(None, "size of a query or key; d_model / heads, 64 in the paper")
+    d_v: int | None = _choice(None, "size of a value; d_model / heads, 64 in the paper")
+    layers: int = _choice(6, "layers of the encoder, and of the decoder (3.1)")
+    norm: Literal["post", "pre"] = _choice("post", "where LayerNorm stands around a sublayer (3.1)")
+    attention_bias: bool = _choice(False, "biases in the projections of attention (3.2.2 has none)")
+    activation: Literal["relu"] = _choice("relu", "inside the feed-forward network (3.3)")
+    positions: Literal["sinusoidal", "learned"] = _choice("sinusoidal", "(3.5; Table 3, row E)")
+    max_length: int = _choice(512, "longest sequence that learned positions can take")
+    tying: Literal["all", "target", "none"] = _choice(
+        "all", "who shares the output's weights (3.4)"
+    )
+    p_drop: float = _choice(0.1, "dropout on sublayer outputs and embedding sums (5.4)")
+    attention_dropout: float = _choice(0.0, "dropout on attention weights (not in the paper)")
+    activation_dropout: float = _choice(0.0, "dropout after the activation (not in the paper)")
+    label_smoothing: float = _choice(0.1, "probability spread over all symbols (5.4)")
+    beta1: float = _choice(0.9, "Adam's decay of the mean gradient (5.3)")
+    beta2: float = _choice(0.98, "Adam's decay of the mean squared gradient (5.3)")
+    adam_epsilon: float = _choice(1e-9, "Adam's epsilon (5.3)")
+    warmup: int = _choice(4000, "steps in which the learning rate rises (5.3, equation 3)")
+    factor: float = _choice(1.0, "multiplies the learning rate of equation 3")
+    decay: Literal["inverse_sqrt", "linear"] = _choice(
+        "inverse_sqrt", "of the rate after warm-up (5.3)"
+    )
+    clip_norm: float | None = _choice(
+        None, "largest global norm of a gradient (the paper does not clip)"
+    )
 
     def __post_init__(self):
         for name in ("source_vocabulary", "target_vocabulary", "d_model", "d_ff", "heads", "layers",
@@ -53,12 +64,10 @@ class Config:
         for name in ("adam_epsilon", "factor"):
             self._require(name, getattr(self, name) > 0, "above 0")
         self._require("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0")
-        for field in fields(self):
-            if get_origin(field.type) is Literal:
-                choices = get_args(field.type)
-                self._require(
-                    field.name, getattr(self, field.name) in choices, " or ".join(choices)
-                )
+        for each in fields(self):
+            if get_origin(each.type) is Literal:
+                choices = get_args(each.type)
+                self._require(each.name, getattr(self, each.name) in choices, " or ".join(choices))
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
         if self.tying == "all" and self.source_vocabulary != self.target_vocabulary:

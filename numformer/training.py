@@ -16,7 +16,6 @@ from tqdm import tqdm
 from numformer.backend import array_module, dropout_stream, to_host
 from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint, save_checkpoint, save_model, write_atomically
-from numformer.config import Config
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.loss import CrossEntropy
@@ -172,8 +171,9 @@ class Trainer:
         """Measure on held-out data; where that is the best so far, save best.safetensors."""
         measured = self.task.evaluate(self.model)
         self._write({"step": self.step, **measured})
-        sign = 1 if self.task.higher_is_better else -1
-        if not self.best or sign * measured[self.task.metric] > sign * self.best[self.task.metric]:
+        metric, sign = self.task.metric, 1 if self.task.higher_is_better else -1
+        # Among equals the latest, which has trained longest.
+        if not self.best or sign * measured[metric] >= sign * self.best[metric]:
             self.best = {"step": self.step, **measured}
             save_model(
                 self.folder / "best.safetensors",

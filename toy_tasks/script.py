@@ -25,8 +25,16 @@ from numformer.plots import loss_curve
 from numformer.training import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
 
 MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
-# What a resumed run may do otherwise than before; all else is kept.
-FREE_TO_CHANGE = {"resume", "out", "backend", "no_plots", "log_every", "data"}
+# What a resumed run may do otherwise than before; all else decides what it computes.
+FREE_TO_CHANGE = {"steps", "log_every", "evaluate_every", "no_plots", "data"}
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The description as it is written, and the default of every flag that has one."""
+
+    def _get_help_string(self, action):
+        shown = action.default is not None and action.default is not False
+        return super()._get_help_string(action) if shown else action.help
 
 
 def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
@@ -34,7 +42,7 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog=f"python -m toy_tasks.{name}",
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 the numbers broke, 130 stopped by Ctrl-C after saving",
     )
@@ -53,13 +61,12 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     for field in MODEL_FIELDS:
         kind, choices = _flag_type(field.type)
         flag = f"--{field.name.replace('_', '-')}"
+        settings = dict(default=field.default, help=field.metadata["help"])
         if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default)
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
         else:
-            group.add_argument(flag, type=kind, choices=choices, default=field.default)
+            group.add_argument(flag, type=kind, choices=choices, **settings)
     made.set_defaults(**defaults)
-    for action in made._actions:
-        action.help = _with_default(action.help, made.get_default(action.dest))
     return made
 
 
@@ -71,50 +78,48 @@ def _flag_type(annotation):
     return annotation, None
 
 
-def _with_default(text: str | None, default) -> str:
-    shown = default is not None and default is not False and default != argparse.SUPPRESS
-    return " ".join(filter(None, [text, f"(default: {default})" if shown else ""]))
-
-
 def config_of(
     options: argparse.Namespace, source_vocabulary: int, target_vocabulary: int
 ) -> Config:
     """The Config that the flags describe, for a task's vocabularies."""
     chosen = {field.name: getattr(options, field.name) for field in MODEL_FIELDS}
-    return Config(
-        source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary, **chosen
-    )
+    sizes = dict(source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary)
+    return Config(**sizes, **chosen)
 
 
 def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None):
-    """The options, and the run folder made for them (with --resume: found, its settings kept)."""
+    """The options; with --resume those that the run was started with, its folder as `out`."""
     options = made.parse_args(arguments)
+    if options.resume:
+        folder = options.out or _latest_folder(name)
+        kept = _saved_options(folder)
+        made.set_defaults(**kept)
+        options = made.parse_args(arguments)
+        for key in kept.keys() - FREE_TO_CHANGE:
+            if getattr(options, key) != kept[key]:
+                raise InputError(
+                    f"a resumed run keeps its settings, here {key} = {kept[key]}",
+                    getattr(options, key),
+                    f"Leave out --{key.replace('_', '-')}, or start a new run.",
+                )
+        options.out = folder
     if options.seed < 0:
         raise InputError("a seed is at least 0", options.seed, "Change --seed.")
     if options.quick:
         options.steps = min(options.steps, 20)
-    if not options.resume:
-        return options, _new_folder(name, options.out)
-    folder = options.out or _latest_folder(name)
+    return options
+
+
+def _saved_options(folder: Path) -> dict:
     try:
-        saved = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as problem:
+        saved = json.loads((folder / "config.json").read_text())["options"]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
         raise InputError(
             "--resume continues a run folder with its config.json",
             f"{folder} ({problem})",
             "Name the folder with --out, or start a new run without --resume.",
         ) from None
-    kept = {key: value for key, value in saved["options"].items() if key not in FREE_TO_CHANGE}
-    made.set_defaults(**kept)
-    options = made.parse_args(arguments)
-    for key, value in kept.items():
-        if getattr(options, key) != value:
-            raise InputError(
-                f"a resumed run keeps its settings, here {key} = {value}",
-                getattr(options, key),
-                f"Leave out --{key.replace('_', '-')}, or start a new run.",
-            )
-    return options, folder
+    return {key: value for key, value in saved.items() if key not in ("resume", "out", "backend")}
 
 
 def _new_folder(name: str, out: Path | None) -> Path:
@@ -125,14 +130,14 @@ def _new_folder(name: str, out: Path | None) -> Path:
             folder.mkdir(parents=True)
             return folder
         except FileExistsError:
-            if out and not (out.is_dir() and not any(out.iterdir())):
+            if out and out.is_dir() and not any(out.iterdir()):
+                return out
+            if out:
                 raise InputError(
                     "--out names a folder that is new or empty",
                     out,
                     "Choose another folder, or continue the run in it with --resume.",
                 ) from None
-            if out:
-                return out
             number += 1
 
 
@@ -155,24 +160,26 @@ def _latest_folder(name: str) -> Path:
 
 
 def train_task(
-    task: Task, config: Config, options: argparse.Namespace, folder: Path
-) -> Transformer:
-    """Train as the options say, with config.json, plots and checkpoints in `folder`.
+    name: str, task: Task, config: Config, options: argparse.Namespace
+) -> tuple[Transformer, Path]:
+    """Train as the options say -> the best model and its run folder.
 
-    Returns the best model.
+    The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
     model = Transformer(config, seed_sequence(options.seed, "weights"))
-    settings = {"options": _plain(vars(options)), "config": asdict(config)}
-    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
-    counts = model.parameter_counts()
-    print(f"{folder}: {counts['total']:,} parameters, {options.steps} steps")
+    # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
+    folder = options.out if options.resume else _new_folder(name, options.out)
+    if not options.resume:
+        settings = {"options": _plain(vars(options)), "config": asdict(config)}
+        write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+    print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
     best = train(model, task, folder, schedule, options.seed, xp, options.resume)
     print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
     if not options.no_plots:
         loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
-    return model
+    return model, folder
 
 
 def _plain(options: dict) -> dict:

@@ -4,7 +4,6 @@ Sequences are drawn fresh for every batch. A hash of the source decides whether 
 it: one source in eight is held out, so no sequence that is tested was ever trained on.
 """
 
-import argparse
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,21 +21,31 @@ from numformer.vocabulary import Vocabulary
 from toy_tasks import script
 
 DEFAULTS = dict(
-    d_model=64, d_ff=256, heads=4, layers=2, p_drop=0.0, label_smoothing=0.0, warmup=200
-)
+    d_model=64, d_ff=256, heads=4, layers=2, p_drop=0.0, label_smoothing=0.0,
+    warmup=200, decay="linear",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a task is: its name, the source's symbols and lengths, and source -> target."""
+    """What a task is: how a source is drawn, from which symbols, and the target it becomes."""
 
     name: str
     description: str
     symbols: str
-    max_length: int
+    source: Callable[[np.random.Generator], str]
     target: Callable[[str], str]
     reached: float  # the exact match that the task is to reach
     steps: int
+
+
+def digits(longest: int) -> Callable[[np.random.Generator], str]:
+    """Draws 1 to `longest` random digits."""
+
+    def draw(rng: np.random.Generator) -> str:
+        return "".join(map(str, rng.integers(10, size=rng.integers(1, longest + 1))))
+
+    return draw
 
 
 def held_out(source: str) -> bool:
@@ -54,15 +63,13 @@ class SequenceTask:
         self.vocabulary = Vocabulary(rule.symbols)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         sources = self._sources(rng, wanted=True)
-        distinct = dict.fromkeys(next(sources) for _ in range(4000))
-        self.development, self.test = list(distinct)[:256], list(distinct)[256 : 256 + 1024]
+        distinct = dict.fromkeys(next(sources) for _ in range(6000))
+        self.development, self.test = list(distinct)[:512], list(distinct)[512 : 512 + 2048]
 
     def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
         """Random sources without end, all held out or (wanted=False) none."""
-        symbols = np.array(list(self.rule.symbols))
         while True:
-            length = rng.integers(1, self.rule.max_length + 1)
-            source = "".join(rng.choice(symbols, length))
+            source = self.rule.source(rng)
             if held_out(source) is wanted:
                 yield source
 
@@ -82,7 +89,8 @@ class SequenceTask:
         for start in range(0, len(sources), 256):
             part = sources[start : start + 256]
             ids = pad_sources([self.vocabulary.encode(source) for source in part])
-            predicted += greedy(model, ids, self.rule.max_length + 2)
+            longest = max(len(self.rule.target(source)) for source in part)
+            predicted += greedy(model, ids, longest + 1)
         return ["".join(self.vocabulary.decode(ids)) for ids in predicted]
 
     def exact_match(self, model: Transformer, sources: list[str]) -> float:
@@ -103,7 +111,7 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
     examples = sorted(task.test[:6], key=len)
     for source, predicted in zip(examples, task.predict(model, examples), strict=True):
         right = "right" if predicted == task.rule.target(source) else "WRONG"
-        print(f"  {source:>{task.rule.max_length}} -> {predicted}  {right}")
+        print(f"  {source:>20} -> {predicted}  {right}")
     if not plots:
         return
     source = max(task.test[:50], key=len)
@@ -116,14 +124,10 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train, test and show; returns the exit code."""
     flags = script.parser(rule.name, rule.description, steps=rule.steps, **DEFAULTS)
-    options, folder = script.parse(flags, rule.name, arguments)
-    return _run(rule, options, folder)
-
-
-def _run(rule: Rule, options: argparse.Namespace, folder: Path) -> int:
+    options = script.parse(flags, rule.name, arguments)
     task = SequenceTask(rule, options.batch_size, options.seed)
     config = script.config_of(options, len(task.vocabulary), len(task.vocabulary))
-    model = script.train_task(task, config, options, folder)
+    model, folder = script.train_task(rule.name, task, config, options)
     show(task, model, folder, plots=not options.no_plots)
     matched = task.exact_match(model, task.test)
     print(f"{len(task.test)} sequences that training never saw, target {rule.reached}:")
