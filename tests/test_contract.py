@@ -13,7 +13,7 @@ from numformer import gradient_cases
 from numformer.backend import dropout_stream
 from numformer.gradient_cases import CASES
 from numformer.gradient_check import check
-from numformer.layer import Layer, inference, pack
+from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
 
 every_case = pytest.mark.parametrize("name", CASES)
@@ -191,13 +191,15 @@ def freeze(arrays) -> list:
     return copies
 
 
+@pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
 @every_case
-def test_what_backward_returns_shares_memory_with_nothing(name):
+def test_what_backward_returns_shares_memory_with_nothing(name, dropping):
     """Its receiver may overwrite it, also while an earlier forward still waits for its turn."""
     layer, inputs = prepare(name)
-    outputs = [forward(layer, inputs), forward(layer, inputs)]
-    dy = upstream_for(outputs[0])
-    gradients = backward(layer, dy)
+    with mode(training=dropping):
+        outputs = [forward(layer, inputs), forward(layer, inputs)]
+        dy = upstream_for(outputs[0])
+        gradients = backward(layer, dy)
     others = [dy, *outputs, *saved_arrays(layer)]
     others += [value for value in inputs if isinstance(value, np.ndarray)]
     for parameter in layer.named_parameters().values():
