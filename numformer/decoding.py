@@ -63,9 +63,9 @@ def beam_search(
     """source ids (B, S) -> for each row the best sequence found with `beam` hypotheses.
 
     Best is the largest log probability / length_penalty (section 6.1: beam 4, alpha 0.6), the
-    length counting the end id. A row is done when `beam` hypotheses have ended or none of the
-    open ones can still win. The results hold neither start nor end id and at most `max_length`
-    ids.
+    length counting the end id. A row is done when none of the open hypotheses can still win, or
+    when `beam` have ended and none of the open ones is ahead of them. The results hold neither
+    start nor end id and at most `max_length` ids.
     """
     _require_positive("max_length", max_length)
     _require_positive("beam", beam)
@@ -104,10 +104,13 @@ def beam_search(
             before = np.take_along_axis(written, parents[:, :, None], axis=1)
             written = np.concatenate([before, symbols[:, :, None]], axis=-1)
 
-            # The best that an open hypothesis can reach: no further loss, the largest divisor.
-            reachable = scores.max(axis=-1) / length_penalty(max_length, alpha)
             best_so_far = np.array([best[sentence][0] for sentence in open_sentences])
-            remain = (ended[open_sentences] < beam) & (reachable > best_so_far)
+            best_open = scores.max(axis=-1)
+            # The best that an open hypothesis can reach: no further loss, the largest divisor.
+            can_win = best_open / length_penalty(max_length, alpha) > best_so_far
+            # A sure hypothesis sees many improbable ones end before it does.
+            ahead = best_open / length_penalty(written.shape[-1] - 1, alpha) > best_so_far
+            remain = can_win & (ahead | (ended[open_sentences] < beam))
             rows = (np.arange(len(remain))[:, None] * beam + parents)[remain].ravel()
             rows = array_module(memory).asarray(rows)
             cache.choose(rows)

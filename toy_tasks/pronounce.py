@@ -32,7 +32,7 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --da
 """
 
 DEFAULTS = dict(
-    steps=3500, batch_size=64, evaluate_every=500, d_model=128, d_ff=512, heads=4, layers=3,
+    steps=5000, batch_size=64, evaluate_every=500, d_model=128, d_ff=512, heads=4, layers=3,
     tying="target", warmup=300, factor=0.4, decay="linear",
 )  # fmt: skip
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
@@ -128,8 +128,8 @@ def show(task: PronunciationTask, model: Transformer, folder: Path, plots: bool)
         word, phonemes = max(examples, key=lambda pair: len(pair[0]) <= 12 and len(pair[0]))
         pair = task.characters.encode(word), task.phonemes.encode(phonemes)
         weights = cross_attention_weights(model, Batch.of([pair]))[:, 0]
-        title = f"Where the decoder looks as it pronounces {''.join(word)}"
-        attention_maps(folder / "attention.png", weights, [*word, "end"], [*phonemes, "end"], title)
+        title = f"Where the decoder looks as it pronounces {''.join(word)} (⊣ is the end id)"
+        attention_maps(folder / "attention.png", weights, [*word, "⊣"], [*phonemes, "⊣"], title)
 
 
 def use(run: Path, words: list[str], backend: str) -> int:

@@ -22,7 +22,7 @@ from toy_tasks import script
 
 DEFAULTS = dict(
     d_model=64, d_ff=256, heads=4, layers=2, p_drop=0.0, label_smoothing=0.0,
-    warmup=200, decay="linear",
+    warmup=200, factor=0.5, decay="linear",
 )  # fmt: skip
 
 
@@ -117,8 +117,8 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
     source = max(task.test[:50], key=len)
     target = task.rule.target(source)
     weights = cross_attention_weights(model, Batch.of(task.encode([source])))[:, 0]
-    title = f"{task.rule.name}: where the decoder looks as it writes {target}"
-    attention_maps(folder / "attention.png", weights, [*source, "end"], [*target, "end"], title)
+    title = f"{task.rule.name}: where the decoder looks as it writes {target}⊣ (⊣ is the end id)"
+    attention_maps(folder / "attention.png", weights, [*source, "⊣"], [*target, "⊣"], title)
 
 
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
