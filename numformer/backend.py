@@ -112,13 +112,17 @@ def dot_last(a, b):
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). Deterministic: each row is summed in one order.
+    target (V, D), ids (N,), values (N, D). On the host the order of each sum is fixed; on a GPU
+    with a large V it is not, so the last bits of a sum may differ from run to run.
     """
     xp = array_module(target)
     small = 256
-    if len(target) <= small or xp is not np:
+    if len(target) <= small:
         chosen = (ids == xp.arange(len(target))[:, None]).astype(values.dtype)
         target += chosen @ values
+        return
+    if xp is not np:
+        xp.add.at(target, ids, values)
         return
     order = np.argsort(ids, kind="stable")
     sorted_ids, sorted_values = ids[order], values[order]

@@ -139,6 +139,12 @@ def _new_folder(name: str, out: Path | None) -> Path:
                     "Choose another folder, or continue the run in it with --resume.",
                 ) from None
             number += 1
+        except OSError as problem:
+            raise InputError(
+                "a run folder can be made and written",
+                f"{folder} ({problem.strerror})",
+                "Choose another folder with --out.",
+            ) from None
 
 
 def _latest_folder(name: str) -> Path:
