@@ -17,11 +17,11 @@ def linear(x, weight, bias=None):
     return y
 
 
-def linear_backward(dy, x, weight):
-    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out)."""
+def linear_backward(dy, x, weight, bias=None):
+    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
     dx = matmul(dy, weight.T)  # y = x W, so each row dx = W dy
     dweight = rows(x).T @ rows(dy)  # one outer product x dy for each position, summed
-    dbias = sum_rows(dy)  # b is added at every position
+    dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias
 
 
@@ -38,12 +38,16 @@ class Linear(Layer):
         self.weight = Parameter(rng.uniform(-bound, bound, (d_in, d_out)))
         self.bias = Parameter(np.zeros(d_out)) if bias else None
 
+    def _weight_and_bias(self):
+        return self.weight.data, self.bias and self.bias.data
+
     def forward(self, x):
         self.save(x=x)
-        return linear(x, self.weight.data, self.bias and self.bias.data)
+        return linear(x, *self._weight_and_bias())
 
     def backward(self, dy):
-        dx, dweight, dbias = linear_backward(dy, **self.pop_saved(), weight=self.weight.data)
+        x = self.pop_saved()["x"]
+        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
         self.weight.grad += dweight
         if self.bias:
             self.bias.grad += dbias
