@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         temporary.unlink(missing_ok=True)
         raise
     if os.name == "posix":  # the rename itself is safe once the folder is on disk
