@@ -58,7 +58,8 @@ class Schedule:
     def __post_init__(self):
         for name, value in asdict(self).items():
             if value < 1:
-                raise InputError(f"{name} is at least 1", value, f"Change --{name}.")
+                flag = name.replace("_", "-")
+                raise InputError(f"{name} is at least 1", value, f"Change --{flag}.")
 
 
 def train(
@@ -198,7 +199,14 @@ class Trainer:
 
     def resume(self) -> None:
         """Continue from last.safetensors; metrics.jsonl is cut back to its step."""
-        tensors, metadata = load_checkpoint(self.folder / "last.safetensors")
+        path = self.folder / "last.safetensors"
+        tensors, metadata = load_checkpoint(path)
+        if "adam.mean" not in tensors:
+            raise InputError(
+                "a run is resumed from the last.safetensors that it saved",
+                f"{path}, which holds no state of Adam",
+                "Start a new run.",
+            )
         if metadata["config"] != asdict(self.model.config) or metadata["seed"] != self.seed:
             raise InputError(
                 "a run is resumed with the Config and seed that it was started with",
