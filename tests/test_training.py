@@ -1,0 +1,392 @@
+"""The training loop: what it computes, records, keeps, survives, and goes on from."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.backend import dropout_stream
+from numformer.batching import Batch
+from numformer.checkpoint_io import load_checkpoint, load_model
+from numformer.config import Config
+from numformer.decoding import greedy
+from numformer.layer import pack
+from numformer.loss import CrossEntropy
+from numformer.model import Transformer
+from numformer.optim import Adam, clip_global_norm, linear_rate, warmup_rate
+from numformer.training import BrokenNumbers, Interrupted, Schedule, read_metrics, train
+
+SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2, warmup=10)
+
+
+class Copying:
+    """Copy 1 to 3 symbols. `measures`: what evaluations say in turn; `at`: calls before a step."""
+
+    metric = "measure"
+
+    def __init__(self, measures=(), higher_is_better=True, at=None):
+        self.measures, self.higher_is_better, self.at = iter(measures), higher_is_better, at or {}
+        self.weights_evaluated = []
+
+    def batch(self, step: int) -> Batch:
+        self.at.get(step, lambda: None)()
+        rng = np.random.default_rng(step)
+        words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
+        return Batch.of([(word, word) for word in words])
+
+    def evaluate(self, model) -> dict:
+        self.weights_evaluated.append(model.state_dict())
+        dropout_stream.keep((3,), 0.5, np.zeros(3))  # training must not notice
+        greedy(model, np.array([[4, 2], [5, 2]]), 3)
+        return {"measure": next(self.measures, 0.0), "other": 7.0}
+
+    def description(self) -> dict:
+        return {"symbols": "abcde"}
+
+
+def tiny(**changes) -> Transformer:
+    return Transformer(Config.base(9, **(SIZES | changes)), seed=5)
+
+
+def run(
+    folder, steps=7, log_every=3, evaluate_every=5, *, task=None, seed=1, resume=False, **config
+):
+    """Train a tiny model in `folder` -> the model and the best evaluation."""
+    folder.mkdir(exist_ok=True)
+    model, schedule = tiny(**config), Schedule(steps, log_every, evaluate_every)
+    return model, train(model, task or Copying(), folder, schedule, seed, resume=resume)
+
+
+def metrics(folder) -> list[dict]:
+    return read_metrics(folder / "metrics.jsonl")
+
+
+def logged(folder, name: str) -> list[float]:
+    return [line[name] for line in metrics(folder) if name in line]
+
+
+def last(folder) -> tuple[dict, dict]:
+    return load_checkpoint(folder / "last.safetensors")
+
+
+def assert_same_weights(found: dict, expected: dict):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def assert_same_run(found, expected):
+    """Weights, Adam's moments, where the run stands, and every line of the metrics: bit for bit."""
+    assert_same_weights(last(found)[0], last(expected)[0])
+    assert last(found)[1] == last(expected)[1]
+    assert (found / "metrics.jsonl").read_text() == (expected / "metrics.jsonl").read_text()
+
+
+def send_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail():
+    raise RuntimeError("killed")
+
+
+# What a step computes.
+
+
+def test_the_loss_falls(tmp_path):
+    run(tmp_path, steps=90, log_every=30, p_drop=0.0, label_smoothing=0.0, factor=0.1)
+    losses = logged(tmp_path, "loss")
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_steps_are_those_of_a_plain_loop(tmp_path):
+    """Zeroed gradients, masks of (seed, step), smoothing, clipping and Adam, with no default."""
+    config = dict(label_smoothing=0.3, clip_norm=0.4, beta1=0.7, beta2=0.8, adam_epsilon=1e-3)
+    run(tmp_path, steps=4, evaluate_every=1, seed=9, **config)
+
+    model, batches = tiny(**config), Copying()
+    flat, loss = pack(model), CrossEntropy(0.3)
+    optimizer = Adam(flat, 0.7, 0.8, 1e-3)
+    for step in range(1, 5):
+        batch = batches.batch(step)
+        dropout_stream.reseed(9, step)
+        model.zero_grad()
+        loss.forward(model.forward(batch.source, batch.target_in), batch.target_out)
+        model.backward(loss.backward())
+        clip_global_norm(flat.grad, 0.4)
+        optimizer.step(warmup_rate(step, 8, 10))
+    tensors, _ = last(tmp_path)
+    assert_array_equal(tensors.pop("adam.mean"), optimizer.mean)
+    assert_array_equal(tensors.pop("adam.square"), optimizer.square)
+    assert_same_weights(tensors, model.state_dict())
+
+
+def test_clipping_is_applied_and_the_norm_before_it_is_recorded(tmp_path):
+    run(tmp_path, steps=1, clip_norm=0.01, beta1=0.5)
+    norm = np.linalg.norm(last(tmp_path)[0]["adam.mean"]) / (1 - 0.5)
+    assert norm == pytest.approx(0.01, rel=1e-4)
+    assert logged(tmp_path, "gradient_norm")[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ("inverse_sqrt", lambda step: warmup_rate(step, 8, 10, 3.0)),
+        ("linear", lambda step: linear_rate(step, 25, 8, 10, 3.0)),
+    ],
+)
+def test_the_schedule_advances_once_a_step(tmp_path, monkeypatch, decay, expected):
+    """Both the rate that Adam is given and the one that is recorded."""
+    given, original = [], Adam.step
+    monkeypatch.setattr(Adam, "step", lambda self, rate: (given.append(rate), original(self, rate)))
+    run(tmp_path, steps=25, log_every=1, decay=decay, factor=3.0)
+    assert given == logged(tmp_path, "rate") == [expected(step) for step in range(1, 26)]
+
+
+def test_the_seed_of_a_run_draws_its_dropout_and_nothing_else(tmp_path):
+    def weights(seed, p_drop):
+        run(tmp_path, seed=seed, p_drop=p_drop)
+        return last(tmp_path)[0]["adam.mean"]
+
+    assert_array_equal(weights(1, 0.0), weights(2, 0.0))
+    assert (weights(1, 0.2) != weights(2, 0.2)).any()
+    assert_array_equal(weights(2, 0.2), weights(2, 0.2))
+
+
+def test_evaluation_does_not_disturb_training(tmp_path):
+    run(tmp_path / "often", evaluate_every=1)
+    run(tmp_path / "once", evaluate_every=100)
+    assert_same_weights(last(tmp_path / "often")[0], last(tmp_path / "once")[0])
+    assert logged(tmp_path / "often", "loss") == logged(tmp_path / "once", "loss")
+
+
+# What is recorded.
+
+
+def test_lines_of_the_metrics(tmp_path):
+    run(tmp_path, steps=7, log_every=3, evaluate_every=5)
+    lines = metrics(tmp_path)
+    training, measured = {"step", "loss", "rate", "gradient_norm"}, {"step", "measure", "other"}
+    assert [line["step"] for line in lines] == [3, 5, 6, 7, 7]
+    assert [line.keys() for line in lines] == [training, measured, training, training, measured]
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 5
+
+
+def test_a_loss_is_the_mean_since_the_line_before(tmp_path):
+    run(tmp_path, steps=7, log_every=1)
+    each = logged(tmp_path, "loss")
+    run(tmp_path, steps=7, log_every=3)
+    means = [np.mean(each[:3]), np.mean(each[3:6]), each[6]]
+    np.testing.assert_allclose(logged(tmp_path, "loss"), means, rtol=1e-12)
+
+
+def test_evaluations_are_printed_and_no_bar_is_drawn_outside_a_terminal(tmp_path, capsys):
+    run(tmp_path, task=Copying([0.25, 0.5]))
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "step 5: measure 0.2500, other 7.0000",
+        "step 7: measure 0.5000, other 7.0000",
+    ]
+    assert not err
+
+
+def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert metrics(tmp_path) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_schedule_counts_from_1(name, value, complaint):
+    """The fix names the flag as it is written."""
+    text = complaint(Schedule, **(dict(steps=5) | {name: value}))
+    assert f"{name} is at least 1; received {value}" in text
+    assert f"--{name.replace('_', '-')}." in text
+
+
+# The best checkpoint.
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "measures"), [(True, [1, 3, 3, 2]), (False, [4, 2, 2, 3])]
+)
+def test_the_best_is_the_latest_among_equals_and_what_training_leaves(
+    tmp_path, higher_is_better, measures
+):
+    task = Copying(map(float, measures), higher_is_better)
+    model, best = run(tmp_path, steps=4, evaluate_every=1, task=task)
+    assert best == {"step": 3, "measure": float(measures[2]), "other": 7.0}
+    saved, metadata = load_model(tmp_path / "best.safetensors")
+    assert metadata["best"] == best and metadata["task"] == {"symbols": "abcde"}
+    assert saved.config == model.config
+    assert_same_weights(model.state_dict(), task.weights_evaluated[2])
+    assert_same_weights(saved.state_dict(), task.weights_evaluated[2])
+    assert_array_equal(
+        last(tmp_path)[0]["decoder.layers.0.feed_forward.norm.gamma"],
+        task.weights_evaluated[3]["decoder.layers.0.feed_forward.norm.gamma"],
+    )
+
+
+def test_the_best_of_before_an_interruption_still_counts(tmp_path):
+    with pytest.raises(Interrupted):
+        run(tmp_path, steps=4, evaluate_every=1, task=Copying([5.0, 1.0], at={2: send_ctrl_c}))
+    _, best = run(tmp_path, steps=4, evaluate_every=1, task=Copying([2.0, 3.0]), resume=True)
+    assert (best["step"], best["measure"]) == (1, 5.0)
+
+
+# Broken numbers.
+
+
+def inject(monkeypatch, model, where, value):
+    """From the second step on the loss, or one gradient, is `value`."""
+    forward, calls = CrossEntropy.forward, []
+
+    def broken_loss(self, *inputs):
+        calls.append(forward(self, *inputs))
+        return np.float32(value) if where == "loss" and len(calls) > 1 else calls[-1]
+
+    def broken_gradient(dlogits):
+        Transformer.backward(model, dlogits)
+        if where == "gradient" and len(calls) > 1:
+            model.output.weight.grad[3, 1] = value
+
+    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
+    model.backward = broken_gradient
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_broken_numbers_stop_training_before_they_touch_the_weights(
+    tmp_path, monkeypatch, where, value, clip_norm
+):
+    model, before = tiny(clip_norm=clip_norm), {}
+    inject(monkeypatch, model, where, value)
+    task = Copying(at={2: lambda: before.update(model.state_dict())})
+    with pytest.raises(BrokenNumbers, match=r"^step 2: loss .*, gradient norm "):
+        train(model, task, tmp_path, Schedule(5))
+    assert_same_weights(model.state_dict(), before)
+    assert model.pending() == 0
+
+
+# Ctrl-C.
+
+
+def test_ctrl_c_ends_the_step_saves_and_says_so(tmp_path):
+    with pytest.raises(Interrupted, match=r"stopped at step 2; continue with --resume"):
+        run(tmp_path, task=Copying(at={2: send_ctrl_c}))
+    assert last(tmp_path)[1]["step"] == 2
+    assert not (tmp_path / "best.safetensors").exists()
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, task=Copying(at={2: lambda: (send_ctrl_c(), send_ctrl_c())}))
+    assert not (tmp_path / "last.safetensors").exists()
+
+
+@pytest.mark.parametrize("what", [lambda: None, send_ctrl_c, fail])
+def test_ctrl_c_means_afterwards_what_it_meant_before(tmp_path, what):
+    def mine(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        run(tmp_path, task=Copying(at={2: what}))
+    except (Interrupted, RuntimeError):
+        pass
+    finally:
+        assert signal.signal(signal.SIGINT, before) is mine
+
+
+# Resuming.
+
+
+@pytest.fixture
+def straight(tmp_path):
+    """A run of 14 steps without interruption: logs at 3, 6, 9, 12, 14, evaluates at 5, 10, 14."""
+    folder = tmp_path / "straight"
+    model, best = run(folder, steps=14, task=Copying([1.0, 3.0, 2.0]))
+    return folder, model, best
+
+
+@pytest.mark.parametrize("step", [1, 6, 7, 10, 13])
+def test_a_run_resumed_after_ctrl_c_is_the_straight_run(tmp_path, straight, step):
+    """Dropout, Adam, the schedule, data and the loss of a half-full line go on where they were."""
+    expected, expected_model, expected_best = straight
+    folder = tmp_path / "resumed"
+    measures = iter([1.0, 3.0, 2.0])
+    with pytest.raises(Interrupted):
+        run(folder, steps=14, task=Copying(measures, at={step: send_ctrl_c}))
+    model, best = run(folder, steps=14, task=Copying(measures), resume=True)
+    assert_same_run(folder, expected)
+    assert_same_weights(model.state_dict(), expected_model.state_dict())
+    assert best == expected_best and best["step"] == 10
+
+
+def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straight):
+    """Metrics of steps after the checkpoint, and a line cut in two, are written anew."""
+    folder = tmp_path / "resumed"
+    with pytest.raises(RuntimeError):
+        run(folder, steps=14, task=Copying([1.0], at={8: fail}))
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 7, "lo')
+    run(folder, steps=14, task=Copying([3.0, 2.0]), resume=True)
+    assert_same_run(folder, straight[0])
+
+
+def test_a_run_may_be_resumed_twice(tmp_path, straight):
+    folder, measures = tmp_path / "resumed", iter([1.0, 3.0, 2.0])
+    for step, resume in ((4, False), (11, True)):
+        with pytest.raises(Interrupted):
+            run(folder, steps=14, task=Copying(measures, at={step: send_ctrl_c}), resume=resume)
+    run(folder, steps=14, task=Copying(measures), resume=True)
+    assert_same_run(folder, straight[0])
+
+
+def test_resuming_a_finished_run_trains_no_further(tmp_path):
+    run(tmp_path, task=Copying([2.0, 1.0]))
+    before = (tmp_path / "metrics.jsonl").read_text()
+    _, best = run(tmp_path, task=Copying(at={8: fail}), resume=True)
+    assert best["step"] == 5
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_a_new_run_does_not_continue_old_metrics(tmp_path):
+    run(tmp_path)
+    run(tmp_path)
+    assert len(metrics(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2)], ids=str)
+def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
+    run(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "Config and seed" in complaint(run, tmp_path, steps=9, resume=True, **change)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_resuming_without_a_checkpoint_is_refused(tmp_path, complaint):
+    assert "last.safetensors" in complaint(run, tmp_path, resume=True)
+
+
+def test_resuming_from_a_file_that_holds_only_a_model_is_refused(tmp_path, complaint):
+    """best.safetensors put in the place of last.safetensors."""
+    run(tmp_path)
+    (tmp_path / "best.safetensors").replace(tmp_path / "last.safetensors")
+    assert "last.safetensors" in complaint(run, tmp_path, resume=True)
+
+
+def test_checkpoints_hold_what_they_say(tmp_path):
+    """JSON and arrays that any safetensors reader opens; the metrics too are plain JSON."""
+    model, _ = run(tmp_path)
+    tensors, metadata = last(tmp_path)
+    assert tensors.keys() - model.state_dict().keys() == {"adam.mean", "adam.square"}
+    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
+    assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
