@@ -1,0 +1,104 @@
+"""Attention weights as the forward pass had them, and pictures that are pictures."""
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.batching import Batch
+from numformer.config import Config
+from numformer.layer import inference
+from numformer.layers.attention import ScaledDotProductAttention
+from numformer.model import Transformer
+from numformer.plots import attention_maps, cross_attention_weights, loss_curve
+
+BATCH = Batch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
+LAYERS, HEADS = 3, 2
+
+
+@pytest.fixture
+def model():
+    config = Config.base(11, d_model=8, d_ff=12, heads=HEADS, layers=LAYERS, p_drop=0.5)
+    return Transformer(config, seed=1)
+
+
+def size_of_png(path) -> tuple[int, int]:
+    """Width and height, from the header of what must be a whole PNG file."""
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n" and content[-8:-4] == b"IEND"
+    return int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
+
+
+def test_weights_are_distributions_over_the_real_source(model):
+    weights = cross_attention_weights(model, BATCH)
+    assert weights.shape == (LAYERS, 3, HEADS, 5, 4)
+    assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+    padding = BATCH.source == 0
+    assert not weights.swapaxes(0, 1)[padding.nonzero()[0], ..., padding.nonzero()[1]].any()
+    assert (weights.swapaxes(0, 1)[0] > 0).all()
+
+
+def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, monkeypatch):
+    """Self-attention of the decoder has the same shape where T = S."""
+    expected, save = [], ScaledDotProductAttention.save
+    of_layers = [layer.cross_attention.sublayer.attention for layer in model.decoder.layers]
+
+    def watched(self, **values):
+        if self in of_layers:
+            expected.append(values["weights"].copy())
+        save(self, **values)
+
+    with inference():
+        monkeypatch.setattr(ScaledDotProductAttention, "save", watched)
+        model.forward(BATCH.source, BATCH.target_in)
+    found = cross_attention_weights(model, BATCH)
+    assert len(expected) == 2 * LAYERS
+    assert_array_equal(found, expected[:LAYERS])
+
+
+def test_reading_weights_leaves_nothing_saved_and_ignores_dropout(model):
+    first = cross_attention_weights(model, BATCH)
+    assert model.pending() == 0
+    with inference():
+        assert_array_equal(cross_attention_weights(model, BATCH), first)
+    assert model.pending() == 0
+
+
+def test_attention_maps_grow_with_layers_and_heads(tmp_path):
+    path, sizes = tmp_path / "attention.png", []
+    for layers, heads in ((1, 1), (1, 3), (2, 3)):
+        weights = np.full((layers, heads, 4, 3), 1 / 3)
+        attention_maps(path, weights, ["a", "b", "end"], ["ɑ̃", "b", "ʁ", "end"], "a b")
+        sizes.append(size_of_png(path))
+    (width, height), (wider, same), (as_wide, higher) = sizes
+    assert wider == as_wide > width > 200
+    assert higher > same == height > 200
+
+
+def test_loss_curve_draws_a_run(tmp_path):
+    training = [dict(step=s, loss=1 / s, rate=0.1, gradient_norm=1.0) for s in (2, 4, 5)]
+    measured = [dict(step=s, exact_match=s / 5) for s in (4, 5)]
+    loss_curve(tmp_path / "loss.png", training + measured, "exact_match")
+    width, height = size_of_png(tmp_path / "loss.png")
+    assert width > height > 200
+
+
+def test_pictures_of_one_step(tmp_path):
+    lines = [dict(step=1, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=1, error=3.0)]
+    loss_curve(tmp_path / "loss.png", lines, "error")
+    attention_maps(tmp_path / "attention.png", np.ones((1, 1, 1, 1)), ["end"], ["end"], "nothing")
+    assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "attention.png"}
+
+
+def test_loss_curve_shows_losses_on_the_left_and_the_measure_on_the_right(tmp_path, monkeypatch):
+    """The lines that are drawn, not only that a file appears."""
+    drawn, plot = {}, Axes.plot
+
+    def watched(self, x, y, **style):
+        drawn[style["color"]] = list(zip(x, y, strict=True))
+        return plot(self, x, y, **style)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    lines = [dict(step=3, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=4, loss_rate=0.5)]
+    loss_curve(tmp_path / "loss.png", lines, "loss_rate")
+    assert sorted(drawn.values()) == [[(3, 2.0)], [(4, 0.5)]]
