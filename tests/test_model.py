@@ -70,6 +70,7 @@ def complains(complaint, name: str, value, **others):
         "adam_epsilon": 1e-9,
         "warmup": 4000,
         "factor": 1.0,
+        "decay": "inverse_sqrt",
         "clip_norm": None,
     }.items(),
 )
@@ -129,7 +130,7 @@ def test_epsilon_factor_and_clipping_are_above_0(name, value, complaint):
     assert getattr(Config.base(V, **{name: 0.5}), name) == 0.5
 
 
-@pytest.mark.parametrize("name", ["norm", "activation", "positions", "tying"])
+@pytest.mark.parametrize("name", ["norm", "activation", "positions", "tying", "decay"])
 def test_choices_are_refused_with_the_list_of_choices(name, complaint):
     complains(complaint, name, "mine")
 
