@@ -326,10 +326,22 @@ def test_a_source_of_nothing_but_padding_stays_finite(dtype):
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (), (2, 3, 4)])
-def test_source_ids_that_are_no_batch_are_refused(shape, complaint):
+def test_ids_that_are_no_batch_are_refused(shape, complaint):
     model, ids = small(), np.ones(shape, int)
-    assert str(shape) in complaint(model.forward, ids, TARGET)
+    assert f"source length), neither of them 0; received shape {shape}" in complaint(
+        model.forward, ids, TARGET
+    )
     assert str(shape) in complaint(model.encode, ids)
+    assert f"target length), neither of them 0; received shape {shape}" in complaint(
+        model.forward, SOURCE, ids
+    )
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(2, 3), (3, 2), (1, 3), (3, 1)])
+def test_source_and_target_have_as_many_rows(sources, targets, complaint):
+    """A batch of 1 would broadcast in forward and fail far away in backward."""
+    text = complaint(small().forward, SOURCE[:sources], TARGET[:targets])
+    assert f"{sources} sources and {targets} targets" in text
 
 
 # Norms and dropout stand where the paper puts them.
