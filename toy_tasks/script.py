@@ -1,6 +1,7 @@
 """What every script does: flags, run folders, errors without tracebacks, exit codes."""
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -105,6 +106,8 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
         options.out = folder
     if options.seed < 0:
         raise InputError("a seed is at least 0", options.seed, "Change --seed.")
+    if options.batch_size < 1:
+        raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
     if options.quick:
         options.steps = min(options.steps, 20)
     return options
@@ -113,13 +116,13 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
 def _saved_options(folder: Path) -> dict:
     try:
         saved = json.loads((folder / "config.json").read_text())["options"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        return {key: saved[key] for key in saved.keys() - {"resume", "out", "backend"}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(
             "--resume continues a run folder with its config.json",
             f"{folder} ({problem})",
             "Name the folder with --out, or start a new run without --resume.",
         ) from None
-    return {key: value for key, value in saved.items() if key not in ("resume", "out", "backend")}
 
 
 def _new_folder(name: str, out: Path | None) -> Path:
@@ -181,11 +184,25 @@ def train_task(
         settings = {"options": _plain(vars(options)), "config": asdict(config)}
         write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
     print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
-    best = train(model, task, folder, schedule, options.seed, xp, options.resume)
+    try:
+        best = train(model, task, folder, schedule, options.seed, xp, options.resume)
+    except InputError:
+        if not options.resume:
+            _remove_refused(folder)
+        raise
     print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
     if not options.no_plots:
         loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
     return model, folder
+
+
+def _remove_refused(folder: Path) -> None:
+    """Remove what a new run wrote if the data turned out not to fit the model; nothing else."""
+    if not (folder / "last.safetensors").exists():
+        for name in ("config.json", "metrics.jsonl"):
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what else is in it stays
+            folder.rmdir()
 
 
 def _plain(options: dict) -> dict:
