@@ -1,0 +1,548 @@
+"""The toy tasks as programs: run folders, exit codes, complaints, resume; and their data."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.batching import Batch
+from numformer.checkpoint_io import load_checkpoint, load_model
+from numformer.training import read_metrics
+from toy_tasks import copy_task, pronounce, reverse
+from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
+from toy_tasks.script import MODEL_FIELDS, exit_code
+from toy_tasks.sequences import SequenceTask, held_out
+from toy_tasks.sequences import main as sequences_main
+
+ROOT = Path(__file__).parents[1]
+SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
+TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
+WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """Scripts write below the folder that they are started in."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys):
+    """`call(main, *arguments)` runs a script here -> exit code, lines printed, lines of errors."""
+
+    def run(main, *arguments) -> tuple[int, list[str], list[str]]:
+        capsys.readouterr()
+        try:
+            code = exit_code(lambda: main(list(arguments)))
+        except SystemExit as ended:  # argparse, for --help and flags that it cannot read
+            code = ended.code
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with the words of the language "toy"; gone after the test."""
+    folder = tmp_path / "words"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"toy_{split}.tsv").write_text("\n".join(WORDS), encoding="utf-8")
+    return folder
+
+
+def copying(arguments: list[str]) -> int:
+    """The copy task on short sequences."""
+    return sequences_main(SHORT, arguments)
+
+
+def program(name: str, *arguments, **options) -> subprocess.Popen:
+    """Start `python -m toy_tasks.NAME` on one core, with the code of this folder."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", f"toy_tasks.{name}", *map(str, arguments)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    return subprocess.Popen(command, env=environment, **pipes)
+
+
+def lines_of(run: Path) -> str:
+    return (run / "metrics.jsonl").read_text()
+
+
+def interrupt_at(monkeypatch, step: int):
+    """Ctrl-C arrives while a sequence task draws the batch of this step."""
+    batch = SequenceTask.batch
+
+    def interrupted(task, at):
+        if at == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return batch(task, at)
+
+    monkeypatch.setattr(SequenceTask, "batch", interrupted)
+
+
+# Programs.
+
+
+FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
+PICTURES = {"loss.png", "attention.png"}
+
+
+@pytest.mark.parametrize("name", ["copy_task", "reverse", "pronounce"])
+def test_quick_run_of_a_program(name, request):
+    flags = ["--quick"]
+    if name != "copy_task":  # one of them with the sizes that it has by default
+        flags += "--d-model 16 --d-ff 16 --layers 1".split()
+    if name == "pronounce":
+        flags += ["--language", "toy", "--data", str(request.getfixturevalue("data"))]
+    process = program(name, *flags)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    last = "word error rate" if name == "pronounce" else "exact match"
+    assert re.fullmatch(rf"{last} \d+\.\d+", out.splitlines()[-1])
+    run = Path("runs") / name
+    assert {path.name for path in run.iterdir()} == FILES | PICTURES
+    for picture in PICTURES:
+        content = (run / picture).read_bytes()
+        assert content.startswith(b"\x89PNG\r\n\x1a\n") and b"IEND" in content[-12:]
+    settings = json.loads((run / "config.json").read_text())
+    assert settings["options"]["quick"] and settings["options"]["steps"] == 20
+    model, _ = load_model(run / "best.safetensors")
+    assert settings["config"] == dataclasses.asdict(model.config)
+    assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [20, 20]
+
+
+def test_a_program_stopped_by_ctrl_c_has_saved():
+    process = program("copy_task", *TINY, "--log-every", 1)
+    metrics = Path("runs/copy_task/metrics.jsonl")
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    step = load_checkpoint(metrics.parent / "last.safetensors")[1]["step"]
+    assert err == f"stopped at step {step}; continue with --resume\n"
+
+
+def test_a_program_that_fails_prints_one_line():
+    process = program("reverse", "--heads", 3)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("error: d_model is a multiple of heads; received d_model 64, heads 3.")
+    assert err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+# Run folders.
+
+
+def test_the_next_run_goes_to_the_next_folder(call):
+    for number in range(3):
+        code, out, _ = call(copying, *TINY, "--quick", "--steps", "1")
+        folder = f"runs/copy_task{f'-{number + 1}' if number else ''}"
+        assert code == 0 and out[0].startswith(f"{folder}: ")
+        assert {path.name for path in Path(folder).iterdir()} == FILES  # TINY has --no-plots
+    assert len(list(Path("runs").iterdir())) == 3
+
+
+def test_an_explicit_folder_may_be_new_or_empty(call):
+    Path("empty").mkdir()
+    for folder in ("empty", "new/below"):
+        assert call(copying, *TINY, "--quick", "--steps", "1", "--out", folder)[0] == 0
+        assert {path.name for path in Path(folder).iterdir()} == FILES
+
+
+def test_an_occupied_folder_is_refused_and_left_alone(call):
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years of work")
+    code, _, err = call(copying, *TINY, "--out", "mine")
+    assert code == 2 and "new or empty; received mine" in err[0] and "--resume" in err[0]
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
+
+
+# Exit codes.
+
+
+def test_a_run_that_misses_its_target_ends_with_1_and_one_that_reaches_it_with_0(call):
+    missed = call(copying, *TINY, "--steps", "1")
+    assert missed[0] == 1 and missed[1][-1] == "exact match 0.0000"
+    rule = dataclasses.replace(SHORT, reached=0.0)
+    assert call(lambda given: sequences_main(rule, given), *TINY, "--steps", "1")[0] == 0
+
+
+def test_broken_numbers_end_with_3(call):
+    with np.errstate(all="ignore"):
+        code, _, err = call(copying, *TINY, "--steps", "9", "--factor", "1e30")
+    assert code == 3
+    assert len(err) == 1 and re.match(r"error: step \d: loss .*, gradient norm", err[0])
+
+
+def test_a_full_disk_ends_with_2(call, monkeypatch):
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code, _, err = call(copying, *TINY, "--steps", "1")
+    assert code == 2 and len(err) == 1 and "No space left on device" in err[0]
+
+
+# Refusals: one line with rule, received and fix, and no trace.
+
+
+def assert_refused(result, words: list[str]):
+    """Exit code 2, and one line on standard error that holds `words`."""
+    code, out, err = result
+    assert (code, out) == (2, [])
+    assert len(err) == 1
+    assert re.fullmatch(r"error: .+; received .+\. .+\.?", err[0])
+    for word in words:
+        assert word in err[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--out file", ["new or empty", "received file"]),
+        ("--out file/below", ["file/below", "--out"]),
+        ("--backend cupy", ["NVIDIA GPU", "--backend numpy"]),
+        ("--d-model 10 --heads 4", ["d_model 10, heads 4"]),
+        ("--seed -1", ["at least 0", "received -1", "--seed"]),
+        ("--steps 0", ["steps is at least 1", "received 0", "--steps"]),
+        ("--steps -5 --quick", ["steps is at least 1", "received -5"]),
+        ("--log-every 0", ["--log-every"]),
+        ("--evaluate-every 0", ["--evaluate-every"]),
+        ("--batch-size 0", ["at least 1", "received 0", "--batch-size"]),
+        ("--layers 0", ["layers is at least 1"]),
+        ("--p-drop 1", ["p_drop", "received 1.0"]),
+        ("--factor nan", ["factor is above 0", "received nan"]),
+        ("--resume", ["no run of copy_task"]),
+        ("--resume --out absent", ["absent", "config.json"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_is_refused_without_a_trace(flags, words, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)  # wherever the tests run: no CuPy
+    Path("file").write_text("")
+    assert_refused(call(copying, *flags.split()), words)
+    assert os.listdir() == ["file"] and Path("file").read_text() == ""
+
+
+def test_learned_positions_shorter_than_the_sequences_are_refused_without_a_trace(call):
+    flags = [*TINY, "--positions", "learned", "--max-length", "3"]
+    for place in ([], ["--out", "here"]):
+        code, _, err = call(copying, *flags, *place)
+        assert code == 2 and len(err) == 1
+        assert "learned positions reach to max_length = 3" in err[0]
+        assert not [path for path in Path().rglob("*") if path.name != "runs"]
+
+
+@pytest.mark.parametrize("flags", ["--steps many", "--norm middle", "--colour red", "--d-model"])
+def test_flags_that_argparse_cannot_read_end_with_2(flags, call):
+    code, _, err = call(copying, *flags.split())
+    assert code == 2 and "error: " in err[-1] and flags.split()[0] in err[-1]
+    assert not os.listdir()
+
+
+def test_cupy_that_finds_no_device_is_refused_and_auto_falls_back_and_says_so(call, monkeypatch):
+    """`import cupy` succeeds without a GPU."""
+    without_gpu = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "cupy", without_gpu)
+    assert_refused(call(copying, "--backend", "cupy"), ["CuPy finds no CUDA device"])
+    code, _, err = call(copying, *TINY, "--steps", "1", "--quick", "--backend", "auto")
+    assert code == 0 and len(err) == 1 and "using numpy" in err[0]
+
+
+def test_the_environment_sets_the_default_backend(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setenv("NUMFORMER_BACKEND", "cupy")
+    assert_refused(call(copying), ["NVIDIA GPU"])
+    monkeypatch.setenv("NUMFORMER_BACKEND", "abacus")
+    assert_refused(call(copying), ["NUMFORMER_BACKEND", "'abacus'"])
+    assert call(copying, *TINY, "--steps", "1", "--quick", "--backend", "numpy")[0] == 0
+
+
+# Help.
+
+
+@pytest.mark.parametrize(
+    ("main", "target"),
+    [
+        (lambda given: sequences_main(copy_task.RULE, given), "0.999"),
+        (lambda given: sequences_main(reverse.RULE, given), "0.999"),
+        (pronounce.main, "10.2"),
+    ],
+    ids=["copy_task", "reverse", "pronounce"],
+)
+def test_help_names_every_flag_and_the_target(main, target, call):
+    code, out, err = call(main, "--help")
+    text = " ".join(out)
+    assert code == 0 and not err and target in text.split("options:")[0]
+    for flag in "steps seed backend out resume log-every quick no-plots".split():
+        assert f"--{flag}" in text
+    for field in MODEL_FIELDS:
+        assert f"--{field.name.replace('_', '-')} " in text
+    assert {"d_model", "norm", "clip_norm"} <= {field.name for field in MODEL_FIELDS}
+
+
+# Resuming.
+
+
+RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()]
+
+
+@pytest.mark.parametrize("step", [3, 5])
+def test_a_resumed_run_is_the_straight_run(step, call, monkeypatch):
+    assert call(copying, *RUN, "--out", "straight")[0] == 1
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, step)
+        code, _, err = call(copying, *RUN)
+    assert (code, err) == (130, [f"stopped at step {step}; continue with --resume"])
+    code, out, err = call(copying, "--resume")
+    assert (code, err) == (1, [])  # the target is missed as before
+    assert out[0].startswith("runs/copy_task: ")
+    assert lines_of(Path("runs/copy_task")) == lines_of(Path("straight"))
+    found, expected = (
+        load_checkpoint(run / "last.safetensors")
+        for run in (Path("runs/copy_task"), Path("straight"))
+    )
+    assert found[1] == expected[1]
+    for name in expected[0]:
+        assert_array_equal(found[0][name], expected[0][name])
+    assert len(list(Path("runs").iterdir())) == 1
+
+
+def test_a_finished_run_is_continued_with_more_steps(call):
+    call(copying, *RUN, "--out", "mine")
+    assert call(copying, "--resume", "--out", "mine", "--steps", "8")[0] == 1
+    assert read_metrics(Path("mine/metrics.jsonl"))[-1]["step"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        ("--d-model 16", "d_model"),
+        ("--p-drop 0.2", "p_drop"),
+        ("--seed 3", "seed"),
+        ("--batch-size 5", "batch_size"),
+        ("--quick", "quick"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(flags, key, call):
+    call(copying, *RUN)
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*.*")}
+    result = call(copying, "--resume", *flags.split())
+    assert_refused(result, [f"here {key} = ", f"--{key.replace('_', '-')}"])
+    assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
+
+
+def test_the_run_that_is_resumed_is_the_latest(call):
+    """By number, not by name; a folder of another name is none of its runs."""
+    for name in ("copy_task", "copy_task-9", "copy_task-10", "copy_task-old", "copy_task-11"):
+        Path("runs", name).mkdir(parents=True)
+        if name != "copy_task-11":
+            Path("runs", name, "config.json").write_text("{}")
+    assert_refused(call(copying, "--resume"), ["runs/copy_task-10 "])
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"options": []}'])
+def test_a_damaged_config_json_is_refused(content, call):
+    Path("mine").mkdir()
+    Path("mine/config.json").write_text(content)
+    assert_refused(call(copying, "--resume", "--out", "mine"), ["config.json", "received mine"])
+
+
+# Data of the sequence tasks.
+
+
+@pytest.mark.parametrize("rule", [copy_task.RULE, reverse.RULE], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_training_never_sees_what_is_evaluated(rule, seed):
+    """Neither with its own seed nor with another; the sources of a batch are read back from ids."""
+    task = SequenceTask(rule, 64, seed)
+    assert len(set(task.test)) == len(task.test) >= 1000
+    assert len(set(task.development)) == len(task.development) >= 256
+    assert not set(task.test) & set(task.development)
+    trained = set()
+    for step in range(1, 81):
+        for row in task.batch(step).source.tolist():
+            trained.add("".join(task.vocabulary.decode(row[: row.index(2)])))
+    assert len(trained) > 4000
+    for other in (task, SequenceTask(rule, 64, seed + 1)):
+        assert not trained & {*other.test, *other.development}
+
+
+def test_held_out_is_one_source_in_eight_and_the_same_in_every_process():
+    """Python's own hash of a string differs from process to process."""
+    assert sum(map(held_out, map(str, range(8000)))) == 999
+    assert [n for n in range(40) if held_out(str(n))] == [4, 14, 23, 28, 37]
+
+
+@pytest.mark.parametrize(
+    ("rule", "target"), [(copy_task.RULE, lambda s: s), (reverse.RULE, lambda s: s[::-1])]
+)
+def test_batches_hold_sources_and_their_targets(rule, target):
+    task = SequenceTask(rule, 40, 1)
+    batch = task.batch(3)
+    lengths = set()
+    for source, out in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
+        digits_of_source = source[: source.index(2)]
+        assert out[: out.index(2)] == target(digits_of_source)
+        lengths.add(len(digits_of_source))
+    assert min(lengths) <= 3 and max(lengths) == 16
+    again = SequenceTask(rule, 40, 1).batch(3)
+    assert_array_equal(again.source, batch.source)
+    assert (task.batch(4).target_out[:, :2] != batch.target_out[:, :2]).any()
+
+
+def test_exact_match_counts_whole_sequences(monkeypatch):
+    """`greedy` is replaced by one that copies, but for sources of length 3, which it cuts."""
+
+    def almost(model, source, max_length):
+        assert max_length > max(np.count_nonzero(source, axis=1) - 1)  # the end id needs room
+        rows = [row[: row.index(2)] for row in source.tolist()]
+        return [row[:2] if len(row) == 3 else row for row in rows]
+
+    monkeypatch.setattr("toy_tasks.sequences.greedy", almost)
+    task = SequenceTask(SHORT, 4, 1)
+    assert task.exact_match(None, ["12", "123", "1234", "5"]) == 0.75
+    assert task.predict(None, ["123", *["45"] * 300]) == ["12", *["45"] * 300]
+
+
+# Pronounce.
+
+
+SMALL_RUN = [*TINY, *"--language toy --steps 3 --evaluate-every 2 --out run".split()]
+
+
+def learn(call, data, *flags):
+    return call(pronounce.main, *SMALL_RUN, "--data", str(data), *flags)
+
+
+def test_a_saved_run_pronounces_words(data, call):
+    """Words are brought to NFC and trimmed; what training never saw is told."""
+    code, out, err = learn(call, data)
+    assert (code, err) == (0, [])  # this language has no target
+    assert re.fullmatch(r"word error rate \d+\.\d\d", out[-1])
+    code, out, err = call(pronounce.main, "--run", "run", "--word", "abc", " cafe\u0301 ")
+    assert code == 0 and len(out) == 2
+    assert re.fullmatch(r"abc\t((A|B|CH|<unknown>)( |$))*", out[0])
+    assert out[1].startswith("café\t")
+    assert err == ["note: training never saw f é of café"]
+
+
+def test_results_keep_the_order_of_the_words(monkeypatch):
+    """Words are sorted by length for decoding, in parts of 250; both searches are replaced."""
+    seen = []
+
+    def copied(name):
+        def search(model, source, max_length, *settings):
+            seen.append((name, *settings))
+            return [row[: row.index(2)] for row in source.tolist()]
+
+        return search
+
+    monkeypatch.setattr(pronounce, "greedy", copied("greedy"))
+    monkeypatch.setattr(pronounce, "beam_search", copied("beam"))
+    rng = np.random.default_rng(0)
+    words = [rng.choice(list("abc"), rng.integers(1, 9)).tolist() for _ in range(600)]
+    pronouncer = Pronouncer("abc", "abc", 9)
+    assert pronouncer.pronounce(None, words) == words
+    assert pronouncer.pronounce(None, words[:3], beam=1) == words[:3]
+    assert seen == [("beam", 5, 1.0)] * 3 + [("greedy",)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--language", "xyz"], ["dut, fre, vie_hanoi", "'xyz'", "--data"]),
+        (["--language", "xyz", "--data", "words"], ["xyz_train.tsv", "No such file"]),
+        (["--language", "../toy", "--data", "words"], ["ASCII letters"]),
+        (["--language", "toy", "--data", "absent"], ["absent/toy_train.tsv"]),
+        (["--word", "ab"], ["--run and --word go together"]),
+        (["--run", "absent"], ["--run and --word go together"]),
+        (["--run", "absent", "--word", "ab"], ["no file absent/best.safetensors"]),
+        (["--language", "toy", "--data", "words", "--tying", "all"], ["tying all", '"target"']),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
+)
+def test_pronounce_refuses_without_a_trace(flags, words, data, call):
+    assert_refused(call(pronounce.main, *flags), words)
+    assert os.listdir() == ["words"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ["empty"]),
+        (b"ab\tA B\nba B A\n", ["line 2", "exactly one TAB"]),
+        (b"ab\tA B\n\xff\tB\n", ["line 2", "UTF-8"]),
+    ],
+    ids=["empty", "misaligned", "not UTF-8"],
+)
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_bad_data_is_refused_without_a_trace(content, words, split, data, call):
+    """In the test words too, which are read before training and not after it."""
+    (data / f"toy_{split}.tsv").write_bytes(content)
+    assert_refused(learn(call, data), [f"toy_{split}.tsv", *words])
+    assert os.listdir() == ["words"]
+
+
+def test_an_empty_word_and_a_run_of_another_task_are_refused(data, call):
+    learn(call, data)
+    assert_refused(call(pronounce.main, "--run", "run", "--word", " "), ["at least one character"])
+    call(copying, *TINY, "--quick", "--steps", "1")
+    run = ["--run", "runs/copy_task", "--word", "ab"]
+    assert_refused(call(pronounce.main, *run), ["--run names a run of pronounce"])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "edits"),
+    [
+        ("", "", 0),
+        ("abc", "abc", 0),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("ab", "ba", 2),
+        ("abc", "abd", 1),
+        ("abcd", "bcd", 1),
+        ("flaw", "lawn", 2),
+        ("kitten", "sitting", 3),
+        ("intention", "execution", 5),
+        (["t", "ɑ̃"], ["t", "ɑ", "n"], 2),
+    ],
+)
+def test_edit_distance_by_hand(a, b, edits):
+    assert edit_distance(a, b) == edit_distance(b, a) == edits
+
+
+def test_error_rates_by_hand():
+    """Three words with 0, 1 and 3 edits; 7 phonemes would be right."""
+    predicted = [["a", "b"], ["c"], ["a"]]
+    right = [["a", "b"], ["c", "d"], ["b", "b", "b"]]
+    assert error_rates(predicted, right) == {
+        "word_error_rate": pytest.approx(200 / 3),
+        "phoneme_error_rate": pytest.approx(400 / 7),
+    }
+
+
+def test_a_pronunciation_batch_holds_words_and_their_phonemes():
+    pairs = [(list("ab"), ["A", "B"]), (list("ca"), ["CH", "A"])]
+    task = pronounce.PronunciationTask({"train": pairs, "dev": pairs[:1], "test": []}, 2, 1)
+    batch = task.batch(1)
+    found = {
+        (*task.characters.decode(source[:2]), *task.phonemes.decode(target[:2]))
+        for source, target in zip(batch.source, batch.target_out, strict=True)
+    }
+    assert isinstance(batch, Batch)
+    assert found == {("a", "b", "A", "B"), ("c", "a", "CH", "A")}
