@@ -4,6 +4,7 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 """
 
 import ctypes
+import itertools
 import os
 import sys
 
@@ -127,7 +128,7 @@ def scatter_add(target, ids, values) -> None:
     order = np.argsort(ids, kind="stable")
     sorted_ids, sorted_values = ids[order], values[order]
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
-    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+    for start, stop in itertools.pairwise([*starts, len(ids)]):
         target[sorted_ids[start]] += sorted_values[start:stop].sum(axis=0)
 
 
@@ -179,7 +180,7 @@ class DropoutStream:
             self._generators[xp] = xp.random.Generator(source(seed))
         size = int(np.prod(shape))
         words = self._generators[xp].integers(0, 2**64 - 1, -(-size // 4), xp.uint64, True)
-        dropped = round(p * 65536)
+        dropped = min(round(p * 65536), 65535)
         kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
         scale = like.dtype.type(65536 / (65536 - dropped))
         return xp.multiply(kept, scale, dtype=like.dtype)

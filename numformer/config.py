@@ -53,11 +53,12 @@ class Config:
     )
 
     def __post_init__(self):
-        for name in ("source_vocabulary", "target_vocabulary", "d_model", "d_ff", "heads", "layers",
-                     "max_length", "warmup"):  # fmt: skip
-            self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("d_k", "d_v"):
-            self._require(name, (getattr(self, name) or 1) >= 1, "at least 1")
+        for name in ("source_vocabulary", "target_vocabulary", "d_model", "d_ff", "heads", "d_k",
+                     "d_v", "layers", "max_length", "warmup"):  # fmt: skip
+            value = getattr(self, name)
+            may_be_missing = name in ("d_k", "d_v") and value is None
+            whole = isinstance(value, int) and value >= 1
+            self._require(name, whole or may_be_missing, "an integer of at least 1")
         for name in ("p_drop", "attention_dropout", "activation_dropout", "label_smoothing",
                      "beta1", "beta2"):  # fmt: skip
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")

@@ -78,7 +78,8 @@ class GradientCheck:
         for index, value in enumerate(self.inputs):
             if getattr(getattr(value, "dtype", None), "kind", "") == "f":
                 self.inputs[index] = value.astype(np.float64)
-                self.tensors[names[min(index, len(names) - 1)]] = self.inputs[index]
+                name = names[index] if index < len(names) else f"{names[-1]}[{index}]"
+                self.tensors[f"input {name}" if name in parameters else name] = self.inputs[index]
         input_names = list(self.tensors)
         self.tensors |= {name: parameter.data for name, parameter in parameters.items()}
 
@@ -212,8 +213,8 @@ class GradientCheck:
         if np.allclose(n[wrong], 0, atol=1e-9 * scale):
             return "some entries should be zero: a mask (padding, causal, ReLU) is not applied."
         return (
-            "no constant ratio: a missing term of a sum, a stale saved value, a wrong axis, or an "
-            "argument that was overwritten."
+            "no constant ratio: a missing term of a sum, a stale saved value, a wrong axis, "
+            "repeated indices (use scatter_add), or an argument that was overwritten."
         )
 
     def _meaning_of_factor(self, factor: float) -> str:
@@ -232,11 +233,15 @@ class GradientCheck:
         for p in drop:
             causes[1 - p] = f"1 - p with p = {p}: dropout's scale is missing in backward."
             causes[1 / (1 - p)] = f"1 / (1 - p) with p = {p}: dropout's scale is applied twice."
-        for name in ("d_k", "d_model"):
-            for part in self.layer.layers_within():
-                if size := getattr(part, name, None):
-                    causes[size**0.5] = f"sqrt({name}) = sqrt({size}): that factor is missing."
-                    causes[size**-0.5] = f"1/sqrt({name}), {name} = {size}: applied twice."
+        sizes = {tensor.shape[-1] for tensor in self.tensors.values() if tensor.ndim}
+        sizes |= {getattr(part, "d_k", 1) for part in self.layer.layers_within()}
+        for size in sizes:
+            for power in (0.5, -0.5):
+                causes.setdefault(
+                    size**power,
+                    f"{size}^{power}: a factor sqrt(d), d = {size} (d_k or d_model), is missing or "
+                    "applied twice.",
+                )
         for value, meaning in causes.items():
             if value != 1 and abs(factor - value) < 1e-3 * abs(value):
                 return f"constant ratio {factor:.6g} = {meaning}"

@@ -52,6 +52,10 @@ class CrossEntropy(Layer):
     """
 
     def __init__(self, smoothing: float = 0.1):
+        if not 0 <= smoothing < 1:
+            raise InputError(
+                "label smoothing is at least 0 and below 1", smoothing, "The paper uses 0.1."
+            )
         self.smoothing = smoothing
 
     def forward(self, logits, targets):

@@ -228,14 +228,15 @@ class Transformer(Layer):
         self.output = OutputProjection(own.weight)
 
     def forward(self, source, target):
+        self._require_batch(source, "source")
         self._require_batch(target, "target")
-        memory, source_mask = self.encode(source)
         if len(target) != len(source):
             raise InputError(
                 "source and target hold the same number of sequences",
                 f"{len(source)} sources and {len(target)} targets",
                 "Pass one target for each source.",
             )
+        memory, source_mask = self.encode(source)
         xp = array_module(memory)
         target_mask = causal_mask(target.shape[1], xp) & xp.asarray(padding_mask(target))
         x = self.decoder.forward(target, memory, target_mask, source_mask)

@@ -143,8 +143,8 @@ class MultiHeadAttention(Layer):
         p_drop: float = 0.0,
     ):
         self.heads = heads
-        self.d_k = d_k or head_size(d_model, heads)
-        self.d_v = d_v or head_size(d_model, heads)
+        self.d_k = head_size(d_model, heads) if d_k is None else d_k
+        self.d_v = head_size(d_model, heads) if d_v is None else d_v
         self.query = Linear(d_model, heads * self.d_k, rng, bias)
         self.key = Linear(d_model, heads * self.d_k, rng, bias)
         self.value = Linear(d_model, heads * self.d_v, rng, bias)
@@ -152,6 +152,12 @@ class MultiHeadAttention(Layer):
         self.output = Linear(heads * self.d_v, d_model, rng, bias)
 
     def forward(self, x, memory, mask=None, cache: KeyValueCache | None = None):
+        if cache is not None and saving():
+            raise InputError(
+                "a key-value cache serves decoding only",
+                "a cache while saving is on",
+                "Decode inside `with inference():`.",
+            )
         query = split_heads(self.query.forward(x), self.heads)
         key, value = self.keys_and_values(memory, cache)
         heads = self.attention.forward(query, key, value, mask)
@@ -168,15 +174,7 @@ class MultiHeadAttention(Layer):
         """memory (B, S, D) -> key (B, H, S, K), value (B, H, S, K_v), after those in the cache."""
         key = split_heads(self.key.forward(memory), self.heads)
         value = split_heads(self.value.forward(memory), self.heads)
-        if cache is None:
-            return key, value
-        if saving():
-            raise InputError(
-                "a key-value cache serves decoding only",
-                "a cache while saving is on",
-                "Decode inside `with inference():`.",
-            )
-        return cache.append(key, value)
+        return (key, value) if cache is None else cache.append(key, value)
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """An empty cache for `batch` sequences of up to `length` positions."""

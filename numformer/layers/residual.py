@@ -1,5 +1,6 @@
 """The residual connection around every sublayer, with its norm and dropout (sections 3.1, 5.4)."""
 
+from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers.dropout import Dropout
 from numformer.layers.layer_norm import LayerNorm
@@ -16,6 +17,8 @@ class Residual(Layer):
     """
 
     def __init__(self, sublayer: Layer, d_model: int, p_drop: float = 0.0, norm: str = "post"):
+        if norm not in ("post", "pre"):
+            raise InputError("norm is post or pre", repr(norm), "The paper's is post.")
         self.sublayer = sublayer
         self.dropout = Dropout(p_drop)
         self.norm = LayerNorm(d_model)
