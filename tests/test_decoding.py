@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import zlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +52,41 @@ class Chain(Transformer):
         return np.log(self.probabilities[ids])
 
 
+class Remembering:
+    """Stands in for a model: the next symbol depends on the source and on every symbol before.
+
+    Its cache holds the symbols themselves, so a hypothesis with another's cache writes nonsense.
+    """
+
+    def __init__(self, seed: int):
+        self.seed, self.decoder = seed, self
+
+    def new_cache(self, batch, length, memory_length):
+        cache = SimpleNamespace(symbols=np.zeros((batch, 0), int))
+        cache.choose = lambda rows: setattr(cache, "symbols", cache.symbols[rows])
+        return cache
+
+    def encode(self, source):
+        return source[:, :, None], source[:, None, None, :] != PADDING
+
+    def logits(self, row, symbols):
+        known = np.array([self.seed, *row.ravel(), *symbols])
+        return 2 * np.random.default_rng(zlib.crc32(known.tobytes())).standard_normal(V)
+
+    def decode_next(self, ids, memory, source_mask, cache):
+        cache.symbols = np.column_stack([cache.symbols, ids])
+        return np.array([*map(self.logits, memory, cache.symbols)])
+
+    def forward(self, source, target):
+        length = target.shape[1]
+        return np.array(
+            [
+                [self.logits(row, symbols[: t + 1]) for t in range(length)]
+                for row, symbols in zip(source, target, strict=True)
+            ]
+        )
+
+
 def full_forward(model, row, targets):
     """Log probabilities (N, T, V) after start and `targets` (N, T - 1), without a cache."""
     targets = np.array(targets).reshape(len(targets), -1).astype(int)
@@ -84,12 +121,13 @@ def exhaustive(model, row, alpha):
     return list(max(candidates, key=candidates.get))
 
 
+@pytest.mark.parametrize("kind", [peaked, Remembering])
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(alpha):
+def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(kind, alpha):
     """Results of every length occur, or this would show little."""
     lengths = set()
     for seed in SEEDS:
-        model = peaked(seed)
+        model = kind(seed)
         found = beam_search(model, SOURCE, LENGTH, EVERYTHING, alpha)
         assert found == [exhaustive(model, row, alpha) for row in SOURCE]
         lengths |= set(map(len, found))
@@ -164,10 +202,20 @@ def test_decoding_stops_when_every_row_has_ended():
 
 
 def test_beam_search_leaves_out_rows_that_are_done():
-    """With one hypothesis ended at probability 0.9, none of the others can win."""
+    """Probability 0.9 has ended at once, so nothing else can win; or after two positions."""
+    model = Chain({START: {END: 0.9, 4: 0.05}})
+    assert beam_search(model, SOURCE, 50, 4, 0.0) == [[]] * 4
+    assert model.rows_decoded == [4 * 4]
     model = Chain({START: {5: 0.9, 4: 0.05}, 5: {END: 0.9}, 4: {END: 0.9}})
     assert beam_search(model, SOURCE, 50, 2, 0.0) == [[5]] * 4
     assert model.rows_decoded == [8, 8]
+
+
+def test_an_ended_hypothesis_leaves_its_place_to_the_next():
+    """Beam 2, of which one ends at once: 4 and 5 go on, and 5 6 is the best that there is."""
+    chain = {START: {4: 0.5, END: 0.26, 5: 0.24}, 4: dict.fromkeys(GOING_ON, 0.25)}
+    model = Chain(chain | {5: {6: 1.0}, 6: {END: 1.0}})
+    assert beam_search(model, SOURCE[:1], 6, 2, 1.0) == [[5, 6]]
 
 
 def test_a_row_that_has_ended_stays_as_it_is_while_others_go_on():

@@ -99,6 +99,6 @@ def test_loss_curve_shows_losses_on_the_left_and_the_measure_on_the_right(tmp_pa
         return plot(self, x, y, **style)
 
     monkeypatch.setattr(Axes, "plot", watched)
-    lines = [dict(step=3, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=4, loss_rate=0.5)]
-    loss_curve(tmp_path / "loss.png", lines, "loss_rate")
+    lines = [dict(step=3, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=4, rate_of=0.5, loss=9)]
+    loss_curve(tmp_path / "loss.png", lines, "rate_of")
     assert sorted(drawn.values()) == [[(3, 2.0)], [(4, 0.5)]]

@@ -223,7 +223,7 @@ def assert_refused(result, words: list[str]):
         ("--log-every 0", ["--log-every"]),
         ("--evaluate-every 0", ["--evaluate-every"]),
         ("--batch-size 0", ["at least 1", "received 0", "--batch-size"]),
-        ("--layers 0", ["layers is at least 1"]),
+        ("--layers 0", ["layers is an integer of at least 1"]),
         ("--p-drop 1", ["p_drop", "received 1.0"]),
         ("--factor nan", ["factor is above 0", "received nan"]),
         ("--resume", ["no run of copy_task"]),
@@ -323,9 +323,17 @@ def test_a_resumed_run_is_the_straight_run(step, call, monkeypatch):
 
 
 def test_a_finished_run_is_continued_with_more_steps(call):
-    call(copying, *RUN, "--out", "mine")
-    assert call(copying, "--resume", "--out", "mine", "--steps", "8")[0] == 1
-    assert read_metrics(Path("mine/metrics.jsonl"))[-1]["step"] == 8
+    """The latest, unless --out names another."""
+
+    def last_steps():
+        runs = Path("runs/copy_task"), Path("runs/copy_task-2")
+        return [read_metrics(run / "metrics.jsonl")[-1]["step"] for run in runs]
+
+    for flags in ([], [], ["--resume", "--steps", "8"]):
+        assert call(copying, *RUN, *flags)[0] == 1
+    assert last_steps() == [6, 8]
+    assert call(copying, "--resume", "--out", "runs/copy_task", "--steps", "7")[0] == 1
+    assert last_steps() == [7, 8]
 
 
 @pytest.mark.parametrize(
