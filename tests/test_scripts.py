@@ -197,6 +197,19 @@ def test_a_full_disk_ends_with_2(call, monkeypatch):
     assert code == 2 and len(err) == 1 and "No space left on device" in err[0]
 
 
+def test_the_seed_decides_the_initial_weights(call):
+    """With next to no learning rate they are what is saved."""
+    found = []
+    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        flags = [*TINY, *"--quick --steps 1 --factor 1e-30 --out".split(), folder]
+        assert call(copying, *flags, "--seed", seed)[0] == 0
+        found.append(
+            load_checkpoint(Path(folder, "best.safetensors"))[0]["encoder.embedding.weight"]
+        )
+    assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).any()
+
+
 # Refusals: one line with rule, received and fix, and no trace.
 
 
@@ -308,10 +321,12 @@ def test_a_resumed_run_is_the_straight_run(step, call, monkeypatch):
         interrupt_at(patch, step)
         code, _, err = call(copying, *RUN)
     assert (code, err) == (130, [f"stopped at step {step}; continue with --resume"])
+    config = Path("runs/copy_task/config.json").read_text()
     code, out, err = call(copying, "--resume")
     assert (code, err) == (1, [])  # the target is missed as before
     assert out[0].startswith("runs/copy_task: ")
     assert lines_of(Path("runs/copy_task")) == lines_of(Path("straight"))
+    assert Path("runs/copy_task/config.json").read_text() == config
     found, expected = (
         load_checkpoint(run / "last.safetensors")
         for run in (Path("runs/copy_task"), Path("straight"))
@@ -447,6 +462,22 @@ def test_a_saved_run_pronounces_words(data, call):
     assert re.fullmatch(r"abc\t((A|B|CH|<unknown>)( |$))*", out[0])
     assert out[1].startswith("café\t")
     assert err == ["note: training never saw f é of café"]
+
+
+def test_test_words_are_read_once_and_last(data, call, monkeypatch):
+    """The best is chosen by development words, greedily, and a lower error rate is better."""
+    measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
+
+    def measure(task, model, pairs, beam):
+        measured.append((len(pairs), beam))
+        return dict(word_error_rate=next(rates), phoneme_error_rate=1.0)
+
+    monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
+    (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
+    _, out, _ = learn(call, data, "--evaluate-every", "1")
+    assert measured == [(len(WORDS), 1)] * 3 + [(1, 5)]
+    assert "best at step 2: word_error_rate 10.0000" in out
+    assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
 
 
 def test_results_keep_the_order_of_the_words(monkeypatch):
