@@ -5,6 +5,7 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 
 import ctypes
 import itertools
+import math
 import os
 import sys
 
@@ -152,6 +153,24 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
 
 
+def splitmix64(key: int, start: int, count: int, xp=np):
+    """Random bits without a state: the hash of the counters start, start + 1, ... (count,) uint64.
+
+    SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy and
+    CuPy give the same bits, and a GPU needs no generator to be set up.
+    """
+    all_bits = xp.arange(start, start + count, dtype=xp.uint64)
+    for piece in cache_sized_pieces(all_bits):
+        bits = all_bits[piece]
+        bits *= np.uint64(0x9E3779B97F4A7C15)
+        bits += np.uint64(key)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            bits ^= bits >> np.uint64(shift)
+            bits *= np.uint64(factor)
+        bits ^= bits >> np.uint64(31)
+    return all_bits
+
+
 class DropoutStream:
     """The random numbers of dropout, reproducible from (seed, step).
 
@@ -164,8 +183,8 @@ class DropoutStream:
 
     def reseed(self, seed: int, step: int) -> None:
         """Start the stream of this step of the run with this seed."""
-        self._seed = seed_sequence(seed, "dropout", step)
-        self._generators = {}
+        self._key = int(seed_sequence(seed, "dropout", step).generate_state(1, np.uint64)[0])
+        self._drawn = 0
 
     def keep(self, shape: tuple[int, ...], p: float, like):
         """What dropout multiplies with: 0 with probability p, otherwise 1 / (1 - p); (shape).
@@ -174,12 +193,10 @@ class DropoutStream:
         because 16 random bits decide each entry.
         """
         xp = array_module(like)
-        if xp not in self._generators:
-            source = np.random.SFC64 if xp is np else xp.random.XORWOW
-            seed = self._seed if xp is np else int(self._seed.generate_state(1, np.uint64)[0])
-            self._generators[xp] = xp.random.Generator(source(seed))
-        size = int(np.prod(shape))
-        words = self._generators[xp].integers(0, 2**64 - 1, -(-size // 4), xp.uint64, True)
+        size = math.prod(shape)
+        count = -(-size // 4)
+        words = splitmix64(self._key, self._drawn, count, xp)
+        self._drawn += count
         dropped = min(round(p * 65536), 65535)
         kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
         scale = like.dtype.type(65536 / (65536 - dropped))
