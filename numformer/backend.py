@@ -154,10 +154,10 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
 
 
 def splitmix64(key: int, start: int, count: int, xp=np):
-    """Random bits without a state: the hash of the counters start, start + 1, ... (count,) uint64.
+    """Random bits without a state: hashes of the counters start, start + 1, ... (count,) uint64.
 
-    SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy and
-    CuPy give the same bits, and a GPU needs no generator to be set up.
+    SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
+    and CuPy give the same bits, and a GPU needs no generator to be set up.
     """
     all_bits = xp.arange(start, start + count, dtype=xp.uint64)
     for piece in cache_sized_pieces(all_bits):

@@ -69,6 +69,8 @@ def beam_search(
     """
     _require_positive("max_length", max_length)
     _require_positive("beam", beam)
+    if alpha < 0:
+        raise InputError("alpha is at least 0", alpha, "The paper uses 0.6; 0 does not normalise.")
     batch = len(source)
     best: list[tuple[float, list[int]]] = [(-math.inf, [])] * batch
     ended = np.zeros(batch, dtype=int)

@@ -207,11 +207,14 @@ class Trainer:
                 f"{path}, which holds no state of Adam",
                 "Start a new run.",
             )
-        if metadata["config"] != asdict(self.model.config) or metadata["seed"] != self.seed:
+        started = metadata["config"] | {"seed": metadata["seed"]}
+        asked = asdict(self.model.config) | {"seed": self.seed}
+        if differing := [name for name in asked if asked[name] != started.get(name)]:
+            name = differing[0]
             raise InputError(
                 "a run is resumed with the Config and seed that it was started with",
-                "others",
-                "Leave out the flags that differ, or start a new run.",
+                f"{name} {asked[name]} instead of {started.get(name)}",
+                "Leave out what differs, or start a new run.",
             )
         xp = array_module(self.optimizer.mean)
         self.optimizer.mean[...] = xp.asarray(tensors.pop("adam.mean"))

@@ -116,7 +116,7 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
 def _saved_options(folder: Path) -> dict:
     try:
         saved = json.loads((folder / "config.json").read_text())["options"]
-        return {key: saved[key] for key in saved.keys() - {"resume", "out", "backend"}}
+        return {key: saved[key] for key in saved.keys() - {"backend"}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise InputError(
             "--resume continues a run folder with its config.json",
@@ -180,9 +180,8 @@ def train_task(
     model = Transformer(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else _new_folder(name, options.out)
-    if not options.resume:
-        settings = {"options": _plain(vars(options)), "config": asdict(config)}
-        write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+    settings = {"options": _plain(vars(options)), "config": asdict(config)}
+    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
     print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
     try:
         best = train(model, task, folder, schedule, options.seed, xp, options.resume)
@@ -206,7 +205,9 @@ def _remove_refused(folder: Path) -> None:
 
 
 def _plain(options: dict) -> dict:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    """The options as JSON, without those that say where and whether to resume."""
+    kept = {key: value for key, value in options.items() if key not in ("resume", "out")}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in kept.items()}
 
 
 def exit_code(main: Callable[[], int]) -> int:
