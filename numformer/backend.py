@@ -100,15 +100,18 @@ def sum_rows(x):
 
 
 def mean_last(x):
-    """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones / D."""
+    """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones."""
     size = x.shape[-1]
-    mean = rows(x) @ array_module(x).full(size, 1 / size, dtype=x.dtype)
+    mean = rows(x) @ array_module(x).ones(size, dtype=x.dtype)
+    mean *= 1 / size
     return mean.reshape(*x.shape[:-1], 1)
 
 
 def dot_last(a, b):
     """a, b (..., D) -> (..., 1): the dot product along the last axis."""
-    return array_module(a).einsum("...d,...d->...", a, b)[..., None]
+    if array_module(a) is not np:  # there einsum makes a matrix product of every single row
+        return (a * b).sum(axis=-1, keepdims=True)
+    return np.einsum("...d,...d->...", a, b)[..., None]
 
 
 def scatter_add(target, ids, values) -> None:

@@ -5,6 +5,7 @@ from typing import Literal, get_args, get_origin
 
 from numformer.errors import InputError
 from numformer.layers.attention import head_size
+from numformer.vocabulary import SPECIAL
 
 
 def _choice(default, what: str):
@@ -31,7 +32,9 @@ class Config:
     norm: Literal["post", "pre"] = _choice("post", "where LayerNorm stands around a sublayer (3.1)")
     attention_bias: bool = _choice(False, "biases in the projections of attention (3.2.2 has none)")
     activation: Literal["relu"] = _choice("relu", "inside the feed-forward network (3.3)")
-    positions: Literal["sinusoidal", "learned"] = _choice("sinusoidal", "(3.5; Table 3, row E)")
+    positions: Literal["sinusoidal", "learned"] = _choice(
+        "sinusoidal", "how positions are encoded (3.5; learned: Table 3, row E)"
+    )
     max_length: int = _choice(512, "longest sequence that learned positions can take")
     tying: Literal["all", "target", "none"] = _choice(
         "all", "who shares the output's weights (3.4)"
@@ -46,7 +49,7 @@ class Config:
     warmup: int = _choice(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = _choice(1.0, "multiplies the learning rate of equation 3")
     decay: Literal["inverse_sqrt", "linear"] = _choice(
-        "inverse_sqrt", "of the rate after warm-up (5.3)"
+        "inverse_sqrt", "of the learning rate after warm-up (5.3; linear is not in the paper)"
     )
     clip_norm: float | None = _choice(
         None, "largest global norm of a gradient (the paper does not clip)"
@@ -57,14 +60,19 @@ class Config:
                      "d_v", "layers", "max_length", "warmup"):  # fmt: skip
             value = getattr(self, name)
             may_be_missing = name in ("d_k", "d_v") and value is None
-            whole = isinstance(value, int) and value >= 1
+            whole = type(value) is int and value >= 1
             self._require(name, whole or may_be_missing, "an integer of at least 1")
         for name in ("p_drop", "attention_dropout", "activation_dropout", "label_smoothing",
                      "beta1", "beta2"):  # fmt: skip
-            self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+            self._require(name, self._number(name) and 0 <= getattr(self, name) < 1,
+                          "a number of at least 0 and below 1")  # fmt: skip
         for name in ("adam_epsilon", "factor"):
-            self._require(name, getattr(self, name) > 0, "above 0")
-        self._require("clip_norm", self.clip_norm is None or self.clip_norm > 0, "above 0")
+            self._require(name, self._number(name) and getattr(self, name) > 0, "a number above 0")
+        clips = self.clip_norm is None or (self._number("clip_norm") and self.clip_norm > 0)
+        self._require("clip_norm", clips, "a number above 0, or None")
+        for name in ("source_vocabulary", "target_vocabulary"):
+            self._require(name, getattr(self, name) > len(SPECIAL),
+                          f"above {len(SPECIAL)}, the number of special ids")  # fmt: skip
         for each in fields(self):
             if get_origin(each.type) is Literal:
                 choices = get_args(each.type)
@@ -78,10 +86,13 @@ class Config:
                 'Use one vocabulary for both, or tying "target" or "none".',
             )
 
+    def _number(self, name: str) -> bool:
+        return isinstance(getattr(self, name), int | float)
+
     def _require(self, name: str, holds: bool, rule: str):
         if not holds:
             raise InputError(
-                f"{name} is {rule}", getattr(self, name), f"Change {name} (see Config)."
+                f"{name} is {rule}", repr(getattr(self, name)), f"Change {name} (see Config)."
             )
 
     @classmethod

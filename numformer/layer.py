@@ -7,7 +7,7 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Parameter:
     def __init__(self, data):
         self._data = np.array(data, dtype=np.float32)
         self._grad = np.zeros_like(self._data)
+        self._flat = None  # the FlatParameters that data and grad are views of
 
     @property
     def data(self):
@@ -61,8 +62,8 @@ class Parameter:
     def size(self) -> int:
         return self._data.size
 
-    def _rebind(self, data, grad):
-        self._data, self._grad = data, grad
+    def _rebind(self, data, grad, flat):
+        self._data, self._grad, self._flat = data, grad, flat
 
 
 class _Mode:
@@ -100,8 +101,8 @@ def inference():
 class Layer:
     """What every layer shares: its parts by name, saved values, gradients, state.
 
-    Attributes that are Parameters, Layers or lists of Layers are found in the order in which
-    they were assigned; the path of attributes is a parameter's name
+    Attributes that are Parameters, Layers, or lists or tuples of them (no other containers) are
+    found in the order in which they were assigned; the path of attributes is a parameter's name
     (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held in two places
     is one parameter under the name met first.
     """
@@ -223,9 +224,20 @@ class FlatParameters:
     Zeroing, clipping and Adam are then one call each.
     """
 
-    def __init__(self, data, grad):
+    def __init__(self, data, grad, parameters: Sequence[Parameter] = ()):
         self.data = data
         self.grad = grad
+        self._parameters = parameters
+        start = 0
+        for parameter in parameters:
+            place = slice(start, start + parameter.size)
+            views = (vector[place].reshape(parameter.shape) for vector in (data, grad))
+            parameter._rebind(*views, self)
+            start = place.stop
+
+    def is_current(self) -> bool:
+        """Whether the parameters are still views of these vectors: no later pack moved them."""
+        return all(parameter._flat is self for parameter in self._parameters)
 
 
 def pack(layer: Layer, dtype=np.float32, xp=np) -> FlatParameters:
@@ -237,12 +249,4 @@ def pack(layer: Layer, dtype=np.float32, xp=np) -> FlatParameters:
     parameters = list(layer.named_parameters().values())
     values = [to_host(parameter.data).ravel() for parameter in parameters]
     data = xp.asarray(np.concatenate(values or [np.zeros(0)]).astype(dtype))
-    grad = xp.zeros_like(data)
-    start = 0
-    for parameter in parameters:
-        place = slice(start, start + parameter.size)
-        parameter._rebind(
-            data[place].reshape(parameter.shape), grad[place].reshape(parameter.shape)
-        )
-        start = place.stop
-    return FlatParameters(data, grad)
+    return FlatParameters(data, xp.zeros_like(data), parameters)

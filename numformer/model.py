@@ -109,12 +109,15 @@ class Stack(Layer):
         return self.dropout.forward(x)
 
     def embed_backward(self, dx) -> None:
+        """dx (B, T, D): to the embedding's rows and, where positions are learned, to theirs."""
         self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))
 
     def finish(self, x):
+        """x (B, T, D) -> (B, T, D): the final norm, where there is one."""
         return self.norm.forward(x) if self.norm else x
 
     def finish_backward(self, dx):
+        """dx (B, T, D) -> (B, T, D)."""
         return self.norm.backward(dx) if self.norm else dx
 
 
@@ -151,7 +154,7 @@ class DecoderCache:
         return self.layers[0][0].length
 
     def choose(self, batch_rows) -> None:
-        """Keep these rows of the batch, in this order; a row may be taken several times."""
+        """Keep the rows `batch_rows` (N,) of the batch, in this order, repeated ones included."""
         for layer in self.layers:
             for cache in layer:
                 cache.choose(batch_rows)
@@ -261,10 +264,10 @@ class Transformer(Layer):
 
     @staticmethod
     def _require_batch(ids, name: str):
-        if ids.ndim != 2 or 0 in ids.shape:
+        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
             raise InputError(
-                f"{name} ids are an array (B, {name} length), neither of them 0",
-                f"shape {ids.shape}",
+                f"{name} ids are a NumPy array (B, {name} length), neither of them 0",
+                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
                 "Pad the sequences to one length (numformer.batching.pad).",
             )
 

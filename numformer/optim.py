@@ -22,7 +22,8 @@ def linear_rate(
     """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
 
     A short run ends with small steps this way, which the paper reaches by averaging the last
-    checkpoints (section 6.1). `step` counts from 1 to `steps`.
+    checkpoints (section 6.1). `step` counts from 1 to `steps`; a run shorter than the warm-up
+    only rises.
     """
     rising, falling = step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1)
     return factor * d_model**-0.5 * warmup**-0.5 * min(rising, falling)
@@ -36,7 +37,7 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
 
 
 def clip_global_norm(grad, max_norm: float | None):
-    """The norm of the whole gradient vector; `grad` is scaled to max_norm if its norm is larger."""
+    """grad (N) -> its norm (); where that is above max_norm, `grad` is scaled down to it."""
     xp = array_module(grad)
     norm = xp.sqrt(grad @ grad)
     if max_norm is not None:
@@ -88,6 +89,11 @@ class Adam:
 
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients."""
+        if not self.parameters.is_current():
+            raise RuntimeError(
+                "the model was packed again after this Adam was made, so its vectors are not the "
+                "model's any more: make a new Adam from what the later pack() returned"
+            )
         self.steps += 1
         vectors = self.parameters.data, self.parameters.grad, self.mean, self.square
         for piece in cache_sized_pieces(self.mean):

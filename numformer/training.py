@@ -17,7 +17,7 @@ from numformer.backend import array_module, dropout_stream, to_host
 from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint, save_checkpoint, save_model, write_atomically
 from numformer.errors import InputError
-from numformer.layer import pack
+from numformer.layer import inference, pack
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, learning_rate
@@ -41,7 +41,7 @@ class Task(Protocol):
         """The training batch of a step (from 1): a function of the step alone."""
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
-        """Measures on data that is neither trained on nor the final test."""
+        """Measures on data that is neither trained on nor the final test; called in inference."""
 
     def description(self) -> dict:
         """JSON values that using a saved model needs: vocabularies and the like."""
@@ -118,11 +118,12 @@ class Trainer:
     def __init__(self, model, task, folder, schedule, seed, xp):
         self.model, self.task, self.folder, self.seed = model, task, folder, seed
         self.schedule = schedule
+        model.clear_saved()  # what an interrupted step may have left
         self.parameters = pack(model, np.float32, xp)
         config = model.config
         self.loss = CrossEntropy(config.label_smoothing)
         self.optimizer = Adam(self.parameters, config.beta1, config.beta2, config.adam_epsilon)
-        self.losses: list = []
+        self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.best: dict = {}
 
     @property
@@ -147,11 +148,13 @@ class Trainer:
         logits = self.model.forward(batch.source, batch.target_in)
         loss = self.loss.forward(logits, batch.target_out)
         self.model.backward(self.loss.backward())
-        self.norm = clip_global_norm(self.parameters.grad, self.model.config.clip_norm)
+        norm = clip_global_norm(self.parameters.grad, self.model.config.clip_norm)
+        # The one place where a step waits for a GPU.
+        loss, self.norm = to_host(array_module(norm).stack([loss, norm])).tolist()
         if not math.isfinite(self.norm) or not math.isfinite(loss):
             raise BrokenNumbers(
-                f"step {step}: loss {float(loss)}, gradient norm {float(self.norm)}. The weights "
-                "are those of the step before; a smaller --factor or a --clip-norm may help."
+                f"step {step}: loss {loss}, gradient norm {self.norm}. The weights are those of "
+                "the step before; a smaller --factor or a --clip-norm may help."
             )
         self.optimizer.step(self.rate(step))
         self.losses.append(loss)
@@ -160,9 +163,9 @@ class Trainer:
         """Write the mean loss since the last call, the rate and the gradient's norm."""
         line = {
             "step": self.step,
-            "loss": float(np.mean([float(loss) for loss in self.losses])),
+            "loss": sum(self.losses) / len(self.losses),
             "rate": self.rate(self.step),
-            "gradient_norm": float(self.norm),
+            "gradient_norm": self.norm,
         }
         self.losses = []
         self._write(line)
@@ -170,7 +173,8 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Measure on held-out data; where that is the best so far, save best.safetensors."""
-        measured = self.task.evaluate(self.model)
+        with inference():
+            measured = self.task.evaluate(self.model)
         self._write({"step": self.step, **measured})
         metric, sign = self.task.metric, 1 if self.task.higher_is_better else -1
         # Among equals the latest, which has trained longest.
@@ -192,8 +196,9 @@ class Trainer:
             "config": asdict(self.model.config),
             "step": self.step,
             "seed": self.seed,
+            "task": self.task.description(),
             "best": self.best,
-            "losses": [float(loss) for loss in self.losses],
+            "losses": self.losses,
         }
         save_checkpoint(self.folder / "last.safetensors", tensors, metadata)
 
@@ -206,6 +211,12 @@ class Trainer:
                 "a run is resumed from the last.safetensors that it saved",
                 f"{path}, which holds no state of Adam",
                 "Start a new run.",
+            )
+        if metadata["task"] != self.task.description():
+            raise InputError(
+                "a run is resumed on the data that it was started with",
+                "data with other symbols",
+                "Give it the same data, or start a new run.",
             )
         started = metadata["config"] | {"seed": metadata["seed"]}
         asked = asdict(self.model.config) | {"seed": self.seed}

@@ -235,11 +235,13 @@ def test_layer_norm_of_each_position_by_loops(rng):
 
 
 @warnings_are_errors
-def test_layer_norm_of_equal_values_is_beta_with_finite_gradients():
-    layer = LayerNorm(4)
-    x = np.full((2, 3, 4), 1e3, np.float32)
+@pytest.mark.parametrize("d_model", [4, 6, 96, 768])
+def test_layer_norm_of_equal_values_is_beta_with_finite_gradients(d_model, rng):
+    """A mean that is a product with 1 / D, rounded, differs from the values by over epsilon."""
+    layer = LayerNorm(d_model)
+    x = np.full((2, 3, d_model), 1e3, np.float32)
     assert not layer.forward(x).any()
-    assert np.isfinite(layer.backward(np.arange(24, dtype=np.float32).reshape(2, 3, 4))).all()
+    assert np.isfinite(layer.backward(rng.standard_normal(x.shape).astype(np.float32))).all()
 
 
 def test_layer_norm_far_from_zero_keeps_its_precision(rng):

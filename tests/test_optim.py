@@ -120,6 +120,16 @@ def test_no_pieces_of_nothing():
     assert cache_sized_pieces(np.zeros(0)) == []
 
 
+def test_adam_refuses_a_model_that_was_packed_again(rng):
+    """Its vectors are no longer the model's: steps would change nothing, silently."""
+    layer = Linear(3, 2, rng)
+    optimizer = Adam(pack(layer))
+    optimizer.step(0.1)
+    pack(layer)
+    with pytest.raises(RuntimeError, match="packed again"):
+        optimizer.step(0.1)
+
+
 def test_adam_on_a_vector_of_several_pieces_takes_one_step(rng):
     """A step counted once a piece (or once a tensor) corrects, and warms up, too fast."""
     size = 2 * PIECE + 7

@@ -75,6 +75,23 @@ def test_attention_maps_grow_with_layers_and_heads(tmp_path):
     assert higher > same == height > 200
 
 
+def test_attention_maps_show_every_head_source_below_target_beside(tmp_path, monkeypatch):
+    drawn, labels = [], []
+    imshow = Axes.imshow
+
+    def watched(self, image, **style):
+        drawn.append(image)
+        return imshow(self, image, **style)
+
+    monkeypatch.setattr(Axes, "imshow", watched)
+    for name in ("set_xticks", "set_yticks"):
+        monkeypatch.setattr(Axes, name, lambda self, at, text, **_: labels.append((len(at), text)))
+    weights = np.random.default_rng(0).dirichlet(np.ones(3), (LAYERS, HEADS, 4))
+    attention_maps(tmp_path / "maps.png", weights, list("abc"), list("wxyz"), "")
+    assert_array_equal(drawn, weights.reshape(-1, 4, 3))
+    assert labels == [(3, list("abc")), (4, list("wxyz"))] * (LAYERS * HEADS)
+
+
 def test_loss_curve_draws_a_run(tmp_path):
     training = [dict(step=s, loss=1 / s, rate=0.1, gradient_norm=1.0) for s in (2, 4, 5)]
     measured = [dict(step=s, exact_match=s / 5) for s in (4, 5)]

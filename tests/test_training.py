@@ -13,7 +13,7 @@ from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint, load_model
 from numformer.config import Config
 from numformer.decoding import greedy
-from numformer.layer import pack
+from numformer.layer import pack, training
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, linear_rate, warmup_rate
@@ -41,6 +41,8 @@ class Copying:
         self.weights_evaluated.append(model.state_dict())
         dropout_stream.keep((3,), 0.5, np.zeros(3))  # training must not notice
         greedy(model, np.array([[4, 2], [5, 2]]), 3)
+        model.forward(np.array([[4, 2], [5, 2]]), np.array([[1], [1]]))
+        assert not training() and model.pending() == 0
         return {"measure": next(self.measures, 0.0), "other": 7.0}
 
     def description(self) -> dict:

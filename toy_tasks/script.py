@@ -26,8 +26,9 @@ from numformer.plots import loss_curve
 from numformer.training import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
 
 MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
-# What a resumed run may do otherwise than before; all else decides what it computes.
-FREE_TO_CHANGE = {"steps", "log_every", "evaluate_every", "no_plots", "data"}
+# What a resumed run may do otherwise than before: nothing of it decides what is computed, as long
+# as a moved `data` folder holds the same data (train checks its vocabularies).
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data"}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -180,8 +181,9 @@ def train_task(
     model = Transformer(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else _new_folder(name, options.out)
-    settings = {"options": _plain(vars(options)), "config": asdict(config)}
-    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+    if not options.resume:
+        settings = {"options": _plain(vars(options)), "config": asdict(config)}
+        write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
     print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
     try:
         best = train(model, task, folder, schedule, options.seed, xp, options.resume)

@@ -34,12 +34,12 @@ def scaled_dot_product_attention(query, key, value, mask=None, keep=None):
 def scaled_dot_product_attention_backward(doutput, query, key, value, weights, dropped, keep):
     """doutput (..., T, K_v) -> dquery (..., T, K), dkey (..., S, K), dvalue (..., S, K_v)."""
     dvalue = matmul(transpose(dropped), doutput)  # output = dropped V
-    ddropped = matmul(doutput, transpose(value))
+    ddropped = matmul(doutput, transpose(value))  # output = dropped V
     dweights = dropout_backward(ddropped, keep)  # dropped = dropout(weights)
     dscores = softmax_backward(dweights, weights)  # weights = softmax(scores)
-    dscores *= 1 / math.sqrt(query.shape[-1])
-    dquery = matmul(dscores, key)  # scores = Q K^T / sqrt(d_k)
-    dkey = matmul(transpose(dscores), query)
+    dscores *= 1 / math.sqrt(query.shape[-1])  # scores = Q K^T / sqrt(d_k)
+    dquery = matmul(dscores, key)  # scores = Q K^T
+    dkey = matmul(transpose(dscores), query)  # scores = Q K^T
     return dquery, dkey, dvalue
 
 
@@ -87,7 +87,7 @@ class KeyValueCache:
         self.length = 0
 
     def append(self, key, value):
-        """Keys and values of further positions -> those of all positions so far."""
+        """key (B, H, T, K), value (B, H, T, K_v) of T further positions -> those of all so far."""
         stop = self.length + key.shape[-2]
         if stop > self.key.shape[-2]:
             raise InputError(
@@ -105,7 +105,7 @@ class KeyValueCache:
         return self.key[:, :, : self.length], self.value[:, :, : self.length]
 
     def choose(self, batch_rows) -> None:
-        """Keep these rows of the batch, in this order; a row may be taken several times."""
+        """Keep the rows `batch_rows` (N,) of the batch, in this order, repeated ones included."""
         self.key, self.value = self.key[batch_rows], self.value[batch_rows]
 
 

@@ -37,8 +37,9 @@ class Embedding(Layer):
     """ids (B, T) of integers -> (B, T, D): the row of each id, times sqrt(D).
 
     Initial values are normal with standard deviation D^-0.5: after the factor sqrt(D) the
-    embeddings have variance 1, like the positions added to them, and as a tied output projection
-    the same weights give logits of variance about 1. A given `weight` is shared, not copied.
+    embeddings have variance 1 (the sinusoids added to them have mean square 1/2), and as a tied
+    output projection the same weights give logits of variance about 1. A given `weight` is
+    shared, not copied.
 
     `forward` takes ids on the host, where it can check their range without waiting for a GPU (an
     index out of range wraps silently on one), and raises InputError for an id out of range.

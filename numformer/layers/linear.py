@@ -19,7 +19,7 @@ def linear(x, weight, bias=None):
 
 def linear_backward(dy, x, weight, bias=None):
     """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
-    dx = matmul(dy, weight.T)  # y = x W, so each row dx = W dy
+    dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T
     dweight = rows(x).T @ rows(dy)  # one outer product x dy for each position, summed
     dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias

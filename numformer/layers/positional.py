@@ -49,8 +49,8 @@ class SinusoidalPositions(Layer):
 class LearnedPositions(Layer):
     """x (B, T, D) -> x + P[offset : offset + T], P (max_length, D) trained (Table 3, row E).
 
-    P starts normal with the standard deviation of the embedding's own weights, D^-0.5. Raises
-    InputError for positions beyond max_length.
+    P starts normal with standard deviation D^-0.5, small beside the embeddings (variance 1), so
+    training decides how much position counts. Raises InputError for positions beyond max_length.
     """
 
     def __init__(self, max_length: int, d_model: int, rng: np.random.Generator):
