@@ -1,0 +1,302 @@
+"""One training step: numformer beside PyTorch eager, in one run.
+
+    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base] [--threads N]
+
+Each library computes in a process of its own, with the same threads, sizes and data (real
+padding: sequences of half to full length). They take turns, so that what else the machine does
+meets them alike, and medians are compared. PyTorch is as its own guides advise: fused attention
+with queries, keys and values from one product, fused Adam; once as it is installed and once with
+the allocator setting that numformer's scripts make. A speedup is over the faster of the two.
+
+Needs torch (pip install torch). A share is the time that the step's matrix products would take at
+the rate of one large product, divided by the time of the step.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Size(NamedTuple):
+    """Vocabulary, d_model, heads, layers, d_ff, and a batch of B sequences up to length T."""
+
+    V: int
+    D: int
+    heads: int
+    layers: int
+    F: int
+    B: int
+    T: int
+
+
+SIZES = {
+    "toy64": Size(16, 64, 4, 2, 128, 64, 12),
+    "toy": Size(32, 128, 4, 2, 512, 64, 12),
+    "tiny": Size(10000, 128, 4, 4, 256, 128, 16),
+    "base": Size(10000, 512, 8, 6, 2048, 32, 32),
+}
+LIBRARIES = ("numformer", "torch", "torch+allocator")
+P_DROP = SMOOTHING = 0.1
+
+
+def batches(size: Size, count: int = 8):
+    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T."""
+    from numformer.batching import Batch
+
+    rng = np.random.default_rng(0)
+
+    def sequence():
+        return rng.integers(4, size.V, rng.integers(size.T // 2, size.T))
+
+    full = rng.integers(4, size.V, size.T - 1)  # so that every batch is T long
+    return [
+        Batch.of([(full, full), *((sequence(), sequence()) for _ in range(size.B - 1))])
+        for _ in range(count)
+    ]
+
+
+def product_flops(size: Size) -> float:
+    """Floating-point operations of all matrix products of a step, forward and backward."""
+    tokens = size.B * size.T
+    per_layer = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
+    feed_forward = 2 * size.D * size.F
+    weights = size.layers * (3 * per_layer + 2 * feed_forward) + size.V * size.D
+    return 3 * 2 * tokens * weights  # backward makes two products for each of forward
+
+
+def numformer_step(size: Size) -> Callable[[], None]:
+    """What `numformer.training.train` does at every step."""
+    from numformer.config import Config
+    from numformer.model import Transformer
+    from numformer.training import Schedule, Trainer
+
+    class Task:
+        data = batches(size)
+
+        def batch(self, step):
+            return self.data[step % len(self.data)]
+
+    config = Config.base(
+        size.V, d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F,
+        p_drop=P_DROP, label_smoothing=SMOOTHING,
+    )  # fmt: skip
+    folder = Path(tempfile.gettempdir())  # steps write nothing
+    return Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np).advance
+
+
+def torch_step(size: Size) -> Callable[[], None]:
+    """The same step in PyTorch eager."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    from numformer.layers.positional import sinusoidal_table
+
+    def split(x):
+        return x.unflatten(-1, (size.heads, -1)).transpose(1, 2)
+
+    class Attention(nn.Module):
+        def __init__(self, crosses):
+            super().__init__()
+            self.crosses = crosses
+            self.query = nn.Linear(size.D, size.D if crosses else 3 * size.D, bias=False)
+            self.memory = nn.Linear(size.D, 2 * size.D, bias=False) if crosses else None
+            self.output = nn.Linear(size.D, size.D, bias=False)
+
+        def forward(self, x, memory=None, mask=None, causal=False):
+            if self.crosses:
+                query, (key, value) = self.query(x), self.memory(memory).chunk(2, -1)
+            else:
+                query, key, value = self.query(x).chunk(3, -1)
+            heads = functional.scaled_dot_product_attention(
+                split(query), split(key), split(value), mask, is_causal=causal
+            )
+            return self.output(heads.transpose(1, 2).flatten(-2))
+
+    class Layer(nn.Module):
+        def __init__(self, crosses):
+            super().__init__()
+            self.attention = Attention(False)
+            self.cross = Attention(True) if crosses else None
+            self.inner, self.outer = nn.Linear(size.D, size.F), nn.Linear(size.F, size.D)
+            self.norms = nn.ModuleList(nn.LayerNorm(size.D) for _ in range(3 if crosses else 2))
+            self.dropout = nn.Dropout(P_DROP)
+
+        def forward(self, x, memory=None, mask=None):
+            decodes = self.cross is not None
+            own = self.attention(x, None, None if decodes else mask, causal=decodes)
+            x = self.norms[0](x + self.dropout(own))
+            if decodes:
+                x = self.norms[1](x + self.dropout(self.cross(x, memory, mask)))
+            fed = self.outer(functional.relu(self.inner(x)))
+            return self.norms[-1](x + self.dropout(fed))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(size.V, size.D)
+            nn.init.normal_(self.embedding.weight, 0, size.D**-0.5)
+            self.encoder = nn.ModuleList(Layer(False) for _ in range(size.layers))
+            self.decoder = nn.ModuleList(Layer(True) for _ in range(size.layers))
+            self.register_buffer("table", torch.from_numpy(sinusoidal_table(64, size.D)).float())
+            self.dropout = nn.Dropout(P_DROP)
+
+        def embed(self, ids):
+            x = self.embedding(ids) * size.D**0.5 + self.table[: ids.shape[1]]
+            return self.dropout(x)
+
+        def forward(self, source, target):
+            mask = (source != 0)[:, None, None, :]
+            memory, x = self.embed(source), self.embed(target)
+            for layer in self.encoder:
+                memory = layer(memory, mask=mask)
+            for layer in self.decoder:
+                x = layer(x, memory, mask)
+            return functional.linear(x, self.embedding.weight)
+
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
+    data = [[torch.from_numpy(array) for array in vars(each).values()] for each in batches(size)]
+    taken = 0
+
+    def step():
+        nonlocal taken
+        source, target_in, target_out = data[taken % len(data)]
+        taken += 1
+        logits = model(source, target_in)
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), target_out.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def seconds(function: Callable[[], object], times: int = 1) -> float:
+    """How long `times` calls of `function` take."""
+    start = time.perf_counter()
+    for _ in range(times):
+        function()
+    return time.perf_counter() - start
+
+
+def work(library: str, name: str, threads: int) -> None:
+    """A process that answers on standard output: first its product's rate (operations a second),
+    then for each number of steps read from standard input the seconds and the peak memory."""
+    from numformer.backend import reuse_freed_memory
+
+    if library != "torch":
+        reuse_freed_memory()
+    n = 2048
+    if library == "numformer":
+        step = numformer_step(SIZES[name])
+        matrix = np.ones((n, n), np.float32)
+    else:
+        import torch
+
+        torch.set_num_threads(threads)
+        step = torch_step(SIZES[name])
+        matrix = torch.ones((n, n))
+    product = min(seconds(lambda: matrix @ matrix) for _ in range(5))
+    seconds(step, 3)
+    print(json.dumps(2 * n**3 / product), flush=True)
+    for line in sys.stdin:
+        taken = seconds(step, int(line))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps([taken, peak]), flush=True)
+
+
+class Worker:
+    """One library at one size, in a process of its own."""
+
+    def __init__(self, library: str, name: str, threads: int):
+        limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
+        command = [sys.executable, "-m", "tests.benchmarks.train_step", "--threads", str(threads)]
+        self.process = subprocess.Popen(
+            [*command, "--worker", library, name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | limits,
+        )  # fmt: skip
+        self.rate = self._answer()
+        self.times: list[float] = []
+        self.peak = 0
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a worker ended early; what it said stands above")
+        return json.loads(line)
+
+    def run(self, steps: int) -> None:
+        """Take `steps` steps and note the time of one."""
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        taken, self.peak = self._answer()
+        self.times.append(taken / steps)
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(name: str, threads: int, rounds: int) -> float:
+    """Measure one size, print its lines, return the speedup."""
+    workers = {library: Worker(library, name, threads) for library in LIBRARIES}
+    for worker in workers.values():
+        worker.run(1)
+    steps = max(1, round(0.5 / workers["numformer"].times.pop()))
+    for worker in workers.values():
+        worker.times.clear()
+    for _ in range(rounds):
+        for worker in workers.values():
+            time.sleep(0.05)  # the threads of the one before go to sleep first
+            worker.run(steps)
+    medians = {library: statistics.median(worker.times) for library, worker in workers.items()}
+    for library, worker in workers.items():
+        worker.close()
+        share = product_flops(SIZES[name]) / worker.rate / medians[library]
+        print(
+            f"{name:6} {library:16} {1000 * medians[library]:8.1f} ms a step "
+            f"(from {1000 * min(worker.times):.1f} to {1000 * max(worker.times):.1f}), "
+            f"product {worker.rate / 1e9:4.0f} GFLOP/s, share {share:4.0%}, "
+            f"peak memory {worker.peak / 2**20:5.0f} MiB",
+            flush=True,
+        )
+    speedup = min(medians[each] for each in LIBRARIES[1:]) / medians["numformer"]
+    print(f"{name:6} speedup {speedup:.2f}", flush=True)
+    return speedup
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.train_step",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--threads", type=int, default=cores, help=f"of each (default: {cores})")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: 9)")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return work(*options.worker, options.threads)
+    speedups = {name: measure(name, options.threads, options.rounds) for name in options.sizes}
+    worst = min(speedups, key=speedups.get)
+    print(f"worst speedup {speedups[worst]:.2f} at {worst}")
+
+
+if __name__ == "__main__":
+    main()
