@@ -99,12 +99,26 @@ def sum_rows(x):
     return array_module(x).ones(len(x), dtype=x.dtype) @ x
 
 
+def sum_last(x):
+    """x (..., D) -> (..., 1): the sum over the last axis, as a product with ones."""
+    return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
+
+
 def mean_last(x):
     """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones."""
-    size = x.shape[-1]
-    mean = rows(x) @ array_module(x).ones(size, dtype=x.dtype)
-    mean *= 1 / size
-    return mean.reshape(*x.shape[:-1], 1)
+    mean = sum_last(x)
+    mean *= 1 / x.shape[-1]
+    return mean
+
+
+def max_last(x):
+    """x (..., D) -> (..., 1): the largest along the last axis.
+
+    NumPy takes each short row by itself; transposed, all rows are compared at once.
+    """
+    if array_module(x) is np and x.shape[-1] <= 64:
+        return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
+    return x.max(axis=-1, keepdims=True)
 
 
 def dot_last(a, b):
@@ -112,6 +126,13 @@ def dot_last(a, b):
     if array_module(a) is not np:  # there einsum makes a matrix product of every single row
         return (a * b).sum(axis=-1, keepdims=True)
     return np.einsum("...d,...d->...", a, b)[..., None]
+
+
+def dot_rows(a, b):
+    """a, b (..., D) -> (D,): the dot product over all axes but the last."""
+    if array_module(a) is not np:
+        return sum_rows(a * b)
+    return np.einsum("nd,nd->d", rows(a), rows(b))
 
 
 def scatter_add(target, ids, values) -> None:
@@ -184,9 +205,10 @@ class DropoutStream:
     def __init__(self):
         self.reseed(0, 0)
 
-    def reseed(self, seed: int, step: int) -> None:
-        """Start the stream of this step of the run with this seed."""
-        self._key = int(seed_sequence(seed, "dropout", step).generate_state(1, np.uint64)[0])
+    def reseed(self, seed: int, step: int, part: int = 0) -> None:
+        """Start the stream of this step, and this part of the batch, of the run with this seed."""
+        sequence = seed_sequence(seed, "dropout", step, part)
+        self._key = int(sequence.generate_state(1, np.uint64)[0])
         self._drawn = 0
 
     def keep(self, shape: tuple[int, ...], p: float, like):

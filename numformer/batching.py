@@ -44,6 +44,19 @@ class Batch:
             target_out=pad([[*target, END] for target in targets]),
         )
 
+    def split(self, count: int) -> list["Batch"]:
+        """The batch dealt out in up to `count` batches, none empty, each as short as it can be."""
+        return [
+            Batch(*(_trim(ids[first::count]) for ids in vars(self).values()))
+            for first in range(min(count, len(self.source)))
+        ]
+
+
+def _trim(ids: np.ndarray) -> np.ndarray:
+    """ids (B, T) without the last columns that are all padding; at least one is left."""
+    filled = np.flatnonzero((ids != PADDING).any(axis=0))
+    return ids[:, : filled[-1] + 1 if len(filled) else 1]
+
 
 class EpochBatches:
     """Batches of `pairs`, every pair once an epoch, pairs of similar length together.

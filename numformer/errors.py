@@ -8,4 +8,8 @@ class InputError(ValueError):
     """
 
     def __init__(self, rule: str, received: object, fix: str):
-        super().__init__(f"{rule}; received {received}. {fix}")
+        super().__init__(rule, received, fix)
+
+    def __str__(self) -> str:
+        rule, received, fix = self.args
+        return f"{rule}; received {received}. {fix}"

@@ -123,7 +123,7 @@ def sinusoidal_positions(rng, x, memory):
 
 @case
 def learned_positions(rng, x, memory):
-    return LearnedPositions(T + 3, D, rng), [x, 2]
+    return LearnedPositions(T + 3, D, rng), [x, np.arange(2, T + 2)]
 
 
 @case
@@ -192,12 +192,14 @@ def label_smoothed_cross_entropy(rng, x, memory):
 class TransformerWithLoss(Layer):
     """source (B, S), target (B, T), next target (B, T) -> loss (): the objective of training."""
 
-    def __init__(self, config: Config, rng):
+    def __init__(self, config: Config, rng, skip_padding: bool = False):
+        self.skip_padding = skip_padding
         self.model = Transformer(config, int(rng.integers(100)))
         self.loss = CrossEntropy(config.label_smoothing)
 
     def forward(self, source, target_in, target_out):
-        return self.loss.forward(self.model.forward(source, target_in), target_out)
+        logits = self.model.forward(source, target_in, self.skip_padding)
+        return self.loss.forward(logits, target_out)
 
     def backward(self, dloss):
         return self.model.backward(self.loss.backward(dloss))
@@ -217,6 +219,7 @@ VARIATIONS = {
     "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
     "no_dropout": dict(p_drop=0.0),
     "no_smoothing": dict(label_smoothing=0.0),
+    "skipped_padding": dict(p_drop=0.0, positions="learned", max_length=6),
 }
 
 
@@ -243,7 +246,8 @@ def _of_config(name: str, changes: dict) -> None:
         return Transformer(config, int(rng.integers(100))), [SOURCE, TARGET_IN]
 
     def transformer_with_loss(rng, x, memory):
-        return TransformerWithLoss(config, rng), [SOURCE, TARGET_IN, TARGET_OUT]
+        skip_padding = name == "skipped_padding"
+        return TransformerWithLoss(config, rng, skip_padding), [SOURCE, TARGET_IN, TARGET_OUT]
 
     whole = (encoder_layer, decoder_layer, encoder, decoder, transformer, transformer_with_loss)
     for build in whole if name in ("post_norm", "pre_norm") else (transformer_with_loss,):

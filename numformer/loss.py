@@ -47,8 +47,10 @@ def cross_entropy_backward(dloss, probabilities, targets, smoothing):
 class CrossEntropy(Layer):
     """logits (B, T, V), targets (B, T) -> the mean loss of the real targets, ().
 
-    `targets` is a host array of integers, padded with 0. `backward` takes dloss, 1 unless the
-    loss is part of a larger sum. Targets that are all padding give loss 0 and gradients 0.
+    `targets` is a host array of integers, padded with 0. Logits (N, V) are those of the N real
+    targets alone, row after row (`Transformer.forward` with skip_padding). `backward` takes
+    dloss, 1 unless the loss is part of a larger sum. Targets that are all padding give loss 0 and
+    gradients 0.
     """
 
     def __init__(self, smoothing: float = 0.1):
@@ -59,6 +61,8 @@ class CrossEntropy(Layer):
         self.smoothing = smoothing
 
     def forward(self, logits, targets):
+        if logits.ndim == 2:
+            targets = targets[targets != PADDING]
         if targets.shape != logits.shape[:-1]:
             raise InputError(
                 "targets have the logits' shape without its last axis",

@@ -8,7 +8,14 @@ from numformer.backend import array_module
 from numformer.config import Config
 from numformer.errors import InputError
 from numformer.layer import Layer
-from numformer.layers.attention import CrossAttention, KeyValueCache, SelfAttention
+from numformer.layers.attention import (
+    CrossAttention,
+    KeyValueCache,
+    Mask,
+    Places,
+    SelfAttention,
+    transpose,
+)
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
@@ -27,6 +34,11 @@ def padding_mask(ids):
 def causal_mask(length: int, xp=np):
     """(1, 1, T, T): position t may attend to positions up to and including t (section 3.2.3)."""
     return xp.tril(xp.ones((length, length), dtype=bool))[None, None]
+
+
+def places_of(mask) -> Places | None:
+    """The places of x's rows, where `mask` is a Mask that tells them."""
+    return mask.queries if isinstance(mask, Mask) else None
 
 
 def _attention(kind: type[Layer], config: Config, rng: np.random.Generator) -> Residual:
@@ -103,13 +115,20 @@ class Stack(Layer):
         self.layers = layers
         self.norm = LayerNorm(config.d_model) if config.norm == "pre" else None
 
-    def embed(self, ids, offset: int = 0):
-        """ids (B, T) -> (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4)."""
-        x = self.positions.forward(self.embedding.forward(ids), offset)
+    def embed(self, ids, offset: int = 0, places: Places | None = None):
+        """ids (B, T) -> (B, T, D), or (N, D) at `places`: embedding plus position, then dropout.
+
+        Sections 3.4, 3.5 and 5.4. `offset` is the position of the first id.
+        """
+        if places:
+            ids, positions = ids.ravel()[places.real], places.positions
+        else:
+            positions = np.arange(offset, offset + ids.shape[1])
+        x = self.positions.forward(self.embedding.forward(ids), positions)
         return self.dropout.forward(x)
 
     def embed_backward(self, dx) -> None:
-        """dx (B, T, D): to the embedding's rows and, where positions are learned, to theirs."""
+        """dx as from `embed`: to the embedding's rows and, if learned, the positions'."""
         self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))
 
     def finish(self, x):
@@ -122,14 +141,14 @@ class Stack(Layer):
 
 
 class Encoder(Stack):
-    """source ids (B, S), mask (B, 1, 1, S) -> memory (B, S, D)."""
+    """source ids (B, S), mask (B, 1, 1, S) -> memory (B, S, D); (M, D) with a Mask of places."""
 
     def __init__(self, config: Config, embedding: Embedding, rng: np.random.Generator):
         layers = [EncoderLayer(config, rng) for _ in range(config.layers)]
         super().__init__(config, embedding, layers, rng)
 
     def forward(self, source, mask=None):
-        x = self.embed(source)
+        x = self.embed(source, places=places_of(mask))
         for layer in self.layers:
             x = layer.forward(x, mask)
         return self.finish(x)
@@ -163,8 +182,9 @@ class DecoderCache:
 class Decoder(Stack):
     """target ids (B, T), memory (B, S, D), masks as in DecoderLayer -> (B, T, D).
 
-    With a cache the ids are those of the positions that follow the cached ones. `backward`
-    returns dmemory, the sum over all layers.
+    With Masks of places memory is (M, D), and the result (N, D). With a cache the ids are those
+    of the positions that follow the cached ones. `backward` returns dmemory, the sum over all
+    layers.
     """
 
     def __init__(self, config: Config, embedding: Embedding, rng: np.random.Generator):
@@ -179,7 +199,8 @@ class Decoder(Stack):
         source_mask=None,
         cache: DecoderCache | None = None,
     ):
-        x = self.embed(target, offset=cache.length if cache else 0)
+        offset = cache.length if cache else 0
+        x = self.embed(target, offset, places_of(target_mask))
         caches = cache.layers if cache else [None] * len(self.layers)
         for layer, layer_cache in zip(self.layers, caches, strict=True):
             x = layer.forward(x, memory, target_mask, source_mask, layer_cache)
@@ -209,6 +230,9 @@ class Decoder(Stack):
 class Transformer(Layer):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
+    With `skip_padding` only what stands for a real position is computed, and the logits are
+    (N, V): those of the N real target positions, row after row. The numbers are the same.
+
     Ids are host arrays of integers, padded with 0. `target` is the decoder's input: the start id
     and then the target without its last id; logits at position t predict the id at t + 1.
     `backward` takes dlogits and returns None, since ids have no gradient.
@@ -230,7 +254,7 @@ class Transformer(Layer):
         self.decoder = Decoder(config, target, rng)
         self.output = OutputProjection(own.weight)
 
-    def forward(self, source, target):
+    def forward(self, source, target, skip_padding: bool = False):
         self._require_batch(source, "source")
         self._require_batch(target, "target")
         if len(target) != len(source):
@@ -239,10 +263,17 @@ class Transformer(Layer):
                 f"{len(source)} sources and {len(target)} targets",
                 "Pass one target for each source.",
             )
-        memory, source_mask = self.encode(source)
-        xp = array_module(memory)
-        target_mask = causal_mask(target.shape[1], xp) & xp.asarray(padding_mask(target))
-        x = self.decoder.forward(target, memory, target_mask, source_mask)
+        xp = array_module(self.output.weight.data)
+        source_mask = cross_mask = xp.asarray(padding_mask(source))
+        real_target = xp.asarray(padding_mask(target))
+        target_mask = causal_mask(target.shape[1], xp) & real_target
+        if skip_padding:
+            sources, targets = Places(source, xp), Places(target, xp)
+            cross_mask = Mask(transpose(real_target) & source_mask, targets, sources)
+            source_mask = Mask(transpose(source_mask) & source_mask, sources, sources)
+            target_mask = Mask(transpose(real_target) & target_mask, targets, targets)
+        memory = self.encoder.forward(source, source_mask)
+        x = self.decoder.forward(target, memory, target_mask, cross_mask)
         return self.output.forward(x)
 
     def backward(self, dlogits):

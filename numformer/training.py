@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from tqdm import tqdm
 
-from numformer.backend import array_module, dropout_stream, to_host
+from numformer.backend import array_module, to_host
 from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint, save_checkpoint, save_model, write_atomically
 from numformer.errors import InputError
@@ -21,6 +21,7 @@ from numformer.layer import inference, pack
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, learning_rate
+from numformer.parts import Parts
 
 
 class Interrupted(Exception):
@@ -70,17 +71,19 @@ def train(
     seed: int = 0,
     xp=np,
     resume: bool = False,
+    parts: int = 1,
 ) -> dict:
     """Train `model` on `task`; leave the best weights in it; return the best evaluation.
 
     Into `folder` go metrics.jsonl (a line every log_every steps and one each evaluation),
     last.safetensors (all that resuming needs) and best.safetensors (the best model so far by
-    task.metric). The loss of a line is the mean since the line before.
+    task.metric). The loss of a line is the mean since the line before. Each batch is computed in
+    `parts` parts (numformer/parts.py).
 
     Raises Interrupted after Ctrl-C, with the state saved, and BrokenNumbers where loss or gradient
     turn NaN or infinite, before they touch the weights.
     """
-    trainer = Trainer(model, task, folder, schedule, seed, xp)
+    trainer = Trainer(model, task, folder, schedule, seed, xp, parts)
     if resume:
         trainer.resume()
     else:
@@ -88,7 +91,7 @@ def train(
     bar = tqdm(
         total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
     )
-    with bar, _interrupts() as interrupted:
+    with contextlib.closing(trainer.parts), bar, _interrupts() as interrupted:
         while trainer.step < schedule.steps:
             trainer.advance()
             bar.update()
@@ -115,13 +118,14 @@ def read_metrics(path: Path) -> list[dict]:
 class Trainer:
     """The state of a training run and one method for each thing that happens to it."""
 
-    def __init__(self, model, task, folder, schedule, seed, xp):
+    def __init__(self, model, task, folder, schedule, seed, xp, parts=1):
         self.model, self.task, self.folder, self.seed = model, task, folder, seed
         self.schedule = schedule
         model.clear_saved()  # what an interrupted step may have left
-        self.parameters = pack(model, np.float32, xp)
         config = model.config
-        self.loss = CrossEntropy(config.label_smoothing)
+        loss = CrossEntropy(config.label_smoothing)
+        self.parts = Parts(model, loss, pack(model, np.float32, xp), seed, parts)
+        self.parameters = self.parts.parameters
         self.optimizer = Adam(self.parameters, config.beta1, config.beta2, config.adam_epsilon)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.best: dict = {}
@@ -142,12 +146,7 @@ class Trainer:
     def advance(self) -> None:
         """One training step: forward, backward, clip, Adam."""
         step = self.step + 1
-        batch = self.task.batch(step)
-        dropout_stream.reseed(self.seed, step)
-        self.parameters.grad.fill(0)
-        logits = self.model.forward(batch.source, batch.target_in)
-        loss = self.loss.forward(logits, batch.target_out)
-        self.model.backward(self.loss.backward())
+        loss = self.parts.gradient(step, self.task.batch(step))
         norm = clip_global_norm(self.parameters.grad, self.model.config.clip_norm)
         # The one place where a step waits for a GPU.
         loss, self.norm = to_host(array_module(norm).stack([loss, norm])).tolist()

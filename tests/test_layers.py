@@ -20,6 +20,7 @@ from numformer.layers.activation import ReLU
 from numformer.layers.attention import (
     CrossAttention,
     MultiHeadAttention,
+    Places,
     ScaledDotProductAttention,
     SelfAttention,
     head_size,
@@ -395,33 +396,44 @@ def test_sinusoidal_table_is_the_formula_of_section_3_5(d_model):
 
 
 @pytest.mark.parametrize("d_model", [7, 8])
-def test_sinusoidal_positions_add_the_rows_from_the_offset_on(d_model, rng):
+def test_sinusoidal_positions_add_the_rows_of_their_positions(d_model, rng):
     """The table grows and is cached; a longer or shorter request afterwards is right too."""
     layer = SinusoidalPositions()
     table = sinusoidal_table(500, d_model)
     for length, offset in ((3, 0), (1, 64), (200, 0), (4, 130), (1, 499), (3, 0)):
         x = rng.standard_normal((B, length, d_model))
-        assert_allclose(layer.forward(x, offset), x + table[offset : offset + length], atol=1e-12)
+        positions = np.arange(offset, offset + length)
+        assert_allclose(layer.forward(x, positions), x + table[positions], atol=1e-12)
+    assert_allclose(layer.forward(x), x + table[:3], atol=1e-12)
     x = np.zeros((1, 3, d_model), np.float32)
-    assert_allclose(layer.forward(x, 7)[0], table[7:10], atol=1e-6)
+    assert_allclose(layer.forward(x, np.array([9, 0, 9]))[0], table[[9, 0, 9]], atol=1e-6)
 
 
-def test_learned_positions_add_and_train_the_rows_from_the_offset_on(rng):
+def test_learned_positions_add_and_train_the_rows_of_their_positions(rng):
     layer = in_float64(LearnedPositions(6, D, rng))
     x, dy = rng.standard_normal((2, B, T, D))
-    assert_array_equal(layer.forward(x, 2), x + layer.weight.data[2:5])
+    assert T == 3
+    assert_array_equal(layer.forward(x, np.arange(2, 5)), x + layer.weight.data[2:5])
     assert_array_equal(layer.backward(dy), dy)
     assert_allclose(layer.weight.grad[2:5], sum(dy), rtol=1e-13)
     assert not layer.weight.grad[[0, 1, 5]].any()
 
+    layer.zero_grad()  # rows without padding: their positions in any order, and repeatedly
+    rows, positions = rng.standard_normal((5, D)), np.array([0, 1, 0, 5, 1])
+    assert_array_equal(layer.forward(rows, positions), rows + layer.weight.data[positions])
+    layer.backward(rows)
+    sums = [rows[0] + rows[2], rows[1] + rows[4], rows[3]]
+    assert_allclose(layer.weight.grad[[0, 1, 5]], sums, rtol=1e-13)
 
-@pytest.mark.parametrize(("length", "offset"), [(7, 0), (1, 6), (3, 4)])
+
+@pytest.mark.parametrize(("length", "offset"), [(7, 0), (2, 5), (3, 4)])
 def test_positions_beyond_max_length_are_refused(length, offset, rng, complaint):
     """Slicing would give fewer rows, which then broadcast or fail far from the cause."""
     layer = LearnedPositions(6, D, rng)
-    text = complaint(layer.forward, np.zeros((B, length, D)), offset)
+    positions = np.arange(offset, offset + length)
+    text = complaint(layer.forward, np.zeros((B, length, D)), positions)
     assert f"length {length + offset}" in text and "max_length" in text
-    layer.forward(np.zeros((B, length - 1, D)), offset)
+    layer.forward(np.zeros((B, length - 1, D)), positions[:-1])
 
 
 # Attention.
@@ -464,6 +476,21 @@ def test_heads_split_into_neighbouring_columns_and_merge_back(rng):
     for b, h, t, k in np.ndindex(B, 2, T, 3):
         assert heads[b, h, t, k] == x[b, t, 3 * h + k]
     assert_array_equal(merge_heads(heads), x)
+
+
+def test_heads_of_real_positions_stand_at_their_places_and_come_back(rng):
+    """As if the rows stood in a padded array; what stands at padding is of no matter."""
+    ids = np.array([[5, 6, 0, 0], [7, 8, 9, 4], [0, 0, 0, 0], [5, 0, 0, 0]])
+    places, real = Places(ids), ids != 0
+    rows = rng.standard_normal((7, 6))
+    padded = np.zeros((4, 4, 6))
+    padded[real] = rows
+    heads = split_heads(rows, 3, places)
+    assert heads.shape == (4, 3, 4, 2)
+    assert_array_equal(heads.swapaxes(1, 2)[real], split_heads(padded, 3).swapaxes(1, 2)[real])
+    assert_array_equal(merge_heads(heads, places), rows)
+    assert_array_equal(merge_heads(split_heads(padded, 2), places), rows)  # other heads, too
+    assert_array_equal(places.positions, [0, 1, 0, 1, 2, 3, 0])
 
 
 @pytest.mark.parametrize("bias", [False, True])

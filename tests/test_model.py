@@ -9,6 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import DropoutStream, dropout_stream
 from numformer.config import Config
+from numformer.gradient_cases import TransformerWithLoss
+from numformer.gradient_check import check
 from numformer.layer import Parameter, inference, pack
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.positional import sinusoidal_table
@@ -367,6 +369,32 @@ def test_stacks_end_with_normalised_vectors(norm):
     for end in ends:
         assert_allclose(end.mean(axis=-1), 0, atol=1e-12)
         assert_allclose(end.var(axis=-1), 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned", max_length=9)])
+def test_without_padding_logits_and_gradients_are_the_same(changes, rng):
+    """A source that is all padding, one without any, targets of several lengths."""
+    model = small(**changes)
+    flat, real = pack(model, np.float64), TARGET != 0
+    flat.data += 0.1 * rng.standard_normal(flat.data.shape)
+    dlogits = rng.standard_normal((*TARGET.shape, V)) * real[:, :, None]
+    logits = model.forward(SOURCE, TARGET)
+    model.backward(dlogits)
+    expected = flat.grad.copy()
+    model.zero_grad()
+    assert_allclose(model.forward(SOURCE, TARGET, skip_padding=True), logits[real], **CLOSE)
+    model.backward(dlogits[real])
+    assert_allclose(flat.grad, expected, rtol=1e-9, atol=1e-12)
+    assert real.sum() < real.size and model.pending() == 0
+
+
+def test_gradients_without_padding_with_every_dropout():
+    rng = np.random.default_rng(0)
+    changes = dict(p_drop=0.3, attention_dropout=0.2, activation_dropout=0.2)
+    layer = TransformerWithLoss(Config.base(V, **(SMALL | changes)), rng, skip_padding=True)
+    next_target = np.where(TARGET != 0, 7, 0)
+    rows = check(layer, [SOURCE, TARGET, next_target], directions=1)
+    assert not [str(row) for row in rows if not row.passed]
 
 
 @pytest.fixture

@@ -35,7 +35,8 @@ STORE = "python tests/test_parity.py --store"
 OPTIMIZER = dict(
     label_smoothing=0.2, beta1=0.8, beta2=0.95, adam_epsilon=1e-5, warmup=4, factor=0.1, clip_norm=3
 )
-TRAINING = Config(**(SMALL | OPTIMIZER))
+# Training leaves padding out, so its dropout masks have other shapes than torch's.
+TRAINING = Config(**(SMALL | OPTIMIZER | dict(p_drop=0.0)))
 STEPS, SEED = 10, 5
 ALL_CASES = [*CASES, "ten_optimizer_steps"]
 

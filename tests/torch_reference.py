@@ -121,8 +121,9 @@ def sinusoidal_positions(layer, p, x):
     return x + torch.where(dimension % 2 == 0, angle.sin(), angle.cos())
 
 
-def learned_positions(layer, p, x, offset=0):
-    return x + p["weight"][offset : offset + x.shape[1]]
+def learned_positions(layer, p, x, positions=None):
+    positions = torch.arange(x.shape[1]) if positions is None else positions
+    return x + p["weight"][positions]
 
 
 def scaled_dot_product_attention(layer, p, query, key, value, mask):

@@ -1,6 +1,8 @@
 """Scaled dot-product attention and multi-head attention (section 3.2)."""
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from numformer.layer import Layer, saving
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
 from numformer.layers.softmax import softmax, softmax_backward
+from numformer.vocabulary import PADDING
 
 
 def transpose(x):
@@ -63,14 +66,75 @@ class ScaledDotProductAttention(Layer):
         return scaled_dot_product_attention_backward(doutput, **self.pop_saved())
 
 
-def split_heads(x, heads: int):
-    """x (B, T, H K) -> (B, H, T, K), a view."""
+class Places:
+    """Where the N real positions of a padded batch stand: ids (B, T), 0 at padding.
+
+    Only attention lets positions meet. All else treats each by itself, so it may leave padding
+    out and work on the rows (N, D) of the real positions alone. `real` (N,) are their indices
+    among the B T places, `positions` (N,) their positions within their sequences.
+    """
+
+    def __init__(self, ids: np.ndarray, xp=np):
+        self.shape, self.xp = ids.shape, xp
+        self.real = np.flatnonzero(ids != PADDING)
+        self.positions = self.real % ids.shape[1]
+        self._of_heads: dict[int, tuple] = {}
+
+    def spread(self, x, heads: int):
+        """x (N, H K) -> (B, H, T, K). At padding stands a copy of the first row.
+
+        It changes nothing, since a Mask lets nobody attend to padding and padding to nobody.
+        """
+        _, row_of_place = self._indices(heads)
+        return x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
+
+    def gather(self, x):
+        """x (B, H, T, K) -> (N, H K): the real positions, each with its heads side by side."""
+        place_of_row, _ = self._indices(x.shape[1])
+        return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
+
+    def _indices(self, heads: int):
+        """Of each row's heads their place (N, H) in (B, H, T); of each such place its row."""
+        if heads not in self._of_heads:
+            batch, length = self.shape
+            sequence, position = np.divmod(self.real, length)
+            head = np.arange(heads)
+            place_of_row = (sequence[:, None] * heads + head) * length + position[:, None]
+            row = np.zeros(batch * length, dtype=int)
+            row[self.real] = np.arange(len(self.real))
+            row_of_place = row.reshape(batch, 1, length) * heads + head[:, None]
+            self._of_heads[heads] = self.xp.asarray(place_of_row), self.xp.asarray(row_of_place)
+        return self._of_heads[heads]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What attention may look at, where its arrays hold only the real positions of a batch.
+
+    `allowed` broadcasts to (B, H, T, S), True = may attend; it is False at padding, of queries and
+    of keys. `queries` and `keys` tell the places of the rows x (N, D) and memory (M, D).
+    """
+
+    allowed: Any = None
+    queries: Places | None = None
+    keys: Places | None = None
+
+
+def split_heads(x, heads: int, places: Places | None = None):
+    """x (B, T, H K) -> (B, H, T, K), a view; or x (N, H K) at `places` -> (B, H, T, K)."""
+    if places:
+        return places.spread(x, heads)
     batch, length, _ = x.shape
     return x.reshape(batch, length, heads, -1).swapaxes(1, 2)
 
 
-def merge_heads(x):
-    """x (B, H, T, K) -> (B, T, H K): the heads side by side, as Concat in section 3.2.2."""
+def merge_heads(x, places: Places | None = None):
+    """x (B, H, T, K) -> (B, T, H K), or (N, H K) at `places`.
+
+    The heads stand side by side, as Concat in section 3.2.2.
+    """
+    if places:
+        return places.gather(x)
     batch, heads, length, size = x.shape
     return x.swapaxes(1, 2).reshape(batch, length, heads * size)
 
@@ -123,7 +187,8 @@ def head_size(d_model: int, heads: int) -> int:
 class MultiHeadAttention(Layer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
 
-    x (B, T, D), memory (B, S, D), mask broadcast to (B, H, T, S), True = may attend -> (B, T, D).
+    x (B, T, D), memory (B, S, D), mask broadcast to (B, H, T, S), True = may attend -> (B, T, D);
+    with a `Mask` also x (N, D), memory (M, D) -> (N, D), the rows of real positions alone.
     head_i = Attention(x W_i^Q, memory W_i^K, memory W_i^V); the W_i of all heads are the columns
     of one weight. `backward` returns dx, dmemory. As in the paper the projections have no bias
     unless `bias` is set, and d_k = d_v = D / heads unless they are given.
@@ -158,22 +223,25 @@ class MultiHeadAttention(Layer):
                 "a cache while saving is on",
                 "Decode inside `with inference():`.",
             )
-        query = split_heads(self.query.forward(x), self.heads)
-        key, value = self.keys_and_values(memory, cache)
-        heads = self.attention.forward(query, key, value, mask)
-        return self.output.forward(merge_heads(heads))
+        mask = mask if isinstance(mask, Mask) else Mask(mask)
+        self.save(queries=mask.queries, keys=mask.keys)
+        query = split_heads(self.query.forward(x), self.heads, mask.queries)
+        key, value = self.keys_and_values(memory, mask.keys, cache)
+        heads = self.attention.forward(query, key, value, mask.allowed)
+        return self.output.forward(merge_heads(heads, mask.queries))
 
     def backward(self, dy):
-        dheads = split_heads(self.output.backward(dy), self.heads)
+        queries, keys = self.pop_saved().values()
+        dheads = split_heads(self.output.backward(dy), self.heads, queries)
         dquery, dkey, dvalue = self.attention.backward(dheads)
-        dmemory = self.value.backward(merge_heads(dvalue))
-        dmemory += self.key.backward(merge_heads(dkey))  # memory gives both keys and values
-        return self.query.backward(merge_heads(dquery)), dmemory
+        dmemory = self.value.backward(merge_heads(dvalue, keys))
+        dmemory += self.key.backward(merge_heads(dkey, keys))  # memory gives both keys and values
+        return self.query.backward(merge_heads(dquery, queries)), dmemory
 
-    def keys_and_values(self, memory, cache: KeyValueCache | None = None):
+    def keys_and_values(self, memory, places: Places | None, cache: KeyValueCache | None):
         """memory (B, S, D) -> key (B, H, S, K), value (B, H, S, K_v), after those in the cache."""
-        key = split_heads(self.key.forward(memory), self.heads)
-        value = split_heads(self.value.forward(memory), self.heads)
+        key = split_heads(self.key.forward(memory), self.heads, places)
+        value = split_heads(self.value.forward(memory), self.heads, places)
         return (key, value) if cache is None else cache.append(key, value)
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
@@ -203,7 +271,7 @@ class CrossAttention(MultiHeadAttention):
     With a cache the memory's keys and values are computed once, at the first position.
     """
 
-    def keys_and_values(self, memory, cache: KeyValueCache | None = None):
+    def keys_and_values(self, memory, places: Places | None, cache: KeyValueCache | None):
         if cache is not None and cache.length:
             return cache.filled()
-        return super().keys_and_values(memory, cache)
+        return super().keys_and_values(memory, places, cache)

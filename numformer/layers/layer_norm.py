@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, mean_last, sum_rows
+from numformer.backend import array_module, dot_last, dot_rows, mean_last, sum_rows
 from numformer.layer import Layer, Parameter
 
 
@@ -29,7 +29,7 @@ def layer_norm_backward(dy, x_hat, rstd, gamma):
     mean(dx_hat * x_hat)). What the two means remove is the part of dx_hat that shifts all of a
     position's values together, and the part that scales them together.
     """
-    dgamma = sum_rows(dy * x_hat)  # y = gamma * x_hat + beta
+    dgamma = dot_rows(dy, x_hat)  # y = gamma * x_hat + beta
     dbeta = sum_rows(dy)
     dx_hat = dy * gamma
     along_x_hat = dot_last(dx_hat, x_hat) / x_hat.shape[-1]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module
+from numformer.backend import array_module, scatter_add
 from numformer.errors import InputError
 from numformer.layer import Layer, Parameter
 
@@ -24,7 +24,10 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
 
 
 class SinusoidalPositions(Layer):
-    """x (B, T, D) -> x + PE[offset : offset + T]. No parameters and no limit on the length."""
+    """x (B, T, D) -> x + PE[positions]. No parameters and no limit on the length.
+
+    `positions` (T,) is a host array, 0 to T - 1 unless given; or (N,), those of rows x (N, D).
+    """
 
     def __init__(self):
         self._tables = {}
@@ -38,16 +41,19 @@ class SinusoidalPositions(Layer):
             self._tables[key] = table
         return table
 
-    def forward(self, x, offset: int = 0):
-        stop = offset + x.shape[-2]
-        return x + self._table(stop, like=x)[offset:stop]
+    def forward(self, x, positions: np.ndarray | None = None):
+        positions = np.arange(x.shape[-2]) if positions is None else positions
+        table = self._table(positions.max() + 1, like=x)
+        return x + table[array_module(x).asarray(positions)]
 
     def backward(self, dy):
         return dy.copy()
 
 
 class LearnedPositions(Layer):
-    """x (B, T, D) -> x + P[offset : offset + T], P (max_length, D) trained (Table 3, row E).
+    """x (B, T, D) -> x + P[positions], P (max_length, D) trained (Table 3, row E).
+
+    `positions` (T,) is a host array, 0 to T - 1 unless given; or (N,), those of rows x (N, D).
 
     P starts normal with standard deviation D^-0.5, small beside the embeddings (variance 1), so
     training decides how much position counts. Raises InputError for positions beyond max_length.
@@ -56,18 +62,20 @@ class LearnedPositions(Layer):
     def __init__(self, max_length: int, d_model: int, rng: np.random.Generator):
         self.weight = Parameter(rng.normal(0, d_model**-0.5, (max_length, d_model)))
 
-    def forward(self, x, offset: int = 0):
-        stop = offset + x.shape[-2]
-        if stop > self.weight.shape[0]:
+    def forward(self, x, positions: np.ndarray | None = None):
+        positions = np.arange(x.shape[-2]) if positions is None else positions
+        if positions.max() >= len(self.weight.data):
             raise InputError(
                 f"learned positions reach to max_length = {self.weight.shape[0]}",
-                f"a sequence of length {stop}",
+                f"a sequence of length {positions.max() + 1}",
                 "Raise max_length, shorten the sequences, or use sinusoidal positions.",
             )
-        self.save(offset=offset)
-        return x + self.weight.data[offset:stop]
+        positions = array_module(x).asarray(positions)
+        self.save(positions=positions)
+        return x + self.weight.data[positions]
 
     def backward(self, dy):
-        offset = self.pop_saved()["offset"]
-        self.weight.grad[offset : offset + dy.shape[-2]] += dy.sum(axis=0)
+        positions = self.pop_saved()["positions"]
+        dy_of_position = dy.reshape(-1, *dy.shape[-2:]).sum(axis=0)  # over the batch
+        scatter_add(self.weight.grad, positions, dy_of_position)  # y = x + P[positions]
         return dy.copy()

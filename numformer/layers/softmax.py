@@ -1,6 +1,6 @@
 """softmax(x)_s = exp(x_s) / sum_u exp(x_u) over the entries that a mask allows."""
 
-from numformer.backend import array_module, dot_last
+from numformer.backend import array_module, dot_last, max_last, sum_last
 from numformer.layer import Layer
 
 
@@ -12,13 +12,13 @@ def softmax(scores, mask=None):
     """
     xp = array_module(scores)
     if mask is not None:
-        scores = xp.where(mask, scores, -xp.inf)
-    highest = scores.max(axis=-1, keepdims=True)
+        scores = scores + xp.where(mask, 0, -xp.inf).astype(scores.dtype)
+    highest = max_last(scores)
     # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.
     highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
     weights = scores - highest
     xp.exp(weights, out=weights)
-    total = weights.sum(axis=-1, keepdims=True)
+    total = sum_last(weights)
     # The highest score contributes exp(0) = 1, so only a row with every entry masked is below 1.
     weights /= xp.maximum(total, 1)
     return weights

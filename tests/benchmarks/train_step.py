@@ -75,7 +75,7 @@ def product_flops(size: Size) -> float:
     return 3 * 2 * tokens * weights  # backward makes two products for each of forward
 
 
-def numformer_step(size: Size) -> Callable[[], None]:
+def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
     from numformer.config import Config
     from numformer.model import Transformer
@@ -92,7 +92,7 @@ def numformer_step(size: Size) -> Callable[[], None]:
         p_drop=P_DROP, label_smoothing=SMOOTHING,
     )  # fmt: skip
     folder = Path(tempfile.gettempdir())  # steps write nothing
-    return Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np).advance
+    return Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np, threads).advance
 
 
 def torch_step(size: Size) -> Callable[[], None]:
@@ -202,7 +202,7 @@ def work(library: str, name: str, threads: int) -> None:
         reuse_freed_memory()
     n = 2048
     if library == "numformer":
-        step = numformer_step(SIZES[name])
+        step = numformer_step(SIZES[name], threads)
         matrix = np.ones((n, n), np.float32)
     else:
         import torch

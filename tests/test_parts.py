@@ -1,0 +1,148 @@
+"""A step in parts: the gradient of the whole batch, the same bits side by side and in turn."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer import parts as module
+from numformer.batching import Batch
+from numformer.config import Config
+from numformer.errors import InputError
+from numformer.layer import pack
+from numformer.loss import CrossEntropy
+from numformer.model import Transformer
+from numformer.parts import Parts
+
+CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2, label_smoothing=0.3)
+WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
+several_cores = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="there is no fork here, so parts are computed in turn"
+)
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """`make(count, cores)`: Parts of a model in float64, its other processes ended afterwards."""
+    made = []
+
+    def build(count, cores=2, **changes):
+        monkeypatch.setattr(module, "cores", lambda: cores)
+        model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
+        flat = pack(model, np.float64)
+        flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+        parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), flat, 7, count)
+        made.append(parts)
+        return parts
+
+    yield build
+    for parts in made:
+        parts.close()
+
+
+def gradients(parts: Parts, steps=(1, 2)) -> list:
+    """Loss and gradient of a few steps, the weights changed between them."""
+    found = []
+    for step in steps:
+        loss = parts.gradient(step, Batch.of(WORDS))
+        found += [np.asarray(loss), parts.parameters.grad.copy()]
+        parts.parameters.data *= 0.9
+    return found
+
+
+@several_cores
+@pytest.mark.parametrize("count", [2, 3, 4, 9])
+def test_side_by_side_and_in_turn_give_the_same_bits(make, count):
+    """Every process sees the weights of now; losses and gradients are summed in one order."""
+    for found, expected in zip(gradients(make(count)), gradients(make(count, 1)), strict=True):
+        assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_the_parts_sum_to_the_whole_batch(make, count, cores):
+    """Parts with few real targets weigh little: shares of 1 / count would be wrong."""
+    whole = gradients(make(1, p_drop=0.0))
+    for found, expected in zip(gradients(make(count, cores, p_drop=0.0)), whole, strict=True):
+        assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_parts_and_steps_drop_different_values(make):
+    """The same sequence in both parts gives different losses, and so it does in the next step."""
+    words = Batch.of([WORDS[0]] * 2)
+    parts = make(2, 1, p_drop=0.5)
+    jobs = [(1, 0, words, 1.0), (1, 1, words, 1.0), (2, 0, words, 1.0)]
+    losses = [float(parts._compute(*job)) for job in jobs]
+    assert len(set(losses)) == 3
+    assert losses[0] == float(parts._compute(*jobs[0]))
+
+
+@several_cores
+def test_an_error_in_a_part_arrives(make):
+    """Ids beyond the vocabulary, in the second part only."""
+    parts = make(2)
+    with pytest.raises(InputError, match="below the vocabulary's size 11"):
+        parts.gradient(1, Batch.of([WORDS[0], ([99], [4])]))
+
+
+@several_cores
+def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
+    parts = make(2)
+    parts.processes[0].kill()
+    parts.processes[0].join()
+    with pytest.raises(ChildProcessError, match="was ended"):
+        parts.gradient(1, Batch.of(WORDS))
+
+
+@several_cores
+def test_close_ends_the_processes_and_the_parts_still_compute(make):
+    parts = make(3)
+    processes = parts.processes
+    expected = gradients(parts, steps=[1])[1]
+    parts.parameters.data /= 0.9
+    parts.close()
+    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+    assert_allclose(gradients(parts, steps=[1])[1], expected, rtol=1e-9, atol=1e-13)
+
+
+@several_cores
+def test_no_process_outlives_a_killed_first_one():
+    """kill -9 leaves the first process no time to tell the others."""
+    program = """
+import numpy as np, test_parts
+from numformer import parts
+parts.cores = lambda: 3
+model = test_parts.Transformer(test_parts.CONFIG)
+made = parts.Parts(model, test_parts.CrossEntropy(), test_parts.pack(model), 7, 3)
+made.gradient(1, test_parts.Batch.of(test_parts.WORDS))
+print(*(process.pid for process in made.processes), flush=True)
+input()
+"""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent)])
+    first = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+    )  # fmt: skip
+    others = [int(pid) for pid in first.stdout.readline().split()]
+    assert len(others) == 2
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in others):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and is no zombie that waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
