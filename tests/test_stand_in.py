@@ -1,9 +1,12 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
 import os
+import re
 import signal
+import sys
 from pathlib import Path
 
+import gpu
 import numpy as np
 import pytest
 from cupy_stand_in import Undefined, synchronisations
@@ -277,11 +280,14 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
 def program(tmp_path, monkeypatch, stand_in):
     """`program(main, backend, *flags)` runs a script, all of it small, below an empty folder."""
     monkeypatch.chdir(tmp_path)
-    prepare = SequenceTask.__init__
+    prepare, prepared = SequenceTask.__init__, {}
 
     def prepare_little(task, *arguments):
-        prepare(task, *arguments)
-        task.development, task.test = task.development[:32], task.test[:64]
+        if arguments not in prepared:
+            prepare(task, *arguments)
+            little = dict(development=task.development[:32], test=task.test[:64])
+            prepared[arguments] = vars(task) | little
+        vars(task).update(prepared[arguments])
 
     monkeypatch.setattr(SequenceTask, "__init__", prepare_little)
 
@@ -347,3 +353,55 @@ def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, capsys):
         assert program(pronounce.main, backend, "--run", "cupy", "--word", "abba", "hac") == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and said[0].startswith("abba\t")
+
+
+# The report on a real card, python -m tests.gpu.
+
+
+def test_the_report_on_a_gpu(tmp_path, stand_in, capsys):
+    path = tmp_path / "report.md"
+    assert gpu.main(["--quick", "--out", str(path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    text = path.read_text()
+    assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
+    assert "**no**" not in text and "| GPU | the stand-in for CuPy |" in text
+    for what in (
+        "Adam, float32",
+        "linear, float64",
+        "from NumPy to CuPy",
+        "beam search",
+        "host | ",
+    ):
+        assert what in text
+
+
+def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):
+    def fail(array):
+        raise RuntimeError("out of memory")
+
+    wrong = {
+        "relu": lambda array: array * 1.01,
+        "softmax": lambda array: array * np.nan,
+        "dropout": lambda array: array.astype(np.float16),
+        "layer_norm": lambda array: array[..., None],
+        "embedding": fail,
+    }
+    right = gpu.differentiate
+
+    def differentiate(name, dtype, xp):
+        change = wrong.get(name, lambda array: array) if xp is stand_in else lambda array: array
+        return [change(array) for array in right(name, dtype, xp)]
+
+    monkeypatch.setattr(gpu, "differentiate", differentiate)
+    report = gpu.Report()
+    gpu.check_layers(report, stand_in, [*wrong, "linear"])
+    assert [row[-1] for row in report.rows] == [False] * 10 + [True] * 2
+    assert report.last_line() == "2 of 12 checks passed"
+    assert "| embedding, float64 | RuntimeError: out of memory |  | **no** |" in report.text({})
+
+
+def test_without_a_gpu_there_is_no_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.main(["--out", str(tmp_path / "report.md")]) == 2
+    assert capsys.readouterr().err.startswith("error: backend cupy needs CuPy and an NVIDIA GPU")
+    assert not list(tmp_path.iterdir())
