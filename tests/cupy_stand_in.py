@@ -32,7 +32,7 @@ class Undefined(AssertionError):
 class Waits(Counter):
     """How often each thing that waits for the device was done."""
 
-    EXPLICIT = ("get", "asnumpy", "synchronize")
+    EXPLICIT = ("get", "synchronize")
 
     def hidden(self) -> int:
         """The number of waits that nobody asked for in so many words."""
@@ -93,12 +93,6 @@ class ndarray:
     def __init__(self, memory: np.ndarray):
         self._memory = memory
 
-    shape = property(lambda self: self._memory.shape)
-    dtype = property(lambda self: self._memory.dtype)
-    ndim = property(lambda self: self._memory.ndim)
-    size = property(lambda self: self._memory.size)
-    nbytes = property(lambda self: self._memory.nbytes)
-    strides = property(lambda self: self._memory.strides)
     T = property(lambda self: ndarray(self._memory.T))
 
     @property
@@ -167,45 +161,31 @@ class ndarray:
                 raise Undefined("several values for one place of an array; use add.at")
         self._memory[found] = value
 
-    # What reads single values
-
-    def __bool__(self):
-        _wait("bool")
-        return bool(self._memory)
-
-    def __float__(self):
-        _wait("float")
-        return float(self._memory)
-
-    def __int__(self):
-        _wait("int")
-        return int(self._memory)
-
-    def __repr__(self):
-        _wait("repr")
-        return repr(self._memory)
-
-    def __format__(self, specification):
-        _wait("format")
-        return format(self._memory, specification)
-
-    def item(self, *index):
-        _wait("item")
-        return self._memory.item(*index)
-
-    def tolist(self):
-        _wait("tolist")
-        return self._memory.tolist()
-
-    def nonzero(self):
-        _wait("nonzero")
-        return _device(self._memory.nonzero())
-
     def fill(self, value):
         self._memory.fill(_of_scalar_or_device(value))
 
     def take(self, indices, axis=None):
         return ndarray(self._memory.take(_of_scalar_or_device(indices), axis, mode="wrap"))
+
+
+def _attribute(name: str):
+    return property(lambda self: getattr(self._memory, name))
+
+
+def _reading(name: str, read):
+    def method(self, *args):
+        _wait(name)
+        return _device(read(self._memory, *args))
+
+    return method
+
+
+for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
+    setattr(ndarray, _name, _attribute(_name))
+for _read in (bool, float, int, repr, format):
+    setattr(ndarray, f"__{_read.__name__}__", _reading(_read.__name__, _read))
+for _name in ("item", "tolist", "nonzero"):
+    setattr(ndarray, _name, _reading(_name, getattr(np.ndarray, _name)))
 
 
 def _is_mask(key) -> bool:
@@ -326,8 +306,7 @@ def asarray(values, dtype=None) -> ndarray:
 
 def asnumpy(values) -> np.ndarray:
     """A copy on the host."""
-    _wait("asnumpy")
-    return np.array(values._memory if isinstance(values, ndarray) else values)
+    return array(values).get()
 
 
 def empty(shape, dtype=float) -> ndarray:
