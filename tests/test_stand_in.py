@@ -12,6 +12,7 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer import gradient_check
 from numformer.backend import scatter_add
 from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint
@@ -184,6 +185,16 @@ def test_decoding_is_numpy_s(stand_in, rng, changes):
     assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
     for beam in (2, 4):
         assert beam_search(on_device, source, 7, beam) == beam_search(on_host, source, 7, beam)
+
+
+def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
+    arguments = ["--backend", "cupy", "--only", "linear_without_bias"]
+    with synchronisations() as waits:
+        assert gradient_check.main(arguments) == 0
+    assert waits and "0 of 2 failed" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gradient_check.main(arguments) == 2
+    assert "needs CuPy and an NVIDIA GPU" in capsys.readouterr().err
 
 
 # Training.
