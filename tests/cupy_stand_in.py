@@ -289,7 +289,7 @@ for _name in """absolute add bitwise_and bitwise_or bitwise_xor cos divide equal
 for _name in """all any arange argmax argmin argsort ascontiguousarray broadcast_to clip concatenate
                 cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones ones_like
                 outer prod ravel repeat reshape split squeeze stack sum swapaxes tensordot transpose
-                tril triu vdot where zeros zeros_like""".split():
+                tril triu vdot zeros zeros_like""".split():
     _functions[_name] = _checked(getattr(np, _name), _name)
 
 
@@ -328,6 +328,11 @@ def full(shape, fill_value, dtype=None) -> ndarray:
 def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:
     mask = True if where is None else _of_scalar_or_device(where)
     np.copyto(dst._memory, _of_scalar_or_device(src), casting, mask)
+
+
+def where(condition: ndarray, x, y) -> ndarray:
+    """With the condition alone it would be nonzero, which waits: use that name."""
+    return _device(np.where(*map(_of_scalar_or_device, (condition, x, y))))
 
 
 def may_share_memory(a: ndarray, b: ndarray) -> bool:

@@ -1,6 +1,8 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
+import importlib
 import os
+import pkgutil
 import re
 import signal
 import sys
@@ -12,6 +14,7 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
+import toy_tasks
 from numformer import gradient_check
 from numformer.backend import scatter_add
 from numformer.batching import Batch
@@ -22,13 +25,18 @@ from numformer.layer import pack
 from numformer.layers.embedding import embed
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
+from numformer.plots import cross_attention_weights
 from numformer.training import BrokenNumbers, Schedule, Trainer, read_metrics
-from toy_tasks import copy_task, pronounce, reverse
+from toy_tasks import pronounce
 from toy_tasks.script import exit_code
 from toy_tasks.sequences import SequenceTask
 from toy_tasks.sequences import main as sequences_main
 
-RULES = [copy_task.RULE, reverse.RULE]
+SCRIPTS = [
+    importlib.import_module(f"toy_tasks.{module.name}")
+    for module in pkgutil.iter_modules(toy_tasks.__path__)
+]
+RULES = [script.RULE for script in SCRIPTS if hasattr(script, "RULE")]
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --no-plots".split()
 WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
 # float32, after some steps of Adam, which makes large what is small
@@ -178,11 +186,14 @@ def both(**changes) -> tuple[Transformer, Transformer]:
 
 
 @pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned")], ids=str)
-def test_decoding_is_numpy_s(stand_in, rng, changes):
+def test_decoding_and_attention_maps_are_numpy_s(stand_in, rng, changes):
     on_host, on_device = both(**changes)
     source = rng.integers(4, 11, (6, 5))
     source[:3, 3:] = 0
     assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
+    batch = Batch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
+    maps = [cross_attention_weights(model, batch) for model in (on_device, on_host)]
+    assert_allclose(*maps, rtol=1e-5, atol=1e-6)
     for beam in (2, 4):
         assert beam_search(on_device, source, 7, beam) == beam_search(on_host, source, 7, beam)
 
