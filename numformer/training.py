@@ -181,13 +181,13 @@ class Trainer:
         numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
         for step, (loss, norm) in zip(steps, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
-                raise self._broken(step, loss, norm)
+                self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
+                raise self.broken(step, loss, norm)
             self.losses.append(loss)
             self.norm = norm
 
-    def _broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
-        """What to raise where the numbers of `step` broke; the weights are of the step before."""
-        self.optimizer.steps = step - 1
+    def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
+        """What to raise when the numbers of a step broke."""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}. The weights are those of "
             "the step before; a smaller --factor or a --clip-norm may help."
