@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.backend import array_module, dropout_stream, to_host
+from numformer.backend import BACKENDS, array_module, dropout_stream, find_backend, to_host
 from numformer.errors import InputError
 from numformer.layer import Layer, pack
 
@@ -55,20 +55,31 @@ class Row:
         )
 
 
+def kind(value) -> str:
+    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
+    return getattr(getattr(value, "dtype", None), "kind", "")
+
+
+def place(inputs: Iterable, dtype, xp) -> list:
+    """Copies of a forward's inputs in `xp`, numbers in `dtype`; ids stay on the host, uncopied."""
+    dtypes = {"f": dtype, "b": bool}
+    return [xp.array(x, dtype=dtypes[kind(x)]) if kind(x) in dtypes else x for x in inputs]
+
+
 class GradientCheck:
     """The explicit gradients of one forward and backward, and numerical ones to compare.
 
     `layer` is any Layer, `inputs` the arguments of its forward. Floating-point arrays among the
-    inputs are differentiated; ids and masks are not. The layer's parameters become float64, and
-    each gets a random shift, because a gamma of exactly 1 or a bias of exactly 0 hides mistakes.
-    Raises InputError where backward does not return one gradient for each such input.
+    inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
+    `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
+    0 hides mistakes. Raises InputError where backward does not return one gradient for each such
+    input.
     """
 
-    def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0):
-        self.layer, self.inputs, self.seed = layer, list(inputs), seed
+    def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
+        self.layer, self.inputs, self.seed = layer, place(inputs, np.float64, xp), seed
         self.rng = np.random.default_rng(seed)
         parameters = layer.named_parameters()
-        xp = array_module(next((p.data for p in parameters.values()), np.zeros(0)))
         pack(layer, np.float64, xp)
         for parameter in parameters.values():
             parameter.data[...] += xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
@@ -76,10 +87,9 @@ class GradientCheck:
         names = list(inspect.signature(layer.forward).parameters)
         self.tensors = {}  # name -> the array that is moved along a direction
         for index, value in enumerate(self.inputs):
-            if getattr(getattr(value, "dtype", None), "kind", "") == "f":
-                self.inputs[index] = value.astype(np.float64)
+            if kind(value) == "f":
                 name = names[index] if index < len(names) else f"{names[-1]}[{index}]"
-                self.tensors[f"input {name}" if name in parameters else name] = self.inputs[index]
+                self.tensors[f"input {name}" if name in parameters else name] = value
         input_names = list(self.tensors)
         self.tensors |= {name: parameter.data for name, parameter in parameters.items()}
 
@@ -120,7 +130,7 @@ class GradientCheck:
             for part in self.layer.layers_within()
             for record in part.saved
             for value in record.values()
-            if getattr(getattr(value, "dtype", None), "kind", "") == "b"
+            if kind(value) == "b"
         ]
         if not keep:
             self.layer.clear_saved()
@@ -248,9 +258,9 @@ class GradientCheck:
         return f"constant ratio {factor:.6g}: a constant factor is missing, or one too many."
 
 
-def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2) -> list[Row]:
+def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:
     """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter."""
-    checked = GradientCheck(layer, inputs, seed)
+    checked = GradientCheck(layer, inputs, seed, xp)
     return [checked.row(name, directions) for name in checked.tensors]
 
 
@@ -319,6 +329,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--elementwise", metavar="CASE/TENSOR", help="print the worst entries of one tensor"
     )
+    parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="where arrays live")
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases with TEXT in name")
     options = parser.parse_args(arguments)
     try:
@@ -328,10 +339,11 @@ def main(arguments: list[str] | None = None) -> int:
         cases = {name: case for name, case in cases.items() if options.only in name}
         if not cases:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(CASES)}.")
+        xp = find_backend(options.backend)
         started = time.perf_counter()
         rows = []
         for case, factory in cases.items():
-            for row in check(*factory()):
+            for row in check(*factory(), xp=xp):
                 rows.append(Row(**{**vars(row), "name": f"{case}/{row.name}"}))
                 print(rows[-1], flush=True)
     except InputError as problem:

@@ -128,6 +128,8 @@ class Trainer:
         self.parameters = self.parts.parameters
         self.optimizer = Adam(self.parameters, config.beta1, config.beta2, config.adam_epsilon)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
+        self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
+        self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
 
     @property
@@ -148,18 +150,51 @@ class Trainer:
         step = self.step + 1
         loss = self.parts.gradient(step, self.task.batch(step))
         norm = clip_global_norm(self.parameters.grad, self.model.config.clip_norm)
-        # The one place where a step waits for a GPU.
-        loss, self.norm = to_host(array_module(norm).stack([loss, norm])).tolist()
-        if not math.isfinite(self.norm) or not math.isfinite(loss):
-            raise BrokenNumbers(
-                f"step {step}: loss {loss}, gradient norm {self.norm}. The weights are those of "
-                "the step before; a smaller --factor or a --clip-norm may help."
-            )
+        xp = array_module(norm)
+        self.unread.append((step, xp.stack([loss, norm])))
+        if xp is np:
+            self.read()
+        else:
+            self._keep_weights_from_broken_numbers(xp, loss, norm)
         self.optimizer.step(self.rate(step))
-        self.losses.append(loss)
+
+    def _keep_weights_from_broken_numbers(self, xp, loss, norm) -> None:
+        """On a GPU: from a step with broken numbers on, no step moves a weight.
+
+        Looking at the numbers would wait for the GPU in every step. So they stay there, and where
+        they broke, the gradient and Adam's mean, which decide the update, become 0.
+        """
+        self.fine = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
+        for vector in (self.parameters.grad, self.optimizer.mean):
+            xp.copyto(vector, 0, where=~self.fine)
+
+    def read(self) -> None:
+        """Look at loss and norm of each step since the last look; the only wait for a GPU.
+
+        Raises BrokenNumbers at the first that is not finite.
+        """
+        if not self.unread:
+            return
+        steps, numbers = zip(*self.unread, strict=True)
+        self.unread = []
+        numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
+        for step, (loss, norm) in zip(steps, numbers, strict=True):
+            if not math.isfinite(norm) or not math.isfinite(loss):
+                self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
+                raise self.broken(step, loss, norm)
+            self.losses.append(loss)
+            self.norm = norm
+
+    def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
+        """What to raise when the numbers of a step broke."""
+        return BrokenNumbers(
+            f"step {step}: loss {loss}, gradient norm {norm}. The weights are those of "
+            "the step before; a smaller --factor or a --clip-norm may help."
+        )
 
     def log(self) -> dict:
         """Write the mean loss since the last call, the rate and the gradient's norm."""
+        self.read()
         line = {
             "step": self.step,
             "loss": sum(self.losses) / len(self.losses),
@@ -172,6 +207,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Measure on held-out data; where that is the best so far, save best.safetensors."""
+        self.read()
         with inference():
             measured = self.task.evaluate(self.model)
         self._write({"step": self.step, **measured})
@@ -189,6 +225,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write last.safetensors: weights, Adam's state, and where the run stands."""
+        self.read()
         adam = {"adam.mean": self.optimizer.mean, "adam.square": self.optimizer.square}
         tensors = self.model.state_dict() | {name: to_host(v) for name, v in adam.items()}
         metadata = {

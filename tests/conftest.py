@@ -1,5 +1,8 @@
-"""What every test file shares: random numbers, dropout's stream, and how to provoke a complaint."""
+"""What every test file shares: random numbers, array modules, and how to provoke a complaint."""
 
+import sys
+
+import cupy_stand_in
 import numpy as np
 import pytest
 
@@ -19,6 +22,19 @@ def same_start():
     dropout_stream.reseed(0, 0)
     yield
     assert training() and saving()
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """The stand-in for CuPy, which `import cupy` finds."""
+    monkeypatch.setitem(sys.modules, "cupy", cupy_stand_in)
+    return cupy_stand_in
+
+
+@pytest.fixture(params=["numpy", "cupy"])
+def xp(request):
+    """Each module that arrays can be of."""
+    return np if request.param == "numpy" else request.getfixturevalue("stand_in")
 
 
 @pytest.fixture

@@ -1,18 +1,22 @@
-"""One list of demands, held to every layer: each test runs for every entry of CASES."""
+"""One list of demands, held to every layer: each test runs for every entry of CASES.
+
+It does so with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
+"""
 
 import importlib
 import itertools
 import pkgutil
 
+import cupy_stand_in
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
 from numformer import gradient_cases
-from numformer.backend import dropout_stream
+from numformer.backend import array_module, dropout_stream, to_host
 from numformer.gradient_cases import CASES
-from numformer.gradient_check import check
+from numformer.gradient_check import check, kind, place
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
 
@@ -20,26 +24,25 @@ every_case = pytest.mark.parametrize("name", CASES)
 TIGHT = dict(rtol=1e-12, atol=1e-13)
 
 
-def is_float(value) -> bool:
-    return getattr(getattr(value, "dtype", None), "kind", "") == "f"
-
-
-def prepare(name: str, dtype=np.float64) -> tuple[Layer, list]:
-    """A fresh layer of the case, every parameter shaken, and its inputs, all in `dtype`."""
+def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
+    """A fresh layer of the case, every parameter shaken, and its inputs, all `dtype` in `xp`."""
     layer, inputs = CASES[name]()
-    flat = pack(layer, dtype)
-    flat.data += 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    return layer, [value.astype(dtype) if is_float(value) else value for value in inputs]
+    flat = pack(layer, dtype, xp)
+    noise = 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    flat.data += xp.asarray(noise, dtype=dtype)
+    return layer, place(inputs, dtype, xp)
 
 
 def forward(layer: Layer, inputs: list, step: int = 0):
     """layer.forward with the dropout masks of `step`; the output is an array even where ()."""
     dropout_stream.reseed(0, step)
-    return np.asarray(layer.forward(*inputs))
+    output = layer.forward(*inputs)
+    return array_module(output).asarray(output)
 
 
 def upstream_for(output, seed: int = 0):
-    return np.asarray(np.random.default_rng(seed).standard_normal(output.shape), output.dtype)
+    upstream = np.random.default_rng(seed).standard_normal(output.shape)
+    return array_module(output).asarray(upstream, dtype=output.dtype)
 
 
 def backward(layer: Layer, dy) -> tuple:
@@ -61,14 +64,17 @@ def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
 
 def other_inputs(inputs: list) -> list:
     """The same shapes and kinds with other values: the batch reversed, numbers scaled."""
-    changed = [x[::-1].copy() if isinstance(x, np.ndarray) else x for x in inputs]
-    return [0.7 * x if is_float(x) else x for x in changed]
+    changed = [x[::-1].copy() if kind(x) else x for x in inputs]
+    return [0.7 * x if kind(x) == "f" else x for x in changed]
 
 
-def saved_arrays(layer: Layer) -> list[np.ndarray]:
+def saved_arrays(layer: Layer) -> list:
     records = [record for part in layer.layers_within() for record in part.saved]
-    values = [value for record in records for value in record.values()]
-    return [value for value in values if isinstance(value, np.ndarray | np.generic)]
+    return [value for record in records for value in record.values() if kind(value)]
+
+
+def assert_same(found, expected):
+    assert_array_equal(to_host(found), to_host(expected))
 
 
 # The list of cases itself.
@@ -104,17 +110,17 @@ def test_the_cases_make_mistakes_visible():
 
 
 @every_case
-def test_gradients_agree_with_numerical_ones(name):
+def test_gradients_agree_with_numerical_ones(name, xp):
     layer, inputs = CASES[name]()
-    rows = check(layer, inputs, directions=1)
-    assert len(rows) == len(layer.named_parameters()) + sum(map(is_float, inputs))
+    rows = check(layer, inputs, directions=1, xp=xp)
+    assert len(rows) == len(layer.named_parameters()) + [*map(kind, inputs)].count("f")
     assert not [str(row) for row in rows if not row.passed]
 
 
 @every_case
-def test_two_forwards_may_precede_two_backwards(name):
+def test_two_forwards_may_precede_two_backwards(name, xp):
     """A single slot for saved values, or one shared dropout mask, fails here."""
-    layer, first = prepare(name)
+    layer, first = prepare(name, xp)
     second = other_inputs(first)
     dy_first, dy_second = (upstream_for(forward(layer, first), seed) for seed in (1, 2))
     of_first, parameters_first = separate(layer, first, 1, dy_first)
@@ -130,13 +136,13 @@ def test_two_forwards_may_precede_two_backwards(name):
 
 
 @every_case
-def test_backward_adds_to_the_gradients_that_are_there(name):
-    layer, inputs = prepare(name)
+def test_backward_adds_to_the_gradients_that_are_there(name, xp):
+    layer, inputs = prepare(name, xp)
     dy = upstream_for(forward(layer, inputs))
     _, once = separate(layer, inputs, 0, dy)
     before = []
     for parameter in layer.named_parameters().values():
-        parameter.grad[...] = np.random.default_rng(3).standard_normal(parameter.shape)
+        parameter.grad[...] = upstream_for(parameter.data, seed=3)
         before.append(parameter.grad.copy())
     forward(layer, inputs)
     backward(layer, dy)
@@ -145,9 +151,9 @@ def test_backward_adds_to_the_gradients_that_are_there(name):
 
 
 @every_case
-def test_backward_is_linear_in_the_upstream_gradient(name):
+def test_backward_is_linear_in_the_upstream_gradient(name, xp):
     """Gradients of 0 are exactly 0, and those of 2u - 3v are 2 of u less 3 of v."""
-    layer, inputs = prepare(name)
+    layer, inputs = prepare(name, xp)
     output = forward(layer, inputs)
     u, v = upstream_for(output, 1), upstream_for(output, 2)
 
@@ -155,25 +161,28 @@ def test_backward_is_linear_in_the_upstream_gradient(name):
         of_inputs, of_parameters = separate(layer, inputs, 0, dy)
         return [*of_inputs, *of_parameters]
 
-    assert not any(gradient.any() for gradient in gradients(np.zeros_like(u)))
+    assert not any(gradient.any() for gradient in gradients(xp.zeros_like(u)))
     sums = [2 * a - 3 * b for a, b in zip(gradients(u), gradients(v), strict=True)]
     assert_all_close(gradients(2 * u - 3 * v), sums)
 
 
 def assert_all_close(found, expected):
     for one, other in zip(found, expected, strict=True):
-        assert_allclose(one, other, **TIGHT)
+        assert_allclose(to_host(one), to_host(other), **TIGHT)
 
 
 # Ownership.
 
 
 @every_case
-def test_nobody_writes_into_arguments_parameters_or_outputs(name):
-    """Frozen arrays make writing raise; the copies catch writing through an older view."""
-    layer, inputs = prepare(name)
+def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
+    """Frozen arrays make writing raise; the copies catch writing through an older view.
+
+    Arrays of a device cannot be frozen, so there the copies alone catch it.
+    """
+    layer, inputs = prepare(name, xp)
     parameters = [parameter.data for parameter in layer.named_parameters().values()]
-    frozen = [value for value in inputs if isinstance(value, np.ndarray)] + parameters
+    frozen = [value for value in inputs if kind(value)] + parameters
     copies = freeze(frozen)
     output = forward(layer, inputs)
     dy = upstream_for(output)
@@ -181,42 +190,44 @@ def test_nobody_writes_into_arguments_parameters_or_outputs(name):
     copies += freeze([output, dy])
     backward(layer, dy)
     for array, copy in zip(frozen, copies, strict=True):
-        assert_array_equal(array, copy)
+        assert_same(array, copy)
 
 
 def freeze(arrays) -> list:
     copies = [array.copy() for array in arrays]
     for array in arrays:
-        array.flags.writeable = False
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
     return copies
 
 
 @pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
 @every_case
-def test_what_backward_returns_shares_memory_with_nothing(name, dropping):
+def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
     """Its receiver may overwrite it, also while an earlier forward still waits for its turn."""
-    layer, inputs = prepare(name)
+    layer, inputs = prepare(name, xp)
     with mode(training=dropping):
         outputs = [forward(layer, inputs), forward(layer, inputs)]
         dy = upstream_for(outputs[0])
         gradients = backward(layer, dy)
     others = [dy, *outputs, *saved_arrays(layer)]
-    others += [value for value in inputs if isinstance(value, np.ndarray)]
+    others += [value for value in inputs if kind(value)]
     for parameter in layer.named_parameters().values():
         others += [parameter.data, parameter.grad]
+    others = [other for other in others if array_module(other) is xp]  # ids stay on the host
     for gradient in gradients:
-        assert gradient.flags.writeable
-        assert not any(np.shares_memory(gradient, other) for other in others)
+        assert xp is not np or gradient.flags.writeable
+        assert not any(xp.shares_memory(gradient, other) for other in others)
     for one, other in itertools.combinations(gradients, 2):
-        assert not np.shares_memory(one, other)
+        assert not xp.shares_memory(one, other)
 
 
 # Saved values and modes.
 
 
 @every_case
-def test_each_forward_serves_one_backward(name):
-    layer, inputs = prepare(name)
+def test_each_forward_serves_one_backward(name, xp):
+    layer, inputs = prepare(name, xp)
     dy = upstream_for(forward(layer, inputs))
     # Positions that are not learned need nothing saved: y = x + table.
     saves = not isinstance(layer, SinusoidalPositions)
@@ -231,41 +242,59 @@ def test_each_forward_serves_one_backward(name):
 
 
 @every_case
-def test_inference_saves_nothing_and_drops_nothing(name):
+def test_inference_saves_nothing_and_drops_nothing(name, xp):
     """Dropout that goes on in evaluation, or scales there, differs from p_drop 0."""
-    layer, inputs = prepare(name)
+    layer, inputs = prepare(name, xp)
     with inference():
         output = forward(layer, inputs)
     assert layer.pending() == 0
     for part in layer.layers_within():
         if hasattr(part, "p_drop"):
             part.p_drop = 0.0
-    assert_array_equal(output, forward(layer, inputs))
+    assert_same(output, forward(layer, inputs))
 
 
 @every_case
-def test_state_dict_round_trip(name):
-    layer, inputs = prepare(name)
+def test_state_dict_round_trip(name, xp):
+    layer, inputs = prepare(name, xp)
     other, _ = CASES[name]()
-    pack(other, np.float64).data.fill(0)
+    pack(other, np.float64, xp).data.fill(0)
     state = layer.state_dict()
     other.load_state_dict(state)
     for array in state.values():
         array.fill(np.nan)  # the state is a copy on both sides
     with inference():
-        assert_array_equal(forward(layer, inputs), forward(other, inputs))
+        assert_same(forward(layer, inputs), forward(other, inputs))
     for one, two in zip(*(x.named_parameters().values() for x in (layer, other)), strict=True):
-        assert_array_equal(one.data, two.data)
+        assert_same(one.data, two.data)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @every_case
-def test_no_formula_changes_the_dtype(name, dtype):
+def test_no_formula_changes_the_dtype(name, xp, dtype):
     """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
-    layer, inputs = prepare(name, dtype)
+    layer, inputs = prepare(name, xp, dtype)
     output = forward(layer, inputs)
-    saved = [value for value in saved_arrays(layer) if is_float(value)]
+    saved = [value for value in saved_arrays(layer) if kind(value) == "f"]
     gradients = backward(layer, upstream_for(output))
     arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
     assert {array.dtype for array in arrays} == {np.dtype(dtype)}
-    assert all(np.isfinite(array).all() for array in arrays)
+    assert all(xp.isfinite(array).all() for array in arrays)
+
+
+# The device.
+
+
+@every_case
+def test_a_device_gives_the_numbers_of_the_host(name, stand_in):
+    """And forward and backward leave them there: nothing waits for the device."""
+    (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)
+    expected = forward(on_host, host_inputs)
+    dy = upstream_for(expected)
+    with cupy_stand_in.synchronisations() as waits:
+        found = forward(layer, inputs)
+        gradients = [*backward(layer, stand_in.asarray(dy)), *parameter_gradients(layer)]
+    assert not waits
+    assert {type(array) for array in (found, *gradients)} == {stand_in.ndarray}
+    expected_gradients = [*backward(on_host, dy), *parameter_gradients(on_host)]
+    assert_all_close([found, *gradients], [expected, *expected_gradients])

@@ -1,0 +1,366 @@
+"""A stand-in for CuPy, so that the library's GPU path is tested where there is no GPU.
+
+It keeps its arrays in NumPy memory and computes with NumPy, but it refuses what CuPy refuses, has
+only what CuPy 14 has, and counts what makes a program wait for the device. Put it into
+`sys.modules["cupy"]` (the fixture `stand_in` does) and `import cupy` finds it.
+
+Where CuPy does quietly what is slow or undefined, this raises: host arrays as indices (CuPy
+uploads them), NumPy functions of device arrays (CuPy dispatches them to its own), assignments to
+one place from several indices (any of the values may win). What an out-of-range index reads is
+wrong in the same way as in CuPy: it wraps.
+"""
+
+import contextlib
+import operator
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+__version__ = "14.0.stand-in"
+
+inf, nan, pi, newaxis = np.inf, np.nan, np.pi, None
+bool_, int32, int64, uint16, uint64 = np.bool_, np.int32, np.int64, np.uint16, np.uint64
+float16, float32, float64, finfo, iinfo = np.float16, np.float32, np.float64, np.finfo, np.iinfo
+
+
+class Undefined(AssertionError):
+    """What CuPy computes here is undefined."""
+
+
+class Waits(Counter):
+    """How often each thing that waits for the device was done."""
+
+    EXPLICIT = ("get", "synchronize")
+
+    def hidden(self) -> int:
+        """The number of waits that nobody asked for in so many words."""
+        return sum(count for what, count in self.items() if what not in self.EXPLICIT)
+
+
+_counters: list[Waits] = []
+
+
+@contextlib.contextmanager
+def synchronisations() -> Iterator[Waits]:
+    """Counts the waits within the block."""
+    counter = Waits()
+    _counters.append(counter)
+    try:
+        yield counter
+    finally:
+        _counters[:] = [other for other in _counters if other is not counter]
+
+
+def _wait(what: str) -> None:
+    for counter in _counters:
+        counter[what] += 1
+
+
+def _of_scalar_or_device(value):
+    """An operand for NumPy. CuPy takes its own arrays and scalars; of NumPy arrays not even ()."""
+    if isinstance(value, ndarray):
+        return value._memory
+    if isinstance(value, bool | int | float | np.generic) or value is None:
+        return value
+    raise TypeError(f"Unsupported type {type(value)}")
+
+
+def _argument(value):
+    """An argument of a function: also shapes, axes, dtypes, and sequences of device arrays."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(_argument, value))
+    if isinstance(value, str | type | np.dtype):
+        return value
+    return _of_scalar_or_device(value)
+
+
+def _device(result):
+    """What NumPy returned, as device arrays: () too, where NumPy makes a scalar of it."""
+    if isinstance(result, list | tuple):
+        return type(result)(map(_device, result))
+    return ndarray(np.asarray(result)) if isinstance(result, np.ndarray | np.generic) else result
+
+
+class ndarray:
+    """An array in device memory. `float`, `int`, `bool` and what else reads it wait for it."""
+
+    # NumPy's operators then leave the operation to the methods below, and its ufuncs refuse.
+    __array_ufunc__ = None
+    __hash__ = None
+
+    def __init__(self, memory: np.ndarray):
+        self._memory = memory
+
+    T = property(lambda self: ndarray(self._memory.T))
+
+    @property
+    def flags(self):
+        """Without `writeable`: device memory has no such thing."""
+        flags = self._memory.flags
+        return SimpleNamespace(
+            c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous, owndata=flags.owndata
+        )
+
+    def __len__(self):
+        if not self.ndim:
+            raise TypeError("len() of unsized object")
+        return len(self._memory)
+
+    def __iter__(self):
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[index] for index in range(len(self)))
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
+        )
+
+    def __array_function__(self, function, types, args, kwargs):
+        raise TypeError(f"numpy.{function.__name__} of a device array; use the array's own module")
+
+    def get(self) -> np.ndarray:
+        """A copy on the host."""
+        _wait("get")
+        return self._memory.copy(order="C")
+
+    # Indices
+
+    def _key(self, key) -> tuple[tuple, bool]:
+        """`key` for NumPy, integers wrapped into range as CuPy does; whether arrays are in it."""
+        keys = key if isinstance(key, tuple) else (key,)
+        used = sum(_axes(each) for each in keys)
+        axis, fancy, found = 0, False, []
+        for each in keys:
+            if isinstance(each, np.ndarray | list | bool | np.bool_):
+                raise TypeError(f"an index of type {type(each)}: CuPy would upload it every time")
+            if _is_mask(each):
+                _wait("boolean index")  # for the number of its True entries, reading and writing
+            if isinstance(each, ndarray):
+                fancy = True
+                each = each._memory if _is_mask(each) else each._memory % self.shape[axis]
+            found.append(each)
+            axis += self.ndim - used if each is Ellipsis else _axes(keys[len(found) - 1])
+        return tuple(found), fancy
+
+    def __getitem__(self, key):
+        found, _ = self._key(key)
+        if not any(each is Ellipsis for each in found):
+            found += (Ellipsis,)  # a single entry is a view () then, as in CuPy
+        return ndarray(self._memory[found])
+
+    def __setitem__(self, key, value):
+        found, fancy = self._key(key)
+        value = _of_scalar_or_device(value)
+        if fancy and getattr(value, "ndim", 0):
+            places = np.arange(self.size).reshape(self.shape)[found]
+            if len(np.unique(places)) < places.size:
+                raise Undefined("several values for one place of an array; use add.at")
+        self._memory[found] = value
+
+    def fill(self, value):
+        self._memory.fill(_of_scalar_or_device(value))
+
+    def take(self, indices, axis=None):
+        return ndarray(self._memory.take(_of_scalar_or_device(indices), axis, mode="wrap"))
+
+
+def _attribute(name: str):
+    return property(lambda self: getattr(self._memory, name))
+
+
+def _reading(name: str, read):
+    def method(self, *args):
+        _wait(name)
+        return _device(read(self._memory, *args))
+
+    return method
+
+
+for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
+    setattr(ndarray, _name, _attribute(_name))
+for _read in (bool, float, int, repr, format):
+    setattr(ndarray, f"__{_read.__name__}__", _reading(_read.__name__, _read))
+for _name in ("item", "tolist", "nonzero"):
+    setattr(ndarray, _name, _reading(_name, getattr(np.ndarray, _name)))
+
+
+def _is_mask(key) -> bool:
+    return isinstance(key, ndarray) and key.dtype == bool
+
+
+def _axes(key) -> int:
+    """How many axes of an array one part of its index takes up."""
+    return 0 if key is None or key is Ellipsis else key.ndim if _is_mask(key) else 1
+
+
+def _binary(name: str):
+    compute = getattr(operator, name)
+
+    def method(self, other):
+        return _device(compute(self._memory, _of_scalar_or_device(other)))
+
+    def reversed_method(self, other):
+        return _device(compute(_of_scalar_or_device(other), self._memory))
+
+    return method, reversed_method
+
+
+def _in_place(name: str):
+    compute = getattr(operator, f"i{name}")
+
+    def method(self, other):
+        compute(self._memory, _of_scalar_or_device(other))
+        return self
+
+    return method
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
+              "and_", "or_", "xor", "lshift", "rshift"):  # fmt: skip
+    _plain, _reversed = _binary(_name)
+    _name = _name.rstrip("_")
+    setattr(ndarray, f"__{_name}__", _plain)
+    setattr(ndarray, f"__r{_name}__", _reversed)
+    setattr(ndarray, f"__i{_name}__", _in_place(_name))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(ndarray, f"__{_name}__", _binary(_name)[0])
+for _name in ("neg", "pos", "abs", "invert"):
+    _compute = getattr(operator, _name)
+    setattr(ndarray, f"__{_name}__", lambda self, compute=_compute: _device(compute(self._memory)))
+
+# Reductions have no `where` and no `initial`, here as in CuPy.
+_KEYWORDS = {"axis", "dtype", "out", "keepdims", "copy", "order", "k", "shape"}
+
+
+def _checked(function, name: str):
+    def call(*args, **kwargs):
+        if unknown := kwargs.keys() - _KEYWORDS:
+            raise TypeError(f"{name}() got an unexpected keyword argument {min(unknown)!r}")
+        found = function(
+            *map(_argument, args), **{key: _argument(value) for key, value in kwargs.items()}
+        )
+        return kwargs["out"] if kwargs.get("out") is not None else _device(found)
+
+    return call
+
+
+def _method(name: str):
+    def method(self, *args, **kwargs):
+        return _checked(getattr(self._memory, name), name)(*args, **kwargs)
+
+    return method
+
+
+for _name in """all any argmax argmin argsort astype clip copy cumsum dot max mean min prod ravel
+                repeat reshape squeeze std sum swapaxes transpose var view""".split():
+    setattr(ndarray, _name, _method(_name))
+
+
+class _Ufunc:
+    """A ufunc: `out`, `dtype` and `casting` are its keywords in CuPy, `where` is not."""
+
+    def __init__(self, name: str):
+        self.__name__, self._compute = name, getattr(np, name)
+
+    def __call__(self, *inputs, out=None, dtype=None, casting="same_kind"):
+        inputs = map(_of_scalar_or_device, inputs)
+        if out is not None and not isinstance(out, ndarray):
+            raise TypeError(f"Unsupported type {type(out)}")
+        memory = out if out is None else out._memory
+        found = self._compute(*inputs, out=memory, dtype=dtype, casting=casting)
+        return _device(found) if out is None else out
+
+    def at(self, array, indices, values):
+        if self.__name__ not in ("add", "subtract", "maximum", "minimum"):
+            raise NotImplementedError(f"`{self.__name__}.at` is not supported yet")
+        self._compute.at(array._memory, array._key(indices)[0], _of_scalar_or_device(values))
+
+
+_functions = {}  # not names of this module, where they would hide Python's all, min and sum
+for _name in """absolute add bitwise_and bitwise_or bitwise_xor cos divide equal exp floor_divide
+                greater greater_equal invert isfinite isinf isnan less less_equal log logical_and
+                logical_not logical_or maximum minimum multiply negative not_equal power reciprocal
+                rint sign sin sqrt square subtract tanh true_divide""".split():
+    _functions[_name] = _Ufunc(_name)
+for _name in """all any arange argmax argmin argsort ascontiguousarray broadcast_to clip concatenate
+                cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones ones_like
+                outer prod ravel repeat reshape split squeeze stack sum swapaxes tensordot transpose
+                tril triu vdot zeros zeros_like""".split():
+    _functions[_name] = _checked(getattr(np, _name), _name)
+
+
+def array(values, dtype=None) -> ndarray:
+    """A new device array from a host or device array, or from numbers."""
+    return ndarray(np.array(values._memory if isinstance(values, ndarray) else values, dtype))
+
+
+def asarray(values, dtype=None) -> ndarray:
+    """`values` itself if it is a device array of this dtype, otherwise a new one."""
+    same = isinstance(values, ndarray) and dtype in (None, values.dtype)
+    return values if same else array(values, dtype)
+
+
+def asnumpy(values) -> np.ndarray:
+    """A copy on the host."""
+    return array(values).get()
+
+
+def empty(shape, dtype=float) -> ndarray:
+    """What is not written shows: NaN among floating-point numbers."""
+    made = np.empty(shape, dtype)
+    if made.dtype.kind == "f":
+        made.fill(np.nan)
+    return ndarray(made)
+
+
+def empty_like(a: ndarray, dtype=None) -> ndarray:
+    return empty(a.shape, a.dtype if dtype is None else dtype)
+
+
+def full(shape, fill_value, dtype=None) -> ndarray:
+    return ndarray(np.full(shape, _of_scalar_or_device(fill_value), dtype))
+
+
+def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:
+    mask = True if where is None else _of_scalar_or_device(where)
+    np.copyto(dst._memory, _of_scalar_or_device(src), casting, mask)
+
+
+def where(condition: ndarray, x, y) -> ndarray:
+    """With the condition alone it would be nonzero, which waits: use that name."""
+    return _device(np.where(*map(_of_scalar_or_device, (condition, x, y))))
+
+
+def may_share_memory(a: ndarray, b: ndarray) -> bool:
+    return np.may_share_memory(a._memory, b._memory)
+
+
+def shares_memory(a: ndarray, b: ndarray) -> bool:
+    _wait("shares_memory")
+    return np.shares_memory(a._memory, b._memory)
+
+
+_stream = SimpleNamespace(synchronize=lambda: _wait("synchronize"))
+cuda = SimpleNamespace(
+    is_available=lambda: True,
+    get_current_stream=lambda: _stream,
+    runtime=SimpleNamespace(
+        driverGetVersion=lambda: 0,
+        runtimeGetVersion=lambda: 0,
+        getDeviceProperties=lambda device: {"name": b"the stand-in for CuPy"},
+    ),
+)
+
+ndarray.__module__ = "cupy"  # so that array_module() finds this module under that name
+
+
+def __getattr__(name: str):
+    if name in _functions:
+        return _functions[name]
+    raise AttributeError(
+        f"the stand-in for CuPy has no {name!r}. If CuPy 14 has it, name it in {__file__}."
+    )
