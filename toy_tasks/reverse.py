@@ -10,7 +10,7 @@ RULE = Rule(
     source=digits(16),
     target=lambda source: source[::-1],
     reached=0.999,
-    steps=1200,
+    defaults={},
 )
 
 if __name__ == "__main__":
