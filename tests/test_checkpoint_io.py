@@ -42,13 +42,16 @@ def path(tmp_path):
 def test_arrays_and_metadata_come_back(path, rng):
     tensors = {
         "a.b": rng.standard_normal((3, 4)).astype(np.float32),
-        "wide": rng.standard_normal(5),
+        "transposed": rng.standard_normal((3, 4)).astype(np.float32).T,
         "none": np.zeros((0, 2), np.float32),
+        "scalar": np.float32(3),
     }
     metadata = {"step": 3, "names": ["ɑ̃", "b"], "best": {}, "loss": 0.1 + 0.2, "nothing": None}
     save_checkpoint(path, tensors, metadata)
     found, said = load_checkpoint(path)
-    assert said == metadata and found.keys() == tensors.keys()
+    assert metadata.items() <= said.items() and found.keys() == tensors.keys()
+    assert said.keys() - metadata.keys() == {"format", "versions"}
+    assert said["versions"].keys() == {"numformer", "numpy"}
     for name, array in tensors.items():
         assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
@@ -64,7 +67,8 @@ def test_a_loaded_model_gives_the_same_logits_bit_for_bit(path, changes):
     save_model(path, model, task={"symbols": "abc"})
     again, metadata = load_model(path)
     assert again.config == model.config
-    assert metadata == {"config": asdict(model.config), "task": {"symbols": "abc"}}
+    assert metadata["config"] == asdict(model.config)
+    assert metadata["task"] == {"symbols": "abc"}
     with inference():
         assert_array_equal(again.forward(SOURCE, TARGET), model.forward(SOURCE, TARGET))
 
@@ -77,7 +81,7 @@ def test_a_tied_model_is_tied_again_and_stored_once(path):
 
 
 def test_what_was_loaded_may_be_overwritten_and_the_file_stands(path):
-    save_checkpoint(path, {"x": np.arange(3.0)}, {})
+    save_checkpoint(path, {"x": np.arange(3, dtype=np.float32)}, {})
     load_checkpoint(path)[0]["x"] += 1
     assert_array_equal(load_checkpoint(path)[0]["x"], [0, 1, 2])
 
@@ -178,7 +182,7 @@ def test_missing_files_and_folders_are_refused_by_name(tmp_path, complaint):
         assert f"no file {path}" in complaint(load_checkpoint, path)
 
 
-@pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}, [1], None])
+@pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}])
 def test_a_checkpoint_without_its_config_is_refused_by_name(path, metadata, complaint):
     save_checkpoint(path, {}, metadata)
     text = complaint(load_model, path)

@@ -365,15 +365,19 @@ def test_a_new_run_does_not_continue_old_metrics(tmp_path):
     assert len(metrics(tmp_path)) == 5
 
 
-@pytest.mark.parametrize("change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2)], ids=str)
+@pytest.mark.parametrize(
+    "change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9)], ids=str
+)
 def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
     run(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "Config and seed" in complaint(run, tmp_path, steps=9, resume=True, **change)
+    assert "Config, seed and steps" in complaint(run, tmp_path, resume=True, **change)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_resuming_without_a_checkpoint_is_refused(tmp_path, complaint):
+def test_resuming_without_the_last_checkpoint_is_refused(tmp_path, complaint):
+    run(tmp_path)
+    (tmp_path / "last.safetensors").unlink()
     assert "last.safetensors" in complaint(run, tmp_path, resume=True)
 
 
