@@ -148,7 +148,7 @@ def _check_format(path: Path, metadata) -> None:
             f"{path} of format {number}, which a later numformer wrote",
             "Install that version.",
         )
-    if number != FORMAT:
+    if type(number) is not int or number != FORMAT:
         raise ValueError("its metadata is not numformer's")
 
 

@@ -302,12 +302,13 @@ class Trainer:
             )
         asked = {"seed": self.seed, "steps": self.schedule.steps, **asdict(self.model.config)}
         config = metadata.get("config")
-        started = {**metadata, **(config if isinstance(config, dict) else {})}
-        if differing := [name for name in asked if asked[name] != started.get(name)]:
+        config = config if isinstance(config, dict) else {}
+        started = {"seed": metadata.get("seed"), "steps": metadata.get("steps"), **config}
+        if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
             name = differing[0]
             raise InputError(
                 "a run is resumed with the Config, seed and steps that it was started with",
-                f"{name} {asked[name]!r} instead of {started.get(name)!r}",
+                f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
                 "Leave out what differs, or start a new run.",
             )
         step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
