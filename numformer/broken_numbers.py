@@ -49,19 +49,19 @@ def _watched(layers, parameters, found: list[tuple[bool, str]]) -> Iterator[None
 
     def watch(name: str, layer: Layer, method: str):
         call = getattr(layer, method)
+        place = f"{name or 'the model'} ({type(layer).__name__}), in "
         result = "the output of its forward" if method == "forward" else "what its backward returns"
 
         def watched(*inputs, **others):
             given_finite = _finite(inputs)  # before the call, which may overwrite them
             returned = call(*inputs, **others)
-            of = f"in {name or 'the model'} ({type(layer).__name__})"
             if not _finite(returned):
-                found.append((given_finite, f"{result} {of}"))
+                found.append((given_finite, place + result))
             if method == "backward":
                 for parameter in layer.named_parameters().values():
                     if not _finite(parameter.grad):
-                        gradient = f"the gradient of {names[id(parameter)]} {of}"
-                        found.append((given_finite, gradient))
+                        gradient = f"the gradient of {names[id(parameter)]}"
+                        found.append((given_finite, place + gradient))
             return returned
 
         return watched
