@@ -351,8 +351,13 @@ class Trainer:
             return False
         if not isinstance(best, dict) or not numbers(best.values()):
             return False
-        at = best.get("step")
-        return not best or (type(at) is int and 1 <= at <= step and self.task.metric in best)
+        if not best:
+            return step < self.schedule.steps  # a run that has ended was evaluated
+        return (
+            type(best.get("step")) is int
+            and 1 <= best["step"] <= step
+            and (self.task.metric in best)
+        )
 
     def _load_best(self, best: dict) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""

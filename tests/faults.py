@@ -57,15 +57,14 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def kill(folder: Path, when: str, whole: int, rng: np.random.Generator) -> str | None:
+def kill(folder: Path, flags, when: str, whole: int, rng: np.random.Generator) -> str | None:
     """Start or resume the run in `folder` and kill it -> where it was hit, or None if it ended.
 
     "save": as soon as a temporary file shows that a checkpoint is being written; "step": when
     metrics.jsonl, `whole` bytes in the end, has reached a random size; "start": up to a second
     after the start.
     """
-    resumed = (folder / "config.json").exists()
-    process = start(*([] if not resumed else ["--resume"]), *KILLED, "--out", folder)
+    process = start(*flags, *resuming(folder), "--out", folder)
     metrics = folder / "metrics.jsonl"
     if when == "start":
         enough, then = -1, rng.uniform(0, 1)
@@ -89,9 +88,16 @@ def kill(folder: Path, when: str, whole: int, rng: np.random.Generator) -> str |
     return "save" if any(folder.glob("*" + PARTIAL)) else "step" if size(metrics) else "start"
 
 
-def survive_kills(kills: int, rng: np.random.Generator, folder: Path) -> tuple[int, dict]:
+def resuming(folder: Path) -> list[str]:
+    """A run that was killed before its settings were written begins again."""
+    return ["--resume"] if (folder / "config.json").exists() else []
+
+
+def survive_kills(
+    kills: int, rng: np.random.Generator, folder: Path, flags=KILLED
+) -> tuple[int, dict]:
     """Kill `kills` times, one to four times in each run -> kills survived, and where they hit."""
-    straight = result(start(*KILLED, "--out", folder / "straight"), folder / "straight")
+    straight = result(start(*flags, "--out", folder / "straight"), folder / "straight")
     whole = len(straight[-1]["metrics.jsonl"])
     survived, hits = 0, {"start": 0, "step": 0, "save": 0}
     aims = itertools.cycle(["save", "step", "save", "step", "start"])
@@ -100,13 +106,12 @@ def survive_kills(kills: int, rng: np.random.Generator, folder: Path) -> tuple[i
             run = folder / f"killed at {sum(hits.values())}"
             landed = 0
             for _ in range(min(rng.integers(1, 5), kills - sum(hits.values()))):
-                hit = kill(run, next(aims), whole, rng)
+                hit = kill(run, flags, next(aims), whole, rng)
                 if hit:
                     hits[hit] += 1
                     landed += 1
                     bar.update()
-            resume = ["--resume"] if (run / "config.json").exists() else []
-            ended = result(start(*resume, *KILLED, "--out", run), run)
+            ended = result(start(*flags, *resuming(run), "--out", run), run)
             if ended == straight:
                 survived += landed
             else:
