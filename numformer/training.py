@@ -281,8 +281,8 @@ class Trainer:
             )
         else:
             self.metrics.write_text("")
-        for leftover in self.folder.glob("*" + PARTIAL):
-            leftover.unlink()
+        for path in (self._last, self._best):  # what a kill may have left half written
+            path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
     def _load_last(self) -> int:
         """Take over what last.safetensors holds -> the bytes of metrics.jsonl that belong to it."""

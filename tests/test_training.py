@@ -399,6 +399,7 @@ def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch):
     text = broken(model, tmp_path)
     assert "step 2: its update made decoder.layers.0.feed_forward.norm.beta not finite" in text
     assert last(tmp_path)[1]["step"] == 1
+    assert len(logged(tmp_path, "measure")) == 1  # it is not measured either
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -567,10 +568,13 @@ def test_a_run_may_be_resumed_twice(tmp_path, straight):
 
 
 def test_resuming_a_finished_run_trains_no_further(tmp_path):
+    """What a kill left half written is gone afterwards."""
     run(tmp_path, task=Copying([2.0, 1.0]))
+    (tmp_path / "best.safetensors.partial").write_bytes(b"half")
     before = (tmp_path / "metrics.jsonl").read_text()
     _, best = run(tmp_path, task=Copying(at={8: fail}), resume=True)
     assert best["step"] == 5
+    assert not (tmp_path / "best.safetensors.partial").exists()
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
