@@ -12,4 +12,4 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
 
 def test_bad_files_of_every_kind_are_refused(tmp_path):
     refused, tried = faults.refuse_bad_files(10, np.random.default_rng(4), tmp_path)
-    assert refused == tried == 10 * 15
+    assert refused == tried == 10 * len(faults.KINDS)
