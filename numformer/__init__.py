@@ -8,6 +8,8 @@ The public names below stand in the order in which the source reads well. The gr
 `numformer.gradient_check`, the pictures are `numformer.plots`.
 """
 
+__version__ = "0.1.0"
+
 from numformer.errors import InputError
 from numformer.layer import FlatParameters, Layer, Parameter, inference, mode, pack
 from numformer.layers.linear import Linear, OutputProjection

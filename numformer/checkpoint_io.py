@@ -1,7 +1,14 @@
-"""Save and load: safetensors files with JSON metadata, written so that none is ever half there."""
+"""Save and load: safetensors files with JSON metadata, written so that none is ever half there.
 
+What is loaded is checked first, since a file may be cut short, damaged, or made by someone else:
+whatever is wrong with it is an InputError, before anything is built from it.
+"""
+
+import contextlib
 import json
 import os
+import zlib
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,9 +16,45 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from numformer import __version__
 from numformer.config import Config
 from numformer.errors import InputError
 from numformer.model import Transformer
+
+try:
+    import fcntl
+except ImportError:  # where there are no such locks, nothing is locked
+    fcntl = None
+
+FORMAT = 1  # of a checkpoint; counts up when its content changes its meaning
+PARTIAL = ".partial"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Within the block no other process may hold `folder`. Raises InputError if one does.
+
+    The lock is on the folder itself, so it leaves no file, and it ends with the process that
+    holds it however that dies.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                "one run at a time writes to a folder",
+                f"{folder}, which another process is writing to",
+                "Wait for that run or stop it, or choose another folder with --out.",
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -19,9 +62,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     To a temporary file beside it, synced to disk, then renamed. Raises OSError.
     """
-    temporary = path.with_name(path.name + ".partial")
+    temporary = path.with_name(path.name + PARTIAL)
     try:
-        with open(temporary, "wb") as file:
+        with named(path), open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -37,8 +80,36 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.close(folder)
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Within the block an OSError without a file's name gets that of `path` (a full disk's)."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.filename is None:
+            problem.filename = str(path)
+        raise
+
+
+def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
+    """CRC-32 of all content: of the metadata, and of every tensor's name, kind and bytes."""
+    crc = zlib.crc32(json.dumps(metadata).encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
+        crc = zlib.crc32(array, crc)
+    return crc
+
+
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
-    """Write host arrays and JSON metadata to one safetensors file, atomically."""
+    """Write float32 host arrays and JSON metadata to one safetensors file, atomically.
+
+    The format's number, the versions of numformer and NumPy and a checksum are added.
+    """
+    tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    versions = {"numformer": __version__, "numpy": np.__version__}
+    metadata = {"format": FORMAT, "versions": versions} | metadata
+    metadata["crc32"] = _checksum(tensors, metadata)
     content = safetensors.numpy.save(tensors, metadata={"numformer": json.dumps(metadata)})
     write_atomically(path, content)
 
@@ -52,9 +123,43 @@ def load_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict]:
     try:
         with safetensors.safe_open(path, framework="np") as file:
             metadata = json.loads((file.metadata() or {})["numformer"])
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata
-    except (safetensors.SafetensorError, KeyError, ValueError) as problem:
+            _check_format(path, metadata)
+            wide = [n for n in file.keys() if file.get_slice(n).get_dtype() != "F32"]
+            if wide:
+                raise ValueError(f"{wide[0]!r} is not float32")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        if metadata.pop("crc32") != _checksum(tensors, metadata):
+            raise ValueError("its checksum says that it was damaged")
+        for name, array in tensors.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name!r} holds numbers that are not finite")
+        return tensors, metadata
+    except InputError:
+        raise
+    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as problem:
         raise InputError(rule, f"{path} ({problem})", fix) from None
+
+
+def _check_format(path: Path, metadata) -> None:
+    number = metadata.get("format") if isinstance(metadata, dict) else None
+    if type(number) is int and number > FORMAT:
+        raise InputError(
+            f"this numformer reads checkpoints of format {FORMAT}",
+            f"{path} of format {number}, which a later numformer wrote",
+            "Install that version.",
+        )
+    if type(number) is not int or number != FORMAT:
+        raise ValueError("its metadata is not numformer's")
+
+
+def config_in(path: Path, metadata: dict) -> Config:
+    """The Config that a checkpoint's metadata names. Raises InputError where there is none."""
+    try:
+        return Config(**metadata["config"])
+    except (KeyError, TypeError, InputError) as problem:
+        raise InputError(
+            "a saved model names its Config", f"{path} ({problem})", "Train it again."
+        ) from None
 
 
 def save_model(path: Path, model: Transformer, **metadata) -> None:
@@ -65,11 +170,23 @@ def save_model(path: Path, model: Transformer, **metadata) -> None:
 def load_model(path: Path) -> tuple[Transformer, dict]:
     """The model that `save_model` wrote, on the host in float32, and the metadata beside it."""
     tensors, metadata = load_checkpoint(path)
-    try:
-        model = Transformer(Config(**metadata["config"]))
-    except (KeyError, TypeError) as problem:
+    config = config_in(path, metadata)
+    held = sum(array.size for array in tensors.values())
+    if _least_parameters(config) > held:  # refused before a giant is built
         raise InputError(
-            "a saved model names its Config", f"{path} ({problem})", "Train it again."
-        ) from None
+            "a saved model holds as many numbers as its Config asks for",
+            f"{path} with {held:,}, which is fewer",
+            "Train it again.",
+        )
+    model = Transformer(config)
     model.load_state_dict(tensors)
     return model, metadata
+
+
+def _least_parameters(config: Config) -> int:
+    """No model of this Config has fewer: its embedding and its layers' largest matrices."""
+    sizes = [size or config.d_model // config.heads for size in (config.d_k, config.d_v)]
+    widest = max(config.d_ff, *(config.heads * size for size in sizes))
+    positions = config.max_length if config.positions == "learned" else 0
+    tables = max(config.source_vocabulary, config.target_vocabulary, positions)
+    return config.d_model * max(tables, config.layers * widest)

@@ -77,6 +77,7 @@ class Config:
             if get_origin(each.type) is Literal:
                 choices = get_args(each.type)
                 self._require(each.name, getattr(self, each.name) in choices, " or ".join(choices))
+        self._require("attention_bias", type(self.attention_bias) is bool, "True or False")
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
         if self.tying == "all" and self.source_vocabulary != self.target_vocabulary:

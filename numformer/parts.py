@@ -6,6 +6,8 @@ them see; every process has a gradient vector there, and the gradients are summe
 the result is the same bits whether the parts were computed side by side or in turn.
 """
 
+import atexit
+import contextlib
 import mmap
 import multiprocessing
 import os
@@ -57,9 +59,10 @@ class Parts:
             everything = model.named_parameters().values()
             vectors = shared(parameters.data), shared(parameters.grad)
             self.parameters = FlatParameters(*vectors, list(everything))
-            self._limit = threadpool_limits(1, "blas")  # each process has one core
+            self._limit = threadpool_limits(max(1, cores() // count), "blas")
             for _ in range(1, count):
                 self._fork()
+            atexit.register(self.close)
 
     def gradient(self, step: int, batch: Batch):
         """The loss of `batch` (); its gradient is then in parameters.grad.
@@ -110,34 +113,38 @@ class Parts:
         ours, theirs = multiprocessing.Pipe()
         grad = shared(self.parameters.grad)
         process = multiprocessing.get_context("fork").Process(
-            target=self._serve, args=(theirs, grad, ours), daemon=True
+            target=self._serve, args=(theirs, grad), daemon=True
         )
         process.start()
         theirs.close()
         self.processes.append(process)
         self._others.append((ours, grad))
 
-    def _serve(self, connection: Connection, grad: np.ndarray, ours: Connection) -> None:
+    def _serve(self, connection: Connection, grad: np.ndarray) -> None:
         """What another process does: compute parts until the first process ends."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
-        for each in (ours, *(others for others, _ in self._others)):
-            each.close()  # while one is open here, the end of the first process goes unnoticed
+        for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides
+            signal.signal(number, signal.SIG_IGN)
+        # While another end of a pipe is open here, or the lock on a run's folder, the end of the
+        # first process goes unnoticed.
+        os.closerange(3, connection.fileno())
+        os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         everything = self.model.named_parameters().values()
         self.parameters = FlatParameters(self.parameters.data, grad, list(everything))
-        while True:
-            try:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
                 job = connection.recv()
-            except EOFError:
-                return
-            try:
-                connection.send(self._compute(*job))
-            except Exception as problem:
-                connection.send(problem)
+                try:
+                    with np.errstate(all="ignore"):  # the first process looks at the loss
+                        answer = self._compute(*job)
+                except Exception as problem:
+                    answer = problem
+                connection.send(answer)
 
     def close(self) -> None:
         """End the other processes; what is still asked for is then computed in turn."""
         if self._others:
             self._limit.restore_original_limits()
+            atexit.unregister(self.close)
         for process, (connection, _) in zip(self.processes, self._others, strict=True):
             connection.close()
             process.join()

@@ -1,10 +1,13 @@
 """The training loop that every task shares."""
 
 import contextlib
+import functools
 import json
 import math
+import os
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +18,8 @@ from tqdm import tqdm
 
 from numformer.backend import array_module, to_host
 from numformer.batching import Batch
-from numformer.checkpoint_io import load_checkpoint, save_checkpoint, save_model, write_atomically
+from numformer.broken_numbers import BrokenNumbers, broken_parameter, first_broken
+from numformer.checkpoint_io import PARTIAL, load_checkpoint, named, save_checkpoint, save_model
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.loss import CrossEntropy
@@ -25,11 +29,7 @@ from numformer.parts import Parts
 
 
 class Interrupted(Exception):
-    """Training was stopped by Ctrl-C and has saved its state."""
-
-
-class BrokenNumbers(ArithmeticError):
-    """The loss or the gradient is not a finite number any more."""
+    """Training was stopped by Ctrl-C or SIGTERM and has saved its state."""
 
 
 class Task(Protocol):
@@ -58,7 +58,7 @@ class Schedule:
 
     def __post_init__(self):
         for name, value in asdict(self).items():
-            if value < 1:
+            if type(value) is not int or value < 1:
                 flag = name.replace("_", "-")
                 raise InputError(f"{name} is at least 1", value, f"Change --{flag}.")
 
@@ -80,32 +80,39 @@ def train(
     task.metric). The loss of a line is the mean since the line before. Each batch is computed in
     `parts` parts (numformer/parts.py).
 
-    Raises Interrupted after Ctrl-C, with the state saved, and BrokenNumbers where loss or gradient
-    turn NaN or infinite, before they touch the weights.
+    With `resume` a run in the same folder goes on from where it was saved, and ends bit for bit as
+    if nothing had interrupted it. Only one process at a time may train into a folder (`locked`).
+
+    Raises Interrupted after Ctrl-C or SIGTERM, with the state saved, BrokenNumbers where loss or
+    gradient turn NaN or infinite, before they touch the weights, and OSError where a file cannot
+    be written; what was saved before stands.
     """
     trainer = Trainer(model, task, folder, schedule, seed, xp, parts)
-    if resume:
-        trainer.resume()
-    else:
-        trainer.metrics.write_text("")
-    bar = tqdm(
-        total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
-    )
-    with contextlib.closing(trainer.parts), bar, _interrupts() as interrupted:
-        while trainer.step < schedule.steps:
-            trainer.advance()
-            bar.update()
-            if trainer.step % schedule.log_every == 0 or trainer.step == schedule.steps:
-                bar.set_postfix(loss=f"{trainer.log()['loss']:.4f}")
-            if trainer.step % schedule.evaluate_every == 0 or trainer.step == schedule.steps:
-                measured = trainer.evaluate()
-                trainer.save()
-                line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
-                tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
-                sys.stdout.flush()
-            if interrupted:
-                trainer.save()
-                raise Interrupted(f"stopped at step {trainer.step}; continue with --resume")
+    # Numbers that break are found in the loss and the norm, and told once.
+    quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    with contextlib.closing(trainer.parts), quiet:
+        if resume:
+            trainer.resume()
+        else:
+            trainer.metrics.write_text("")
+        bar = tqdm(
+            total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
+        )
+        with bar, _interrupts() as interrupted:
+            while trainer.step < schedule.steps:
+                trainer.advance()
+                bar.update()
+                if trainer.step % schedule.log_every == 0 or trainer.step == schedule.steps:
+                    bar.set_postfix(loss=f"{trainer.log()['loss']:.4f}")
+                if trainer.step % schedule.evaluate_every == 0 or trainer.step == schedule.steps:
+                    measured = trainer.evaluate()
+                    trainer.save()
+                    line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+                    tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
+                    sys.stdout.flush()
+                if interrupted:
+                    trainer.save()
+                    raise Interrupted(f"stopped at step {trainer.step}; continue with --resume")
     return trainer.use_best()
 
 
@@ -140,6 +147,14 @@ class Trainer:
     @property
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
+
+    @property
+    def _last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def _best(self) -> Path:
+        return self.folder / "best.safetensors"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step (from 1)."""
@@ -186,11 +201,26 @@ class Trainer:
             self.norm = norm
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
-        """What to raise when the numbers of a step broke."""
+        """What to raise when the numbers of a step broke: it is replayed to name the place."""
+        layers, parameters = self.model.named_layers(), self.model.named_parameters()
+        self.parts.close()  # in turn and in this process the step is the same, bit for bit
+        replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
+        place = first_broken(layers | {"loss": self.parts.loss}, parameters, replay)
+        if place is None:
+            largest = max(parameters, key=lambda name: float(abs(parameters[name].grad).max()))
+            place = f"the norm alone, by the size of the gradient of {largest}"
         return BrokenNumbers(
-            f"step {step}: loss {loss}, gradient norm {norm}. The weights are those of "
-            "the step before; a smaller --factor or a --clip-norm may help."
+            f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
+            "weights are those of the step before, and what was saved stands. Start again with a "
+            "smaller --factor or a --clip-norm."
         )
+
+    def _require_finite_weights(self) -> None:
+        if broken := broken_parameter(self.model.named_parameters()):
+            raise BrokenNumbers(
+                f"step {self.step}: its update made {broken} not finite. What was saved before "
+                "stands. Start again with a smaller --factor."
+            )
 
     def log(self) -> dict:
         """Write the mean loss since the last call, the rate and the gradient's norm."""
@@ -206,87 +236,179 @@ class Trainer:
         return line
 
     def evaluate(self) -> dict[str, float]:
-        """Measure on held-out data; where that is the best so far, save best.safetensors."""
+        """Measure on held-out data, and note whether that is the best so far."""
         self.read()
+        self._require_finite_weights()
         with inference():
             measured = self.task.evaluate(self.model)
+        for name, value in measured.items():
+            if not math.isfinite(value):
+                raise BrokenNumbers(
+                    f"step {self.step}: the evaluation's {name} is {value}, although every weight "
+                    "is finite. What was saved before stands. Start again with a smaller --factor."
+                )
         self._write({"step": self.step, **measured})
         metric, sign = self.task.metric, 1 if self.task.higher_is_better else -1
         # Among equals the latest, which has trained longest.
         if not self.best or sign * measured[metric] >= sign * self.best[metric]:
             self.best = {"step": self.step, **measured}
-            save_model(
-                self.folder / "best.safetensors",
-                self.model,
-                task=self.task.description(),
-                best=self.best,
-            )
         return measured
 
     def save(self) -> None:
-        """Write last.safetensors: weights, Adam's state, and where the run stands."""
+        """Write last.safetensors: weights, Adam's state, and where the run stands.
+
+        Where these weights are the best, best.safetensors follows; a run that was killed between
+        the two writes it when it is resumed.
+        """
         self.read()
+        self._require_finite_weights()
         adam = {"adam.mean": self.optimizer.mean, "adam.square": self.optimizer.square}
         tensors = self.model.state_dict() | {name: to_host(v) for name, v in adam.items()}
         metadata = {
             "config": asdict(self.model.config),
-            "step": self.step,
             "seed": self.seed,
+            "steps": self.schedule.steps,
             "task": self.task.description(),
+            "step": self.step,  # which is also where the data stands
             "best": self.best,
             "losses": self.losses,
+            "metrics": _summary(self._metrics_on_disk()),
         }
-        save_checkpoint(self.folder / "last.safetensors", tensors, metadata)
+        save_checkpoint(self._last, tensors, metadata)
+        self._save_best()
+
+    def _save_best(self) -> None:
+        if self.best and self.best["step"] == self.step:
+            description = self.task.description()
+            save_model(self._best, self.model, task=description, best=self.best)
+
+    def _metrics_on_disk(self) -> bytes:
+        """What metrics.jsonl holds, once it is safe from a power cut."""
+        with named(self.metrics), open(self.metrics, "ab+") as file:
+            os.fsync(file.fileno())
+            file.seek(0)
+            return file.read()
 
     def resume(self) -> None:
-        """Continue from last.safetensors; metrics.jsonl is cut back to its step."""
-        path = self.folder / "last.safetensors"
-        tensors, metadata = load_checkpoint(path)
-        if "adam.mean" not in tensors:
+        """Continue from last.safetensors; metrics.jsonl is cut back to its step.
+
+        A run that was killed before it saved anything starts again. Raises InputError, with the
+        folder as it was, unless the run is the one that was started and its files are whole.
+        """
+        if self._last.exists():
+            written = self._load_last()
+            os.truncate(self.metrics, written)
+            self._save_best()
+        elif self._best.exists():
             raise InputError(
                 "a run is resumed from the last.safetensors that it saved",
-                f"{path}, which holds no state of Adam",
+                f"{self.folder}, which has none beside its best.safetensors",
+                "Put it back, or start a new run.",
+            )
+        else:
+            self.metrics.write_text("")
+        for path in (self._last, self._best):  # what a kill may have left half written
+            path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
+
+    def _load_last(self) -> int:
+        """Take over what last.safetensors holds -> the bytes of metrics.jsonl that belong to it."""
+        tensors, metadata = load_checkpoint(self._last)
+        adam = {name: tensors.pop(f"adam.{name}", None) for name in ("mean", "square")}
+        if any(array is None for array in adam.values()):
+            raise InputError(
+                "a run is resumed from the last.safetensors that it saved",
+                f"{self._last}, which holds no state of Adam",
                 "Start a new run.",
             )
-        if metadata["task"] != self.task.description():
+        if metadata.get("task") != self.task.description():
             raise InputError(
                 "a run is resumed on the data that it was started with",
                 "data with other symbols",
                 "Give it the same data, or start a new run.",
             )
-        started = metadata["config"] | {"seed": metadata["seed"]}
-        asked = asdict(self.model.config) | {"seed": self.seed}
-        if differing := [name for name in asked if asked[name] != started.get(name)]:
+        asked = {"seed": self.seed, "steps": self.schedule.steps, **asdict(self.model.config)}
+        config = metadata.get("config")
+        config = config if isinstance(config, dict) else {}
+        started = {"seed": metadata.get("seed"), "steps": metadata.get("steps"), **config}
+        if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
             name = differing[0]
             raise InputError(
-                "a run is resumed with the Config and seed that it was started with",
-                f"{name} {asked[name]} instead of {started.get(name)}",
+                "a run is resumed with the Config, seed and steps that it was started with",
+                f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
                 "Leave out what differs, or start a new run.",
             )
-        xp = array_module(self.optimizer.mean)
-        self.optimizer.mean[...] = xp.asarray(tensors.pop("adam.mean"))
-        self.optimizer.square[...] = xp.asarray(tensors.pop("adam.square"))
+        step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
+        shapes = {array.shape for array in adam.values()}
+        whole = shapes == {self.parameters.data.shape} and not (adam["square"] < 0).any()
+        if not whole or not self._may_stand_at(step, losses, best):
+            raise InputError(
+                "a checkpoint says where its run stands",
+                f"{self._last} with a step, losses, best or state of Adam that cannot be",
+                "Start a new run.",
+            )
+        written = metadata.get("metrics")
+        length = written.get("bytes") if isinstance(written, dict) else None
+        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        if type(length) is not int or _summary(content[:length]) != written:
+            raise InputError(
+                "a run is resumed with the metrics.jsonl that it wrote",
+                f"{self.metrics}, which is damaged or missing",
+                "Put it back as it was, or start a new run.",
+            )
+        if best and best["step"] < step:
+            self._load_best(best)
         self.model.load_state_dict(tensors)
-        self.optimizer.steps = metadata["step"]
-        self.best, self.losses = metadata["best"], metadata["losses"]
-        kept = [line for line in read_metrics(self.metrics) if line["step"] <= self.step]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_atomically(self.metrics, text.encode())
+        xp = array_module(self.optimizer.mean)
+        self.optimizer.mean[...] = xp.asarray(adam["mean"])
+        self.optimizer.square[...] = xp.asarray(adam["square"])
+        self.optimizer.steps, self.losses, self.best = step, losses, best
+        return length
+
+    def _may_stand_at(self, step, losses, best) -> bool:
+        """Whether a run of this schedule can have come to this `step` with these numbers."""
+
+        def numbers(values) -> bool:
+            largest = sys.float_info.max
+            return all(type(v) in (int, float) and -largest <= v <= largest for v in values)
+
+        if type(step) is not int or not 1 <= step <= self.schedule.steps:
+            return False
+        if not isinstance(losses, list) or len(losses) > step or not numbers(losses):
+            return False
+        if not isinstance(best, dict) or not numbers(best.values()):
+            return False
+        if not best:
+            return step < self.schedule.steps  # a run that has ended was evaluated
+        return (
+            type(best.get("step")) is int
+            and 1 <= best["step"] <= step
+            and (self.task.metric in best)
+        )
+
+    def _load_best(self, best: dict) -> None:
+        """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
+        tensors, metadata = load_checkpoint(self._best)
+        if metadata.get("best") != best or metadata.get("config") != asdict(self.model.config):
+            raise InputError(
+                "a run's best.safetensors belongs to its last.safetensors",
+                f"{self._best}, which does not",
+                "Put the run's own back, or start a new run.",
+            )
+        self.model.load_state_dict(tensors)
 
     def use_best(self) -> dict:
         """Load best.safetensors into the model; return what it measured."""
-        tensors, metadata = load_checkpoint(self.folder / "best.safetensors")
-        self.model.load_state_dict(tensors)
-        return metadata["best"]
+        self._load_best(self.best)
+        return self.best
 
     def _write(self, line: dict) -> None:
-        with open(self.metrics, "a") as file:
+        with named(self.metrics), open(self.metrics, "a") as file:
             file.write(json.dumps(line) + "\n")
 
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[list]:
-    """A list that Ctrl-C appends to, so that a step in progress ends whole; twice stops at once."""
+    """A list that Ctrl-C and SIGTERM append to, so that a step ends whole; twice stops at once."""
     received: list = []
 
     def receive(number, frame):
@@ -294,8 +416,14 @@ def _interrupts() -> Iterator[list]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = signal.signal(signal.SIGINT, receive)
+    before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _summary(metrics: bytes) -> dict:
+    """What tells whether a metrics.jsonl begins with these bytes."""
+    return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}

@@ -8,9 +8,11 @@ import pytest
 import safetensors.numpy
 from numpy.testing import assert_array_equal
 
+from numformer import checkpoint_io
 from numformer.checkpoint_io import (
     load_checkpoint,
     load_model,
+    locked,
     save_checkpoint,
     save_model,
     write_atomically,
@@ -42,13 +44,16 @@ def path(tmp_path):
 def test_arrays_and_metadata_come_back(path, rng):
     tensors = {
         "a.b": rng.standard_normal((3, 4)).astype(np.float32),
-        "wide": rng.standard_normal(5),
+        "transposed": rng.standard_normal((3, 4)).astype(np.float32).T,
         "none": np.zeros((0, 2), np.float32),
+        "scalar": np.float32(3),
     }
     metadata = {"step": 3, "names": ["ɑ̃", "b"], "best": {}, "loss": 0.1 + 0.2, "nothing": None}
     save_checkpoint(path, tensors, metadata)
     found, said = load_checkpoint(path)
-    assert said == metadata and found.keys() == tensors.keys()
+    assert metadata.items() <= said.items() and found.keys() == tensors.keys()
+    assert said.keys() - metadata.keys() == {"format", "versions"}
+    assert said["versions"].keys() == {"numformer", "numpy"}
     for name, array in tensors.items():
         assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
@@ -64,7 +69,8 @@ def test_a_loaded_model_gives_the_same_logits_bit_for_bit(path, changes):
     save_model(path, model, task={"symbols": "abc"})
     again, metadata = load_model(path)
     assert again.config == model.config
-    assert metadata == {"config": asdict(model.config), "task": {"symbols": "abc"}}
+    assert metadata["config"] == asdict(model.config)
+    assert metadata["task"] == {"symbols": "abc"}
     with inference():
         assert_array_equal(again.forward(SOURCE, TARGET), model.forward(SOURCE, TARGET))
 
@@ -77,7 +83,7 @@ def test_a_tied_model_is_tied_again_and_stored_once(path):
 
 
 def test_what_was_loaded_may_be_overwritten_and_the_file_stands(path):
-    save_checkpoint(path, {"x": np.arange(3.0)}, {})
+    save_checkpoint(path, {"x": np.arange(3, dtype=np.float32)}, {})
     load_checkpoint(path)[0]["x"] += 1
     assert_array_equal(load_checkpoint(path)[0]["x"], [0, 1, 2])
 
@@ -163,8 +169,9 @@ def whole() -> bytes:
         whole() + b"more",
         safetensors.numpy.save({"x": np.arange(3.0)}),
         safetensors.numpy.save({"x": np.arange(3.0)}, metadata={"numformer": "no JSON"}),
+        safetensors.numpy.save({}, metadata={"numformer": '{"format": 1}'}),
     ],
-    ids="empty text pickle truncated header longer foreign metadata".split(),
+    ids="empty text pickle truncated header longer foreign metadata unsealed".split(),
 )
 @pytest.mark.parametrize("load", [load_checkpoint, load_model])
 def test_files_of_other_kinds_are_refused_by_name(path, content, load, complaint):
@@ -173,12 +180,61 @@ def test_files_of_other_kinds_are_refused_by_name(path, content, load, complaint
     assert "safetensors file that numformer wrote" in text and str(path) in text
 
 
+def test_a_flipped_bit_anywhere_is_refused(path, complaint):
+    """In the header, in the metadata, in the numbers: one bit of every byte."""
+    save_checkpoint(path, {"x": np.arange(20, dtype=np.float32)}, {"step": 3, "best": {"a": 0.5}})
+    good = path.read_bytes()
+    for place in range(len(good)):
+        bad = bytearray(good)
+        bad[place] ^= 1 << place % 8
+        path.write_bytes(bad)
+        assert str(path) in complaint(load_checkpoint, path)
+
+
+def test_a_later_format_is_refused_as_such(path, monkeypatch, complaint):
+    monkeypatch.setattr(checkpoint_io, "FORMAT", 2)
+    save_model(path, trained())
+    monkeypatch.undo()
+    text = complaint(load_model, path)
+    assert f"format 1; received {path} of format 2, which a later numformer wrote" in text
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "1", None, 1.0, [1]], ids=str)
+def test_any_other_format_is_refused(path, number, complaint):
+    save_checkpoint(path, {}, {"format": number})
+    assert "its metadata is not numformer's" in complaint(load_checkpoint, path)
+
+
+@pytest.mark.parametrize("metadata", ["[]", "null", "3", "[" * 10**5, '{"a":' * 10**5, "1" * 5000])
+def test_metadata_of_another_shape_are_refused(path, metadata, complaint):
+    path.write_bytes(safetensors.numpy.save({}, metadata={"numformer": metadata}))
+    assert str(path) in complaint(load_checkpoint, path)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f2", "i4", "u1", "?"])
+def test_tensors_of_another_dtype_are_refused(path, dtype, complaint):
+    save_checkpoint(path, {"x": np.ones(3, dtype)}, {})
+    assert "'x' is not float32" in complaint(load_checkpoint, path)
+
+
+def test_bfloat16_which_numpy_does_not_know_is_refused(path, complaint):
+    save_checkpoint(path, {"x": np.ones(2, np.float16)}, {})
+    path.write_bytes(path.read_bytes().replace(b'"F16"', b'"BF16"', 1).replace(b"}} ", b"}}", 1))
+    assert "'x' is not float32" in complaint(load_checkpoint, path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(path, value, complaint):
+    save_checkpoint(path, {"x": np.array([0, value], np.float32)}, {})
+    assert "'x' holds numbers that are not finite" in complaint(load_checkpoint, path)
+
+
 def test_missing_files_and_folders_are_refused_by_name(tmp_path, complaint):
     for path in (tmp_path / "absent.safetensors", tmp_path):
         assert f"no file {path}" in complaint(load_checkpoint, path)
 
 
-@pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}, [1], None])
+@pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}])
 def test_a_checkpoint_without_its_config_is_refused_by_name(path, metadata, complaint):
     save_checkpoint(path, {}, metadata)
     text = complaint(load_model, path)
@@ -196,3 +252,64 @@ def test_weights_of_another_config_are_refused(path, changes, complaint):
     other = asdict(trained(**changes).config)
     save_checkpoint(path, trained().state_dict(), {"config": other})
     assert "Config that it was saved with" in complaint(load_model, path)
+
+
+GIANTS = [
+    dict(d_model=2**40), dict(d_ff=2**50), dict(layers=2**50), dict(d_k=2**50), dict(d_v=2**50),
+    dict(heads=2**50, d_k=1, d_v=1), dict(positions="learned", max_length=2**50),
+    dict(source_vocabulary=2**50, tying="target"), dict(target_vocabulary=2**50, tying="target"),
+    dict(layers=10**4000, d_ff=10**4000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", GIANTS, ids=lambda changes: " ".join(changes))
+def test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built(
+    path, changes, monkeypatch, complaint
+):
+    model = trained()
+    save_checkpoint(path, model.state_dict(), {"config": asdict(model.config) | changes})
+    monkeypatch.setattr(checkpoint_io, "Transformer", None)
+    assert "as many numbers as its Config asks for" in complaint(load_model, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(tying="none", layers=1),
+        dict(positions="learned", max_length=200),
+        dict(d_k=30, d_v=1),
+        dict(d_v=40),
+        dict(d_ff=1, layers=1),
+    ],
+    ids=str,
+)
+def test_no_honest_config_counts_as_a_giant(path, changes):
+    save_model(path, trained(**changes))
+    load_model(path)
+
+
+# One process at a time.
+
+
+def test_a_folder_is_locked_for_others_until_the_block_ends(tmp_path, complaint):
+    def enter():
+        with locked(tmp_path):
+            pass
+
+    with locked(tmp_path):
+        text = complaint(enter)
+        assert f"received {tmp_path}, which another process is writing to" in text
+    with pytest.raises(RuntimeError), locked(tmp_path):
+        raise RuntimeError
+    enter()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_without_locks_locks_nothing(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with locked(tmp_path):
+        pass

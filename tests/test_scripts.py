@@ -4,10 +4,12 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.batching import Batch
-from numformer.checkpoint_io import load_checkpoint, load_model
+from numformer.checkpoint_io import load_checkpoint, load_model, save_checkpoint
 from numformer.training import read_metrics
 from toy_tasks import copy_task, pronounce, reverse
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
@@ -72,7 +74,11 @@ def program(name: str, *arguments, **options) -> subprocess.Popen:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", f"toy_tasks.{name}", *map(str, arguments)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
-    return subprocess.Popen(command, env=environment, **pipes)
+    return subprocess.Popen(command, env=environment, **pipes, **options)
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.iterdir()}
 
 
 def lines_of(run: Path) -> str:
@@ -122,13 +128,14 @@ def test_quick_run_of_a_program(name, request):
     assert [line["step"] for line in read_metrics(run / "metrics.jsonl")] == [20, 20]
 
 
-def test_a_program_stopped_by_ctrl_c_has_saved():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_stopped_by_ctrl_c_or_sigterm_has_saved(number):
     process = program("copy_task", *TINY, "--log-every", 1)
     metrics = Path("runs/copy_task/metrics.jsonl")
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     step = load_checkpoint(metrics.parent / "last.safetensors")[1]["step"]
@@ -163,6 +170,33 @@ def test_an_explicit_folder_may_be_new_or_empty(call):
         assert {path.name for path in Path(folder).iterdir()} == FILES
 
 
+def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call):
+    """A new run and a resumed one; the lock ends with the process that holds it."""
+    flags = [*RUN, "--out", "mine"]
+    call(copying, *flags)
+    hold = "import pathlib, numformer.checkpoint_io as io\nwith io.locked(pathlib.Path('mine')):\n"
+    command = [sys.executable, "-c", f"{hold}    print(1, flush=True); input()"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    before = files_of(Path("mine"))
+    with subprocess.Popen(command, env=environment, **pipes) as holder:
+        assert holder.stdout.readline() == b"1\n"
+        for again in (flags, ["--resume", "--out", "mine"]):
+            assert_refused(call(copying, *again), ["received mine, which another process"])
+        holder.kill()
+    assert files_of(Path("mine")) == before
+    assert call(copying, "--resume", "--out", "mine")[0] == 1
+
+
+def test_a_run_killed_before_its_config_was_written_may_begin_again(call):
+    Path("mine").mkdir()
+    Path("mine/config.json.partial").write_text('{"opt')
+    assert_refused(call(copying, "--resume", "--out", "mine"), ["config.json", "start a new run"])
+    assert os.listdir("mine") == ["config.json.partial"]
+    assert call(copying, *TINY, "--quick", "--steps", "1", "--out", "mine")[0] == 0
+    assert {path.name for path in Path("mine").iterdir()} == FILES
+
+
 def test_an_occupied_folder_is_refused_and_left_alone(call):
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("years of work")
@@ -188,13 +222,21 @@ def test_broken_numbers_end_with_3(call):
     assert len(err) == 1 and re.match(r"error: step \d: loss .*, gradient norm", err[0])
 
 
-def test_a_full_disk_ends_with_2(call, monkeypatch):
-    def fail(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    code, _, err = call(copying, *TINY, "--steps", "1")
-    assert code == 2 and len(err) == 1 and "No space left on device" in err[0]
+def test_a_full_disk_ends_with_2_and_loses_nothing(call):
+    """While a checkpoint or a line of the metrics is written; with space the run goes on."""
+    flags = [*TINY, *"--steps 24 --log-every 1 --evaluate-every 20".split()]
+    call(lambda given: sequences_main(copy_task.RULE, given), *flags, "--out", "straight")
+    for name, limit in (("last.safetensors", 8000), ("metrics.jsonl", 2000)):
+        full = dict(preexec_fn=lambda n=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (n, n)))
+        process = program("copy_task", *flags, "--out", name, **full)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2 and err.count("\n") == 1
+        assert err.startswith("error: files can be read and written; received ")
+        assert f"{name}/{name}" in err and "--resume" in err
+        assert not list(Path(name).glob("*.partial"))
+        again = ["--resume", "--out", name]
+        assert call(lambda given: sequences_main(copy_task.RULE, given), *again)[0] == 1
+        assert files_of(Path(name)) == files_of(Path("straight"))
 
 
 def test_the_seed_decides_the_initial_weights(call):
@@ -387,7 +429,44 @@ def test_the_run_that_is_resumed_is_the_latest(call):
     assert_refused(call(copying, "--resume"), ["runs/copy_task-10 "])
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"options": []}'])
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("steps", "many", ["argument --steps: invalid int value: 'many'"]),
+        ("steps", True, ["no run has steps True"]),
+        ("steps", 7, ["steps 7 instead of 6"]),
+        ("seed", -1, ["a seed is at least 0"]),
+        ("batch_size", [], ["no run has batch_size []"]),
+        ("d_model", None, ["no run has d_model None"]),
+        ("d_model", {"a": 1}, ["no run has d_model {'a': 1}"]),
+        ("p_drop", "high", ["argument --p-drop: invalid float value"]),
+        ("p_drop", float("nan"), ["p_drop"]),
+        ("norm", "middle", ["norm is post or pre"]),
+        ("quick", "yes", ["no run has quick 'yes'"]),
+        ("attention_bias", 1, ["no run has attention_bias 1"]),
+        ("clip_norm", -1.0, ["clip_norm is a number above 0"]),
+    ],
+)
+def test_a_config_json_that_no_run_wrote_is_refused(key, value, words, call):
+    """Edited, which its checksum shows; and with a checksum that is right."""
+    call(copying, *RUN, "--out", "mine")
+    path = Path("mine/config.json")
+    settings = json.loads(path.read_text())
+    settings["options"][key] = value
+    path.write_text(json.dumps(settings))
+    assert_refused(call(copying, "--resume", "--out", "mine"), ["config.json was changed"])
+    del settings["crc32"]
+    settings["crc32"] = zlib.crc32(json.dumps(settings).encode())
+    path.write_text(json.dumps(settings))
+    before = files_of(Path("mine"))
+    code, _, err = call(copying, "--resume", "--out", "mine")
+    assert_refused((code, [], err), words)
+    assert files_of(Path("mine")) == before
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", "null", '{"options": []}', '{"crc32": 0}', "[" * 10**5]
+)
 def test_a_damaged_config_json_is_refused(content, call):
     Path("mine").mkdir()
     Path("mine/config.json").write_text(content)
@@ -552,6 +631,29 @@ def test_an_empty_word_and_a_run_of_another_task_are_refused(data, call):
     call(copying, *TINY, "--quick", "--steps", "1")
     run = ["--run", "runs/copy_task", "--word", "ab"]
     assert_refused(call(pronounce.main, *run), ["--run names a run of pronounce"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("characters", ["a", "b"]),  # fewer than the model knows
+        ("characters", 5),
+        ("phonemes", [1, 2, 3]),
+        ("phonemes", [[], [], []]),
+        ("max_length", "x"),
+        ("max_length", 0),
+        ("max_length", 10**12),
+        ("other", 1),
+    ],
+)
+def test_a_run_that_names_other_symbols_than_its_model_knows_is_refused(data, key, value, call):
+    learn(call, data)
+    path = Path("run/best.safetensors")
+    tensors, metadata = load_checkpoint(path)
+    metadata["task"][key] = value
+    save_checkpoint(path, tensors, metadata)
+    result = call(pronounce.main, "--run", "run", "--word", "ab")
+    assert_refused(result, ["--run names a run of pronounce"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -10,10 +11,12 @@ from numpy.testing import assert_array_equal
 
 from numformer.backend import dropout_stream
 from numformer.batching import Batch
+from numformer.broken_numbers import first_broken
 from numformer.checkpoint_io import load_checkpoint, load_model
 from numformer.config import Config
 from numformer.decoding import greedy
-from numformer.layer import pack, training
+from numformer.layer import Layer, pack, training
+from numformer.layers.activation import ReLU
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, linear_rate, warmup_rate
@@ -81,10 +84,14 @@ def assert_same_weights(found: dict, expected: dict):
 
 
 def assert_same_run(found, expected):
-    """Weights, Adam's moments, where the run stands, and every line of the metrics: bit for bit."""
+    """Weights, Adam's moments, the best, where the run stands, every line of the metrics."""
     assert_same_weights(last(found)[0], last(expected)[0])
     assert last(found)[1] == last(expected)[1]
-    assert (found / "metrics.jsonl").read_text() == (expected / "metrics.jsonl").read_text()
+    assert files(found) == files(expected)
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def send_ctrl_c():
@@ -261,8 +268,14 @@ def inject(monkeypatch, model, where, value):
     model.backward = broken_gradient
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("where", ["loss", "gradient"])
+PLACES = {
+    "loss": "loss (CrossEntropy), in the output of its forward",
+    "gradient": "the model (Transformer), in the gradient of encoder.embedding.weight",
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_broken_numbers_stop_training_before_they_touch_the_weights(
@@ -271,18 +284,140 @@ def test_broken_numbers_stop_training_before_they_touch_the_weights(
     model, before = tiny(clip_norm=clip_norm), {}
     inject(monkeypatch, model, where, value)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
-    with pytest.raises(BrokenNumbers, match=r"^step 2: loss .*, gradient norm "):
-        train(model, task, tmp_path, Schedule(5))
+    text = broken(model, tmp_path, task)
+    assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
+    assert f"is {PLACES[where]}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
+
+
+def broken(model, folder, task=None) -> str:
+    """What is said when training stops, in one line."""
+    with pytest.raises(BrokenNumbers) as caught:
+        train(model, task or Copying(), folder, Schedule(5, evaluate_every=1))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def spoil(layer, change):
+    """`change` gets what the layer's backward returns, and may write into it."""
+    backward = layer.backward
+
+    def spoiled(dy):
+        returned = backward(dy)
+        change(returned)
+        return returned
+
+    layer.backward = spoiled
+
+
+def write(array, value):
+    array[...] = value
+
+
+FEED_FORWARD = "encoder.layers.0.feed_forward"
+ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "change", "place"),
+    [
+        (
+            f"{FEED_FORWARD}.norm",
+            lambda norm: write(norm.gamma.data[1:2], np.nan),
+            f"the parameter {FEED_FORWARD}.norm.gamma, before the step",
+        ),
+        (
+            f"{FEED_FORWARD}.sublayer",
+            lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()],
+            f"{FEED_FORWARD}.sublayer.outer (Linear), in the output of its forward",
+        ),
+        (
+            "encoder.layers.0.self_attention.norm",
+            lambda norm: write(norm.gamma.data, 3e38),
+            "encoder.layers.0.self_attention.norm (LayerNorm), in the output of its forward",
+        ),
+        (
+            ATTENTION,
+            lambda part: spoil(part, lambda returned: write(returned[1], np.nan)),
+            f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns",
+        ),
+        (
+            f"{FEED_FORWARD}.norm",
+            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf)),
+            f"{FEED_FORWARD}.norm (LayerNorm), in the gradient of {FEED_FORWARD}.norm.beta",
+        ),
+        (  # the square of 1e20 is no float32
+            f"{FEED_FORWARD}.norm",
+            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, 1e20)),
+            f"the norm alone, by the size of the gradient of {FEED_FORWARD}.norm.beta",
+        ),
+    ],
+    ids=["weight", "overflow", "gamma", "backward", "gradient", "norm"],
+)
+def test_the_first_that_broke_is_named(tmp_path, name, change, place):
+    model = tiny()
+    change(model.named_layers()[name])
+    methods = {n: set(vars(layer)) for n, layer in model.named_layers().items()}
+    assert f"the first to break is {place}. " in broken(model, tmp_path)
+    for n, layer in model.named_layers().items():
+        assert set(vars(layer)) - {"_saved"} == methods[n] - {"_saved"}  # nobody watches any more
+
+
+def test_a_sum_that_broke_belongs_to_the_layer_around_it():
+    """Two finite addends: the norm that gets their sum is given what is not finite already."""
+
+    class Doubling(Layer):
+        def __init__(self):
+            self.inner = ReLU()
+
+        def forward(self, x):
+            return self.inner.forward(x + x)
+
+    layer, x = Doubling(), np.full(3, 3e38, np.float32)
+    with np.errstate(over="ignore"):
+        place = first_broken(layer.named_layers(), {}, lambda: layer.forward(x))
+    assert place == "the model (Doubling), in the output of its forward"
+    assert first_broken(layer.named_layers(), {}, lambda: layer.forward(x / 4)) is None
+
+
+def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
+    text = broken(tiny(factor=1e30), tmp_path)
+    assert text.startswith("step 2: ") and "Linear" in text and "smaller --factor" in text
+    assert last(tmp_path)[1]["step"] == 1
+
+
+def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch):
+    model, original = tiny(), Adam.step
+
+    def step(self, rate):
+        original(self, rate)
+        if self.steps == 2:
+            model.decoder.layers[0].feed_forward.norm.beta.data[0] = np.inf
+
+    monkeypatch.setattr(Adam, "step", step)
+    text = broken(model, tmp_path)
+    assert "step 2: its update made decoder.layers.0.feed_forward.norm.beta not finite" in text
+    assert last(tmp_path)[1]["step"] == 1
+    assert len(logged(tmp_path, "measure")) == 1  # it is not measured either
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_measure_that_is_no_number_stops_training(tmp_path, value):
+    """As the best it would never be replaced."""
+    text = broken(tiny(), tmp_path, Copying([1.0, value]))
+    assert f"step 2: the evaluation's measure is {value}" in text
+    assert last(tmp_path)[1]["best"]["step"] == 1
 
 
 # Ctrl-C.
 
 
-def test_ctrl_c_ends_the_step_saves_and_says_so(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_the_step_save_and_say_so(tmp_path, number):
     with pytest.raises(Interrupted, match=r"stopped at step 2; continue with --resume"):
-        run(tmp_path, task=Copying(at={2: send_ctrl_c}))
+        run(tmp_path, task=Copying(at={2: lambda: os.kill(os.getpid(), number)}))
     assert last(tmp_path)[1]["step"] == 2
     assert not (tmp_path / "best.safetensors").exists()
 
@@ -343,6 +478,87 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
     assert_same_run(folder, straight[0])
 
 
+@pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("write", [1, 2])
+def test_a_run_killed_around_a_write_resumes_as_the_straight_run(
+    tmp_path, straight, monkeypatch, name, after, write
+):
+    """Before and after each checkpoint reaches its place; its temporary file is left behind."""
+    folder, replace, seen = tmp_path / "resumed", os.replace, []
+
+    def killed(source, target):
+        seen.extend([target] if target.name == name else [])
+        if len(seen) < write or target.name != name or after:
+            replace(source, target)
+        if len(seen) == write and target.name == name:
+            (folder / f"{name}.partial").write_bytes(b"half")
+            raise RuntimeError("killed")
+
+    measures = [1.0, 3.0, 2.0]
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(os, "replace", killed)
+        run(folder, steps=14, task=Copying(measures))
+    (folder / f"{name}.partial").write_bytes(b"half")
+    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
+    run(folder, steps=14, task=Copying(measures[done:]), resume=True)
+    assert_same_run(folder, straight[0])
+
+
+def test_a_run_killed_before_it_saved_anything_starts_again(tmp_path, straight):
+    folder = tmp_path / "resumed"
+    with pytest.raises(RuntimeError):
+        run(folder, steps=14, task=Copying(at={5: fail}))
+    assert metrics(folder) and not (folder / "last.safetensors").exists()
+    run(folder, steps=14, task=Copying([1.0, 3.0, 2.0]), resume=True)
+    assert_same_run(folder, straight[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("metrics.jsonl", lambda old: None, "which is damaged or missing"),
+        ("metrics.jsonl", lambda old: old[:-1], "which is damaged or missing"),
+        ("metrics.jsonl", lambda old: old.replace(b"3", b"4", 1), "which is damaged or missing"),
+        ("best.safetensors", lambda old: None, "no file"),
+        ("best.safetensors", lambda old: old[:-1], "best.safetensors"),
+        ("last.safetensors", lambda old: None, "none beside its best.safetensors"),
+        ("last.safetensors", lambda old: old[:-1], "last.safetensors"),
+    ],
+)
+def test_a_damaged_run_is_refused_and_left_as_it_is(tmp_path, name, change, words, complaint):
+    run(tmp_path, task=Copying([2.0, 1.0]))
+    content = change((tmp_path / name).read_bytes())
+    (tmp_path / name).unlink()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "last.safetensors.partial").write_bytes(b"half")
+    before = files(tmp_path)
+    assert words in complaint(run, tmp_path, resume=True)
+    assert files(tmp_path) == before
+
+
+def test_the_best_of_another_run_is_refused(tmp_path, complaint):
+    for name, measures in (("a", [2.0, 1.0]), ("b", [3.0, 1.0])):
+        run(tmp_path / name, task=Copying(measures))
+    (tmp_path / "b/best.safetensors").replace(tmp_path / "a/best.safetensors")
+    assert "belongs to its last" in complaint(run, tmp_path / "a", resume=True)
+
+
+def test_metrics_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
+    """A power cut may take what was not synced."""
+    order, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor):
+        order.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(b.name), replace(a, b)))
+    run(tmp_path, steps=3, log_every=1)
+    assert (tmp_path / "metrics.jsonl").stat().st_ino in order[: order.index("last.safetensors")]
+
+
 def test_a_run_may_be_resumed_twice(tmp_path, straight):
     folder, measures = tmp_path / "resumed", iter([1.0, 3.0, 2.0])
     for step, resume in ((4, False), (11, True)):
@@ -353,10 +569,13 @@ def test_a_run_may_be_resumed_twice(tmp_path, straight):
 
 
 def test_resuming_a_finished_run_trains_no_further(tmp_path):
+    """What a kill left half written is gone afterwards."""
     run(tmp_path, task=Copying([2.0, 1.0]))
+    (tmp_path / "best.safetensors.partial").write_bytes(b"half")
     before = (tmp_path / "metrics.jsonl").read_text()
     _, best = run(tmp_path, task=Copying(at={8: fail}), resume=True)
     assert best["step"] == 5
+    assert not (tmp_path / "best.safetensors.partial").exists()
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
@@ -366,15 +585,19 @@ def test_a_new_run_does_not_continue_old_metrics(tmp_path):
     assert len(metrics(tmp_path)) == 5
 
 
-@pytest.mark.parametrize("change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2)], ids=str)
+@pytest.mark.parametrize(
+    "change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9)], ids=str
+)
 def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
     run(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert "Config and seed" in complaint(run, tmp_path, steps=9, resume=True, **change)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    before = files(tmp_path)
+    assert "Config, seed and steps" in complaint(run, tmp_path, resume=True, **change)
+    assert files(tmp_path) == before
 
 
-def test_resuming_without_a_checkpoint_is_refused(tmp_path, complaint):
+def test_resuming_without_the_last_checkpoint_is_refused(tmp_path, complaint):
+    run(tmp_path)
+    (tmp_path / "last.safetensors").unlink()
     assert "last.safetensors" in complaint(run, tmp_path, resume=True)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numformer.backend import find_backend
 from numformer.batching import Batch, EpochBatches, pad_sources
 from numformer.checkpoint_io import load_model
+from numformer.config import Config
 from numformer.decoding import beam_search, greedy
 from numformer.errors import InputError
 from numformer.layer import pack
@@ -76,6 +77,17 @@ class Pronouncer:
             "max_length": self.max_length,
         }
 
+    def fits(self, config: Config) -> bool:
+        """Whether a model of this Config knows these symbols; lengths are those of words."""
+        symbols = [*self.characters.symbols, *self.phonemes.symbols]
+        sizes = len(self.characters), len(self.phonemes)
+        return (
+            all(isinstance(symbol, str) for symbol in symbols)
+            and sizes == (config.source_vocabulary, config.target_vocabulary)
+            and type(self.max_length) is int
+            and 1 <= self.max_length <= 4096
+        )
+
     def pronounce(
         self, model: Transformer, words: Sequence[Sequence[str]], beam: int = BEAM
     ) -> list[list[str]]:
@@ -139,9 +151,9 @@ def use(run: Path, words: list[str], backend: str) -> int:
     try:
         pronouncer = Pronouncer(**metadata["task"])
     except (KeyError, TypeError):
-        raise InputError(
-            "--run names a run of pronounce", run, "Train one: --language fre"
-        ) from None
+        pronouncer = None
+    if not pronouncer or not pronouncer.fits(model.config):
+        raise InputError("--run names a run of pronounce", run, "Train one: --language fre")
     words = [unicodedata.normalize("NFC", word.strip()) for word in words]
     if not all(words):
         raise InputError("a word has at least one character", "an empty one", "Give --word a word.")

@@ -2,14 +2,18 @@
 
 import argparse
 import contextlib
+import io
 import json
 import re
 import sys
 import types
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin
+
+import numpy as np
 
 from numformer.backend import (
     BACKENDS,
@@ -18,7 +22,7 @@ from numformer.backend import (
     reuse_freed_memory,
     seed_sequence,
 )
-from numformer.checkpoint_io import write_atomically
+from numformer.checkpoint_io import PARTIAL, locked, write_atomically
 from numformer.config import Config
 from numformer.errors import InputError
 from numformer.model import Transformer
@@ -46,7 +50,7 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
         description=description,
         formatter_class=_Help,
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
-        "3 the numbers broke, 130 stopped by Ctrl-C after saving",
+        "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
     add = made.add_argument
     add("--steps", type=int, default=1000, help="training steps")
@@ -55,6 +59,8 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     add("--log-every", type=int, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=int, default=250, help="steps between two evaluations")
     add("--backend", choices=BACKENDS, default=default_backend(), help="where arrays live")
+    add("--parts", type=int, help="parts of a batch, each computed by a process of its own where "
+        "there are cores; 2, or 1 with cupy, unless given")  # fmt: skip
     add("--out", type=Path, help=f"run folder; default: the next free runs/{name}")
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
@@ -94,11 +100,10 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
     options = made.parse_args(arguments)
     if options.resume:
         folder = options.out or _latest_folder(name)
-        kept = _saved_options(folder)
-        made.set_defaults(**kept)
+        kept = _saved_options(made, folder)
         options = made.parse_args(arguments)
-        for key in kept.keys() - FREE_TO_CHANGE:
-            if getattr(options, key) != kept[key]:
+        for key in kept:
+            if key not in FREE_TO_CHANGE and getattr(options, key) != kept[key]:
                 raise InputError(
                     f"a resumed run keeps its settings, here {key} = {kept[key]}",
                     getattr(options, key),
@@ -109,21 +114,50 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
         raise InputError("a seed is at least 0", options.seed, "Change --seed.")
     if options.batch_size < 1:
         raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
+    if options.parts is not None and not 1 <= options.parts <= options.batch_size:
+        raise InputError(
+            "a batch has from 1 to as many parts as sequences", options.parts, "Change --parts."
+        )
     if options.quick:
         options.steps = min(options.steps, 20)
     return options
 
 
-def _saved_options(folder: Path) -> dict:
+def _saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
+    """The options of a run's config.json, which become the defaults of `made`."""
     try:
-        saved = json.loads((folder / "config.json").read_text())["options"]
-        return {key: saved[key] for key in saved.keys() - {"backend"}}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        settings = json.loads((folder / "config.json").read_text())
+        if settings.pop("crc32") != _checksum(settings):
+            raise ValueError("its checksum says that config.json was changed")
+        saved = {key: value for key, value in settings["options"].items() if key != "backend"}
+        for key, value in saved.items():
+            if not _fits(value, made.get_default(key)):
+                raise ValueError(f"no run has {key} {value!r}")
+        # As text, numbers go through the same reading as on a command line.
+        made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                options = made.parse_args([])
+            except SystemExit:
+                raise ValueError(said.getvalue().splitlines()[-1]) from None
+        return {key: getattr(options, key) for key in saved}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise InputError(
-            "--resume continues a run folder with its config.json",
+            "--resume continues a run folder with its config.json as it was written",
             f"{folder} ({problem})",
             "Name the folder with --out, or start a new run without --resume.",
         ) from None
+
+
+def _fits(value, default) -> bool:
+    """Whether config.json can hold this value of a flag with this default."""
+    if bool in (type(value), type(default)):
+        return type(value) is type(default)
+    return type(value) in (int, float, str) or value == default
+
+
+def _checksum(settings: dict) -> int:
+    return zlib.crc32(json.dumps(settings).encode())
 
 
 def _new_folder(name: str, out: Path | None) -> Path:
@@ -134,14 +168,10 @@ def _new_folder(name: str, out: Path | None) -> Path:
             folder.mkdir(parents=True)
             return folder
         except FileExistsError:
-            if out and out.is_dir() and not any(out.iterdir()):
+            if out and out.is_dir():
                 return out
             if out:
-                raise InputError(
-                    "--out names a folder that is new or empty",
-                    out,
-                    "Choose another folder, or continue the run in it with --resume.",
-                ) from None
+                raise _occupied(out) from None
             number += 1
         except OSError as problem:
             raise InputError(
@@ -149,6 +179,14 @@ def _new_folder(name: str, out: Path | None) -> Path:
                 f"{folder} ({problem.strerror})",
                 "Choose another folder with --out.",
             ) from None
+
+
+def _occupied(out: Path) -> InputError:
+    return InputError(
+        "--out names a folder that is new or empty",
+        out,
+        "Choose another folder, or continue the run in it with --resume.",
+    )
 
 
 def _latest_folder(name: str) -> Path:
@@ -177,24 +215,36 @@ def train_task(
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
+    options.parts = options.parts or (min(2, options.batch_size) if xp is np else 1)
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
     model = Transformer(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else _new_folder(name, options.out)
-    if not options.resume:
-        settings = {"options": _plain(vars(options)), "config": asdict(config)}
-        write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
-    print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
-    try:
-        best = train(model, task, folder, schedule, options.seed, xp, options.resume)
-    except InputError:
+    with locked(folder):
         if not options.resume:
-            _remove_refused(folder)
-        raise
-    print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
-    if not options.no_plots:
-        loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
+            _start(folder, {"options": _plain(vars(options)), "config": asdict(config)})
+        print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
+        try:
+            best = train(
+                model, task, folder, schedule, options.seed, xp, options.resume, options.parts
+            )
+        except InputError:
+            if not options.resume:
+                _remove_refused(folder)
+            raise
+        print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
+        if not options.no_plots:
+            loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
     return model, folder
+
+
+def _start(folder: Path, settings: dict) -> None:
+    """Write config.json into a folder that is empty, but for a killed beginning of the same."""
+    path = folder / "config.json"
+    if any(found.name != path.name + PARTIAL for found in folder.iterdir()):
+        raise _occupied(folder)
+    settings["crc32"] = _checksum(settings)
+    write_atomically(path, json.dumps(settings, indent=1).encode())
 
 
 def _remove_refused(folder: Path) -> None:
@@ -217,14 +267,20 @@ def exit_code(main: Callable[[], int]) -> int:
     reuse_freed_memory()
     try:
         return main()
-    except (InputError, OSError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
+    except InputError as problem:
+        return _complain(problem, 2)
+    except OSError as problem:
+        rule, fix = "files can be read and written", "Mend that; a run goes on with --resume."
+        return _complain(InputError(rule, problem, fix), 2)
     except BrokenNumbers as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 3
+        return _complain(problem, 3)
     except Interrupted as problem:
         print(problem, file=sys.stderr)
         return 130
     except KeyboardInterrupt:
         return 130
+
+
+def _complain(problem: Exception, code: int) -> int:
+    print("error:", " ".join(str(problem).split()), file=sys.stderr)  # one line, whatever it names
+    return code

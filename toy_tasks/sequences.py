@@ -26,7 +26,7 @@ DEFAULTS = dict(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """What a task is: how a source is drawn, from which symbols, and the target it becomes."""
 
