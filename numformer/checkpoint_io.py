@@ -102,7 +102,7 @@ def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
 
 
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
-    """Write float32 host arrays and JSON metadata to one safetensors file, atomically.
+    """Write host arrays and JSON metadata to one safetensors file, atomically.
 
     The format's number, the versions of numformer and NumPy and a checksum are added.
     """
@@ -114,8 +114,8 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
     write_atomically(path, content)
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict]:
-    """The arrays and metadata of a checkpoint. Raises InputError for anything else."""
+def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray], dict]:
+    """The arrays, all of `dtype`, and metadata of a checkpoint. InputError for anything else."""
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the run folder of a training run, or train again."
     if not path.is_file():
@@ -124,9 +124,10 @@ def load_checkpoint(path: Path) -> tuple[dict[str, np.ndarray], dict]:
         with safetensors.safe_open(path, framework="np") as file:
             metadata = json.loads((file.metadata() or {})["numformer"])
             _check_format(path, metadata)
-            wide = [n for n in file.keys() if file.get_slice(n).get_dtype() != "F32"]
-            if wide:
-                raise ValueError(f"{wide[0]!r} is not float32")
+            code = f"F{8 * np.dtype(dtype).itemsize}"
+            others = [n for n in file.keys() if file.get_slice(n).get_dtype() != code]
+            if others:
+                raise ValueError(f"{others[0]!r} is not {np.dtype(dtype)}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         if metadata.pop("crc32") != _checksum(tensors, metadata):
             raise ValueError("its checksum says that it was damaged")

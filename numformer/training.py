@@ -312,7 +312,7 @@ class Trainer:
 
     def _load_last(self) -> int:
         """Take over what last.safetensors holds -> the bytes of metrics.jsonl that belong to it."""
-        tensors, metadata = load_checkpoint(self._last)
+        tensors, metadata = load_checkpoint(self._last, self.parameters.data.dtype)
         adam = {name: tensors.pop(f"adam.{name}", None) for name in ("mean", "square")}
         if any(array is None for array in adam.values()):
             raise InputError(
@@ -387,7 +387,7 @@ class Trainer:
 
     def _load_best(self, best: dict) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
-        tensors, metadata = load_checkpoint(self._best)
+        tensors, metadata = load_checkpoint(self._best, self.parameters.data.dtype)
         if metadata.get("best") != best or metadata.get("config") != asdict(self.model.config):
             raise InputError(
                 "a run's best.safetensors belongs to its last.safetensors",
