@@ -211,6 +211,11 @@ def formulas() -> dict[str, Callable]:
             draw(xp, d, 3, 4, 9, 8).swapaxes(1, 2), draw(xp, d, 3, 9, 6, 8).swapaxes(-1, -2)
         ),
         "sum_rows": lambda xp, d: backend.sum_rows(draw(xp, d, 9, 50, 33)),
+        "max_last, short rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 13)),
+        "max_last, long rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 133)),
+        "dot_rows": lambda xp, d: backend.dot_rows(
+            draw(xp, d, 9, 50, 33), draw(xp, d, 9, 50, 33, seed=1)
+        ),
         "mean_last": lambda xp, d: backend.mean_last(draw(xp, d, 9, 5, 133)),
         "dot_last": lambda xp, d: backend.dot_last(
             draw(xp, d, 9, 5, 133), draw(xp, d, 9, 5, 133, seed=1)

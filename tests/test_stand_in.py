@@ -37,7 +37,8 @@ SCRIPTS = [
     for module in pkgutil.iter_modules(toy_tasks.__path__)
 ]
 RULES = [script.RULE for script in SCRIPTS if hasattr(script, "RULE")]
-TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --no-plots".split()
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
+TINY = f"{TINY} --quick --no-plots".split()
 WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
