@@ -4,7 +4,6 @@ Ordinary array code needs only `xp = array_module(x)`: the arrays decide where w
 """
 
 import ctypes
-import itertools
 import math
 import os
 import sys
@@ -153,8 +152,8 @@ def scatter_add(target, ids, values) -> None:
     order = np.argsort(ids, kind="stable")
     sorted_ids, sorted_values = ids[order], values[order]
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
-    for start, stop in itertools.pairwise([*starts, len(ids)]):
-        target[sorted_ids[start]] += sorted_values[start:stop].sum(axis=0)
+    if len(ids):
+        target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts, axis=0)
 
 
 def cache_sized_pieces(vector) -> list[slice]:

@@ -1,6 +1,6 @@
 """Cross-entropy with label smoothing (section 5.4), fused with its softmax."""
 
-from numformer.backend import array_module, mean_last
+from numformer.backend import array_module, max_last, mean_last, sum_last
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers.embedding import check_ids
@@ -14,33 +14,34 @@ def share_of_mean(targets, dtype):
 
 
 def cross_entropy(logits, targets, smoothing):
-    """logits (N, V), targets (N) -> loss (), probabilities (N, V).
+    """logits (N, V), targets (N) -> loss (), exponentials (N, V), total (N, 1).
 
     loss = mean over real targets of -sum_v q(v) log p(v), p = softmax(logits),
     q(v) = (1 - smoothing) [v = target] + smoothing / V (Szegedy et al. 2016); padding is left out.
+    p = exponentials / total; exponentials are of the logits less each row's highest.
     """
     xp = array_module(logits)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted = logits - max_last(logits)
     at_target = shifted[xp.arange(len(targets)), targets]
     mean_shifted = mean_last(shifted)[:, 0]
-    probabilities = xp.exp(shifted, out=shifted)
-    total = probabilities.sum(axis=-1)
-    probabilities /= total[:, None]
+    exponentials = xp.exp(shifted, out=shifted)
+    total = sum_last(exponentials)
     # log p(v) = shifted(v) - log(total), and q sums to 1
-    losses = xp.log(total) - (1 - smoothing) * at_target - smoothing * mean_shifted
-    return losses @ share_of_mean(targets, losses.dtype), probabilities
+    losses = xp.log(total[:, 0]) - (1 - smoothing) * at_target - smoothing * mean_shifted
+    return losses @ share_of_mean(targets, losses.dtype), exponentials, total
 
 
-def cross_entropy_backward(dloss, probabilities, targets, smoothing):
+def cross_entropy_backward(dloss, exponentials, total, targets, smoothing):
     """dloss () -> dlogits (N, V): dloss (p - q) / (number of real targets), 0 at padding.
 
-    Overwrites `probabilities` with the result.
+    Overwrites `exponentials` with the result.
     """
-    xp = array_module(probabilities)
-    dlogits = probabilities
-    dlogits -= smoothing / dlogits.shape[-1]
-    dlogits[xp.arange(len(targets)), targets] -= 1 - smoothing
-    dlogits *= (dloss * share_of_mean(targets, dlogits.dtype))[:, None]
+    xp = array_module(exponentials)
+    share = dloss * share_of_mean(targets, total.dtype)
+    dlogits = exponentials
+    dlogits *= share[:, None] / total  # share p
+    dlogits -= share[:, None] * (smoothing / dlogits.shape[-1])
+    dlogits[xp.arange(len(targets)), targets] -= share * (1 - smoothing)
     return dlogits
 
 
@@ -72,8 +73,10 @@ class CrossEntropy(Layer):
         check_ids(targets, logits.shape[-1])
         targets = array_module(logits).asarray(targets).ravel()
         vocabulary = logits.shape[-1]
-        loss, probabilities = cross_entropy(logits.reshape(-1, vocabulary), targets, self.smoothing)
-        self.save(probabilities=probabilities, targets=targets, shape=logits.shape)
+        loss, exponentials, total = cross_entropy(
+            logits.reshape(-1, vocabulary), targets, self.smoothing
+        )
+        self.save(exponentials=exponentials, total=total, targets=targets, shape=logits.shape)
         return loss
 
     def backward(self, dloss=1.0):

@@ -95,6 +95,10 @@ class Adam:
                 "model's any more: make a new Adam from what the later pack() returned"
             )
         self.steps += 1
-        vectors = self.parameters.data, self.parameters.grad, self.mean, self.square
-        for piece in cache_sized_pieces(self.mean):
-            adam(*(v[piece] for v in vectors), self.steps, rate, *self.betas_and_epsilon)
+        self.update(self.parameters.grad, self.steps, rate)
+
+    def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
+        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
+        vectors = [v[stretch] for v in (self.parameters.data, grad, self.mean, self.square)]
+        for piece in cache_sized_pieces(vectors[0]):
+            adam(*(v[piece] for v in vectors), step, rate, *self.betas_and_epsilon)

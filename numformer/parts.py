@@ -2,8 +2,8 @@
 
 NumPy computes most things on one core. So a batch is dealt out in parts, and where there are cores
 each part has a process of its own, forked from this one. The weights lie in memory that all of
-them see; every process has a gradient vector there, and the gradients are summed in a fixed order:
-the result is the same bits whether the parts were computed side by side or in turn.
+them see, as do Adam's vectors; every process has a gradient vector there. The gradients are summed
+in a fixed order, so the bits are the same whether parts were computed side by side or in turn.
 """
 
 import atexit
@@ -23,6 +23,7 @@ from numformer.batching import Batch
 from numformer.layer import FlatParameters
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
+from numformer.optim import Adam
 
 
 def cores() -> int:
@@ -38,104 +39,136 @@ def shared(vector: np.ndarray) -> np.ndarray:
 
 
 class Parts:
-    """Loss and gradient of a batch, computed in `count` parts.
+    """Steps of training, each batch computed in `count` parts.
 
-    `parameters` are the model's afterwards: for several parts its vectors move to shared memory.
+    Where the parts have processes of their own, the vectors of `optimizer` and of its parameters
+    move to shared memory, and each process also does its stretch of Adam's update.
     """
 
     def __init__(
-        self,
-        model: Transformer,
-        loss: CrossEntropy,
-        parameters: FlatParameters,
-        seed: int,
-        count: int,
+        self, model: Transformer, loss: CrossEntropy, optimizer: Adam, seed: int, count: int
     ):
-        self.model, self.loss, self.seed, self.count = model, loss, seed, count
-        self.parameters = parameters
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.seed, self.count = seed, count
         self.processes: list[multiprocessing.Process] = []
-        self._others: list[tuple[Connection, np.ndarray]] = []
-        if count > 1 and cores() > 1 and "fork" in multiprocessing.get_all_start_methods():
-            everything = model.named_parameters().values()
-            vectors = shared(parameters.data), shared(parameters.grad)
-            self.parameters = FlatParameters(*vectors, list(everything))
-            self._limit = threadpool_limits(max(1, cores() // count), "blas")
-            for _ in range(1, count):
-                self._fork()
-            atexit.register(self.close)
+        self._others: list[Connection] = []
+        on_host = isinstance(optimizer.mean, np.ndarray)
+        can_fork = "fork" in multiprocessing.get_all_start_methods()
+        if count > 1 and on_host and can_fork and cores() > 1:
+            self._fork()
 
     def gradient(self, step: int, batch: Batch):
-        """The loss of `batch` (); its gradient is then in parameters.grad.
+        """The loss of `batch` (); its gradient is then in the parameters' vector.
 
         The dropout masks of a part are those of (seed, step, part).
         """
         parts = batch.split(self.count)
         sizes = [np.count_nonzero(part.target_out) for part in parts]
         jobs = [
-            (step, index, part, size / max(sum(sizes), 1))
+            (step, index, part, float(size / max(sum(sizes), 1)))
             for index, (part, size) in enumerate(zip(parts, sizes, strict=True))
         ]
-        return self._side_by_side(jobs) if self._others else self._in_turn(jobs)
+        if self._others:
+            losses = self._everywhere("_compute", jobs)
+            self._everywhere("_sum", [(len(jobs),)] * self.count)
+        else:
+            losses = self._in_turn(jobs)
+        return sum(losses[1:], start=losses[0])
+
+    def update(self, rate: float) -> None:
+        """One step of the optimizer."""
+        if self._others:
+            self.optimizer.steps += 1
+            self._everywhere("_update", [(self.optimizer.steps, rate)] * self.count)
+        else:
+            self.optimizer.step(rate)
+
+    # What every process does
 
     def _compute(self, step: int, index: int, part: Batch, share: float):
-        """`share` times the mean loss of one part, its gradient in parameters.grad."""
+        """`share` times the mean loss of one part, its gradient in the parameters' vector."""
         dropout_stream.reseed(self.seed, step, index)
-        self.parameters.grad.fill(0)
+        self.optimizer.parameters.grad.fill(0)
         logits = self.model.forward(part.source, part.target_in, skip_padding=True)
         loss = self.loss.forward(logits, part.target_out)
         self.model.backward(self.loss.backward(share))
         return loss * share
 
-    def _in_turn(self, jobs):
-        loss = self._compute(*jobs[0])
-        if len(jobs) > 1:
-            total = self.parameters.grad.copy()
-            for job in jobs[1:]:
-                loss = loss + self._compute(*job)
-                total += self.parameters.grad
-            self.parameters.grad[...] = total
-        return loss
+    def _sum(self, used: int) -> None:
+        """Add the gradients of the first `used` parts into the first's, along this stretch."""
+        total, *others = (grad[self._stretch] for grad in self._gradients[:used])
+        for other in others:
+            total += other
 
-    def _side_by_side(self, jobs):
-        busy = list(zip(self._others, jobs[1:], strict=False))
-        for (connection, _), job in busy:
-            _or_ended(connection.send, job)
-        loss = self._compute(*jobs[0])
-        for (connection, grad), _ in busy:
-            answer = _or_ended(connection.recv)
-            if isinstance(answer, Exception):
-                raise answer
-            loss = loss + answer
-            self.parameters.grad += grad
-        return loss
+    def _update(self, step: int, rate: float) -> None:
+        """Adam's update of this stretch."""
+        grad = self._gradients[0]
+        self.optimizer.update(grad, step, rate, self._stretch)
+
+    # Who does it
+
+    def _in_turn(self, jobs) -> list:
+        """The losses of all parts, computed here one after the other."""
+        grad = self.optimizer.parameters.grad
+        losses = [self._compute(*jobs[0])]
+        if len(jobs) > 1:
+            total = grad.copy()
+            for job in jobs[1:]:
+                losses.append(self._compute(*job))
+                total += grad
+            grad[...] = total
+        return losses
+
+    def _everywhere(self, method: str, arguments: list[tuple]) -> list:
+        """What a method gives in the first processes, called in each with its own arguments."""
+        others = self._others[: len(arguments) - 1]
+        for connection, each in zip(others, arguments[1:], strict=True):
+            _or_ended(connection.send, (method, each))
+        answers = [getattr(self, method)(*arguments[0])]
+        answers += [_or_ended(connection.recv) for connection in others]
+        if problems := [answer for answer in answers if isinstance(answer, Exception)]:
+            raise problems[0]
+        return answers
 
     def _fork(self) -> None:
-        ours, theirs = multiprocessing.Pipe()
-        grad = shared(self.parameters.grad)
-        process = multiprocessing.get_context("fork").Process(
-            target=self._serve, args=(theirs, grad), daemon=True
-        )
-        process.start()
-        theirs.close()
-        self.processes.append(process)
-        self._others.append((ours, grad))
+        flat, optimizer = self.optimizer.parameters, self.optimizer
+        self._gradients = [shared(flat.grad) for _ in range(self.count)]
+        optimizer.mean, optimizer.square = shared(optimizer.mean), shared(optimizer.square)
+        self._use(0, shared(flat.data))
+        self._limit = threadpool_limits(max(1, cores() // self.count), "blas")
+        for index in range(1, self.count):
+            ours, theirs = multiprocessing.Pipe()
+            process = multiprocessing.get_context("fork").Process(
+                target=self._serve, args=(index, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self._others.append(ours)
+        atexit.register(self.close)
 
-    def _serve(self, connection: Connection, grad: np.ndarray) -> None:
-        """What another process does: compute parts until the first process ends."""
+    def _use(self, index: int, data: np.ndarray) -> None:
+        """Make this the process of part `index`: its gradient, its stretch of all vectors."""
+        parameters = list(self.model.named_parameters().values())
+        self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
+        ends = [len(data) * each // self.count for each in (index, index + 1)]
+        self._stretch = slice(*ends)
+
+    def _serve(self, index: int, connection: Connection) -> None:
+        """Another process: do what the first one asks for until it ends."""
         for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides
             signal.signal(number, signal.SIG_IGN)
         # While another end of a pipe is open here, or the lock on a run's folder, the end of the
         # first process goes unnoticed.
         os.closerange(3, connection.fileno())
         os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        everything = self.model.named_parameters().values()
-        self.parameters = FlatParameters(self.parameters.data, grad, list(everything))
+        self._use(index, self.optimizer.parameters.data)
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
-                job = connection.recv()
+                method, arguments = connection.recv()
                 try:
                     with np.errstate(all="ignore"):  # the first process looks at the loss
-                        answer = self._compute(*job)
+                        answer = getattr(self, method)(*arguments)
                 except Exception as problem:
                     answer = problem
                 connection.send(answer)
@@ -145,7 +178,7 @@ class Parts:
         if self._others:
             self._limit.restore_original_limits()
             atexit.unregister(self.close)
-        for process, (connection, _) in zip(self.processes, self._others, strict=True):
+        for process, connection in zip(self.processes, self._others, strict=True):
             connection.close()
             process.join()
         self.processes, self._others = [], []

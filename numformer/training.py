@@ -21,7 +21,7 @@ from numformer.batching import Batch
 from numformer.broken_numbers import BrokenNumbers, broken_parameter, first_broken
 from numformer.checkpoint_io import PARTIAL, load_checkpoint, named, save_checkpoint, save_model
 from numformer.errors import InputError
-from numformer.layer import inference, pack
+from numformer.layer import FlatParameters, inference, pack
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, learning_rate
@@ -131,13 +131,18 @@ class Trainer:
         model.clear_saved()  # what an interrupted step may have left
         config = model.config
         loss = CrossEntropy(config.label_smoothing)
-        self.parts = Parts(model, loss, pack(model, np.float32, xp), seed, parts)
-        self.parameters = self.parts.parameters
-        self.optimizer = Adam(self.parameters, config.beta1, config.beta2, config.adam_epsilon)
+        packed = pack(model, np.float32, xp)
+        self.optimizer = Adam(packed, config.beta1, config.beta2, config.adam_epsilon)
+        self.parts = Parts(model, loss, self.optimizer, seed, parts)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
+
+    @property
+    def parameters(self) -> FlatParameters:
+        """The vectors of all weights and of all gradients."""
+        return self.optimizer.parameters
 
     @property
     def step(self) -> int:
@@ -171,7 +176,7 @@ class Trainer:
             self.read()
         else:
             self._keep_weights_from_broken_numbers(xp, loss, norm)
-        self.optimizer.step(self.rate(step))
+        self.parts.update(self.rate(step))
 
     def _keep_weights_from_broken_numbers(self, xp, loss, norm) -> None:
         """On a GPU: from a step with broken numbers on, no step moves a weight.

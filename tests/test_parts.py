@@ -18,6 +18,7 @@ from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
+from numformer.optim import Adam
 from numformer.parts import Parts
 
 CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2, label_smoothing=0.3)
@@ -32,12 +33,12 @@ def make(monkeypatch):
     """`make(count, cores)`: Parts of a model in float64, its other processes ended afterwards."""
     made = []
 
-    def build(count, cores=2, **changes):
+    def build(count, cores=2, dtype=np.float64, **changes):
         monkeypatch.setattr(module, "cores", lambda: cores)
         model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
-        flat = pack(model, np.float64)
+        flat = pack(model, dtype)
         flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-        parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), flat, 7, count)
+        parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), Adam(flat), 7, count)
         made.append(parts)
         return parts
 
@@ -46,31 +47,36 @@ def make(monkeypatch):
         parts.close()
 
 
-def gradients(parts: Parts, steps=(1, 2)) -> list:
-    """Loss and gradient of a few steps, the weights changed between them."""
+def steps(parts: Parts, count: int = 3) -> list:
+    """Loss, gradient and weights at each of a few steps, and in the end Adam's vectors."""
     found = []
-    for step in steps:
+    for step in range(1, count + 1):
         loss = parts.gradient(step, Batch.of(WORDS))
-        found += [np.asarray(loss), parts.parameters.grad.copy()]
-        parts.parameters.data *= 0.9
-    return found
+        found += [np.asarray(loss), parts.optimizer.parameters.grad.copy()]
+        parts.update(rate=0.01 * step)
+        found.append(parts.optimizer.parameters.data.copy())
+    assert parts.optimizer.steps == count
+    return [*found, parts.optimizer.mean, parts.optimizer.square]
 
 
 @several_cores
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [2, 3, 4, 9])
-def test_side_by_side_and_in_turn_give_the_same_bits(make, count):
+def test_side_by_side_and_in_turn_give_the_same_bits(make, count, dtype):
     """Every process sees the weights of now; losses and gradients are summed in one order."""
-    for found, expected in zip(gradients(make(count)), gradients(make(count, 1)), strict=True):
+    side_by_side, in_turn = (steps(make(count, cores, dtype)) for cores in (2, 1))
+    for found, expected in zip(side_by_side, in_turn, strict=True):
         assert_array_equal(found, expected)
+        assert found.dtype == dtype
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("count", [2, 3, 9])
 def test_the_parts_sum_to_the_whole_batch(make, count, cores):
     """Parts with few real targets weigh little: shares of 1 / count would be wrong."""
-    whole = gradients(make(1, p_drop=0.0))
-    for found, expected in zip(gradients(make(count, cores, p_drop=0.0)), whole, strict=True):
-        assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+    whole = steps(make(1, p_drop=0.0))
+    for found, expected in zip(steps(make(count, cores, p_drop=0.0)), whole, strict=True):
+        assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
 
 
 def test_parts_and_steps_drop_different_values(make):
@@ -104,11 +110,10 @@ def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
 def test_close_ends_the_processes_and_the_parts_still_compute(make):
     parts = make(3)
     processes = parts.processes
-    expected = gradients(parts, steps=[1])[1]
-    parts.parameters.data /= 0.9
+    loss = parts.gradient(1, Batch.of(WORDS))
     parts.close()
     assert len(processes) == 2 and not any(process.is_alive() for process in processes)
-    assert_allclose(gradients(parts, steps=[1])[1], expected, rtol=1e-9, atol=1e-13)
+    assert parts.gradient(1, Batch.of(WORDS)) == loss
 
 
 @several_cores
@@ -119,7 +124,8 @@ import numpy as np, test_parts
 from numformer import parts
 parts.cores = lambda: 3
 model = test_parts.Transformer(test_parts.CONFIG)
-made = parts.Parts(model, test_parts.CrossEntropy(), test_parts.pack(model), 7, 3)
+adam = test_parts.Adam(test_parts.pack(model))
+made = parts.Parts(model, test_parts.CrossEntropy(), adam, 7, 3)
 made.gradient(1, test_parts.Batch.of(test_parts.WORDS))
 print(*(process.pid for process in made.processes), flush=True)
 input()

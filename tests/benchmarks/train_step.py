@@ -4,18 +4,20 @@
 
 Each library computes in a process of its own, with the same threads, sizes and data (real
 padding: sequences of half to full length). They take turns, so that what else the machine does
-meets them alike, and medians are compared. PyTorch is as its own guides advise: fused attention
-with queries, keys and values from one product, fused Adam; once as it is installed and once with
-the allocator setting that numformer's scripts make. A speedup is over the faster of the two.
+meets them alike, and medians are compared. numformer computes a batch in as many parts as there
+are threads (numformer/parts.py). PyTorch is as its own guides advise: fused attention with queries,
+keys and values from one product, fused Adam; once as it is installed and once with the allocator
+setting that numformer's scripts make. A speedup is over the faster of the two.
 
 Needs torch (pip install torch). A share is the time that the step's matrix products would take at
-the rate of one large product, divided by the time of the step.
+the rate of one large product, divided by the time of the step, padding counted in. Peak memory is
+read from /proc (Linux); pages that processes share count in each.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -201,22 +203,29 @@ def work(library: str, name: str, threads: int) -> None:
     if library != "torch":
         reuse_freed_memory()
     n = 2048
-    if library == "numformer":
-        step = numformer_step(SIZES[name], threads)
-        matrix = np.ones((n, n), np.float32)
-    else:
+    matrix = np.ones((n, n), np.float32)
+    if library != "numformer":
         import torch
 
         torch.set_num_threads(threads)
-        step = torch_step(SIZES[name])
-        matrix = torch.ones((n, n))
+        matrix = torch.from_numpy(matrix)
     product = min(seconds(lambda: matrix @ matrix) for _ in range(5))
+    if library == "numformer":
+        step = numformer_step(SIZES[name], threads)
+    else:
+        step = torch_step(SIZES[name])
     seconds(step, 3)
     print(json.dumps(2 * n**3 / product), flush=True)
     for line in sys.stdin:
         taken = seconds(step, int(line))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps([taken, peak]), flush=True)
+        print(json.dumps([taken, peak_memory()]), flush=True)
+
+
+def peak_memory() -> int:
+    """The most memory, in bytes, that this process and its children have held at a time each."""
+    processes = ["self", *(child.pid for child in multiprocessing.active_children())]
+    status = [Path(f"/proc/{each}/status").read_text() for each in processes]
+    return sum(1024 * int(text.partition("VmHWM:")[2].split()[0]) for text in status)
 
 
 class Worker:
