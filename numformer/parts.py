@@ -12,6 +12,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -53,7 +54,7 @@ class Parts:
         self.processes: list[multiprocessing.Process] = []
         self._others: list[Connection] = []
         on_host = isinstance(optimizer.mean, np.ndarray)
-        can_fork = "fork" in multiprocessing.get_all_start_methods()
+        can_fork = sys.platform == "linux"  # elsewhere libraries may not survive a fork
         if count > 1 and on_host and can_fork and cores() > 1:
             self._fork()
 

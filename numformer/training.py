@@ -273,6 +273,7 @@ class Trainer:
             "config": asdict(self.model.config),
             "seed": self.seed,
             "steps": self.schedule.steps,
+            "parts": self.parts.count,
             "task": self.task.description(),
             "step": self.step,  # which is also where the data stands
             "best": self.best,
@@ -331,14 +332,15 @@ class Trainer:
                 "data with other symbols",
                 "Give it the same data, or start a new run.",
             )
-        asked = {"seed": self.seed, "steps": self.schedule.steps, **asdict(self.model.config)}
+        settings = {"seed": self.seed, "steps": self.schedule.steps, "parts": self.parts.count}
         config = metadata.get("config")
         config = config if isinstance(config, dict) else {}
-        started = {"seed": metadata.get("seed"), "steps": metadata.get("steps"), **config}
+        asked = settings | asdict(self.model.config)
+        started = {name: metadata.get(name) for name in settings} | config
         if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
             name = differing[0]
             raise InputError(
-                "a run is resumed with the Config, seed and steps that it was started with",
+                "a run is resumed with the Config, seed, steps and parts that it was started with",
                 f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
                 "Leave out what differs, or start a new run.",
             )

@@ -57,12 +57,22 @@ def tiny(**changes) -> Transformer:
 
 
 def run(
-    folder, steps=7, log_every=3, evaluate_every=5, *, task=None, seed=1, resume=False, **config
+    folder,
+    steps=7,
+    log_every=3,
+    evaluate_every=5,
+    *,
+    task=None,
+    seed=1,
+    resume=False,
+    parts=1,
+    **config,
 ):
     """Train a tiny model in `folder` -> the model and the best evaluation."""
     folder.mkdir(exist_ok=True)
     model, schedule = tiny(**config), Schedule(steps, log_every, evaluate_every)
-    return model, train(model, task or Copying(), folder, schedule, seed, resume=resume)
+    task = task or Copying()
+    return model, train(model, task, folder, schedule, seed, resume=resume, parts=parts)
 
 
 def metrics(folder) -> list[dict]:
@@ -586,12 +596,14 @@ def test_a_new_run_does_not_continue_old_metrics(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9)], ids=str
+    "change",
+    [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9), dict(parts=2)],
+    ids=str,
 )
 def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
     run(tmp_path)
     before = files(tmp_path)
-    assert "Config, seed and steps" in complaint(run, tmp_path, resume=True, **change)
+    assert "Config, seed, steps and parts" in complaint(run, tmp_path, resume=True, **change)
     assert files(tmp_path) == before
 
 
