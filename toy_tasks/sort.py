@@ -10,7 +10,7 @@ RULE = Rule(
     source=digits(12),
     target=lambda source: "".join(sorted(source)),
     reached=0.999,
-    defaults={},
+    defaults=dict(steps=2400),
 )
 
 if __name__ == "__main__":
