@@ -42,8 +42,8 @@ def shared(vector: np.ndarray) -> np.ndarray:
 class Parts:
     """Steps of training, each batch computed in `count` parts.
 
-    Where the parts have processes of their own, the vectors of `optimizer` and of its parameters
-    move to shared memory, and each process also does its stretch of Adam's update.
+    When the parts get processes of their own, the vectors of `optimizer` and of its parameters move
+    to shared memory; then each process also does its stretch of Adam's update.
     """
 
     def __init__(
@@ -53,9 +53,15 @@ class Parts:
         self.seed, self.count = seed, count
         self.processes: list[multiprocessing.Process] = []
         self._others: list[Connection] = []
-        on_host = isinstance(optimizer.mean, np.ndarray)
+
+    def start(self) -> None:
+        """Give each part a process of its own, where there are cores; without it they take turns.
+
+        The weights may change until then, and afterwards only in place.
+        """
+        on_host = isinstance(self.optimizer.mean, np.ndarray)
         can_fork = sys.platform == "linux"  # elsewhere libraries may not survive a fork
-        if count > 1 and on_host and can_fork and cores() > 1:
+        if self.count > 1 and on_host and can_fork and cores() > 1:
             self._fork()
 
     def gradient(self, step: int, batch: Batch):

@@ -95,6 +95,7 @@ def train(
             trainer.resume()
         else:
             trainer.metrics.write_text("")
+        trainer.parts.start()
         bar = tqdm(
             total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
         )

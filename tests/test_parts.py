@@ -39,6 +39,7 @@ def make(monkeypatch):
         flat = pack(model, dtype)
         flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
         parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), Adam(flat), 7, count)
+        parts.start()
         made.append(parts)
         return parts
 
@@ -126,6 +127,7 @@ parts.cores = lambda: 3
 model = test_parts.Transformer(test_parts.CONFIG)
 adam = test_parts.Adam(test_parts.pack(model))
 made = parts.Parts(model, test_parts.CrossEntropy(), adam, 7, 3)
+made.start()
 made.gradient(1, test_parts.Batch.of(test_parts.WORDS))
 print(*(process.pid for process in made.processes), flush=True)
 input()

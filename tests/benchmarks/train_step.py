@@ -94,7 +94,9 @@ def numformer_step(size: Size, threads: int) -> Callable[[], None]:
         p_drop=P_DROP, label_smoothing=SMOOTHING,
     )  # fmt: skip
     folder = Path(tempfile.gettempdir())  # steps write nothing
-    return Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np, threads).advance
+    trainer = Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np, threads)
+    trainer.parts.start()
+    return trainer.advance
 
 
 def torch_step(size: Size) -> Callable[[], None]:
