@@ -20,13 +20,14 @@ from numpy.testing import assert_array_equal
 from numformer.batching import Batch
 from numformer.checkpoint_io import load_checkpoint, load_model, save_checkpoint
 from numformer.training import read_metrics
-from toy_tasks import copy_task, pronounce, reverse
+from toy_tasks import addition, copy_task, pronounce, reverse, sort
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
 from toy_tasks.script import MODEL_FIELDS, exit_code
 from toy_tasks.sequences import SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 
 ROOT = Path(__file__).parents[1]
+RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
 WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
@@ -104,7 +105,7 @@ FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
 PICTURES = {"loss.png", "attention.png"}
 
 
-@pytest.mark.parametrize("name", ["copy_task", "reverse", "pronounce"])
+@pytest.mark.parametrize("name", ["copy_task", "reverse", "sort", "addition", "pronounce"])
 def test_quick_run_of_a_program(name, request):
     flags = ["--quick"]
     if name != "copy_task":  # one of them with the sizes that it has by default
@@ -335,9 +336,11 @@ def test_the_environment_sets_the_default_backend(call, monkeypatch):
     [
         (lambda given: sequences_main(copy_task.RULE, given), "0.999"),
         (lambda given: sequences_main(reverse.RULE, given), "0.999"),
+        (lambda given: sequences_main(sort.RULE, given), "0.999"),
+        (lambda given: sequences_main(addition.RULE, given), "0.99 "),
         (pronounce.main, "10.2"),
     ],
-    ids=["copy_task", "reverse", "pronounce"],
+    ids=["copy_task", "reverse", "sort", "addition", "pronounce"],
 )
 def test_help_names_every_flag_and_the_target(main, target, call):
     code, out, err = call(main, "--help")
@@ -476,7 +479,7 @@ def test_a_damaged_config_json_is_refused(content, call):
 # Data of the sequence tasks.
 
 
-@pytest.mark.parametrize("rule", [copy_task.RULE, reverse.RULE], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_training_never_sees_what_is_evaluated(rule, seed):
     """Neither with its own seed nor with another; the sources of a batch are read back from ids."""
@@ -514,6 +517,37 @@ def test_batches_hold_sources_and_their_targets(rule, target):
     again = SequenceTask(rule, 40, 1).batch(3)
     assert_array_equal(again.source, batch.source)
     assert (task.batch(4).target_out[:, :2] != batch.target_out[:, :2]).any()
+
+
+@pytest.mark.parametrize(
+    ("rule", "source", "target"),
+    [
+        (sort.RULE, "3014159", "0113459"),
+        (sort.RULE, "7", "7"),
+        (addition.RULE, "047+921", "8690"),
+        (addition.RULE, "123+989", "2111"),
+        (addition.RULE, "999+999", "8991"),
+        (addition.RULE, "000+000", "0000"),
+    ],
+)
+def test_what_sort_and_addition_ask_for(rule, source, target):
+    assert rule.target(source) == target
+
+
+@pytest.mark.parametrize(
+    ("rule", "pattern"), [(sort.RULE, r"\d{1,12}"), (addition.RULE, r"\d{3}\+\d{3}")]
+)
+def test_sources_of_sort_and_addition(rule, pattern):
+    """Every length, every digit in every place: a range that ends one early leaves one out."""
+    rng = np.random.default_rng(0)
+    sources = [rule.source(rng) for _ in range(2000)]
+    assert all(re.fullmatch(pattern, source) for source in sources)
+    assert {len(source) for source in sources} == (
+        {7} if rule is addition.RULE else {*range(1, 13)}
+    )
+    for place in (0, 1, 2, 4, 6):
+        found = {source[place] for source in sources if len(source) > place}
+        assert found == set("0123456789")
 
 
 def test_exact_match_counts_whole_sequences(monkeypatch):

@@ -21,7 +21,7 @@ from numformer.vocabulary import Vocabulary
 from toy_tasks import script
 
 DEFAULTS = dict(
-    steps=1200, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
+    steps=1600, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
     label_smoothing=0.0, warmup=200, factor=0.5, decay="linear",
 )  # fmt: skip
 
