@@ -118,6 +118,7 @@ def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray]
     """The arrays, all of `dtype`, and metadata of a checkpoint. InputError for anything else."""
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the run folder of a training run, or train again."
+    path = Path(path)
     if not path.is_file():
         raise InputError(rule, f"no file {path}", fix)
     try:
@@ -165,7 +166,7 @@ def config_in(path: Path, metadata: dict) -> Config:
 
 def save_model(path: Path, model: Transformer, **metadata) -> None:
     """The model's parameters, with its Config and further JSON `metadata`."""
-    save_checkpoint(path, model.state_dict(), {"config": asdict(model.config), **metadata})
+    save_checkpoint(Path(path), model.state_dict(), {"config": asdict(model.config), **metadata})
 
 
 def load_model(path: Path) -> tuple[Transformer, dict]:

@@ -49,7 +49,8 @@ class Config:
     warmup: int = _choice(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = _choice(1.0, "multiplies the learning rate of equation 3")
     decay: Literal["inverse_sqrt", "linear"] = _choice(
-        "inverse_sqrt", "of the learning rate after warm-up (5.3; linear is not in the paper)"
+        "inverse_sqrt",
+        "how the learning rate falls after warm-up (5.3; linear is not in the paper)",
     )
     clip_norm: float | None = _choice(
         None, "largest global norm of a gradient (the paper does not clip)"

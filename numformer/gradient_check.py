@@ -73,7 +73,8 @@ class GradientCheck:
     inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
     `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
     0 hides mistakes. Raises InputError where backward does not return one gradient for each such
-    input.
+    input, and where the layer breaks a rule of `numformer.layer`: it writes into an argument,
+    leaves a saved record, or does not add to the gradients that are there.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
@@ -93,9 +94,19 @@ class GradientCheck:
         input_names = list(self.tensors)
         self.tensors |= {name: parameter.data for name, parameter in parameters.items()}
 
+        arguments = {name: self.tensors[name] for name in input_names}
+        copies = {name: array.copy() for name, array in arguments.items()}
         self.output, self.branches = self._forward(keep=True)
         self.upstream = xp.asarray(self.rng.standard_normal(self.output.shape))
-        layer_inputs = self.layer.backward(self.upstream.copy())
+        dy = self.upstream.copy()
+        layer_inputs = self.layer.backward(dy)
+        for name, array in (arguments | {"dy": dy}).items():
+            if not (array == copies.get(name, self.upstream)).all():
+                raise InputError(
+                    "a layer writes into none of its arguments",
+                    f"other values in {name} after forward and backward",
+                    "Compute into a new array.",
+                )
         if not isinstance(layer_inputs, tuple):
             layer_inputs = () if layer_inputs is None else (layer_inputs,)
         if len(layer_inputs) != len(input_names):
@@ -112,6 +123,16 @@ class GradientCheck:
             )
         self.gradients = dict(zip(input_names, layer_inputs, strict=True))
         self.gradients |= {name: parameter.grad.copy() for name, parameter in parameters.items()}
+        self._forward(keep=True)
+        self.layer.backward(self.upstream.copy())
+        for name, parameter in parameters.items():
+            once = self.gradients[name]
+            if abs(parameter.grad - 2 * once).max() > 1e-6 * abs(once).max():
+                raise InputError(
+                    "a second backward adds to the gradients of the first",
+                    f"no sum of both in {name}",
+                    "Write parameter.grad += ...",
+                )
         for name, gradient in self.gradients.items():
             if gradient.shape != self.tensors[name].shape:
                 raise InputError(

@@ -51,7 +51,9 @@ class Parameter:
             raise InputError(
                 f"a Parameter keeps its {name} array, which pack() made part of one vector",
                 f"another array for {name}",
-                f"Write into it: parameter.{name}[...] = values.",
+                "Add to it: parameter.grad += values."
+                if name == "grad"
+                else "Write into it: parameter.data[...] = values.",
             )
 
     @property

@@ -58,7 +58,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     losses = [(line["step"], line["loss"]) for line in metrics if "gradient_norm" in line]
-    axes.plot(*zip(*losses, strict=True), color="tab:blue")
+    axes.plot(*zip(*losses, strict=True), color="tab:blue", marker="." if len(losses) < 3 else None)
     axes.set(xlabel="step", yscale="log")
     axes.set_ylabel("training loss", color="tab:blue")
     measured = [(line["step"], line[measure]) for line in metrics if measure in line]

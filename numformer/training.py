@@ -329,9 +329,9 @@ class Trainer:
             )
         if metadata.get("task") != self.task.description():
             raise InputError(
-                "a run is resumed on the data that it was started with",
-                "data with other symbols",
-                "Give it the same data, or start a new run.",
+                "a run is resumed on the task and the data that it was started with",
+                "another task, or data with other symbols",
+                "Name the folder of a run of this task, or start a new run.",
             )
         settings = {"seed": self.seed, "steps": self.schedule.steps, "parts": self.parts.count}
         config = metadata.get("config")

@@ -425,6 +425,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     flags.add_argument("--seed", type=int, default=1, help="of all that is random (default: 1)")
     options = flags.parse_args(arguments)
+    if min(options.kills, options.bad_files, options.seed) < 0:
+        flags.error("numbers are at least 0")
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         survived, hits = survive_kills(options.kills, rng, Path(folder))

@@ -174,7 +174,6 @@ BROKEN = {
         "weight",
         "never accumulated",
     ),
-    "missing +=": (lambda: InTwice(D, D, RNG, bias=False), [X], "weight", "missing term of a sum"),
     "repeated ids": (lambda: AssigningEmbedding(11, D, RNG), [IDS], "weight", "no constant ratio"),
     "embedding factor": (lambda: WithoutFactor(11, D, RNG), [IDS], "weight", "constant ratio 0.35"),
     "dropout scale": (lambda: WithoutScale(0.3), [X], "x", "dropout's scale is missing"),
@@ -288,6 +287,34 @@ def test_a_gradient_of_another_shape_and_a_record_left_over_are_refused(complain
     text = complaint(check, Returning((X, X[0])), [X, X])
     assert f"{X[0].shape} for y {X.shape}" in text
     assert "1 saved records left" in complaint(check, Returning((X, X), records=2), [X, X])
+
+
+def test_a_gradient_that_is_not_added_to_the_one_before_is_refused(complaint):
+    """`=` where `+=` belongs, within one backward or from one backward to the next."""
+
+    class Assigning(Linear):
+        def backward(self, dy):
+            self.weight.grad.fill(0)
+            return super().backward(dy)
+
+    for layer in (InTwice(D, D, RNG, bias=False), Assigning(D, 6, RNG)):
+        text = complaint(check, layer, [X])
+        assert "adds to the gradients of the first" in text and "weight" in text and "+=" in text
+
+
+def test_a_layer_that_writes_into_its_arguments_is_refused(complaint):
+    class IntoInput(ReLU):
+        def forward(self, x):
+            x *= 2
+            return super().forward(x)
+
+    class IntoUpstream(ReLU):
+        def backward(self, dy):
+            dy *= self.pop_saved()["positive"]
+            return dy
+
+    assert "other values in x" in complaint(check, IntoInput(), [X])
+    assert "other values in dy" in complaint(check, IntoUpstream(), [X])
 
 
 def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():

@@ -23,7 +23,7 @@ from toy_tasks.datasets import Pair, pronunciations
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
-and print the share of unseen words with any phoneme wrong. About 8 minutes on two cores.
+and print the share of unseen words with any phoneme wrong.
 
 Languages that can be downloaded, and the word error rate that the run is to reach, in percent:
 fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --data DIR.

@@ -5,7 +5,7 @@ from toy_tasks.sequences import Rule, digits, start
 RULE = Rule(
     name="reverse",
     description="Reverse a sequence of up to 16 digits. Target: exact match 0.999 on unseen "
-    "sequences; about 40 seconds on two cores.",
+    "sequences.",
     symbols="0123456789",
     source=digits(16),
     target=lambda source: source[::-1],

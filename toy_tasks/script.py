@@ -55,10 +55,10 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     add = made.add_argument
     add("--steps", type=int, default=1000, help="training steps")
     add("--batch-size", type=int, default=64, help="sequences in a batch")
-    add("--seed", type=int, default=1, help="of initial weights, data order and dropout")
+    add("--seed", type=int, default=1, help="for initial weights, data order and dropout")
     add("--log-every", type=int, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=int, default=250, help="steps between two evaluations")
-    add("--backend", choices=BACKENDS, default=default_backend(), help="where arrays live")
+    add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     add("--parts", type=int, help="parts of a batch, each computed by a process of its own where "
         "there are cores; 2, or 1 with cupy, unless given")  # fmt: skip
     add("--out", type=Path, help=f"run folder; default: the next free runs/{name}")
@@ -116,7 +116,9 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
         raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
     if options.parts is not None and not 1 <= options.parts <= options.batch_size:
         raise InputError(
-            "a batch has from 1 to as many parts as sequences", options.parts, "Change --parts."
+            f"--parts is from 1 to the batch size, here {options.batch_size}",
+            options.parts,
+            "Change --parts.",
         )
     if options.quick:
         options.steps = min(options.steps, 20)
@@ -270,7 +272,10 @@ def exit_code(main: Callable[[], int]) -> int:
     except InputError as problem:
         return _complain(problem, 2)
     except OSError as problem:
-        rule, fix = "files can be read and written", "Mend that; a run goes on with --resume."
+        rule, fix = (
+            "files can be read and written",
+            "Mend that; a run that had begun goes on with --resume.",
+        )
         return _complain(InputError(rule, problem, fix), 2)
     except BrokenNumbers as problem:
         return _complain(problem, 3)

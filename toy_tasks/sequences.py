@@ -110,14 +110,15 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
     """Print a few test sources with what the model writes, and draw one's attention maps."""
     examples = sorted(task.test[:6], key=len)
     for source, predicted in zip(examples, task.predict(model, examples), strict=True):
-        right = "right" if predicted == task.rule.target(source) else "WRONG"
-        print(f"  {source:>20} -> {predicted}  {right}")
+        target = task.rule.target(source)
+        note = "right" if predicted == target else f"WRONG, it is {target}"
+        print(f"  {source:>20} -> {predicted}  {note}")
     if not plots:
         return
     source = max(task.test[:50], key=len)
     target = task.rule.target(source)
     weights = cross_attention_weights(model, Batch.of(task.encode([source])))[:, 0]
-    title = f"{task.rule.name}: where the decoder looks as it writes {target}⊣ (⊣ is the end id)"
+    title = f"{task.rule.name}: where the decoder looks when {target}⊣ is right (⊣ is the end id)"
     attention_maps(folder / "attention.png", weights, [*source, "⊣"], [*target, "⊣"], title)
 
 
@@ -130,6 +131,8 @@ def main(rule: Rule, arguments: list[str] | None = None) -> int:
     model, folder = script.train_task(rule.name, task, config, options)
     show(task, model, folder, plots=not options.no_plots)
     matched = task.exact_match(model, task.test)
+    if options.quick:
+        print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
     print(f"{len(task.test)} sequences that training never saw, target {rule.reached}:")
     print(f"exact match {matched:.4f}")
     return 0 if options.quick or matched >= rule.reached else 1

@@ -5,7 +5,7 @@ from toy_tasks.sequences import Rule, digits, start
 RULE = Rule(
     name="sort",
     description="Sort a sequence of up to 12 digits. Target: exact match 0.999 on unseen "
-    "sequences; about 30 seconds on two cores.",
+    "sequences.",
     symbols="0123456789",
     source=digits(12),
     target=lambda source: "".join(sorted(source)),

@@ -15,6 +15,7 @@ read from /proc (Linux); pages that processes share count in each.
 """
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -304,6 +305,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         return work(*options.worker, options.threads)
+    if not importlib.util.find_spec("torch"):
+        parser.error("PyTorch is what numformer is compared with: pip install torch")
     speedups = {name: measure(name, options.threads, options.rounds) for name in options.sizes}
     worst = min(speedups, key=speedups.get)
     print(f"worst speedup {speedups[worst]:.2f} at {worst}")
