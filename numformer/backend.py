@@ -195,7 +195,7 @@ def splitmix64(key: int, start: int, count: int, xp=np):
 
 
 class DropoutStream:
-    """The random numbers of dropout, reproducible from (seed, step).
+    """The random numbers of dropout, reproducible from (seed, step, part).
 
     A training step reseeds it first, so the masks of any step can be drawn again: for a
     gradient check, for a resumed run, for the replay of a step.

@@ -28,11 +28,22 @@ def pad_sources(sources: Sequence[Sequence[int]]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Batch:
-    """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id."""
+    """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id.
+
+    Raises InputError where padding stands in one of target_in and target_out only.
+    """
 
     source: np.ndarray
     target_in: np.ndarray
     target_out: np.ndarray
+
+    def __post_init__(self):
+        if ((self.target_in != PADDING) != (self.target_out != PADDING)).any():
+            raise InputError(
+                "target_in and target_out have padding (id 0) at the same places, after the target",
+                "a batch that has not",
+                "Leave id 0 out of the targets.",
+            )
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "Batch":

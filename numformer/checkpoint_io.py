@@ -174,7 +174,8 @@ def load_model(path: Path) -> tuple[Transformer, dict]:
     tensors, metadata = load_checkpoint(path)
     config = config_in(path, metadata)
     held = sum(array.size for array in tensors.values())
-    if _least_parameters(config) > held:  # refused before a giant is built
+    # Refused before a giant is built, be it wide or deep.
+    if _least_parameters(config) > held or config.layers > len(tensors):
         raise InputError(
             "a saved model holds as many numbers as its Config asks for",
             f"{path} with {held:,}, which is fewer",

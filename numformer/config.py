@@ -1,5 +1,6 @@
 """Config: every decision of the paper as a field, with the paper's choice as its default."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args, get_origin
 
@@ -89,7 +90,8 @@ class Config:
             )
 
     def _number(self, name: str) -> bool:
-        return isinstance(getattr(self, name), int | float)
+        value = getattr(self, name)
+        return isinstance(value, int | float) and abs(value) < math.inf
 
     def _require(self, name: str, holds: bool, rule: str):
         if not holds:

@@ -231,7 +231,8 @@ class Transformer(Layer):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
     With `skip_padding` only what stands for a real position is computed, and the logits are
-    (N, V): those of the N real target positions, row after row. The numbers are the same.
+    (N, V): those of the N real target positions, row after row. Without dropout, whose masks have
+    other shapes then, the numbers are the same.
 
     Ids are host arrays of integers, padded with 0. `target` is the decoder's input: the start id
     and then the target without its last id; logits at position t predict the id at t + 1.
@@ -268,6 +269,13 @@ class Transformer(Layer):
         real_target = xp.asarray(padding_mask(target))
         target_mask = causal_mask(target.shape[1], xp) & real_target
         if skip_padding:
+            for name, ids in (("source", source), ("target", target)):
+                if not ids.any():
+                    raise InputError(
+                        f"with skip_padding some {name} position is no padding",
+                        "only id 0",
+                        "Leave skip_padding out.",
+                    )
             sources, targets = Places(source, xp), Places(target, xp)
             cross_mask = Mask(transpose(real_target) & source_mask, targets, sources)
             source_mask = Mask(transpose(source_mask) & source_mask, sources, sources)

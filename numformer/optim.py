@@ -89,16 +89,16 @@ class Adam:
 
     def step(self, rate: float) -> None:
         """Update all parameters once from their gradients."""
+        self.update(self.parameters.grad, self.steps + 1, rate)
+        self.steps += 1
+
+    def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
+        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
         if not self.parameters.is_current():
             raise RuntimeError(
                 "the model was packed again after this Adam was made, so its vectors are not the "
                 "model's any more: make a new Adam from what the later pack() returned"
             )
-        self.steps += 1
-        self.update(self.parameters.grad, self.steps, rate)
-
-    def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
-        """Update the parameters along one stretch of their vector, from that of `grad` (N)."""
         vectors = [v[stretch] for v in (self.parameters.data, grad, self.mean, self.square)]
         for piece in cache_sized_pieces(vectors[0]):
             adam(*(v[piece] for v in vectors), step, rate, *self.betas_and_epsilon)

@@ -53,16 +53,20 @@ class Parts:
         self.seed, self.count = seed, count
         self.processes: list[multiprocessing.Process] = []
         self._others: list[Connection] = []
+        self._limit: threadpool_limits | None = None
 
     def start(self) -> None:
         """Give each part a process of its own, where there are cores; without it they take turns.
 
-        The weights may change until then, and afterwards only in place.
+        Afterwards the other processes see nothing of what changes in the model, its modes or the
+        loss, except the weights, and these only where they are written in place.
         """
-        on_host = isinstance(self.optimizer.mean, np.ndarray)
-        can_fork = sys.platform == "linux"  # elsewhere libraries may not survive a fork
-        if self.count > 1 and on_host and can_fork and cores() > 1:
-            self._fork()
+        if self.count > 1 and isinstance(self.optimizer.mean, np.ndarray):
+            # Each has one core, and the number of threads may decide the last bits of a product.
+            self._limit = threadpool_limits(1, "blas")
+            # On systems other than Linux, libraries may not survive a fork.
+            if sys.platform == "linux" and cores() > 1:
+                self._fork()
 
     def gradient(self, step: int, batch: Batch):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
@@ -85,8 +89,8 @@ class Parts:
     def update(self, rate: float) -> None:
         """One step of the optimizer."""
         if self._others:
+            self._everywhere("_update", [(self.optimizer.steps + 1, rate)] * self.count)
             self.optimizer.steps += 1
-            self._everywhere("_update", [(self.optimizer.steps, rate)] * self.count)
         else:
             self.optimizer.step(rate)
 
@@ -131,8 +135,14 @@ class Parts:
         others = self._others[: len(arguments) - 1]
         for connection, each in zip(others, arguments[1:], strict=True):
             _or_ended(connection.send, (method, each))
-        answers = [getattr(self, method)(*arguments[0])]
-        answers += [_or_ended(connection.recv) for connection in others]
+        try:
+            own = getattr(self, method)(*arguments[0])
+        except Exception as problem:  # the answers of the others must be read all the same
+            own = problem
+        except BaseException:  # Ctrl-C: nobody will read them
+            self.end_processes()
+            raise
+        answers = [own, *(_or_ended(connection.recv) for connection in others)]
         if problems := [answer for answer in answers if isinstance(answer, Exception)]:
             raise problems[0]
         return answers
@@ -142,7 +152,7 @@ class Parts:
         self._gradients = [shared(flat.grad) for _ in range(self.count)]
         optimizer.mean, optimizer.square = shared(optimizer.mean), shared(optimizer.square)
         self._use(0, shared(flat.data))
-        self._limit = threadpool_limits(max(1, cores() // self.count), "blas")
+        atexit.register(self.end_processes)
         for index in range(1, self.count):
             ours, theirs = multiprocessing.Pipe()
             process = multiprocessing.get_context("fork").Process(
@@ -152,7 +162,6 @@ class Parts:
             theirs.close()
             self.processes.append(process)
             self._others.append(ours)
-        atexit.register(self.close)
 
     def _use(self, index: int, data: np.ndarray) -> None:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
@@ -180,15 +189,21 @@ class Parts:
                     answer = problem
                 connection.send(answer)
 
-    def close(self) -> None:
-        """End the other processes; what is still asked for is then computed in turn."""
-        if self._others:
-            self._limit.restore_original_limits()
-            atexit.unregister(self.close)
-        for process, connection in zip(self.processes, self._others, strict=True):
+    def end_processes(self) -> None:
+        """End the other processes; what is asked for later is computed in turn, the same bits."""
+        atexit.unregister(self.end_processes)
+        for connection in self._others:
             connection.close()
+        for process in self.processes:
             process.join()
         self.processes, self._others = [], []
+
+    def close(self) -> None:
+        """End the other processes, and give BLAS the threads back that it had."""
+        self.end_processes()
+        if self._limit:
+            self._limit.restore_original_limits()
+            self._limit = None
 
 
 def _or_ended(talk: Callable, *message):

@@ -209,7 +209,7 @@ class Trainer:
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
         layers, parameters = self.model.named_layers(), self.model.named_parameters()
-        self.parts.close()  # in turn and in this process the step is the same, bit for bit
+        self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
         place = first_broken(layers | {"loss": self.parts.loss}, parameters, replay)
         if place is None:

@@ -253,7 +253,18 @@ class Bad:
 
     def wrong_metadata_content(self):
         name = self.choose(LAST, BEST)
-        fields = ["config", "seed", "steps", "task", "step", "best", "losses", "metrics", "format"]
+        fields = [
+            "config",
+            "seed",
+            "steps",
+            "parts",
+            "task",
+            "step",
+            "best",
+            "losses",
+            "metrics",
+            "format",
+        ]
         key = self.choose(*(fields if name == LAST else ["config", "best", "format"]))
 
         def change(tensors, metadata):

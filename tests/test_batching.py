@@ -129,3 +129,19 @@ def test_pairs_alike_in_both_lengths_share_a_batch():
 def test_no_data_and_empty_batches_are_refused(count, size, complaint):
     text = complaint(EpochBatches, mixed(count), size, seed=1)
     assert "at least one pair" in text and f"{count} pairs, batch size {size}" in text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
+    pairs = [([4] * n, [5] * (7 - n)) for n in (1, 2, 6, 3, 5)]
+    parts = Batch.of(pairs).split(count)
+    assert len(parts) == min(count, 5)
+    for first, part in enumerate(parts):
+        expected = Batch.of(pairs[first::count])
+        for name, ids in vars(part).items():
+            assert_array_equal(ids, getattr(expected, name))
+
+
+def test_padding_within_a_target_is_refused(complaint):
+    """What leaves padding out would take the wrong symbol for the next one."""
+    assert "Leave id 0 out" in complaint(Batch.of, [([4], [5, 0, 6])])

@@ -159,6 +159,13 @@ def test_relu_and_its_gradient_at_zero():
 
 
 @warnings_are_errors
+def test_softmax_of_scores_that_are_all_far_below_0():
+    """What keeps a masked row from -inf - -inf must not be taken for its highest score."""
+    for dtype, lowest in ((np.float32, -3e38), (np.float64, -1e300)):
+        assert_array_equal(Softmax().forward(np.full((2, 2), lowest, dtype)), 0.5)
+
+
+@warnings_are_errors
 def test_softmax_of_extreme_scores_in_float32():
     """exp(1e4) overflows unless the highest score is subtracted first."""
     layer = Softmax()

@@ -388,6 +388,13 @@ def test_without_padding_logits_and_gradients_are_the_same(changes, rng):
     assert real.sum() < real.size and model.pending() == 0
 
 
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_nothing_but_padding_cannot_be_skipped(name, complaint):
+    ids = dict(source=SOURCE, target=TARGET) | {name: np.zeros((3, 2), int)}
+    text = complaint(small().forward, **ids, skip_padding=True)
+    assert f"some {name} position" in text
+
+
 def test_gradients_without_padding_with_every_dropout():
     rng = np.random.default_rng(0)
     changes = dict(p_drop=0.3, attention_dropout=0.2, activation_dropout=0.2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from numformer import parts as module
 from numformer.batching import Batch
@@ -96,6 +97,51 @@ def test_an_error_in_a_part_arrives(make):
     parts = make(2)
     with pytest.raises(InputError, match="below the vocabulary's size 11"):
         parts.gradient(1, Batch.of([WORDS[0], ([99], [4])]))
+
+
+@several_cores
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_step_after_an_error_is_right(make, bad):
+    """The answers that the failed step left in the pipes must not be taken for the next one's."""
+    parts, words = make(2), [WORDS[0], WORDS[1]]
+    words[bad] = [99], [4]
+    with pytest.raises(InputError):
+        parts.gradient(1, Batch.of(words))
+    for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
+        assert_array_equal(found, expected)
+
+
+def test_each_part_draws_masks_of_its_own(make):
+    """With all of a batch in one part the sums would be right, and nothing gained."""
+    losses = [float(make(count, 1).gradient(1, Batch.of(WORDS))) for count in (1, 2, 3)]
+    assert len(set(losses)) == 3
+
+
+@several_cores
+def test_blas_has_one_thread_while_the_parts_compute(make):
+    """Its threads would fight over the cores, and their number may decide the last bits."""
+    before = threads_of_blas()
+    with threadpool_limits(2, "blas"):
+        parts = make(2)
+        assert threads_of_blas() == [1] * len(before)
+        parts.end_processes()
+        assert threads_of_blas() == [1] * len(before)
+        parts.close()
+        assert threads_of_blas() == [2] * len(before)
+    assert threads_of_blas() == before
+
+
+def threads_of_blas() -> list[int]:
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+@several_cores
+def test_a_model_packed_again_is_refused(make):
+    parts = make(2)
+    pack(parts.model)
+    with pytest.raises(RuntimeError, match="packed again"):
+        parts.update(0.1)
+    assert parts.optimizer.steps == 0
 
 
 @several_cores

@@ -131,16 +131,36 @@ def test_quick_run_of_a_program(name, request):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_program_stopped_by_ctrl_c_or_sigterm_has_saved(number):
-    process = program("copy_task", *TINY, "--log-every", 1)
+    """As on a terminal, where the signal comes to all processes of the group."""
+    process = program("copy_task", *TINY, "--log-every", 1, "--parts", 2, start_new_session=True)
     metrics = Path("runs/copy_task/metrics.jsonl")
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(number)
+    os.killpg(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    step = load_checkpoint(metrics.parent / "last.safetensors")[1]["step"]
+    metadata = load_checkpoint(metrics.parent / "last.safetensors")[1]
+    assert metadata["parts"] == 2
+    step = metadata["step"]
     assert err == f"stopped at step {step}; continue with --resume\n"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (MemoryError("no 9 TiB"), "fit into memory; received no 9 TiB"),
+        (ChildProcessError("one was ended"), "all its processes; received one was ended"),
+        (OSError(28, "No space left on device"), "written; received [Errno 28] No space"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_trouble_of_the_machine_is_one_line(problem, said, call):
+    def fail(arguments):
+        raise problem
+
+    code, _, err = call(fail)
+    assert code == 2 and len(err) == 1 and said in err[0]
 
 
 def test_a_program_that_fails_prints_one_line():

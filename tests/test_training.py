@@ -1,6 +1,7 @@
 """The training loop: what it computes, records, keeps, survives, and goes on from."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -287,24 +288,24 @@ PLACES = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize(("clip_norm", "parts"), [(None, 1), (1.0, 1), (None, 2)])
 def test_broken_numbers_stop_training_before_they_touch_the_weights(
-    tmp_path, monkeypatch, where, value, clip_norm
+    tmp_path, monkeypatch, where, value, clip_norm, parts
 ):
     model, before = tiny(clip_norm=clip_norm), {}
     inject(monkeypatch, model, where, value)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
-    text = broken(model, tmp_path, task)
+    text = broken(model, tmp_path, task, parts)
     assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
     assert f"is {PLACES[where]}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
 
 
-def broken(model, folder, task=None) -> str:
+def broken(model, folder, task=None, parts=1) -> str:
     """What is said when training stops, in one line."""
     with pytest.raises(BrokenNumbers) as caught:
-        train(model, task or Copying(), folder, Schedule(5, evaluate_every=1))
+        train(model, task or Copying(), folder, Schedule(5, evaluate_every=1), parts=parts)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -567,6 +568,16 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, mo
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append(b.name), replace(a, b)))
     run(tmp_path, steps=3, log_every=1)
     assert (tmp_path / "metrics.jsonl").stat().st_ino in order[: order.index("last.safetensors")]
+
+
+def test_a_run_in_parts_is_resumed_bit_for_bit_and_leaves_no_process(tmp_path):
+    folders, measures = [tmp_path / "one", tmp_path / "two"], iter([1.0, 3.0, 2.0])
+    run(folders[0], steps=14, task=Copying([1.0, 3.0, 2.0]), parts=2)
+    with pytest.raises(Interrupted):
+        run(folders[1], steps=14, task=Copying(measures, at={8: send_ctrl_c}), parts=2)
+    run(folders[1], steps=14, task=Copying(measures), parts=2, resume=True)
+    assert_same_run(folders[1], folders[0])
+    assert not multiprocessing.active_children()
 
 
 def test_a_run_may_be_resumed_twice(tmp_path, straight):

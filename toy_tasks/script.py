@@ -60,7 +60,7 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     add("--evaluate-every", type=int, default=250, help="steps between two evaluations")
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     add("--parts", type=int, help="parts of a batch, each computed by a process of its own where "
-        "there are cores; 2, or 1 with cupy, unless given")  # fmt: skip
+        "there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--out", type=Path, help=f"run folder; default: the next free runs/{name}")
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
@@ -217,7 +217,9 @@ def train_task(
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
-    options.parts = options.parts or (min(2, options.batch_size) if xp is np else 1)
+    options.parts = options.parts or (
+        min(2, options.batch_size) if xp is np and sys.platform == "linux" else 1
+    )
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
     model = Transformer(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
@@ -271,6 +273,12 @@ def exit_code(main: Callable[[], int]) -> int:
         return main()
     except InputError as problem:
         return _complain(problem, 2)
+    except MemoryError as problem:
+        rule, fix = "the model and its batches fit into memory", "Choose smaller sizes."
+        return _complain(InputError(rule, problem or "no memory", fix), 2)
+    except ChildProcessError as problem:
+        fix = "Perhaps memory ran out: make room and go on with --resume, or begin with --parts 1."
+        return _complain(InputError("a step needs all its processes", problem, fix), 2)
     except OSError as problem:
         rule, fix = (
             "files can be read and written",
