@@ -4,7 +4,7 @@ A run that is killed (SIGKILL) and resumed must end bit for bit like one that no
 every file of its folder, and what it prints from the best step on, which shows decoded test
 sequences. A file that was damaged, or made to do damage, must be refused with an InputError, with
 nothing in the folder changed and never more than 512 MiB taken. The last line is `survived N of N
-kills, M of M bad files refused`; exit code 0 only where all did and were. About four minutes.
+kills, M of M bad files refused`; exit code 0 only where all did and were. About two minutes.
 """
 
 import argparse
