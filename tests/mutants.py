@@ -1,0 +1,385 @@
+"""Every way in which one place of a source file can be broken: the mutants of tests/mutation.py.
+
+An operator takes a node of the syntax tree and yields what may stand there instead. Its name is the
+kind of the mistake and its docstring says what becomes of what.
+"""
+
+import ast
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+
+OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {}
+MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
+# Attributes that are set on nodes: within a backward, within any function, a statement by itself.
+IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
+
+
+def operator(mutate: Callable) -> Callable:
+    OPERATORS[mutate.__name__.replace("_", " ")] = mutate
+    return mutate
+
+
+def parsed(expression: str, **parts: ast.AST) -> ast.AST:
+    """The tree of an expression in which each name of `parts` stands for another tree."""
+
+    class Insert(ast.NodeTransformer):
+        def visit_Name(self, node):
+            return copy.deepcopy(parts.get(node.id, node))
+
+    return Insert().visit(ast.parse(expression, mode="eval").body)
+
+
+# Arithmetic.
+
+OTHER = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitOr, ast.RShift: ast.LShift,
+    ast.LShift: ast.RShift,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
+    ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+@operator
+def other_operator(node):
+    """a + b -> a - b, a *= b -> a /= b, a <= b -> a < b, a and b -> a or b, ..."""
+    if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
+        changed = copy.deepcopy(node)
+        changed.op = OTHER[type(node.op)]()
+        yield changed
+    if isinstance(node, ast.Compare):
+        for place, op in enumerate(node.ops):
+            changed = copy.deepcopy(node)
+            changed.ops[place] = OTHER[type(op)]()
+            yield changed
+
+
+@operator
+def missing_term(node):
+    """a + b -> a, a + b -> b, a * b -> a, ...: a term, a factor, a correction is forgotten."""
+    if isinstance(node, ast.BinOp):
+        yield node.left
+        yield node.right
+
+
+@operator
+def swapped_operands(node):
+    """a - b -> b - a, a / b -> b / a, a @ b -> b @ a, matmul(a, b) -> matmul(b, a)."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
+        yield ast.BinOp(node.right, node.op, node.left)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "matmul":
+        yield ast.Call(node.func, node.args[::-1], node.keywords)
+
+
+@operator
+def missing_sign(node):
+    """-a -> a, not a -> a, ~a -> a."""
+    if isinstance(node, ast.UnaryOp):
+        yield node.operand
+
+
+@operator
+def epsilon_outside_the_root(node):
+    """sqrt(a + b) -> sqrt(a) + b."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sqrt"):
+        (inside,) = [arg for arg in node.args[:1] if isinstance(arg, ast.BinOp)] or [None]
+        if inside and isinstance(inside.op, ast.Add):
+            yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
+
+
+@operator
+def other_constant(node):
+    """n -> n + 1, 0.5 -> 1.0, True -> False."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield ast.Constant(not node.value)
+        elif isinstance(node.value, int):
+            yield ast.Constant(node.value + 1)
+        elif isinstance(node.value, float):
+            yield ast.Constant(2 * node.value or 1.0)
+
+
+# Statements and branches.
+
+
+@operator
+def missing_statement(node):
+    """A statement that never runs. Its names stay those of the function."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
+        yield ast.If(ast.Constant(False), [node], [])
+
+
+@operator
+def missing_with(node):
+    """with a: b -> b."""
+    if isinstance(node, ast.With):
+        names = [item.optional_vars for item in node.items if item.optional_vars]
+        if not names:
+            yield ast.If(ast.Constant(True), node.body, [])
+
+
+@operator
+def other_branch(node):
+    """if a -> if not a; b if a else c -> b, c."""
+    if isinstance(node, ast.If | ast.While):
+        changed = copy.copy(node)
+        changed.test = ast.UnaryOp(ast.Not(), node.test)
+        yield changed
+    if isinstance(node, ast.IfExp):
+        yield node.body
+        yield node.orelse
+
+
+# Gradients.
+
+
+@operator
+def set_for_added(node):
+    """a += b -> a[...] = b: what other uses of a tensor gave is lost."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        target = node.target
+        if isinstance(target, ast.Attribute):
+            whole = parsed("target[...]", target=target)
+            whole.value.ctx, whole.ctx = ast.Load(), ast.Store()
+            target = whole
+        yield ast.Assign([target], node.value)
+
+
+@operator
+def divided_by_the_batch(node):
+    """In a backward: return dx -> return dx / len(dx), w.grad += dw -> w.grad += dw / len(dw)."""
+    if not getattr(node, IN_BACKWARD, False):
+        return
+
+    def divided(value):
+        return parsed("(lambda gradient: gradient / len(gradient))(value)", value=value)
+
+    if isinstance(node, ast.Return) and node.value and not isinstance(node.value, ast.Constant):
+        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for place, value in enumerate(values):
+            others = [*values[:place], divided(value), *values[place + 1 :]]
+            yield ast.Return(others[0] if len(others) == 1 else ast.Tuple(others, ast.Load()))
+    if isinstance(node, ast.AugAssign):
+        yield ast.AugAssign(node.target, node.op, divided(node.value))
+
+
+@operator
+def swapped_gradients(node):
+    """return a, b -> return b, a; a, b = c -> b, a = c."""
+    if isinstance(node, ast.Return | ast.Assign) and getattr(node, FUNCTION, ""):
+        pair = node.value if isinstance(node, ast.Return) else node.targets[0]
+        if isinstance(pair, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in pair.elts):
+            for place in range(len(pair.elts) - 1):
+                changed = copy.deepcopy(node)
+                inner = changed.value if isinstance(node, ast.Return) else changed.targets[0]
+                one, other = inner.elts[place : place + 2]
+                inner.elts[place : place + 2] = other, one
+                yield changed
+
+
+@operator
+def stale_saved_value(node):
+    """pop_saved() -> the oldest record instead of the latest."""
+    if isinstance(node, ast.Call) and ast.unparse(node) == "self.pop_saved()":
+        yield parsed("self.saved.pop(0)")
+
+
+@operator
+def dropout_scale_missing(node):
+    """x * keep -> x * (keep != 0)."""
+    if isinstance(node, ast.BinOp) and ast.unparse(node).endswith("* keep"):
+        yield parsed("x * (keep != 0)", x=node.left)
+
+
+# Masks and axes.
+
+
+@operator
+def mask_off_by_one(node):
+    """tril(a) -> tril(a, 1), tril(a, -1)."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
+        for diagonal in (1, -1):
+            yield ast.Call(node.func, [*node.args, ast.Constant(diagonal)], [])
+
+
+@operator
+def mask_on_the_query_axis(node):
+    """m[:, None, None, :] -> m[:, None, :, None]."""
+    if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "(:, None, None, :)":
+        yield parsed("mask[:, None, :, None]", mask=node.value)
+
+
+@operator
+def wrong_axis(node):
+    """axis=-1 -> axis=0, any other axis -> axis=-1."""
+    if isinstance(node, ast.keyword) and node.arg == "axis":
+        yield ast.keyword("axis", ast.Constant(0 if ast.unparse(node.value) == "-1" else -1))
+
+
+# Calls and slices.
+
+
+@operator
+def missing_call(node):
+    """f(a, b) -> a, a.f(b) -> a: a transpose, a root, a copy, a mask is forgotten."""
+    if not isinstance(node, ast.Call) or getattr(node, STATEMENT, False):
+        return  # a statement's call is what `missing statement` leaves out
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    if name.strip("_")[:1].isupper() or name in ("super", "isinstance", "len", "range"):
+        return
+    of_module = not isinstance(function, ast.Attribute) or ast.unparse(function.value) in MODULES
+    if not of_module:
+        yield function.value
+    elif node.args and not isinstance(node.args[0], ast.Starred):
+        yield node.args[0]
+
+
+@operator
+def missing_transpose(node):
+    """a.T -> a."""
+    if isinstance(node, ast.Attribute) and node.attr == "T":
+        yield node.value
+
+
+@operator
+def missing_argument(node):
+    """f(a, b=c) -> f(a): a default instead of what was asked for."""
+    if isinstance(node, ast.Call):
+        for place, keyword in enumerate(node.keywords):
+            if keyword.arg:
+                changed = copy.deepcopy(node)
+                del changed.keywords[place]
+                yield changed
+
+
+@operator
+def missing_bound(node):
+    """a[b:c] -> a[:c], a[b:], and the step likewise."""
+    if isinstance(node, ast.Slice):
+        for bound in ("lower", "upper", "step"):
+            if getattr(node, bound):
+                changed = copy.copy(node)
+                setattr(changed, bound, None)
+                yield changed
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One place of a file under numformer/, broken in one way."""
+
+    path: str
+    place: str  # the function (with its class) or, where no function is, the class or ""
+    kind: str
+    change: str
+    line: int
+    in_function: bool  # else it takes effect when the module is imported: defaults, constants
+    index: int  # its place in the order of `Source.mutants`
+
+    @property
+    def name(self) -> str:
+        """How people and files refer to it; does not depend on line numbers."""
+        return f"{self.path} {self.place}: {self.kind}: {self.change}"
+
+
+class Source:
+    """One source file: its mutants, and the code of the file with one of them in place."""
+
+    def __init__(self, path: str, text: str, file: Path):
+        self.file = file
+        self.tree = ast.parse(text)
+        self.mutants: list[Mutant] = []
+        self._sites: list[tuple[ast.AST, str, int | None, ast.AST]] = []
+        met = Counter()
+        for node, parent, field, place, in_function in _nodes(self.tree):
+            for kind, mutate in OPERATORS.items():
+                for changed in mutate(node):
+                    before, after = (_one_line(each) for each in (node, changed))
+                    change = f"{before} -> {after}"
+                    met[place, kind, change] += 1
+                    if (number := met[place, kind, change]) > 1:
+                        change += f" ({number})"
+                    line = getattr(node, "lineno", None) or node.value.lineno
+                    mutant = Mutant(path, place, kind, change, line, in_function, len(self._sites))
+                    self.mutants.append(mutant)
+                    self._sites.append((node, parent, field, changed))
+
+    def code(self, mutant: Mutant | None = None) -> CodeType:
+        """The compiled file, broken as `mutant` says."""
+        if mutant is None:
+            return compile(self.tree, self.file, "exec")
+        node, parent, (name, place), changed = self._sites[mutant.index]
+        changed = ast.copy_location(copy.deepcopy(changed), node)
+        ast.fix_missing_locations(changed)
+        self._put(parent, name, place, changed)
+        try:
+            return compile(self.tree, self.file, "exec")
+        finally:
+            self._put(parent, name, place, node)
+
+    @staticmethod
+    def _put(parent, name, place, node):
+        if place is None:
+            setattr(parent, name, node)
+        else:
+            getattr(parent, name)[place] = node
+
+
+def _one_line(node: ast.AST) -> str:
+    if isinstance(node, ast.If | ast.While | ast.With):
+        constant = isinstance(node, ast.If) and isinstance(node.test, ast.Constant)
+        if constant:
+            return "nothing" if node.test.value is False else "its body"
+        head = copy.copy(node)
+        head.body, head.orelse = [ast.Expr(ast.Constant(...))], []
+        node = head
+    if isinstance(node, ast.keyword):
+        return f"{node.arg}={ast.unparse(node.value)}"
+    text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _nodes(tree: ast.Module):
+    """(node, parent, (field, index), place, in_function) of all that computes.
+
+    Left out: texts, annotations, and what stands in a `raise`.
+    """
+
+    def walk(node, place, in_function, in_backward):
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "type_params", "ctx"):
+                continue
+            many = isinstance(value, list)
+            for index, child in enumerate(value if many else [value]):
+                if not isinstance(child, ast.AST):
+                    continue
+                inside, backward, where = in_function, in_backward, place
+                if isinstance(node, ast.FunctionDef) and name == "body" and not in_function:
+                    inside, backward = True, "backward" in node.name
+                setattr(child, IN_BACKWARD, backward)
+                setattr(child, FUNCTION, inside)
+                setattr(child, STATEMENT, isinstance(node, ast.Expr))
+                if isinstance(child, ast.Constant | ast.JoinedStr) and _is_text(child):
+                    continue
+                if isinstance(child, ast.Expr) and _is_text(child.value):
+                    continue
+                yield child, node, (name, index if many else None), where, inside
+                if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom):
+                    continue
+                if isinstance(child, ast.ClassDef | ast.FunctionDef) and not inside:
+                    where = f"{place}.{child.name}".lstrip(".")
+                yield from walk(child, where, inside, backward)
+
+    yield from walk(tree, "", False, False)
+
+
+def _is_text(node) -> bool:
+    return isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )

@@ -1,0 +1,396 @@
+"""Proof that the tests notice broken mathematics: the library is broken, one place at a time.
+
+    python -m tests.mutation            every mutant; goes on where it was interrupted
+    python -m tests.mutation --fast     one mutant of each kind for each file
+
+A mutant is the library with one place broken in one way (tests/mutants.py lists the ways). Each is
+tested in a process of its own, forked after the tests were collected, by the tests that run the
+broken function, until one fails. A mutant that no test notices is a hole in the tests, unless it
+computes the same as the library: then tests/equivalent_mutants.py says why.
+"""
+
+import argparse
+import contextlib
+import functools
+import gc
+import hashlib
+import importlib.machinery
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from tqdm import tqdm
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+LIBRARY = ROOT / "numformer"
+sys.path.insert(0, str(TESTS))  # where pytest puts it, too
+
+from equivalent_mutants import EQUIVALENT  # noqa: E402
+from mutants import Mutant, Source  # noqa: E402
+
+# What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
+BROKEN = ["backend.py", "batching.py", "config.py", "decoding.py", "layer.py", "loss.py",
+          "model.py", "optim.py", "parts.py", "vocabulary.py", "layers/*.py"]  # fmt: skip
+# Not broken: what deals with drivers, memory and processes and computes nothing.
+MACHINE = ["find_backend", "reuse_freed_memory", "default_backend", "cores", "shared",
+           "Parts.start", "Parts._everywhere", "Parts._fork", "Parts._serve",
+           "Parts.end_processes", "Parts.close", "_or_ended"]  # fmt: skip
+# What must notice it: the quick tests of the same things.
+SUITE = ["batching", "config", "contract", "decoding", "gradient_check", "layer", "layers", "loss",
+         "model", "optim", "parity", "parts", "properties", "training", "vocabulary"]  # fmt: skip
+STATE = ROOT / "runs" / "mutation"
+PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-s", "-o", "addopts=", "-o",
+          "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir", str(ROOT)]  # fmt: skip
+MOST_TESTS = 300  # that a mutant has to pass to count as unnoticed
+MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
+LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
+IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import
+
+
+def suite() -> list[str]:
+    return [str(path) for name in SUITE if (path := TESTS / f"test_{name}.py").exists()]
+
+
+def sources() -> dict[str, Source]:
+    paths = [path for pattern in BROKEN for path in sorted(LIBRARY.glob(pattern))]
+    return {
+        name: Source(name, path.read_text(), path)
+        for path in paths
+        if (name := str(path.relative_to(LIBRARY)))
+    }
+
+
+# Who runs a mutant: a forked process, which says which test failed.
+
+
+def in_processes(
+    jobs: Iterable, do: Callable[..., str], count: int | None = None
+) -> Iterator[tuple[object, str]]:
+    """(job, do(job)) for each, side by side in forked processes, as they end.
+
+    What a process that dies gives is "died": a mutant that takes Python with it, or all the time,
+    did not stay unnoticed.
+    """
+    count = count or len(os.sched_getaffinity(0))
+    waiting, running = list(reversed(list(jobs))), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < count:
+                job = waiting.pop()
+                answer = tempfile.TemporaryFile("w+")
+                if (pid := os.fork()) == 0:
+                    _be_a_process(functools.partial(do, job), answer)
+                running[pid] = job, answer
+            pid, _ = os.wait()
+            if pid not in running:
+                continue
+            job, answer = running.pop(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what it may have started
+            with answer:
+                answer.seek(0)
+                yield job, answer.read() or "died"
+    finally:
+        for pid in running:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _be_a_process(do: Callable[[], str], answer: TextIO) -> None:
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        answer.write(do())
+        answer.flush()
+    finally:
+        os._exit(0)
+
+
+# The tests, once collected.
+
+
+class Collected:
+    """The pytest plugin that, in place of running the tests, does `work(items)`."""
+
+    def __init__(self, work: Callable[[list[pytest.Item]], None]):
+        self.work = work
+
+    def pytest_runtestloop(self, session):
+        self.work([item for item in session.items if "_agrees_with_torch[" not in item.nodeid])
+        return True
+
+
+def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    from _pytest.runner import runtestprotocol
+
+    return not any(r.failed for r in runtestprotocol(item, nextitem=following, log=False))
+
+
+def code_name(code: types.CodeType) -> str:
+    """Names the outermost function of the library that a code object stands in."""
+    path = str(Path(code.co_filename).relative_to(LIBRARY))
+    return f"{path} {code.co_qualname.split('.<locals>')[0]}"
+
+
+def observe(items: list[pytest.Item]) -> str:
+    """Run tests that must pass -> JSON: of each its seconds and the functions that it runs."""
+    library, seen, observed = str(LIBRARY) + os.sep, set(), {}
+
+    def note(frame, event, argument):
+        seen.add(frame.f_code)
+
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        seen.clear()
+        started = time.perf_counter()
+        sys.settrace(note)
+        passed = passes(item, following)
+        sys.settrace(None)
+        if not passed:
+            return json.dumps({"failed": item.nodeid})
+        names = sorted({code_name(c) for c in seen if c.co_filename.startswith(library)})
+        observed[item.nodeid] = time.perf_counter() - started, names
+    return json.dumps(observed)
+
+
+def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
+    """As `observe`, in processes; it ends here if a test fails although nothing is broken."""
+    known = STATE / "observed.json"
+    if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
+        return content["observed"]
+    pieces = 16
+    count = -(-len(items) // pieces)
+    jobs = [tuple(items[start : start + count]) for start in range(0, len(items), count)]
+    observed = {}
+    bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
+    for job, answer in in_processes(jobs, observe):
+        bar.update(len(job))
+        part = {"failed": job[0].nodeid} if answer == "died" else json.loads(answer)
+        if "failed" in part:
+            sys.exit(f"error: {part['failed']} fails although nothing is broken")
+        observed |= part
+    bar.close()
+    known.write_text(json.dumps({"digest": digest(), "observed": observed}))
+    return observed
+
+
+def swap_code(source: Source, mutant: Mutant) -> None:
+    """Give every live function of the file the code that it has in the mutant."""
+    codes = {}
+
+    def collect(code):
+        codes[code.co_qualname, code.co_firstlineno] = code
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                collect(constant)
+
+    collect(source.code(mutant))
+    file = str(source.file)
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename == file:
+            old = function.__code__
+            new = codes.get((old.co_qualname, old.co_firstlineno), old)
+            if new != old and new.co_freevars == old.co_freevars:
+                function.__code__ = new
+
+
+def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of those that run a function of the file `stem`, the quickest first.
+
+    One of each test function, then another of each, and so on, those first that run few functions;
+    before all others those of the file's own tests.
+    """
+    met, rank = Counter(), {}
+    for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
+        rank[item] = met[item.path, item.originalname]
+        met[item.path, item.originalname] += 1
+
+    def foreign(item):
+        return item.path.stem not in (f"test_{stem}", "test_layers")
+
+    chosen = sorted(items, key=lambda item: (rank[item], foreign(item)))[:MOST_TESTS]
+    return sorted(chosen, key=lambda item: (foreign(item), observed[item.nodeid][0]))
+
+
+def who_notices(source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict) -> str:
+    """The test that fails where a function is broken as `mutant` says, or ""."""
+    swap_code(source, mutant)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
+        signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
+        signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
+        try:
+            if not passes(item, following):
+                return item.nodeid
+        except BaseException:  # pytest lets some through
+            return item.nodeid
+    return ""
+
+
+def who_notices_at_import(source: Source, mutant: Mutant) -> str:
+    """The file whose tests fail where `mutant` is there when the library is imported, or ""."""
+    file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
+
+    def broken(loader, name):
+        return source.code(mutant) if loader.path == file else get_code(loader, name)
+
+    importlib.machinery.SourceFileLoader.get_code = broken
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
+    stem = source.file.stem
+    for path in sorted(suite(), key=lambda path: f"test_{stem}.py" not in path):
+        code = pytest.main([path, "-x", "-k", "not _agrees_with_torch", *PYTEST])
+        if code != pytest.ExitCode.OK:
+            return Path(path).name
+    return ""
+
+
+# The whole proof.
+
+
+def digest() -> str:
+    """Changes with the library and the tests."""
+    files = sorted([*LIBRARY.rglob("*.py"), *TESTS.glob("*.py"), *TESTS.glob("*.json")])
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+class Verdicts:
+    """Which test noticed each mutant ("" for none), kept in a file so that nothing is lost."""
+
+    def __init__(self, digest: str, keep: Callable[[str], bool]):
+        self.path = STATE / "verdicts.jsonl"
+        self.of: dict[str, str] = {}
+        STATE.mkdir(parents=True, exist_ok=True)
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        head, *rest = lines or [""]
+        same = head == json.dumps(digest)
+        for line in rest:
+            with contextlib.suppress(ValueError):  # a line that was cut off
+                name, verdict = json.loads(line)
+                if same or keep(verdict):
+                    self.of[name] = verdict
+        with open(self.path, "w") as file:
+            file.write(json.dumps(digest) + "\n")
+            file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
+
+    def add(self, mutant: Mutant, verdict: str) -> None:
+        self.of[mutant.name] = verdict
+        with open(self.path, "a") as file:
+            file.write(json.dumps([mutant.name, verdict]) + "\n")
+
+
+def of_each_kind(mutants: list[Mutant]) -> list[Mutant]:
+    """The first mutant of each kind in each file that is not known to be equivalent."""
+    first = {}
+    for mutant in mutants:
+        if mutant.name not in EQUIVALENT and mutant.in_function:
+            first.setdefault((mutant.path, mutant.kind), mutant)
+    return list(first.values())
+
+
+def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> None:
+    """Test every mutant that has no verdict yet."""
+    left = [mutant for mutant in mutants if mutant.name not in verdicts.of]
+    bar = tqdm(total=len(left), desc="mutants", unit="mutant", disable=None)
+
+    def take(job, verdict):
+        verdicts.add(job, verdict)
+        bar.update()
+        if not verdict and job.name not in EQUIVALENT:
+            tqdm.write(f"unnoticed: {describe(job)}", file=sys.stdout)
+            sys.stdout.flush()
+
+    def with_collected(items):
+        observed = observe_all(items)
+        tests_of = {}  # of each function, and of each file
+        for item in items:
+            names = observed[item.nodeid][1]
+            for name in {*names, *(name.split()[0] for name in names)}:
+                tests_of.setdefault(name, []).append(item)
+
+        def job(mutant):
+            tests = tests_of.get(f"{mutant.path} {mutant.place}") or tests_of[mutant.path]
+            tests = most_telling(tests, Path(mutant.path).stem, observed)
+            tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
+            return who_notices(files[mutant.path], mutant, tests, observed)
+
+        noticed = Counter()  # what has noticed a mutant of a file may notice the next
+        for mutant, verdict in in_processes([m for m in left if m.in_function], job):
+            noticed[mutant.path, verdict] += 1
+            take(mutant, verdict)
+
+    if any(mutant.in_function for mutant in left):
+        if (pid := os.fork()) == 0:  # here pytest may import the library
+            code = 1
+            try:
+                code = pytest.main([*suite(), *PYTEST], plugins=[Collected(with_collected)])
+            except SystemExit as problem:
+                print(problem, file=sys.stderr)
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(1)
+    elsewhere = [mutant for mutant in left if not mutant.in_function]
+    for mutant, verdict in in_processes(
+        elsewhere, lambda m: who_notices_at_import(files[m.path], m)
+    ):
+        take(mutant, verdict)
+    bar.close()
+
+
+def describe(mutant: Mutant) -> str:
+    return f"numformer/{mutant.path}:{mutant.line} {mutant.name.split(' ', 1)[1]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 1 where a mutant was not noticed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation",
+        description="Break the library in every way and see that the tests notice. What was found "
+        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
+    )
+    parser.add_argument("--fast", action="store_true", help="one mutant of each kind in each file")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only mutants named so")
+    parser.add_argument("--again", action="store_true", help="although files changed, "
+                        "test only what went unnoticed last time")  # fmt: skip
+    options = parser.parse_args(arguments)
+    # Before NumPy is imported: BLAS threads of several processes would wait for each other.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    files = sources()
+    every = [m for source in files.values() for m in source.mutants if m.place not in MACHINE]
+    if gone := sorted(EQUIVALENT.keys() - {mutant.name for mutant in every}):
+        print(f"error: tests/equivalent_mutants.py lists what is no mutant: {gone[0]}")
+        return 1
+    chosen = of_each_kind(every) if options.fast else every
+    chosen = [mutant for mutant in chosen if options.only in mutant.name]
+    verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
+    run(chosen, files, verdicts)
+    verdicts = Verdicts(digest(), keep=bool)  # the other process wrote into the file
+
+    noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
+    equal = [m for m in chosen if m.name in EQUIVALENT and m not in set(noticed)]
+    for mutant in noticed:
+        if mutant.name in EQUIVALENT:
+            print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
+    by_kind = Counter(mutant.kind for mutant in noticed)
+    print(", ".join(f"{count} {kind}" for kind, count in by_kind.most_common()))
+    print(f"killed {len(noticed)} of {len(chosen)}, {len(equal)} equivalent")
+    wrong = any(mutant.name in EQUIVALENT for mutant in noticed)
+    return 0 if len(noticed) + len(equal) == len(chosen) and not wrong else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
