@@ -208,13 +208,17 @@ def swap_code(source: Source, mutant: Mutant) -> None:
 
 
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of those that run a function of the file `stem`, the quickest first.
+    """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    One of each test function, then another of each, and so on, those first that run few functions;
-    before all others those of the file's own tests.
+    One of each test function, then another of each, and so on. The file's own tests come first, and
+    those that run few functions, because they look closest.
     """
+
+    def functions(item):
+        return len(observed[item.nodeid][1])
+
     met, rank = Counter(), {}
-    for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
+    for item in sorted(items, key=functions):
         rank[item] = met[item.path, item.originalname]
         met[item.path, item.originalname] += 1
 
@@ -222,7 +226,7 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
         return item.path.stem not in (f"test_{stem}", "test_layers")
 
     chosen = sorted(items, key=lambda item: (rank[item], foreign(item)))[:MOST_TESTS]
-    return sorted(chosen, key=lambda item: (foreign(item), observed[item.nodeid][0]))
+    return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
 def who_notices(source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict) -> str:
