@@ -100,7 +100,8 @@ def in_processes(
                 os.killpg(pid, signal.SIGKILL)  # what it may have started
             with answer:
                 answer.seek(0)
-                yield job, answer.read() or "died"
+                ended, _, text = answer.read().partition("\n")
+                yield job, text if ended else "died"
     finally:
         for pid in running:
             os.killpg(pid, signal.SIGKILL)
@@ -114,7 +115,7 @@ def _be_a_process(do: Callable[[], str], answer: TextIO) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        answer.write(do())
+        answer.write(f"ended\n{do()}")  # "" is an answer, nothing is none
         answer.flush()
     finally:
         os._exit(0)

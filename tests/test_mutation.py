@@ -129,6 +129,7 @@ def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source
     )
     blind, sharp = Item("blind", runs_only), Item("sharp", looks)
     assert verdict(softmax_source, mutant, monkeypatch, blind, sharp) == "sharp"
+    assert verdict(softmax_source, mutant, monkeypatch, blind) == ""
     looks()  # here nothing was broken
 
 
