@@ -264,6 +264,7 @@ def rounding(norm: str) -> Solved:
         def gradients(dtype, model=model, loss=loss, batch=batch):
             pack(model, dtype)
             logits = model.forward(batch.source, batch.target_in, skip_padding=True)
+            assert logits.dtype == dtype  # nothing on the way widened it
             loss.forward(logits, batch.target_out)
             model.backward(loss.backward())
             return {name: p.grad for name, p in model.named_parameters().items()}
