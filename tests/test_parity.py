@@ -162,6 +162,8 @@ def test_random_configs_cover_every_choice():
         assert None in drawn(name) and len(drawn(name)) > 2, name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
     assert {size > 256 for size in drawn("target_vocabulary")} == {False, True}
+    sources = [solve(case).drawn[0] for case in LARGE_CASES if case.endswith("_skipped_padding")]
+    assert {bool((source == 0).all(axis=1).any()) for source in sources} == {False, True}
 
 
 def store() -> None:
