@@ -39,6 +39,9 @@ from numformer.layers.softmax import Softmax
 from numformer.loss import CrossEntropy
 from numformer.model import Decoder, DecoderLayer, Encoder, EncoderLayer, Transformer
 
+# The arrays are small: more threads would only wait for each other.
+torch.set_num_threads(1)
+
 # Dropout: numformer's stream says which values fall, so that both sides drop the same ones. It is
 # drawn from in the order of torch's own forward.
 
@@ -118,7 +121,7 @@ def sinusoidal_positions(layer, p, x):
     dimension = torch.arange(d_model)
     power = 10000.0 ** ((dimension - dimension % 2).double() / d_model)
     angle = torch.arange(length)[:, None] / power
-    return x + torch.where(dimension % 2 == 0, angle.sin(), angle.cos())
+    return x + torch.where(dimension % 2 == 0, angle.sin(), angle.cos()).to(x.dtype)
 
 
 def learned_positions(layer, p, x, positions=None):
@@ -222,9 +225,10 @@ def cross_entropy(layer, p, logits, targets):
 
 def layer_module(config, kind, attentions):
     """torch's encoder or decoder layer, its attentions and dropouts set as `config` says."""
+    one_head = 1  # the attentions are replaced below; torch's own heads must divide d_model
     module = kind(
         config.d_model,
-        config.heads,
+        one_head,
         config.d_ff,
         config.p_drop,
         batch_first=True,
@@ -372,11 +376,32 @@ def differentiate(checked: GradientCheck, config: Config) -> dict[str, np.ndarra
     return {name: tensor.numpy() for name, tensor in results.items()}
 
 
+def loss_of_batch(config, p, batch):
+    source, target_in, target_out = map(
+        torch.from_numpy, (batch.source, batch.target_in, batch.target_out)
+    )
+    return smoothed_loss(
+        transformer(config, p, source, target_in), target_out, config.label_smoothing
+    )
+
+
+def gradients(
+    config: Config, weights: dict[str, np.ndarray], batch: Batch
+) -> dict[str, np.ndarray]:
+    """torch's gradients of the loss, without dropout, in the dtype of `weights`."""
+    p = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
+    of_weights = torch.autograd.grad(loss_of_batch(config, p, batch), p.values())
+    return {name: gradient.numpy() for name, gradient in zip(p, of_weights, strict=True)}
+
+
 @with_numformers_dropout
 def train(
     config: Config, weights: dict[str, np.ndarray], batches: list[Batch], seed: int
 ) -> dict[str, np.ndarray]:
-    """torch's losses, gradient norms and final weights after one step on each batch."""
+    """torch's losses, gradient norms and final weights after one step on each batch.
+
+    It computes in the dtype of `weights`.
+    """
     p = {name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
     optimizer = torch.optim.Adam(
         p.values(), lr=1, betas=(config.beta1, config.beta2), eps=config.adam_epsilon
@@ -385,22 +410,21 @@ def train(
     def rate(steps_taken):  # section 5.3, equation 3
         step = steps_taken + 1
         peak = config.factor / math.sqrt(config.d_model * config.warmup)
+        if config.decay == "linear":
+            return np.interp(step, [0, config.warmup, len(batches) + 1], [0, peak, 0])
         return peak * min(step / config.warmup, math.sqrt(config.warmup / step))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     losses, norms = [], []
     for step, batch in enumerate(batches, 1):
         dropout_stream.reseed(seed, step)
-        source, target_in, target_out = map(
-            torch.from_numpy, (batch.source, batch.target_in, batch.target_out)
-        )
-        logits = transformer(config, p, source, target_in)
-        loss = smoothed_loss(logits, target_out, config.label_smoothing)
+        loss = loss_of_batch(config, p, batch)
         optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.get_total_norm([parameter.grad for parameter in p.values()])
-        # torch divides by the norm plus 1e-6, numformer by the norm.
-        nn.utils.clip_grads_with_norm_(p.values(), config.clip_norm, norm - 1e-6)
+        if config.clip_norm is not None:
+            # torch divides by the norm plus 1e-6, numformer by the norm.
+            nn.utils.clip_grads_with_norm_(p.values(), config.clip_norm, norm - 1e-6)
         optimizer.step()
         schedule.step()
         losses.append(loss.item())
