@@ -77,6 +77,11 @@ def reuse_freed_memory() -> None:
     mallopt(m_trim_threshold, 1 << 30)
 
 
+def kind(value) -> str:
+    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
+    return getattr(getattr(value, "dtype", None), "kind", "")
+
+
 def rows(x):
     """x (..., D) -> (N, D), the same memory where possible."""
     return x.reshape(-1, x.shape[-1])
