@@ -252,9 +252,13 @@ class GradientCheck:
         return explicit, diagnosis.by_entry(along, explicit.shape, self.xp, largest)
 
     @functools.cached_property
-    def fault_elsewhere(self) -> str | None:
-        """What is wrong in a part, or on the way to one, so that all that depends on it fails."""
-        return diagnosis.elsewhere(self)
+    def faulty_part(self) -> str | None:
+        """Looked for once, for all tensors that fail because of it."""
+        return diagnosis.faulty_part(self)
+
+    @functools.cached_property
+    def faulty_wire(self) -> str | None:
+        return diagnosis.faulty_wire(self)
 
 
 def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:

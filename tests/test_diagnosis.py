@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from numformer.backend import dropout_stream
 from numformer.config import Config
-from numformer.diagnosis import Evidence, explain
+from numformer.diagnosis import diagnose
 from numformer.gradient_cases import SOURCE, SOURCE_MASK, TARGET_IN, TARGET_MASK, TARGET_OUT
 from numformer.gradient_check import GradientCheck, check
 from numformer.layer import Layer
@@ -22,6 +22,7 @@ from numformer.layers.attention import (
     MultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
+    merge_heads,
     split_heads,
 )
 from numformer.layers.dropout import Dropout
@@ -33,6 +34,7 @@ from numformer.layers.residual import Residual
 from numformer.layers.softmax import Softmax, softmax
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
+from numformer.symptoms import Evidence, explain
 
 B, S, T, D, H, V = 3, 5, 4, 8, 2, 11
 RNG = np.random.default_rng(7)
@@ -544,6 +546,26 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed
 
 
+def test_two_gradients_swapped_on_their_way_are_named():
+    def keys_for_values(attention, right, dy):
+        attention.pop_saved()
+        dheads = split_heads(attention.output.backward(dy), H)
+        dquery, dkey, dvalue = map(merge_heads, attention.attention.backward(dheads))
+        dmemory = attention.value.backward(dkey) + attention.key.backward(dvalue)
+        return attention.query.backward(dquery), dmemory
+
+    rows = check(wrong(MultiHeadAttention, keys_for_values)(D, H, RNG), [X, MEMORY])
+    expected = (
+        "the gradient that reaches `value` is wrong already: this is the gradient of `key`: two "
+        "results of backward are swapped."
+    )
+    assert [row.name for row in rows if row.meaning == expected] == [
+        "memory",
+        "key.weight",
+        "value.weight",
+    ]
+
+
 def test_a_part_that_breaks_a_rule_is_named():
     class Copying(Linear):
         """Its dx has one row too many; the layer around it cuts it off."""
@@ -570,6 +592,22 @@ def test_a_ratio_of_two_meanings_names_both():
     layer = wrong(Softmax, lambda layer, right, dy: right(dy) / 2)()
     (row,) = check(layer, [SCORES[:2]])
     assert "divided by the batch size" in row.meaning and "used twice" in row.meaning
+
+
+def test_a_layer_that_refuses_to_be_run_again_still_gets_its_report():
+    """What backward did wrong must be printed, even where nothing more can be found out."""
+
+    class Once(Linear):
+        refuses = False
+
+        def forward(self, x):
+            if self.refuses:
+                raise RuntimeError("no more")
+            return super().forward(x)
+
+    checked = GradientCheck(wrong(Once, lambda layer, right, dy: -right(dy))(D, 6, RNG), [X])
+    checked.layer.refuses = True
+    assert "no pattern known here" in diagnose(checked, "x")
 
 
 def test_a_difference_without_a_pattern_gets_advice():
