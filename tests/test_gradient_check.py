@@ -173,6 +173,12 @@ def test_the_upstream_gradient_is_random():
     assert upstream.shape == SCORES.shape and len(np.unique(upstream)) == upstream.size
 
 
+def test_the_upstream_gradient_is_not_the_input_that_the_same_seed_drew():
+    """Where dy = x, a ReLU gated on dy passes."""
+    x = np.random.default_rng(0).standard_normal((B, T, D))
+    assert abs(GradientCheck(ReLU(), [x], seed=0).upstream - x).min() > 0
+
+
 def test_elementwise_gradients_of_a_small_layer(rng):
     """For y = x W the numerical gradient of W is x^T upstream, entry by entry."""
     checked = GradientCheck(Linear(2, 3, rng), [X[..., :2]])
