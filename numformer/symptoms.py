@@ -1,6 +1,6 @@
 """Patterns in explicit - numerical gradients, and the mistake that each one shows.
 
-A symptom takes Evidence of arrays with at least one axis and one entry; it gives a message or None.
+A symptom takes Evidence of arrays with at least one axis and gives a message or None.
 They are asked from the most particular to the least, and the first that fits speaks.
 """
 
@@ -63,11 +63,6 @@ class Evidence:
         """The saved arrays of the gradient's shape, its last axis replaced by `last`."""
         shape = (*self.explicit.shape[:-1], self.explicit.shape[-1] if last is None else last)
         return ((name, value) for name, value in self.saved.items() if value.shape == shape)
-
-
-def no_number(case: Evidence) -> str | None:
-    if not np.isfinite(case.explicit).all():
-        return "NaN or infinity in backward: a division by 0, as in a row with every key masked."
 
 
 def agreement(case: Evidence) -> str | None:
@@ -248,7 +243,7 @@ def _constant(values, live, axis) -> bool:
 
 
 # What makes a whole gradient wrong, and what only some tensors or layers can have.
-SIMPLE = [no_number, agreement, zeros, constant_ratio]
+SIMPLE = [agreement, zeros, constant_ratio]
 PATTERNS = [
     of_another_tensor,
     repeated_ids,
@@ -264,9 +259,7 @@ PATTERNS = [
 def explain(case: Evidence, symptoms: Sequence[Callable] = (*SIMPLE, *PATTERNS)) -> str | None:
     """The message of the first symptom that fits, or None."""
     if not np.isfinite(case.explicit).all():
-        return no_number(case)
+        return "NaN or infinity in backward: a division by 0, as in a row with every key masked."
     case = case.measured()
-    if not case.explicit.size:
-        return None
     with np.errstate(all="ignore"):
         return next((message for symptom in symptoms if (message := symptom(case))), None)

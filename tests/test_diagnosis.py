@@ -295,13 +295,13 @@ MISTAKES = [
             [X, TARGET_MASK],
         ),
         "x",
-        "that of `key` is missing, that of `value` is missing",
+        "add: that of `key` is missing, that of `value` is missing",
     ),
     Mistake(
         "residual: the skip connection forgotten",
         lambda: (wrong(Residual, skip_forgotten)(FeedForward(D, 12, RNG), D, 0.3), [X]),
         "x",
-        "that of the skip connection (all else) is missing",
+        "add: that of the skip connection (all else) is missing",
     ),
     Mistake(
         "x + f(x) in one layer: the x forgotten",
