@@ -17,7 +17,7 @@ BACKENDS = ("numpy", "cupy", "auto")
 
 def array_module(x):
     """The module (numpy or cupy) whose functions work on the array `x`."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, np.ndarray):
         return np
     return sys.modules[type(x).__module__.partition(".")[0]]
 
@@ -77,6 +77,11 @@ def reuse_freed_memory() -> None:
     mallopt(m_trim_threshold, 1 << 30)
 
 
+def kind(value) -> str:
+    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
+    return getattr(getattr(value, "dtype", None), "kind", "")
+
+
 def rows(x):
     """x (..., D) -> (N, D), the same memory where possible."""
     return x.reshape(-1, x.shape[-1])
@@ -87,8 +92,8 @@ def matmul(a, b):
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
-    if b.ndim == 2 and a.ndim > 2:
-        return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[-1])
+    if b.ndim == 2:
+        return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 
@@ -143,7 +148,7 @@ def scatter_add(target, ids, values) -> None:
     xp = array_module(target)
     small = 256
     if len(target) <= small:
-        chosen = (ids == xp.arange(len(target))[:, None]).astype(values.dtype)
+        chosen = ids == xp.arange(len(target))[:, None]
         target += chosen @ values
         return
     if xp is not np:
@@ -153,7 +158,7 @@ def scatter_add(target, ids, values) -> None:
     sorted_ids, sorted_values = ids[order], values[order]
     starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
     if len(ids):
-        target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts, axis=0)
+        target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts)
 
 
 def cache_sized_pieces(vector) -> list[slice]:
@@ -161,7 +166,9 @@ def cache_sized_pieces(vector) -> list[slice]:
 
     Several operations in turn on one piece then read memory once instead of once each.
     """
-    piece = 1 << 15 if isinstance(vector, np.ndarray) else max(len(vector), 1)
+    if not isinstance(vector, np.ndarray):
+        return [slice(None)]
+    piece = 1 << 15
     return [slice(start, start + piece) for start in range(0, len(vector), piece)]
 
 
@@ -188,9 +195,9 @@ def splitmix64(key: int, start: int, count: int, xp=np):
         bits *= np.uint64(0x9E3779B97F4A7C15)
         bits += np.uint64(key)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            bits ^= bits >> np.uint64(shift)
+            bits ^= bits >> shift
             bits *= np.uint64(factor)
-        bits ^= bits >> np.uint64(31)
+        bits ^= bits >> 31
     return all_bits
 
 
@@ -207,7 +214,7 @@ class DropoutStream:
     def reseed(self, seed: int, step: int, part: int = 0) -> None:
         """Start the stream of this step, and this part of the batch, of the run with this seed."""
         sequence = seed_sequence(seed, "dropout", step, part)
-        self._key = int(sequence.generate_state(1, np.uint64)[0])
+        self._key = sequence.generate_state(1, np.uint64)[0]
         self._drawn = 0
 
     def keep(self, shape: tuple[int, ...], p: float, like):
@@ -224,7 +231,7 @@ class DropoutStream:
         dropped = min(round(p * 65536), 65535)
         kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
         scale = like.dtype.type(65536 / (65536 - dropped))
-        return xp.multiply(kept, scale, dtype=like.dtype)
+        return kept * scale
 
 
 dropout_stream = DropoutStream()

@@ -86,17 +86,17 @@ class EpochBatches:
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
         self.per_epoch = -(-len(pairs) // batch_size)
-        self._epoch, self._order = None, []
+        self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
 
     def __call__(self, step: int) -> Batch:
         epoch, place = divmod(step - 1, self.per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._shuffle(epoch)
-        return Batch.of([self.pairs[index] for index in self._order[place]])
+        if epoch not in self._batches:
+            self._batches = {epoch: self._shuffle(epoch)}
+        return Batch.of([self.pairs[index] for index in self._batches[epoch][place]])
 
     def _shuffle(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))
-        order = rng.permutation(len(self.pairs)).tolist()
+        order = rng.permutation(len(self.pairs))
         size = self.pool * self.batch_size
         order = [
             index

@@ -10,6 +10,7 @@ masks frozen.
 """
 
 import argparse
+import functools
 import importlib
 import inspect
 import os
@@ -20,7 +21,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.backend import BACKENDS, array_module, dropout_stream, find_backend, to_host
+from numformer import diagnosis
+from numformer.backend import (
+    BACKENDS,
+    array_module,
+    dropout_stream,
+    find_backend,
+    kind,
+    to_host,
+)
 from numformer.errors import InputError
 from numformer.layer import Layer, pack
 
@@ -37,7 +46,7 @@ class Row:
     error: float  # |explicit - numerical| / max(|explicit|, |numerical|, floor)
     explicit: float  # <gradient, direction>
     numerical: float  # the measured change along the direction
-    meaning: str = ""  # of the ratio of the two, where the check fails
+    meaning: str = ""  # what usually makes the two differ like this, where the check fails
 
     @property
     def passed(self) -> bool:
@@ -55,11 +64,6 @@ class Row:
         )
 
 
-def kind(value) -> str:
-    """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
-    return getattr(getattr(value, "dtype", None), "kind", "")
-
-
 def place(inputs: Iterable, dtype, xp) -> list:
     """Copies of a forward's inputs in `xp`, numbers in `dtype`; ids stay on the host, uncopied."""
     dtypes = {"f": dtype, "b": bool}
@@ -74,12 +78,15 @@ class GradientCheck:
     `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
     0 hides mistakes. Raises InputError where backward does not return one gradient for each such
     input, and where the layer breaks a rule of `numformer.layer`: it writes into an argument,
-    leaves a saved record, or does not add to the gradients that are there.
+    leaves a saved record, does not add to the gradients that are there, or forgets in a second
+    forward what it saved in the first.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
         self.layer, self.inputs, self.seed = layer, place(inputs, np.float64, xp), seed
-        self.rng = np.random.default_rng(seed)
+        self.xp = xp
+        # default_rng(seed) may well have drawn the inputs, and a check with dy = x sees too little.
+        self.rng = np.random.default_rng([seed, 1])
         parameters = layer.named_parameters()
         pack(layer, np.float64, xp)
         for parameter in parameters.values():
@@ -96,7 +103,7 @@ class GradientCheck:
 
         arguments = {name: self.tensors[name] for name in input_names}
         copies = {name: array.copy() for name, array in arguments.items()}
-        self.output, self.branches = self._forward(keep=True)
+        self.output, self.branches = self.run(keep=True)
         self.upstream = xp.asarray(self.rng.standard_normal(self.output.shape))
         dy = self.upstream.copy()
         layer_inputs = self.layer.backward(dy)
@@ -123,16 +130,7 @@ class GradientCheck:
             )
         self.gradients = dict(zip(input_names, layer_inputs, strict=True))
         self.gradients |= {name: parameter.grad.copy() for name, parameter in parameters.items()}
-        self._forward(keep=True)
-        self.layer.backward(self.upstream.copy())
-        for name, parameter in parameters.items():
-            once = self.gradients[name]
-            if abs(parameter.grad - 2 * once).max() > 1e-6 * abs(once).max():
-                raise InputError(
-                    "a second backward adds to the gradients of the first",
-                    f"no sum of both in {name}",
-                    "Write parameter.grad += ...",
-                )
+        self._check_records(input_names, parameters)
         for name, gradient in self.gradients.items():
             if gradient.shape != self.tensors[name].shape:
                 raise InputError(
@@ -141,11 +139,45 @@ class GradientCheck:
                     "Sum over the axes that forward broadcasts, and mind transposes.",
                 )
 
-    def _forward(self, keep: bool = False):
-        """The output, and every branch that forward took: the boolean arrays that it saved."""
-        dropout_stream.reseed(self.seed, 0)
-        output = self.layer.forward(*self.inputs)
-        output = array_module(output).asarray(output)
+    def _check_records(self, input_names: list[str], parameters: dict) -> None:
+        """Two forwards, the second with other inputs, and two backwards: the first is served last.
+
+        Raises InputError unless the last one returns the same gradients as before, and adds them.
+        """
+        self.run(keep=True)
+        self.run(True, [x[::-1].copy() if kind(x) and x.ndim else x for x in self.inputs])
+        self.layer.backward(self.upstream.copy())
+        before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
+        returned = self.layer.backward(self.upstream.copy())
+        returned = returned if isinstance(returned, tuple) else (returned,) * len(input_names)
+        again = dict(zip(input_names, returned, strict=True))
+        again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
+        sizes = [float(abs(once).max()) for once in self.gradients.values() if once.size]
+        rounding = 1e-6 * max(sizes, default=0)
+        for name, once in self.gradients.items():
+            if not (abs(again[name] - once) > rounding).any():
+                continue
+            if name in parameters and (abs(parameters[name].grad - once) <= rounding).all():
+                raise InputError(
+                    "a second backward adds to the gradients of the first",
+                    f"no sum of both in {name}",
+                    "Write parameter.grad += ...",
+                )
+            raise InputError(
+                "any number of forwards may come before the first backward",
+                f"another gradient of {name} where a second forward comes between",
+                "Keep what backward needs, dropout's mask too, with save() and pop_saved(): "
+                "not in an attribute, and not drawn anew.",
+            )
+
+    def run(self, keep: bool = False, inputs: Iterable | None = None):
+        """A copy of the output, and every branch that forward took: the boolean arrays it saved.
+
+        Dropout's masks are the same each time, but others for other `inputs`.
+        """
+        dropout_stream.reseed(self.seed, 0 if inputs is None else 1)
+        output = self.layer.forward(*(self.inputs if inputs is None else inputs))
+        output = array_module(output).array(output)  # forward may return its very argument
         branches = [
             to_host(value).copy()
             for part in self.layer.layers_within()
@@ -158,21 +190,34 @@ class GradientCheck:
         return output, branches
 
     def numerical(self, name: str, direction) -> tuple[float, float]:
-        """The derivative of the objective along `direction`, and the size of its rounding error.
+        """The derivative of the objective along `direction`, and the size of its rounding error."""
+        tensor = self.tensors[name]
+        original = tensor.copy()
+
+        def forward(shift):
+            tensor[...] = original + shift
+            return self.run()
+
+        try:
+            return self.slope(forward, direction, self.branches)
+        finally:
+            tensor[...] = original
+
+    def slope(self, forward: Callable, direction, branches=None) -> tuple[float, float]:
+        """The derivative of <upstream, forward(shift)> along `direction`, and its rounding error.
 
         (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4. Where a step
         changes the sign of a ReLU's input there is a kink, so h shrinks until none does.
+        `branches` are those of forward(0).
         """
-        tensor = self.tensors[name]
-        original = tensor.copy()
+        if branches is None:
+            _, branches = forward(0 * direction)
         step = LARGEST_STEP
         while True:
             outputs, same = {}, True
             for multiple in (1, -1, 2, -2):
-                tensor[...] = original + multiple * step * direction
-                outputs[multiple], branches = self._forward()
-                same &= all(map(np.array_equal, branches, self.branches))
-            tensor[...] = original
+                outputs[multiple], taken = forward(multiple * step * direction)
+                same &= all(map(np.array_equal, taken, branches))
             if same or step / 10 < SMALLEST_STEP:
                 break
             step /= 10
@@ -199,84 +244,22 @@ class GradientCheck:
                 worst = row
         if worst.passed:
             return worst
-        measured, expected = self.elementwise(name)
-        return Row(**{**vars(worst), "meaning": self.diagnose(measured, expected)})
+        return Row(**{**vars(worst), "meaning": diagnosis.diagnose(self, name)})
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
         """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
         explicit = to_host(self.gradients[name]).copy()
-        numerical = np.full(explicit.shape, np.nan)
-        direction = np.zeros(explicit.shape)
-        xp = array_module(self.tensors[name])
-        for index in list(np.ndindex(explicit.shape))[:largest]:
-            direction[index] = 1
-            numerical[index], _ = self.numerical(name, xp.asarray(direction))
-            direction[index] = 0
-        return explicit, numerical
+        along = functools.partial(self.numerical, name)
+        return explicit, diagnosis.by_entry(along, explicit.shape, self.xp, largest)
 
-    def diagnose(self, explicit: np.ndarray, numerical: np.ndarray) -> str:
-        """What usually makes explicit and numerical gradients differ in the way that these do."""
-        known = ~np.isnan(numerical)
-        if not np.isfinite(explicit).all():
-            return "NaN or infinity: a division by 0, or a fully masked row."
-        e, n = explicit[known], numerical[known]
-        scale = np.abs(n).max(initial=0)
-        if np.allclose(e, 0, atol=1e-9 * max(scale, 1e-30)):
-            return "the gradient is zero: never accumulated, or not returned."
-        if scale < 1e-9:
-            return "the true gradient is zero: forward does not depend on this tensor as used here."
-        factor = float(e @ n / (n @ n))
-        if np.allclose(e, factor * n, rtol=1e-5, atol=1e-7 * scale):
-            return self._meaning_of_factor(factor)
-        if explicit.ndim == 2 and known.all() and explicit.shape[0] == explicit.shape[1]:
-            if np.allclose(explicit.T, numerical, rtol=1e-5, atol=1e-7 * scale):
-                return "the gradient is transposed."
-        difference = np.where(known, explicit - np.where(known, numerical, 0), np.nan)
-        if difference.ndim > 1 and known.all() and difference.shape[-1] > 1:
-            if np.allclose(difference, difference[..., :1], atol=1e-7 * scale):
-                return "off by a constant along the last axis: a mean that is not subtracted."
-        wrong = ~np.isclose(e, n, rtol=1e-5, atol=1e-7 * scale)
-        if np.allclose(e[wrong], 0, atol=1e-9 * scale):
-            return (
-                "some entries are zero that should not be: `=` where `+=` is needed, repeated "
-                "indices, or a mask applied too often."
-            )
-        if np.allclose(n[wrong], 0, atol=1e-9 * scale):
-            return "some entries should be zero: a mask (padding, causal, ReLU) is not applied."
-        return (
-            "no constant ratio: a missing term of a sum, a stale saved value, a wrong axis, "
-            "repeated indices (use scatter_add), or an argument that was overwritten."
-        )
+    @functools.cached_property
+    def faulty_part(self) -> str | None:
+        """Looked for once, for all tensors that fail because of it."""
+        return diagnosis.faulty_part(self)
 
-    def _meaning_of_factor(self, factor: float) -> str:
-        batch = self.output.shape[0] if self.output.ndim else 1
-        positions = int(np.prod(self.output.shape[:-1])) if self.output.ndim else 1
-        drop = {p for part in self.layer.layers_within() if (p := getattr(part, "p_drop", 0))}
-        causes = {
-            -1.0: "the sign is wrong.",
-            2.0: "counted twice.",
-            0.5: "counted once where the tensor is used twice, or a factor 2 is missing.",
-            1 / batch: f"1/B with B = {batch}: divided by the batch size.",
-            float(batch): f"B = {batch}: the division by the batch size is missing.",
-            1 / positions: f"1/N with N = {positions} positions: divided by their number.",
-            float(positions): f"N = {positions}: the division by the positions is missing.",
-        }
-        for p in drop:
-            causes[1 - p] = f"1 - p with p = {p}: dropout's scale is missing in backward."
-            causes[1 / (1 - p)] = f"1 / (1 - p) with p = {p}: dropout's scale is applied twice."
-        sizes = {tensor.shape[-1] for tensor in self.tensors.values() if tensor.ndim}
-        sizes |= {getattr(part, "d_k", 1) for part in self.layer.layers_within()}
-        for size in sizes:
-            for power in (0.5, -0.5):
-                causes.setdefault(
-                    size**power,
-                    f"{size}^{power}: a factor sqrt(d), d = {size} (d_k or d_model), is missing or "
-                    "applied twice.",
-                )
-        for value, meaning in causes.items():
-            if value != 1 and abs(factor - value) < 1e-3 * abs(value):
-                return f"constant ratio {factor:.6g} = {meaning}"
-        return f"constant ratio {factor:.6g}: a constant factor is missing, or one too many."
+    @functools.cached_property
+    def faulty_wire(self) -> str | None:
+        return diagnosis.faulty_wire(self)
 
 
 def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:

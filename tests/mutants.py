@@ -14,8 +14,9 @@ from types import CodeType
 
 OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {}
 MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
-# Attributes that are set on nodes: within a backward, within any function, a statement by itself.
+# Attributes of nodes: within a backward, within any function, a whole statement, reshape's -1.
 IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
+IN_RESHAPE = "in_reshape"
 
 
 def operator(mutate: Callable) -> Callable:
@@ -99,8 +100,8 @@ def other_constant(node):
     if isinstance(node, ast.Constant):
         if isinstance(node.value, bool):
             yield ast.Constant(not node.value)
-        elif isinstance(node.value, int):
-            yield ast.Constant(node.value + 1)
+        elif isinstance(node.value, int) and not getattr(node, IN_RESHAPE, False):
+            yield ast.Constant(node.value + 1)  # to reshape every negative size means the same
         elif isinstance(node.value, float):
             yield ast.Constant(2 * node.value or 1.0)
 
@@ -365,10 +366,16 @@ def _nodes(tree: ast.Module):
                 setattr(child, IN_BACKWARD, backward)
                 setattr(child, FUNCTION, inside)
                 setattr(child, STATEMENT, isinstance(node, ast.Expr))
+                if isinstance(child, ast.Call) and ast.unparse(child.func).endswith(".reshape"):
+                    for size in child.args:
+                        if isinstance(size, ast.UnaryOp):
+                            setattr(size.operand, IN_RESHAPE, True)
                 if isinstance(child, ast.Constant | ast.JoinedStr) and _is_text(child):
                     continue
                 if isinstance(child, ast.Expr) and _is_text(child.value):
                     continue
+                if isinstance(child, ast.keyword) and child.arg == "strict":
+                    continue  # zip's check of the code around it
                 yield child, node, (name, index if many else None), where, inside
                 if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom):
                     continue

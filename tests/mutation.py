@@ -52,7 +52,7 @@ SUITE = ["batching", "config", "contract", "decoding", "gradient_check", "layer"
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-s", "-o", "addopts=", "-o",
           "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir", str(ROOT)]  # fmt: skip
-MOST_TESTS = 300  # that a mutant has to pass to count as unnoticed
+MOST_TESTS = 150  # that a mutant has to pass to count as unnoticed
 MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
 LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
 IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import

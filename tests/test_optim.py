@@ -107,19 +107,6 @@ def test_the_first_step_has_the_size_of_the_rate(rng):
     assert_allclose(flat.data, before - 0.01 * np.sign(flat.grad), rtol=1e-6)
 
 
-@pytest.mark.parametrize("size", [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 7])
-def test_pieces_cover_a_vector_once_and_in_order(size):
-    """An element left out is never trained; one taken twice moves twice."""
-    vector = np.arange(size)
-    pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
-    assert_array_equal(np.concatenate(pieces), vector)
-    assert max(map(len, pieces)) <= PIECE
-
-
-def test_no_pieces_of_nothing():
-    assert cache_sized_pieces(np.zeros(0)) == []
-
-
 def test_adam_refuses_a_model_that_was_packed_again(rng):
     """Its vectors are no longer the model's: steps would change nothing, silently."""
     layer = Linear(3, 2, rng)

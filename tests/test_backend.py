@@ -1,0 +1,201 @@
+"""The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer import backend
+from numformer.backend import (
+    DropoutStream,
+    array_module,
+    cache_sized_pieces,
+    dot_last,
+    dot_rows,
+    matmul,
+    max_last,
+    mean_last,
+    scatter_add,
+    splitmix64,
+    sum_last,
+    sum_rows,
+    to_host,
+)
+
+
+class Watched(np.ndarray):
+    """An array that notes the shapes of its matrix products and the axes of its maxima."""
+
+    notes: list
+
+    def __matmul__(self, other):
+        self.notes.append((self.shape, other.shape))
+        return np.asarray(self) @ np.asarray(other)
+
+    def __rmatmul__(self, other):
+        self.notes.append((other.shape, self.shape))
+        return np.asarray(other) @ np.asarray(self)
+
+    def max(self, axis, **others):
+        self.notes.append((self.shape, axis))
+        return np.asarray(self).max(axis=axis, **others)
+
+
+@pytest.fixture
+def watched():
+    """`watched(array)` is the array with its notes, which are in `watched.notes`."""
+
+    def watch(array):
+        return np.asarray(array).view(Watched)
+
+    watch.notes = Watched.notes = []
+    return watch
+
+
+def test_the_module_of_an_array_of_a_number_and_of_a_subclass(watched):
+    for x in (np.zeros(3), np.float32(3), watched(np.zeros(3))):
+        assert array_module(x) is np
+
+
+def test_on_the_host_everything_becomes_an_array(stand_in):
+    for x in (3.0, [3.0], np.float64(3.0), np.array(3.0), stand_in.asarray(3.0)):
+        assert type(to_host(x)) is np.ndarray and to_host(x) == 3.0
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (2, 3, 4, 5)])
+def test_one_matrix_for_all_is_one_product(shape, watched, rng):
+    a, b = rng.standard_normal(shape), rng.standard_normal((5, 7))
+    assert_allclose(matmul(watched(a), b), a @ b, rtol=1e-14, atol=1e-14)
+    assert watched.notes == [((a.size // 5, 5), (5, 7))]
+
+
+def test_a_matrix_for_each_is_a_product_for_each(watched, rng):
+    a, b = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 3, 5, 7))
+    assert_allclose(matmul(watched(a), b), a @ b)
+    assert watched.notes == [(a.shape, b.shape)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
+    x = rng.standard_normal((2, 3, 5)).astype(dtype)
+    for found, expected in (
+        (sum_rows(watched(x)), x.sum(axis=(0, 1))),
+        (sum_last(watched(x)), x.sum(axis=-1, keepdims=True)),
+        (mean_last(watched(x)), x.mean(axis=-1, keepdims=True)),
+    ):
+        assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert found.dtype == dtype and found.shape == expected.shape
+    assert watched.notes == [((6,), (6, 5)), ((6, 5), (5,)), ((6, 5), (5,))]
+
+
+@pytest.mark.parametrize("width", [1, 63, 64, 65, 200])
+def test_short_rows_are_compared_all_at_once(width, watched, rng):
+    x = rng.standard_normal((2, 70, width))
+    assert_array_equal(max_last(watched(x)), x.max(axis=-1, keepdims=True))
+    transposed, each_by_itself = ((width, 140), 0), (x.shape, -1)
+    assert watched.notes == [transposed if width <= 64 else each_by_itself]
+
+
+def test_on_a_device_every_row_is_compared_by_itself(stand_in, rng, monkeypatch):
+    """Transposing is for NumPy."""
+    x = rng.standard_normal((2, 3, 5))
+    axes, largest = [], stand_in.ndarray.max
+
+    def watched_max(self, axis=None, **others):
+        axes.append(axis)
+        return largest(self, axis=axis, **others)
+
+    monkeypatch.setattr(stand_in.ndarray, "max", watched_max)
+    assert_array_equal(to_host(max_last(stand_in.asarray(x))), x.max(axis=-1, keepdims=True))
+    assert axes == [-1]
+
+
+def test_dot_products_on_the_host_store_no_products(rng):
+    """The bits are einsum's, which keeps no array of all a b as (a * b).sum() does."""
+    a, b = rng.standard_normal((2, 400, 301)).astype(np.float32)
+    assert (dot_last(a, b)[:, 0] != (a * b).sum(axis=-1)).any()
+    assert_array_equal(dot_last(a, b)[:, 0], np.einsum("nd,nd->n", a, b))
+    assert (dot_rows(a, b) != sum_rows(a * b)).any()
+    assert_array_equal(dot_rows(a, b), np.einsum("nd,nd->d", a, b))
+
+
+@pytest.mark.parametrize("symbols, products", [(255, 1), (256, 1), (257, 0)])
+def test_few_symbols_are_summed_by_one_product(symbols, products, watched, rng):
+    ids = rng.integers(1, symbols, 50)
+    values, expected = rng.standard_normal((50, 3)), np.zeros((symbols, 3))
+    np.add.at(expected, ids, values)
+    found = np.zeros((symbols, 3))
+    scatter_add(found, ids, watched(values))
+    assert_allclose(found, expected, atol=1e-14)
+    assert len(watched.notes) == products
+
+
+def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
+    """Another order gives other last bits, and which one an unstable sort takes is chance."""
+    ids = rng.integers(1, 4, 1000)  # the smallest id is not 0
+    values = rng.standard_normal((1000, 3)).astype(np.float32)
+    found = np.zeros((300, 3), np.float32)
+    scatter_add(found, ids, values)
+    for symbol in (1, 2, 3):
+        assert_array_equal(found[symbol], np.add.reduceat(values[ids == symbol], [0])[0])
+    assert not found[[0, *range(4, 300)]].any()
+
+
+def test_no_ids_add_nothing():
+    for symbols in (5, 300):
+        target = np.ones((symbols, 2))
+        scatter_add(target, np.zeros(0, int), np.zeros((0, 2)))
+        assert (target == 1).all()
+
+
+@pytest.mark.parametrize(
+    "length, sizes", [(0, []), (5, [5]), (32768, [32768]), (32769, [32768, 1])]
+)
+def test_pieces_on_the_host_have_128_kilobytes_of_float32(length, sizes):
+    vector = np.arange(length)
+    pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
+    assert [len(piece) for piece in pieces] == sizes
+    assert_array_equal(np.concatenate([*pieces, []]), vector)
+
+
+def test_on_a_device_a_vector_is_one_piece(stand_in):
+    assert cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
+
+
+# Dropout's random numbers.
+
+
+def words(seed, step, count):
+    key = int(backend.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
+    return splitmix64(key, 0, count).view(np.uint16)
+
+
+def test_a_new_stream_is_that_of_seed_0_and_step_0():
+    new, known = DropoutStream(), DropoutStream()
+    known.reseed(0, 0)
+    like = np.zeros(0)
+    assert_array_equal(new.keep((50,), 0.5, like), known.keep((50,), 0.5, like))
+
+
+@pytest.mark.parametrize("p", [2**-16, 0.1, 0.3, 0.5, 0.9])
+def test_exactly_those_words_below_p_are_dropped(p):
+    """2^18 words hold every value of 16 bits a few times: an error of one is seen."""
+    stream = DropoutStream()
+    stream.reseed(3, 7)
+    dropped = round(p * 2**16)
+    keep = stream.keep((2**18,), p, np.zeros(0))
+    assert_array_equal(keep != 0, words(3, 7, 2**16) >= dropped)
+    assert set(np.unique(keep)) == {0, 65536 / (65536 - dropped)}
+
+
+def test_draws_follow_each_other_and_waste_less_than_a_word():
+    """Four entries take 64 bits; the next draw begins with the next 64."""
+    stream = DropoutStream()
+    stream.reseed(3, 7)
+    like = np.zeros(0)
+    stream.keep((5,), 0.5, like)
+    assert_array_equal(stream.keep((2, 3), 0.5, like).ravel() != 0, words(3, 7, 4)[8:14] >= 32768)
+
+
+def test_a_probability_next_to_1_keeps_a_finite_scale():
+    keep = DropoutStream().keep((2**18,), 1 - 1e-9, np.zeros(0))
+    assert set(np.unique(keep)) == {0, 65536}
