@@ -5,10 +5,14 @@ import sys
 import cupy_stand_in
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
+
+settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
+settings.load_profile("numformer")
 
 
 @pytest.fixture
