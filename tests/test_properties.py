@@ -35,7 +35,7 @@ from numformer.optim import Adam, clip_global_norm
 from numformer.parts import Parts
 from numformer.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
 
-few, some, many = (settings(max_examples=count) for count in (15, 25, 50))
+few, some, many = (settings(max_examples=count) for count in (15, 30, 100))
 pytestmark = pytest.mark.filterwarnings("error")
 seeds = st.integers(0, 2**32 - 1)
 batches, heads, lengths, head_sizes = (st.integers(1, most) for most in (4, 4, 6, 5))
@@ -811,9 +811,7 @@ tensors_of = {
     for dtype, width in ((np.float32, 32), (np.float64, 64))
 }
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts
-metadata = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=5
-)
+metadata = st.dictionaries(texts, scalars | st.lists(scalars) | st.dictionaries(texts, scalars))
 
 
 @some
