@@ -22,47 +22,15 @@ from numformer.checkpoint_io import load_checkpoint, load_model, save_checkpoint
 from numformer.training import read_metrics
 from toy_tasks import addition, copy_task, pronounce, reverse, sort
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
-from toy_tasks.script import MODEL_FIELDS, exit_code
+from toy_tasks.script import MODEL_FIELDS
 from toy_tasks.sequences import SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 
 ROOT = Path(__file__).parents[1]
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
+pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
-WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    """Scripts write below the folder that they are started in."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def call(capsys):
-    """`call(main, *arguments)` runs a script here -> exit code, lines printed, lines of errors."""
-
-    def run(main, *arguments) -> tuple[int, list[str], list[str]]:
-        capsys.readouterr()
-        try:
-            code = exit_code(lambda: main(list(arguments)))
-        except SystemExit as ended:  # argparse, for --help and flags that it cannot read
-            code = ended.code
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def data(tmp_path):
-    """A folder with the words of the language "toy"; gone after the test."""
-    folder = tmp_path / "words"
-    folder.mkdir()
-    for split in ("train", "dev", "test"):
-        (folder / f"toy_{split}.tsv").write_text("\n".join(WORDS), encoding="utf-8")
-    return folder
 
 
 def copying(arguments: list[str]) -> int:
@@ -84,18 +52,6 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 def lines_of(run: Path) -> str:
     return (run / "metrics.jsonl").read_text()
-
-
-def interrupt_at(monkeypatch, step: int):
-    """Ctrl-C arrives while a sequence task draws the batch of this step."""
-    batch = SequenceTask.batch
-
-    def interrupted(task, at):
-        if at == step:
-            os.kill(os.getpid(), signal.SIGINT)
-        return batch(task, at)
-
-    monkeypatch.setattr(SequenceTask, "batch", interrupted)
 
 
 # Programs.
@@ -380,10 +336,9 @@ RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()
 
 
 @pytest.mark.parametrize("step", [3, 5])
-def test_a_resumed_run_is_the_straight_run(step, call, monkeypatch):
+def test_a_resumed_run_is_the_straight_run(step, call, interrupted_at):
     assert call(copying, *RUN, "--out", "straight")[0] == 1
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, step)
+    with interrupted_at(step):
         code, _, err = call(copying, *RUN)
     assert (code, err) == (130, [f"stopped at step {step}; continue with --resume"])
     config = Path("runs/copy_task/config.json").read_text()
@@ -617,7 +572,7 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch):
     monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
     (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
     _, out, _ = learn(call, data, "--evaluate-every", "1")
-    assert measured == [(len(WORDS), 1)] * 3 + [(1, 5)]
+    assert measured == [(6, 1)] * 3 + [(1, 5)]
     assert "best at step 2: word_error_rate 10.0000" in out
     assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
 
