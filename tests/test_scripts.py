@@ -1,10 +1,12 @@
 """The toy tasks as programs: run folders, exit codes, complaints, resume; and their data."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,7 +75,7 @@ def test_quick_run_of_a_program(name, request):
     assert (process.returncode, err) == (0, "")
     last = "word error rate" if name == "pronounce" else "exact match"
     assert re.fullmatch(rf"{last} \d+\.\d+", out.splitlines()[-1])
-    run = Path("runs") / name
+    run = Path("runs") / ("pronounce-toy" if name == "pronounce" else name)
     assert {path.name for path in run.iterdir()} == FILES | PICTURES
     for picture in PICTURES:
         content = (run / picture).read_bytes()
@@ -270,13 +272,16 @@ def test_what_cannot_be_is_refused_without_a_trace(flags, words, call, monkeypat
     assert os.listdir() == ["file"] and Path("file").read_text() == ""
 
 
-def test_learned_positions_shorter_than_the_sequences_are_refused_without_a_trace(call):
-    flags = [*TINY, "--positions", "learned", "--max-length", "3"]
-    for place in ([], ["--out", "here"]):
-        code, _, err = call(copying, *flags, *place)
-        assert code == 2 and len(err) == 1
-        assert "learned positions reach to max_length = 3" in err[0]
-        assert not [path for path in Path().rglob("*") if path.name != "runs"]
+def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the_start(data, call):
+    """The longest number has five digits; a word's phonemes are decoded up to twice the longest."""
+    pronouncing = functools.partial(call, pronounce.main, "--language", "toy", "--data", str(data))
+    for run, enough in ((functools.partial(call, copying), 6), (pronouncing, 6)):
+        flags = [*TINY, "--steps", "1", "--positions", "learned", "--max-length"]
+        words = [f"max_length = {enough - 1}", f"received a task that needs {enough}", "--max-len"]
+        assert_refused(run(*flags, str(enough - 1)), words)
+        assert os.listdir() == ["words"]
+        assert run(*flags, str(enough), "--out", "run")[0] < 2
+        shutil.rmtree("run")
 
 
 @pytest.mark.parametrize("flags", ["--steps many", "--norm middle", "--colour red", "--d-model"])
@@ -368,13 +373,14 @@ def test_a_finished_run_is_resumed_by_testing_it_again(call):
     assert lines_of(Path("runs/copy_task-2")) == before
 
 
-def test_a_refused_resume_changes_nothing(data, call):
-    """Words of other symbols, of which there are as many, are other data."""
+@pytest.mark.parametrize(("old", "new"), [("a", "x"), ("ba\tB A", "ba\tA B")])
+def test_a_refused_resume_changes_nothing(old, new, data, call):
+    """As many words of other symbols are other data, and so are others of the same symbols."""
     call(pronounce.main, "--language", "toy", *RUN, "--data", str(data))
     before = {path: path.read_bytes() for path in Path("runs").rglob("*.*")}
     for path in data.iterdir():
-        path.write_text(path.read_text().replace("a", "x"))
-    code, _, err = call(pronounce.main, "--resume")
+        path.write_text(path.read_text().replace(old, new))
+    code, _, err = call(pronounce.main, "--resume", "--language", "toy")
     assert_refused((code, [], err), ["data that it was started with"])
     assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
 
@@ -410,7 +416,7 @@ def test_the_run_that_is_resumed_is_the_latest(call):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("steps", "many", ["argument --steps: invalid int value: 'many'"]),
+        ("steps", "many", ["argument --steps: an integer below", "not 'many'"]),
         ("steps", True, ["no run has steps True"]),
         ("steps", 7, ["steps 7 instead of 6"]),
         ("seed", -1, ["a seed is at least 0"]),
@@ -607,6 +613,7 @@ def test_results_keep_the_order_of_the_words(monkeypatch):
         (["--language", "toy", "--data", "absent"], ["absent/toy_train.tsv"]),
         (["--word", "ab"], ["--run and --word go together"]),
         (["--run", "absent"], ["--run and --word go together"]),
+        (["--resume", "--language", "("], ["no run of pronounce-( under runs/"]),
         (["--run", "absent", "--word", "ab"], ["no file absent/best.safetensors"]),
         (["--language", "toy", "--data", "words", "--tying", "all"], ["tying all", '"target"']),
     ],
@@ -615,6 +622,29 @@ def test_results_keep_the_order_of_the_words(monkeypatch):
 def test_pronounce_refuses_without_a_trace(flags, words, data, call):
     assert_refused(call(pronounce.main, *flags), words)
     assert os.listdir() == ["words"]
+
+
+def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
+    for path in data.iterdir():
+        path.write_text("ab\tA B\n", encoding="utf-8")
+    flags = ["--tying", "all", "--steps", "1", "--out", "run"]
+    assert_refused(learn(call, data, *flags), ["tying all", "as many symbols, but others"])
+    assert os.listdir() == ["words"]
+    for path in data.iterdir():
+        path.write_text("ab\tb a\n", encoding="utf-8")
+    assert learn(call, data, *flags)[0] == 0
+
+
+def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
+    for path in data.iterdir():
+        shutil.copy(path, path.with_name(path.name.replace("toy", "two")))
+    flags = [*TINY, "--steps", "1", "--data", str(data), "--language"]
+    for language in ("two", "toy", "two"):
+        assert call(pronounce.main, *flags, language)[0] == 0
+    assert sorted(os.listdir("runs")) == ["pronounce-toy", "pronounce-two", "pronounce-two-2"]
+    for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
+        code, out, _ = call(pronounce.main, "--resume", "--language", language)
+        assert code == 0 and out[0].startswith(f"runs/{folder}: ")
 
 
 @pytest.mark.parametrize(
