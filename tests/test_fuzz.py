@@ -270,23 +270,29 @@ def reseal(path: Path, changes: dict) -> None:
     path.write_text(json.dumps(written))
 
 
-OPTIONS = sorted(json.loads(run_of("copy_task")["config.json"])["options"])
+OPTIONS = sorted(json.loads(run_of("pronounce")["config.json"])["options"])
 
 
 @settings(max_examples=100)
 @given(
+    st.sampled_from([(TASKS[0], "copied"), (pronounce.main, "spoken")]),
     st.dictionaries(
         st.sampled_from([*OPTIONS, "out", "resume", "help", "more"]),
         st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES,
         min_size=1,
         max_size=3,
-    )
+    ),
 )
-@example({"data": "a\0b"})
-def test_a_config_json_that_says_anything(changes):
-    with world(), mock.patch.object(script, "train", begin):
-        reseal(Path("copied/config.json"), changes)
-        verdict(TASKS[0], ["--resume", "--out", "copied"])
+@example((pronounce.main, "spoken"), {"data": "a\0b"})
+def test_a_config_json_that_says_anything(run, changes):
+    main, folder = run
+    with (
+        world(),
+        mock.patch.object(script, "train", begin),
+        mock.patch.object(datasets, "fetch", begin),
+    ):
+        reseal(Path(folder, "config.json"), changes)
+        verdict(main, ["--resume", "--out", folder])
 
 
 @pytest.mark.parametrize("flags", ["--d-ff 1000000", "--layers 100000", "--d-model 10000"])

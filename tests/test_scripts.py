@@ -284,7 +284,11 @@ def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the
         shutil.rmtree("run")
 
 
-@pytest.mark.parametrize("flags", ["--steps many", "--norm middle", "--colour red", "--d-model"])
+@pytest.mark.parametrize(
+    "flags",
+    ["--steps many", "--norm middle", "--colour red", "--d-model", f"--warmup 1{400 * '0'}"],
+    ids=lambda flags: flags[:20],
+)
 def test_flags_that_argparse_cannot_read_end_with_2(flags, call):
     code, _, err = call(copying, *flags.split())
     assert code == 2 and "error: " in err[-1] and flags.split()[0] in err[-1]
