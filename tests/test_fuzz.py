@@ -345,6 +345,7 @@ def test_runs_that_is_no_folder_is_refused(place):
 @settings(max_examples=50)
 @given(st.lists(st.text(max_size=12) | VALUES, min_size=1, max_size=4), st.booleans())
 @example(["a" * LONGEST], True)
+@example(["a" * (LONGEST + 1)], True)
 @example(["\udcff", "é"], True)
 def test_any_words_are_pronounced_or_refused(words, ascii_only):
     encoding = "ascii" if ascii_only else "utf-8"

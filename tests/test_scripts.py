@@ -571,6 +571,16 @@ def test_a_saved_run_pronounces_words(data, call):
     assert err == ["note: training never saw f é of café"]
 
 
+def test_a_run_from_before_descriptions_had_a_checksum_of_the_data_is_used(data, call):
+    learn(call, data)
+    path = Path("run/best.safetensors")
+    tensors, metadata = load_checkpoint(path)
+    del metadata["task"]["data"]
+    save_checkpoint(path, tensors, metadata)
+    code, out, _ = call(pronounce.main, "--run", "run", "--word", "abc")
+    assert code == 0 and len(out) == 1
+
+
 def test_test_words_are_read_once_and_last(data, call, monkeypatch):
     """The best is chosen by development words, greedily, and a lower error rate is better."""
     measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
@@ -617,7 +627,6 @@ def test_results_keep_the_order_of_the_words(monkeypatch):
         (["--language", "toy", "--data", "absent"], ["absent/toy_train.tsv"]),
         (["--word", "ab"], ["--run and --word go together"]),
         (["--run", "absent"], ["--run and --word go together"]),
-        (["--resume", "--language", "("], ["no run of pronounce-( under runs/"]),
         (["--run", "absent", "--word", "ab"], ["no file absent/best.safetensors"]),
         (["--language", "toy", "--data", "words", "--tying", "all"], ["tying all", '"target"']),
     ],
@@ -649,6 +658,8 @@ def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
     for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
         code, out, _ = call(pronounce.main, "--resume", "--language", language)
         assert code == 0 and out[0].startswith(f"runs/{folder}: ")
+    result = call(pronounce.main, "--resume", "--language", "(")
+    assert_refused(result, ["no run of pronounce-( under runs/"])
 
 
 @pytest.mark.parametrize(

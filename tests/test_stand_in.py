@@ -380,6 +380,13 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys):
         assert what in text
 
 
+@pytest.mark.parametrize("out", ["", "absent/report.md"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_checks(out, tmp_path, stand_in):
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--quick", "--out", str(tmp_path / out)])
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):
     def fail(array):
         raise RuntimeError("out of memory")

@@ -283,12 +283,13 @@ def _require_length(config: Config, task: Task) -> None:
 def _require_memory(config: Config, options: argparse.Namespace) -> None:
     """Raise InputError where this machine cannot hold the least that is needed.
 
-    That is for each parameter its weight, its gradients and Adam's two numbers; for each layer its
-    objects; and for each sequence of a batch, of at least two positions on both sides, what
-    attention and the feed-forward network save.
+    That is for each parameter its weight, its gradient and Adam's two numbers; for each layer its
+    objects; and for each sequence of a part of a batch, of at least two positions on both sides,
+    what attention and the feed-forward network save.
     """
-    needed = 4 * config.least_parameters * (3 + options.parts) + 10_000 * config.layers
-    needed += 4 * options.batch_size * 4 * config.layers * (4 * config.d_model + config.d_ff)
+    needed = 16 * config.least_parameters + 10_000 * config.layers
+    positions = 4 * options.batch_size // options.parts
+    needed += 4 * positions * config.layers * (4 * config.d_model + config.d_ff)
     if needed > memory():
         raise InputError(
             "the model and its batches fit into memory",
