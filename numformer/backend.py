@@ -82,6 +82,13 @@ def kind(value) -> str:
     return getattr(getattr(value, "dtype", None), "kind", "")
 
 
+def memory() -> int:
+    """How many bytes of memory this machine has, where it says so."""
+    if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
+        return sys.maxsize
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def rows(x):
     """x (..., D) -> (N, D), the same memory where possible."""
     return x.reshape(-1, x.shape[-1])

@@ -174,22 +174,20 @@ def load_model(path: Path) -> tuple[Transformer, dict]:
     tensors, metadata = load_checkpoint(path)
     config = config_in(path, metadata)
     held = sum(array.size for array in tensors.values())
-    # Refused before a giant is built, be it wide or deep.
-    if _least_parameters(config) > held or config.layers > len(tensors):
-        raise InputError(
-            "a saved model holds as many numbers as its Config asks for",
-            f"{path} with {held:,}, which is fewer",
-            "Train it again.",
-        )
+    require_numbers(path, held, config)
     model = Transformer(config)
     model.load_state_dict(tensors)
     return model, metadata
 
 
-def _least_parameters(config: Config) -> int:
-    """No model of this Config has fewer: its embedding and its layers' largest matrices."""
-    sizes = [size or config.d_model // config.heads for size in (config.d_k, config.d_v)]
-    widest = max(config.d_ff, *(config.heads * size for size in sizes))
-    positions = config.max_length if config.positions == "learned" else 0
-    tables = max(config.source_vocabulary, config.target_vocabulary, positions)
-    return config.d_model * max(tables, config.layers * widest)
+def require_numbers(path: Path, held: int, config: Config) -> None:
+    """Raise InputError where a file of `held` numbers has too few for a model of this Config.
+
+    To be asked before the model is built, which might be a giant.
+    """
+    if config.least_parameters > held:
+        raise InputError(
+            "a saved model holds as many numbers as its Config asks for",
+            f"{path} with {held:,}, which is fewer",
+            "Train it again.",
+        )

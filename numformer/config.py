@@ -99,6 +99,17 @@ class Config:
                 f"{name} is {rule}", repr(getattr(self, name)), f"Change {name} (see Config)."
             )
 
+    @property
+    def least_parameters(self) -> int:
+        """No model of this Config has fewer: the entries of its matrices."""
+        d_k, d_v = (size or self.d_model // self.heads for size in (self.d_k, self.d_v))
+        tables = self.source_vocabulary
+        tables += self.target_vocabulary * ("all", "target", "none").index(self.tying)
+        tables += 2 * self.max_length * (self.positions == "learned")
+        # An encoder and a decoder layer have three attentions and two feed-forward networks.
+        widths = 6 * self.heads * (d_k + d_v) + 4 * self.d_ff
+        return self.d_model * (tables + self.layers * widths)
+
     @classmethod
     def base(cls, vocabulary: int, **changes) -> "Config":
         """The paper's base model (Table 3, first row) on one shared vocabulary."""

@@ -1,5 +1,7 @@
 """One shape for every complaint about input: the rule, what was received, and the fix."""
 
+import sys
+
 
 class InputError(ValueError):
     """Input that breaks a rule. Scripts print it without a traceback and exit with code 2.
@@ -13,3 +15,8 @@ class InputError(ValueError):
     def __str__(self) -> str:
         rule, received, fix = self.args
         return f"{rule}; received {received}. {fix}"
+
+
+def complain(problem: Exception) -> None:
+    """Print what went wrong on standard error: one line, whatever it names."""
+    print("error:", " ".join(str(problem).split()), file=sys.stderr)

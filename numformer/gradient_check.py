@@ -16,6 +16,7 @@ import inspect
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from numformer.backend import (
     kind,
     to_host,
 )
-from numformer.errors import InputError
+from numformer.errors import InputError, complain
 from numformer.layer import Layer, pack
 
 TOLERANCE = 1e-7
@@ -275,19 +276,26 @@ def _own_layer(place: str) -> dict[str, Callable]:
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise InputError(rule, f"{place} ({problem})", fix) from None
+    except Exception as problem:  # whatever a module does as it is imported
+        raise InputError(rule, f"{place} ({type(problem).__name__}: {problem})", fix) from None
 
     def case():
-        made = factory()
+        try:
+            made = factory()
+        except Exception as problem:
+            line = traceback.extract_tb(problem.__traceback__)[-1]
+            at = f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
+            raise InputError(rule, f"{place} ({at})", fix) from None
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Layer)):
             raise InputError(rule, f"{type(made).__name__} from {place}", fix)
+        if not isinstance(made[1], Iterable):
+            raise InputError(rule, f"{type(made[1]).__name__} for inputs from {place}", fix)
         return made
 
     return {name: case}
 
 
-def _print_elementwise(cases: dict[str, Callable], place: str, worst: int = 20) -> bool:
+def _print_elementwise(cases: dict[str, Callable], place: str, xp, worst: int = 20) -> bool:
     case, _, tensor = place.partition("/")
     if case not in cases:
         raise InputError(
@@ -295,7 +303,7 @@ def _print_elementwise(cases: dict[str, Callable], place: str, worst: int = 20) 
             place,
             f"The cases are: {', '.join(cases)}.",
         )
-    checked = GradientCheck(*cases[case]())
+    checked = GradientCheck(*cases[case](), xp=xp)
     if tensor not in checked.tensors:
         raise InputError(
             f"{case} has the tensors {', '.join(checked.tensors)}",
@@ -337,13 +345,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only cases with TEXT in name")
     options = parser.parse_args(arguments)
     try:
-        cases = _own_layer(options.layer) if options.layer else CASES
-        if options.elementwise:
-            return 0 if _print_elementwise(cases, options.elementwise) else 1
+        xp = find_backend(options.backend)
+        cases = CASES if options.layer is None else _own_layer(options.layer)
+        if options.elementwise is not None:
+            return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
         cases = {name: case for name, case in cases.items() if options.only in name}
         if not cases:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(CASES)}.")
-        xp = find_backend(options.backend)
         started = time.perf_counter()
         rows = []
         for case, factory in cases.items():
@@ -351,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
                 rows.append(Row(**{**vars(row), "name": f"{case}/{row.name}"}))
                 print(rows[-1], flush=True)
     except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        complain(problem)
         return 2
     failed = sum(not row.passed for row in rows)
     print(f"{failed} of {len(rows)} failed, {time.perf_counter() - started:.0f} s")

@@ -32,18 +32,21 @@ def attention_maps(
 ) -> None:
     """Draw weights (layers, H, T, S) as one map for each layer (row) and head (column).
 
-    `source` labels the S columns of a map, `target` its T rows: the symbols being written.
+    `source` labels the S columns of a map, `target` its T rows: the symbols being written. Of more
+    than 16 layers or heads the first 16 are drawn, because a picture has an end.
     """
+    weights = weights[:16, :16]
     layers, heads = weights.shape[:2]
+    as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
     figure = Figure(figsize=(2.6 * heads + 1.2, 2.9 * layers + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(title, **as_it_is)
     grid = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
     for (layer, head), axes in np.ndenumerate(grid):
         image = axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="Blues", aspect="auto")
         axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-        axes.set_xticks(range(len(source)), source, fontsize=7)
-        axes.set_yticks(range(len(target)), target, fontsize=7)
+        axes.set_xticks(range(len(source)), source, fontsize=7, **as_it_is)
+        axes.set_yticks(range(len(target)), target, fontsize=7, **as_it_is)
     for axes in grid[-1]:
         axes.set_xlabel("looks at", fontsize=8)
     for axes in grid[:, 0]:

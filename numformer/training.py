@@ -37,6 +37,7 @@ class Task(Protocol):
 
     metric: str  # the entry of `evaluate` that chooses the best checkpoint
     higher_is_better: bool
+    longest: int  # positions of a sequence that it trains on or decodes; scripts look at it
 
     def batch(self, step: int) -> Batch:
         """The training batch of a step (from 1): a function of the step alone."""
@@ -313,6 +314,12 @@ class Trainer:
                 "Put it back, or start a new run.",
             )
         else:
+            if self.metrics.exists() and not self.metrics.is_file():
+                raise InputError(
+                    "a run is resumed with the metrics.jsonl that it wrote",
+                    f"{self.metrics}, which is no file",
+                    "Start a new run.",
+                )
             self.metrics.write_text("")
         for path in (self._last, self._best):  # what a kill may have left half written
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
@@ -356,7 +363,7 @@ class Trainer:
             )
         written = metadata.get("metrics")
         length = written.get("bytes") if isinstance(written, dict) else None
-        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        content = self.metrics.read_bytes() if self.metrics.is_file() else b""
         if type(length) is not int or _summary(content[:length]) != written:
             raise InputError(
                 "a run is resumed with the metrics.jsonl that it wrote",

@@ -1,5 +1,8 @@
-"""What every test file shares: random numbers, array modules, and how to provoke a complaint."""
+"""What test files share: random numbers, array modules, complaints, scripts and their data."""
 
+import contextlib
+import os
+import signal
 import sys
 
 import cupy_stand_in
@@ -10,6 +13,11 @@ from hypothesis import settings
 from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
+from toy_tasks.script import exit_code
+from toy_tasks.sequences import SequenceTask
+
+settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
+settings.load_profile("numformer")
 
 settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
 settings.load_profile("numformer")
@@ -51,3 +59,56 @@ def complaint():
         return str(caught.value)
 
     return call
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """Scripts write below the folder that they are started in."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys):
+    """`call(main, *arguments)` runs a script here -> exit code, lines printed, lines of errors."""
+
+    def run(main, *arguments) -> tuple[int, list[str], list[str]]:
+        capsys.readouterr()
+        try:
+            code = exit_code(lambda: main(list(arguments)))
+        except SystemExit as ended:  # argparse, for --help and flags that it cannot read
+            code = ended.code
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with six words of the language "toy"; gone after the test."""
+    words = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
+    folder = tmp_path / "words"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"toy_{split}.tsv").write_text("\n".join(words), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def interrupted_at(monkeypatch):
+    """`with interrupted_at(step)`: Ctrl-C as a sequence task draws the batch of this step."""
+
+    @contextlib.contextmanager
+    def interrupted(step: int):
+        batch = SequenceTask.batch
+
+        def draw(task, at):
+            if at == step:
+                os.kill(os.getpid(), signal.SIGINT)
+            return batch(task, at)
+
+        with monkeypatch.context() as patches:
+            patches.setattr(SequenceTask, "batch", draw)
+            yield
+
+    return interrupted

@@ -355,7 +355,7 @@ def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
     made = script.parser("reverse", "", **DEFAULTS)
     options = script.parse(made, "reverse", list(map(str, flags)))
-    config = script.config_of(options, len(task.vocabulary), len(task.vocabulary))
+    config = script.config_of(options, task.vocabulary, task.vocabulary)
     with contextlib.redirect_stdout(io.StringIO()):
         script.train_task("reverse", task, config, options)
 

@@ -30,7 +30,7 @@ from numformer.batching import pad_sources
 from numformer.checkpoint_io import load_model, write_atomically
 from numformer.config import Config
 from numformer.decoding import beam_search, greedy
-from numformer.errors import InputError
+from numformer.errors import InputError, complain
 from numformer.gradient_cases import CASES
 from numformer.gradient_check import TOLERANCE, check, place
 from numformer.layer import FlatParameters, pack
@@ -340,11 +340,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu_report.md"), help="the report")
     parser.add_argument("--quick", action="store_true", help="few and small checks, to see it work")
     options = parser.parse_args(arguments)
+    if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
+        parser.error(f"--out is a file in a folder that is there, not {options.out}")
     reuse_freed_memory()
     try:
         xp = find_backend("cupy")
     except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
+        complain(problem)
         return 2
     report, started = Report(), time.perf_counter()
     layers = list(CASES)[:: 9 if options.quick else 1]
@@ -371,4 +373,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

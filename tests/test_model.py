@@ -229,6 +229,23 @@ def test_counts_of_a_small_model_with_everything_switched_on():
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(tying="none", source_vocabulary=17),
+        dict(tying="target", positions="learned", max_length=5, norm="pre", attention_bias=True),
+        dict(d_k=1, d_v=9, layers=3),
+        dict(d_model=30, d_ff=1, heads=5),
+    ],
+    ids=str,
+)
+def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
+    config = Config(**(dict(source_vocabulary=11, target_vocabulary=11) | SMALL | changes))
+    matrices = [p.size for p in Transformer(config).named_parameters().values() if p.data.ndim > 1]
+    assert config.least_parameters == sum(matrices)
+
+
+@pytest.mark.parametrize(
     ("tying", "source_is_target", "target_is_output"),
     [("all", True, True), ("target", False, True), ("none", False, False)],
 )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import cache_sized_pieces
 from numformer.config import Config
 from numformer.layer import FlatParameters, pack
 from numformer.layers.linear import Linear

@@ -92,6 +92,18 @@ def test_attention_maps_show_every_head_source_below_target_beside(tmp_path, mon
     assert labels == [(3, list("abc")), (4, list("wxyz"))] * (LAYERS * HEADS)
 
 
+def test_more_maps_than_a_picture_can_hold_are_left_out(tmp_path):
+    """Matplotlib refuses more than 2^16 pixels."""
+    attention_maps(tmp_path / "maps.png", np.ones((1, 300, 1, 1)), ["end"], ["end"], "many")
+    width, height = size_of_png(tmp_path / "maps.png")
+    assert 10 * height < width < 2**13
+
+
+def test_symbols_are_drawn_as_they_are_and_not_read_as_formulas(tmp_path):
+    attention_maps(tmp_path / "maps.png", np.ones((1, 1, 1, 1)), ["$^$"], ["$\\$"], "$x^$")
+    assert size_of_png(tmp_path / "maps.png")
+
+
 def test_loss_curve_draws_a_run(tmp_path):
     training = [dict(step=s, loss=1 / s, rate=0.1, gradient_norm=1.0) for s in (2, 4, 5)]
     measured = [dict(step=s, exact_match=s / 5) for s in (4, 5)]

@@ -1,10 +1,12 @@
 """The toy tasks as programs: run folders, exit codes, complaints, resume; and their data."""
 
 import dataclasses
+import functools
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,47 +24,15 @@ from numformer.checkpoint_io import load_checkpoint, load_model, save_checkpoint
 from numformer.training import read_metrics
 from toy_tasks import addition, copy_task, pronounce, reverse, sort
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
-from toy_tasks.script import MODEL_FIELDS, exit_code
+from toy_tasks.script import MODEL_FIELDS
 from toy_tasks.sequences import SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 
 ROOT = Path(__file__).parents[1]
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
+pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
-WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    """Scripts write below the folder that they are started in."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def call(capsys):
-    """`call(main, *arguments)` runs a script here -> exit code, lines printed, lines of errors."""
-
-    def run(main, *arguments) -> tuple[int, list[str], list[str]]:
-        capsys.readouterr()
-        try:
-            code = exit_code(lambda: main(list(arguments)))
-        except SystemExit as ended:  # argparse, for --help and flags that it cannot read
-            code = ended.code
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return run
-
-
-@pytest.fixture
-def data(tmp_path):
-    """A folder with the words of the language "toy"; gone after the test."""
-    folder = tmp_path / "words"
-    folder.mkdir()
-    for split in ("train", "dev", "test"):
-        (folder / f"toy_{split}.tsv").write_text("\n".join(WORDS), encoding="utf-8")
-    return folder
 
 
 def copying(arguments: list[str]) -> int:
@@ -86,18 +56,6 @@ def lines_of(run: Path) -> str:
     return (run / "metrics.jsonl").read_text()
 
 
-def interrupt_at(monkeypatch, step: int):
-    """Ctrl-C arrives while a sequence task draws the batch of this step."""
-    batch = SequenceTask.batch
-
-    def interrupted(task, at):
-        if at == step:
-            os.kill(os.getpid(), signal.SIGINT)
-        return batch(task, at)
-
-    monkeypatch.setattr(SequenceTask, "batch", interrupted)
-
-
 # Programs.
 
 
@@ -117,7 +75,7 @@ def test_quick_run_of_a_program(name, request):
     assert (process.returncode, err) == (0, "")
     last = "word error rate" if name == "pronounce" else "exact match"
     assert re.fullmatch(rf"{last} \d+\.\d+", out.splitlines()[-1])
-    run = Path("runs") / name
+    run = Path("runs") / ("pronounce-toy" if name == "pronounce" else name)
     assert {path.name for path in run.iterdir()} == FILES | PICTURES
     for picture in PICTURES:
         content = (run / picture).read_bytes()
@@ -314,16 +272,23 @@ def test_what_cannot_be_is_refused_without_a_trace(flags, words, call, monkeypat
     assert os.listdir() == ["file"] and Path("file").read_text() == ""
 
 
-def test_learned_positions_shorter_than_the_sequences_are_refused_without_a_trace(call):
-    flags = [*TINY, "--positions", "learned", "--max-length", "3"]
-    for place in ([], ["--out", "here"]):
-        code, _, err = call(copying, *flags, *place)
-        assert code == 2 and len(err) == 1
-        assert "learned positions reach to max_length = 3" in err[0]
-        assert not [path for path in Path().rglob("*") if path.name != "runs"]
+def test_learned_positions_too_short_for_training_or_decoding_are_refused_at_the_start(data, call):
+    """The longest number has five digits; a word's phonemes are decoded up to twice the longest."""
+    pronouncing = functools.partial(call, pronounce.main, "--language", "toy", "--data", str(data))
+    for run, enough in ((functools.partial(call, copying), 6), (pronouncing, 6)):
+        flags = [*TINY, "--steps", "1", "--positions", "learned", "--max-length"]
+        words = [f"max_length = {enough - 1}", f"received a task that needs {enough}", "--max-len"]
+        assert_refused(run(*flags, str(enough - 1)), words)
+        assert os.listdir() == ["words"]
+        assert run(*flags, str(enough), "--out", "run")[0] < 2
+        shutil.rmtree("run")
 
 
-@pytest.mark.parametrize("flags", ["--steps many", "--norm middle", "--colour red", "--d-model"])
+@pytest.mark.parametrize(
+    "flags",
+    ["--steps many", "--norm middle", "--colour red", "--d-model", f"--warmup 1{400 * '0'}"],
+    ids=lambda flags: flags[:20],
+)
 def test_flags_that_argparse_cannot_read_end_with_2(flags, call):
     code, _, err = call(copying, *flags.split())
     assert code == 2 and "error: " in err[-1] and flags.split()[0] in err[-1]
@@ -380,10 +345,9 @@ RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()
 
 
 @pytest.mark.parametrize("step", [3, 5])
-def test_a_resumed_run_is_the_straight_run(step, call, monkeypatch):
+def test_a_resumed_run_is_the_straight_run(step, call, interrupted_at):
     assert call(copying, *RUN, "--out", "straight")[0] == 1
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, step)
+    with interrupted_at(step):
         code, _, err = call(copying, *RUN)
     assert (code, err) == (130, [f"stopped at step {step}; continue with --resume"])
     config = Path("runs/copy_task/config.json").read_text()
@@ -413,13 +377,14 @@ def test_a_finished_run_is_resumed_by_testing_it_again(call):
     assert lines_of(Path("runs/copy_task-2")) == before
 
 
-def test_a_refused_resume_changes_nothing(data, call):
-    """Words of other symbols, of which there are as many, are other data."""
+@pytest.mark.parametrize(("old", "new"), [("a", "x"), ("ba\tB A", "ba\tA B")])
+def test_a_refused_resume_changes_nothing(old, new, data, call):
+    """As many words of other symbols are other data, and so are others of the same symbols."""
     call(pronounce.main, "--language", "toy", *RUN, "--data", str(data))
     before = {path: path.read_bytes() for path in Path("runs").rglob("*.*")}
     for path in data.iterdir():
-        path.write_text(path.read_text().replace("a", "x"))
-    code, _, err = call(pronounce.main, "--resume")
+        path.write_text(path.read_text().replace(old, new))
+    code, _, err = call(pronounce.main, "--resume", "--language", "toy")
     assert_refused((code, [], err), ["data that it was started with"])
     assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
 
@@ -455,7 +420,7 @@ def test_the_run_that_is_resumed_is_the_latest(call):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("steps", "many", ["argument --steps: invalid int value: 'many'"]),
+        ("steps", "many", ["argument --steps: an integer below", "not 'many'"]),
         ("steps", True, ["no run has steps True"]),
         ("steps", 7, ["steps 7 instead of 6"]),
         ("seed", -1, ["a seed is at least 0"]),
@@ -606,6 +571,16 @@ def test_a_saved_run_pronounces_words(data, call):
     assert err == ["note: training never saw f é of café"]
 
 
+def test_a_run_from_before_descriptions_had_a_checksum_of_the_data_is_used(data, call):
+    learn(call, data)
+    path = Path("run/best.safetensors")
+    tensors, metadata = load_checkpoint(path)
+    del metadata["task"]["data"]
+    save_checkpoint(path, tensors, metadata)
+    code, out, _ = call(pronounce.main, "--run", "run", "--word", "abc")
+    assert code == 0 and len(out) == 1
+
+
 def test_test_words_are_read_once_and_last(data, call, monkeypatch):
     """The best is chosen by development words, greedily, and a lower error rate is better."""
     measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
@@ -617,7 +592,7 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch):
     monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
     (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
     _, out, _ = learn(call, data, "--evaluate-every", "1")
-    assert measured == [(len(WORDS), 1)] * 3 + [(1, 5)]
+    assert measured == [(6, 1)] * 3 + [(1, 5)]
     assert "best at step 2: word_error_rate 10.0000" in out
     assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
 
@@ -660,6 +635,31 @@ def test_results_keep_the_order_of_the_words(monkeypatch):
 def test_pronounce_refuses_without_a_trace(flags, words, data, call):
     assert_refused(call(pronounce.main, *flags), words)
     assert os.listdir() == ["words"]
+
+
+def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
+    for path in data.iterdir():
+        path.write_text("ab\tA B\n", encoding="utf-8")
+    flags = ["--tying", "all", "--steps", "1", "--out", "run"]
+    assert_refused(learn(call, data, *flags), ["tying all", "as many symbols, but others"])
+    assert os.listdir() == ["words"]
+    for path in data.iterdir():
+        path.write_text("ab\tb a\n", encoding="utf-8")
+    assert learn(call, data, *flags)[0] == 0
+
+
+def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
+    for path in data.iterdir():
+        shutil.copy(path, path.with_name(path.name.replace("toy", "two")))
+    flags = [*TINY, "--steps", "1", "--data", str(data), "--language"]
+    for language in ("two", "toy", "two"):
+        assert call(pronounce.main, *flags, language)[0] == 0
+    assert sorted(os.listdir("runs")) == ["pronounce-toy", "pronounce-two", "pronounce-two-2"]
+    for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
+        code, out, _ = call(pronounce.main, "--resume", "--language", language)
+        assert code == 0 and out[0].startswith(f"runs/{folder}: ")
+    result = call(pronounce.main, "--resume", "--language", "(")
+    assert_refused(result, ["no run of pronounce-( under runs/"])
 
 
 @pytest.mark.parametrize(

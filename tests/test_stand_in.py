@@ -1,10 +1,8 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
 import importlib
-import os
 import pkgutil
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -39,7 +37,6 @@ SCRIPTS = [
 RULES = [script.RULE for script in SCRIPTS if hasattr(script, "RULE")]
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
 TINY = f"{TINY} --quick --no-plots".split()
-WORDS = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
@@ -336,38 +333,23 @@ def assert_same_runs(found: str, expected: str):
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-def interrupt_at(monkeypatch, step: int):
-    """Ctrl-C arrives while a sequence task draws the batch of this step."""
-    batch = SequenceTask.batch
-
-    def interrupted(task, at):
-        if at == step:
-            os.kill(os.getpid(), signal.SIGINT)
-        return batch(task, at)
-
-    monkeypatch.setattr(SequenceTask, "batch", interrupted)
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_task_is_on_the_device_what_it_is_on_the_host(rule, program, monkeypatch):
+def test_a_task_is_on_the_device_what_it_is_on_the_host(rule, program, interrupted_at):
     """From its start, and where it is resumed on the other of the two."""
     main, flags = script_of(rule), "--steps 9 --log-every 2 --evaluate-every 4 --out".split()
     assert program(main, "numpy", *flags, "host") == 0
     assert program(main, "cupy", *flags, "device") == 0
     assert_same_runs("device", "host")
     for first, second in (("cupy", "numpy"), ("numpy", "cupy")):
-        with monkeypatch.context() as patches:
-            interrupt_at(patches, 5)
+        with interrupted_at(5):
             assert program(main, first, *flags, first) == 130
         assert program(main, second, "--resume", "--out", first) == 0
         assert_same_runs(first, "host")
 
 
-def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, capsys):
-    for split in ("train", "dev", "test"):
-        Path(f"toy_{split}.tsv").write_text("\n".join(WORDS), encoding="utf-8")
+def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys):
     for backend in ("numpy", "cupy"):
-        flags = ["--language", "toy", "--data", ".", "--steps", "9", "--out", backend]
+        flags = ["--language", "toy", "--data", str(data), "--steps", "9", "--out", backend]
         assert program(pronounce.main, backend, *flags) == 0
     assert_same_runs("cupy", "numpy")
     said = []
@@ -396,6 +378,13 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys):
         "host | ",
     ):
         assert what in text
+
+
+@pytest.mark.parametrize("out", ["", "absent/report.md"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_checks(out, tmp_path, stand_in):
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--quick", "--out", str(tmp_path / out)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):

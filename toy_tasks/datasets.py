@@ -50,7 +50,10 @@ SHA256 = {
 """The sum of each file that can be downloaded, by language and split."""
 
 MAX_BYTES = 16 * 2**20
-"""The largest download: no server can fill the memory or the disk."""
+"""The largest file: no server and no folder can fill the memory or the disk."""
+
+LONGEST = 256
+"""The most characters of a word, and its most phonemes: attention compares each with each."""
 
 
 def pronunciations(
@@ -98,10 +101,15 @@ def read_pairs(path: Path) -> list[Pair]:
     hold spaces (Vietnamese words do; those around it are dropped), and may come on several lines.
 
     Raises InputError, with the line's number, for a line that is not UTF-8, that does not have
-    exactly one TAB, or whose word or phonemes are empty; and for a file that is empty, missing or
-    unreadable.
+    exactly one TAB, or whose word or phonemes are empty or more than `LONGEST`; and for a file that
+    is empty, larger than `MAX_BYTES`, missing or unreadable, or no plain file.
     """
     try:
+        # A pipe would keep its reader waiting, a device might never end.
+        if path.exists() and not path.is_file():
+            raise OSError(None, "no file")
+        if path.stat().st_size > MAX_BYTES:
+            raise OSError(None, f"more than {MAX_BYTES} bytes")
         data = path.read_bytes()
     except OSError as error:
         raise InputError(
@@ -135,6 +143,12 @@ def read_pairs(path: Path) -> list[Pair]:
         word, phonemes = list(left.strip()), right.split()
         if not word or not phonemes:
             raise InputError(f"{path}, line {number} must have a word and phonemes", shown, form)
+        if max(len(word), len(phonemes)) > LONGEST:
+            raise InputError(
+                f"{path}, line {number} must have at most {LONGEST} characters and phonemes",
+                f"{len(word)} and {len(phonemes)}",
+                form,
+            )
         pairs.append((word, phonemes))
     return pairs
 
@@ -178,6 +192,8 @@ def fetch(url: str, path: Path, sha256: str, otherwise: str, timeout: float = 30
 
 def _has_sum(path: Path, sha256: str) -> bool:
     """Tell whether `path` is there, can be read and has the SHA-256 sum `sha256`."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == sha256

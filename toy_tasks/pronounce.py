@@ -1,8 +1,10 @@
 """Learn to pronounce a language: the characters of a word in, its phonemes out."""
 
 import argparse
+import json
 import sys
 import unicodedata
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from numformer.model import Transformer
 from numformer.plots import attention_maps, cross_attention_weights
 from numformer.vocabulary import UNKNOWN, Vocabulary
 from toy_tasks import script
-from toy_tasks.datasets import Pair, pronunciations
+from toy_tasks.datasets import LONGEST, Pair, pronunciations
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
@@ -29,7 +31,7 @@ Languages that can be downloaded, and the word error rate that the run is to rea
 fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --data DIR.
 
   python -m toy_tasks.pronounce --language fre
-  python -m toy_tasks.pronounce --run runs/pronounce --word bonjour
+  python -m toy_tasks.pronounce --run runs/pronounce-fre --word bonjour
 """
 
 DEFAULTS = dict(
@@ -38,6 +40,7 @@ DEFAULTS = dict(
 )  # fmt: skip
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
 BEAM, LENGTH_PENALTY = 5, 1.0
+RUN = "pronounce-{language}"  # the default run folder
 
 
 def edit_distance(a: Sequence, b: Sequence) -> int:
@@ -64,17 +67,27 @@ def error_rates(
 
 
 class Pronouncer:
-    """Characters to phonemes with a trained model: what a saved run is used for."""
+    """Characters to phonemes with a trained model: what a saved run is used for.
 
-    def __init__(self, characters: Sequence[str], phonemes: Sequence[str], max_length: int):
+    `data` is a checksum of what the model was trained and measured on.
+    """
+
+    def __init__(
+        self,
+        characters: Sequence[str],
+        phonemes: Sequence[str],
+        max_length: int,
+        data: int | None = None,
+    ):
         self.characters, self.phonemes = Vocabulary(characters), Vocabulary(phonemes)
-        self.max_length = max_length
+        self.max_length, self.data = max_length, data
 
     def description(self) -> dict:
         return {
             "characters": self.characters.symbols,
             "phonemes": self.phonemes.symbols,
             "max_length": self.max_length,
+            "data": self.data,
         }
 
     def fits(self, config: Config) -> bool:
@@ -116,7 +129,9 @@ class PronunciationTask(Pronouncer):
         longest = max(len(phonemes) for _, phonemes in train)
         characters = Vocabulary.of(word for word, _ in train).symbols
         phonemes = Vocabulary.of(phonemes for _, phonemes in train).symbols
-        super().__init__(characters, phonemes, 2 * longest)
+        super().__init__(characters, phonemes, 2 * longest, zlib.crc32(json.dumps(data).encode()))
+        sequences = (sequence for split in data.values() for pair in split for sequence in pair)
+        self.longest = max(self.max_length, 1 + max(map(len, sequences)))
         self.development = data["dev"]
         pairs = [(self.characters.encode(w), self.phonemes.encode(p)) for w, p in train]
         self.batch = EpochBatches(pairs, batch_size, seed)
@@ -155,8 +170,13 @@ def use(run: Path, words: list[str], backend: str) -> int:
     if not pronouncer or not pronouncer.fits(model.config):
         raise InputError("--run names a run of pronounce", run, "Train one: --language fre")
     words = [unicodedata.normalize("NFC", word.strip()) for word in words]
-    if not all(words):
-        raise InputError("a word has at least one character", "an empty one", "Give --word a word.")
+    for word in words:
+        if not 1 <= len(word) <= LONGEST:
+            raise InputError(
+                f"a word has at least one character and at most {LONGEST}",
+                f"one of {len(word)}",
+                "Give --word a word.",
+            )
     for word, phonemes in zip(words, pronouncer.pronounce(model, words), strict=True):
         print(f"{word}\t{' '.join(phonemes)}")
         unknown = [c for c in word if pronouncer.characters.encode(c) == [UNKNOWN]]
@@ -169,8 +189,8 @@ def learn(options: argparse.Namespace) -> int:
     """Train on a language, then read the test words once."""
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
-    config = script.config_of(options, len(task.characters), len(task.phonemes))
-    model, folder = script.train_task("pronounce", task, config, options)
+    config = script.config_of(options, task.characters, task.phonemes)
+    model, folder = script.train_task(RUN, task, config, options)
     show(task, model, folder, plots=not options.no_plots)
     rates = task.measure(model, data["test"], BEAM)
     target = TARGETS.get(options.language)
@@ -186,17 +206,19 @@ def main(arguments: list[str] | None = None) -> int:
     flags = script.parser("pronounce", DESCRIPTION, **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
+        "--data", type=script.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
     )
-    flags.add_argument("--run", type=Path, metavar="DIR", help="use this run instead of training")
+    flags.add_argument(
+        "--run", type=script.path, metavar="DIR", help="use this run instead of training"
+    )
     flags.add_argument("--word", nargs="+", default=[], help="with --run: words to pronounce")
-    options = script.parse(flags, "pronounce", arguments)
+    options = script.parse(flags, RUN, arguments)
     if options.run or options.word:
         if not (options.run and options.word):
             raise InputError(
                 "--run and --word go together",
                 "only one of them",
-                "For example --run runs/pronounce --word bonjour",
+                "For example --run runs/pronounce-fre --word bonjour",
             )
         return use(options.run, options.word, options.backend)
     return learn(options)

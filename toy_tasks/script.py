@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 import types
@@ -19,20 +20,23 @@ from numformer.backend import (
     BACKENDS,
     default_backend,
     find_backend,
+    memory,
     reuse_freed_memory,
     seed_sequence,
 )
-from numformer.checkpoint_io import PARTIAL, locked, write_atomically
+from numformer.checkpoint_io import PARTIAL, locked, require_numbers, write_atomically
 from numformer.config import Config
-from numformer.errors import InputError
+from numformer.errors import InputError, complain
 from numformer.model import Transformer
 from numformer.plots import loss_curve
 from numformer.training import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
+from numformer.vocabulary import Vocabulary
 
 MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
 # What a resumed run may do otherwise than before: nothing of it decides what is computed, as long
-# as a moved `data` folder holds the same data (train checks its vocabularies).
+# as a moved `data` folder holds the same data (train compares what describes it).
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data"}
+MOST_PARTS = 128  # each may be a process
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -41,6 +45,24 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
     def _get_help_string(self, action):
         shown = action.default is not None and action.default is not False
         return super()._get_help_string(action) if shown else action.help
+
+
+def integer(text: str) -> int:
+    """A flag's integer, small enough that the arithmetic of floating-point numbers can take it."""
+    try:
+        number = int(text)
+    except ValueError:  # also where there are thousands of digits
+        number = sys.maxsize
+    if abs(number) >= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"an integer below {sys.maxsize}, not {text!r}")
+    return number
+
+
+def path(text: str) -> Path:
+    """A flag's path."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("no path has a NUL")
+    return Path(text)
 
 
 def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
@@ -53,15 +75,15 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
     add = made.add_argument
-    add("--steps", type=int, default=1000, help="training steps")
-    add("--batch-size", type=int, default=64, help="sequences in a batch")
-    add("--seed", type=int, default=1, help="for initial weights, data order and dropout")
-    add("--log-every", type=int, default=50, help="steps between two lines of metrics.jsonl")
-    add("--evaluate-every", type=int, default=250, help="steps between two evaluations")
+    add("--steps", type=integer, default=1000, help="training steps")
+    add("--batch-size", type=integer, default=64, help="sequences in a batch")
+    add("--seed", type=integer, default=1, help="for initial weights, data order and dropout")
+    add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
+    add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
-    add("--parts", type=int, help="parts of a batch, each computed by a process of its own where "
-        "there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
-    add("--out", type=Path, help=f"run folder; default: the next free runs/{name}")
+    add("--parts", type=integer, help="parts of a batch, each computed by a process of its own "
+        "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
+    add("--out", type=path, help="run folder; default: the next free one under runs/")
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
     add("--no-plots", action="store_true", help="draw no pictures")
@@ -82,24 +104,31 @@ def _flag_type(annotation):
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     if get_origin(annotation) is types.UnionType:
-        return get_args(annotation)[0], None
-    return annotation, None
+        annotation = get_args(annotation)[0]
+    return integer if annotation is int else annotation, None
 
 
-def config_of(
-    options: argparse.Namespace, source_vocabulary: int, target_vocabulary: int
-) -> Config:
+def config_of(options: argparse.Namespace, source: Vocabulary, target: Vocabulary) -> Config:
     """The Config that the flags describe, for a task's vocabularies."""
     chosen = {field.name: getattr(options, field.name) for field in MODEL_FIELDS}
-    sizes = dict(source_vocabulary=source_vocabulary, target_vocabulary=target_vocabulary)
-    return Config(**sizes, **chosen)
+    config = Config(source_vocabulary=len(source), target_vocabulary=len(target), **chosen)
+    if config.tying == "all" and source.symbols != target.symbols:
+        raise InputError(
+            "tying all needs one vocabulary for source and target",
+            "as many symbols, but others",
+            "Use --tying target or --tying none.",
+        )
+    return config
 
 
 def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None):
-    """The options; with --resume those that the run was started with, its folder as `out`."""
+    """The options; with --resume those that the run was started with, its folder as `out`.
+
+    `name` is that of the run's folder, in which {flag} stands for the value of a flag.
+    """
     options = made.parse_args(arguments)
     if options.resume:
-        folder = options.out or _latest_folder(name)
+        folder = options.out or _latest_folder(name.format(**vars(options)))
         kept = _saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -114,9 +143,10 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
         raise InputError("a seed is at least 0", options.seed, "Change --seed.")
     if options.batch_size < 1:
         raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
-    if options.parts is not None and not 1 <= options.parts <= options.batch_size:
+    most = min(options.batch_size, MOST_PARTS)
+    if options.parts is not None and not 1 <= options.parts <= most:
         raise InputError(
-            f"--parts is from 1 to the batch size, here {options.batch_size}",
+            f"--parts is from 1 to the batch size and at most {MOST_PARTS}, here {most}",
             options.parts,
             "Change --parts.",
         )
@@ -128,6 +158,8 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
 def _saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
     """The options of a run's config.json, which become the defaults of `made`."""
     try:
+        if not (folder / "config.json").is_file():
+            raise ValueError("it holds no such file")
         settings = json.loads((folder / "config.json").read_text())
         if settings.pop("crc32") != _checksum(settings):
             raise ValueError("its checksum says that config.json was changed")
@@ -169,18 +201,18 @@ def _new_folder(name: str, out: Path | None) -> Path:
         try:
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError:
+        except OSError as problem:
             if out and out.is_dir():
                 return out
-            if out:
+            if out and os.path.lexists(out):
                 raise _occupied(out) from None
+            if not os.path.lexists(folder):
+                raise InputError(
+                    "a run folder can be made and written",
+                    f"{folder} ({problem.strerror})",
+                    "Choose another folder with --out.",
+                ) from None
             number += 1
-        except OSError as problem:
-            raise InputError(
-                "a run folder can be made and written",
-                f"{folder} ({problem.strerror})",
-                "Choose another folder with --out.",
-            ) from None
 
 
 def _occupied(out: Path) -> InputError:
@@ -192,54 +224,78 @@ def _occupied(out: Path) -> InputError:
 
 
 def _latest_folder(name: str) -> Path:
-    def number(folder: Path) -> int:
-        return int(re.fullmatch(rf"{name}(?:-(\d+))?", folder.name)[1] or 1)
-
-    found = [
-        folder
-        for folder in Path("runs").glob(f"{name}*")
-        if re.fullmatch(rf"{name}(-\d+)?", folder.name) and (folder / "config.json").is_file()
-    ]
+    found = {}
+    for folder in Path("runs").glob("*"):
+        number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
+        if number and (folder / "config.json").is_file():
+            found[int(number[1] or 1)] = folder
     if not found:
         raise InputError(
             "--resume continues an earlier run",
             f"no run of {name} under runs/",
             "Start one without --resume, or name its folder with --out.",
         )
-    return max(found, key=number)
+    return found[max(found)]
 
 
 def train_task(
     name: str, task: Task, config: Config, options: argparse.Namespace
 ) -> tuple[Transformer, Path]:
-    """Train as the options say -> the best model and its run folder.
+    """Train as the options say -> the best model and its run folder, named as `parse` says.
 
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
+    _require_length(config, task)
     options.parts = options.parts or (
         min(2, options.batch_size) if xp is np and sys.platform == "linux" else 1
     )
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
+    _require_memory(config, options)
+    last = options.resume and options.out / "last.safetensors"
+    if last and last.is_file():
+        # Weights and Adam's two vectors, in float32.
+        require_numbers(last, last.stat().st_size // 12, config)
     model = Transformer(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
+    name = name.format(**vars(options))
     folder = options.out if options.resume else _new_folder(name, options.out)
     with locked(folder):
         if not options.resume:
             _start(folder, {"options": _plain(vars(options)), "config": asdict(config)})
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
-        try:
-            best = train(
-                model, task, folder, schedule, options.seed, xp, options.resume, options.parts
-            )
-        except InputError:
-            if not options.resume:
-                _remove_refused(folder)
-            raise
+        best = train(model, task, folder, schedule, options.seed, xp, options.resume, options.parts)
         print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
             loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
     return model, folder
+
+
+def _require_length(config: Config, task: Task) -> None:
+    if config.positions == "learned" and config.max_length < task.longest:
+        raise InputError(
+            f"learned positions reach to max_length = {config.max_length}",
+            f"a task that needs {task.longest}",
+            "Raise --max-length, or use --positions sinusoidal.",
+        )
+
+
+def _require_memory(config: Config, options: argparse.Namespace) -> None:
+    """Raise InputError where this machine cannot hold the least that is needed.
+
+    That is for each parameter its weight, its gradient and Adam's two numbers; for each layer its
+    objects; and for each sequence of a part of a batch, of at least two positions on both sides,
+    what attention and the feed-forward network save.
+    """
+    needed = 16 * config.least_parameters + 10_000 * config.layers
+    positions = 4 * options.batch_size // options.parts
+    needed += 4 * positions * config.layers * (4 * config.d_model + config.d_ff)
+    if needed > memory():
+        raise InputError(
+            "the model and its batches fit into memory",
+            f"sizes that need at least {needed >> 30:,} GiB of {memory() >> 30:,}",
+            "Choose smaller sizes.",
+        )
 
 
 def _start(folder: Path, settings: dict) -> None:
@@ -251,15 +307,6 @@ def _start(folder: Path, settings: dict) -> None:
     write_atomically(path, json.dumps(settings, indent=1).encode())
 
 
-def _remove_refused(folder: Path) -> None:
-    """Remove what a new run wrote if the data turned out not to fit the model; nothing else."""
-    if not (folder / "last.safetensors").exists():
-        for name in ("config.json", "metrics.jsonl"):
-            (folder / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # what else is in it stays
-            folder.rmdir()
-
-
 def _plain(options: dict) -> dict:
     """The options as JSON, without those that say where and whether to resume."""
     kept = {key: value for key, value in options.items() if key not in ("resume", "out")}
@@ -267,8 +314,13 @@ def _plain(options: dict) -> dict:
 
 
 def exit_code(main: Callable[[], int]) -> int:
-    """Run a script's main; what goes wrong is one line on standard error and an exit code."""
+    """Run a script's main; what goes wrong is one line on standard error and an exit code.
+
+    What the encoding of standard output lacks is printed as \\u and its number.
+    """
     reuse_freed_memory()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return main()
     except InputError as problem:
@@ -295,5 +347,5 @@ def exit_code(main: Callable[[], int]) -> int:
 
 
 def _complain(problem: Exception, code: int) -> int:
-    print("error:", " ".join(str(problem).split()), file=sys.stderr)  # one line, whatever it names
+    complain(problem)
     return code

@@ -65,6 +65,7 @@ class SequenceTask:
         sources = self._sources(rng, wanted=True)
         distinct = dict.fromkeys(next(sources) for _ in range(6000))
         self.development, self.test = list(distinct)[:512], list(distinct)[512 : 512 + 2048]
+        self.longest = 1 + max(len(s) for source in distinct for s in (source, rule.target(source)))
 
     def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
         """Random sources without end, all held out or (wanted=False) none."""
@@ -127,7 +128,7 @@ def main(rule: Rule, arguments: list[str] | None = None) -> int:
     flags = script.parser(rule.name, rule.description, **(DEFAULTS | rule.defaults))
     options = script.parse(flags, rule.name, arguments)
     task = SequenceTask(rule, options.batch_size, options.seed)
-    config = script.config_of(options, len(task.vocabulary), len(task.vocabulary))
+    config = script.config_of(options, task.vocabulary, task.vocabulary)
     model, folder = script.train_task(rule.name, task, config, options)
     show(task, model, folder, plots=not options.no_plots)
     matched = task.exact_match(model, task.test)

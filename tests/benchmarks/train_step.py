@@ -293,7 +293,7 @@ def measure(name: str, threads: int, rounds: int) -> float:
     return speedup
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.train_step",
         description=__doc__,
@@ -304,8 +304,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=cores, help=f"of each (default: {cores})")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each (default: 9)")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if not 1 <= options.threads <= cores or options.rounds < 1:
+        parser.error(f"--threads is from 1 to the {cores} cores, and --rounds is at least 1")
     if options.worker:
+        if options.worker[0] not in LIBRARIES or options.worker[1] not in SIZES:
+            parser.error("--worker is for this program's own use")
         return work(*options.worker, options.threads)
     if not importlib.util.find_spec("torch"):
         parser.error("PyTorch is what numformer is compared with: pip install torch")
