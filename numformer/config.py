@@ -91,7 +91,7 @@ class Config:
 
     def _number(self, name: str) -> bool:
         value = getattr(self, name)
-        return isinstance(value, int | float) and abs(value) < math.inf
+        return isinstance(value, int | float) and value < math.inf
 
     def _require(self, name: str, holds: bool, rule: str):
         if not holds:

@@ -19,9 +19,6 @@ from toy_tasks.sequences import SequenceTask
 settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
 settings.load_profile("numformer")
 
-settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
-settings.load_profile("numformer")
-
 
 @pytest.fixture
 def rng():

@@ -211,8 +211,8 @@ def swap_code(source: Source, mutant: Mutant) -> None:
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    One of each test function, then another of each, and so on. The file's own tests come first, and
-    those that run few functions, because they look closest.
+    First the file's own tests, then one of each test function, another of each, and so on; those
+    that run few functions come before others, because they look closest.
     """
 
     def functions(item):
@@ -226,7 +226,7 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
     def foreign(item):
         return item.path.stem not in (f"test_{stem}", "test_layers")
 
-    chosen = sorted(items, key=lambda item: (rank[item], foreign(item)))[:MOST_TESTS]
+    chosen = sorted(items, key=lambda item: foreign(item) * (1 + rank[item]))[:MOST_TESTS]
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
@@ -278,17 +278,20 @@ class Verdicts:
         self.path = STATE / "verdicts.jsonl"
         self.of: dict[str, str] = {}
         STATE.mkdir(parents=True, exist_ok=True)
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        head, *rest = lines or [""]
-        same = head == json.dumps(digest)
-        for line in rest:
-            with contextlib.suppress(ValueError):  # a line that was cut off
-                name, verdict = json.loads(line)
-                if same or keep(verdict):
-                    self.of[name] = verdict
+        if self.read() != digest:
+            self.of = {name: verdict for name, verdict in self.of.items() if keep(verdict)}
         with open(self.path, "w") as file:
             file.write(json.dumps(digest) + "\n")
             file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
+
+    def read(self) -> str:
+        """Take over what the file holds; the digest that it is for."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        for line in lines[1:]:
+            with contextlib.suppress(ValueError):  # a line that was cut off
+                name, verdict = json.loads(line)
+                self.of[name] = verdict
+        return json.loads(lines[0]) if lines else ""
 
     def add(self, mutant: Mutant, verdict: str) -> None:
         self.of[mutant.name] = verdict
@@ -319,20 +322,20 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
 
     def with_collected(items):
         observed = observe_all(items)
-        tests_of = {}  # of each function, and of each file
+        tests_of = {}  # of each function
         for item in items:
-            names = observed[item.nodeid][1]
-            for name in {*names, *(name.split()[0] for name in names)}:
+            for name in observed[item.nodeid][1]:
                 tests_of.setdefault(name, []).append(item)
 
         def job(mutant):
-            tests = tests_of.get(f"{mutant.path} {mutant.place}") or tests_of[mutant.path]
+            tests = tests_of[f"{mutant.path} {mutant.place}"]
             tests = most_telling(tests, Path(mutant.path).stem, observed)
             tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
             return who_notices(files[mutant.path], mutant, tests, observed)
 
         noticed = Counter()  # what has noticed a mutant of a file may notice the next
-        for mutant, verdict in in_processes([m for m in left if m.in_function], job):
+        run_by_tests = [m for m in left if f"{m.path} {m.place}" in tests_of and m.in_function]
+        for mutant, verdict in in_processes(run_by_tests, job):
             noticed[mutant.path, verdict] += 1
             take(mutant, verdict)
 
@@ -348,10 +351,15 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
                 os._exit(code)
         if os.waitpid(pid, 0)[1]:
             sys.exit(1)
-    elsewhere = [mutant for mutant in left if not mutant.in_function]
-    for mutant, verdict in in_processes(
-        elsewhere, lambda m: who_notices_at_import(files[m.path], m)
-    ):
+        verdicts.read()
+        bar.update(len(verdicts.of.keys() & {mutant.name for mutant in left}))
+
+    def job_at_import(mutant):
+        return who_notices_at_import(files[mutant.path], mutant)
+
+    # What no test runs afterwards takes effect when the library is imported.
+    left = [mutant for mutant in left if mutant.name not in verdicts.of]
+    for mutant, verdict in in_processes(left, job_at_import):
         take(mutant, verdict)
     bar.close()
 
@@ -383,7 +391,6 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
     verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
     run(chosen, files, verdicts)
-    verdicts = Verdicts(digest(), keep=bool)  # the other process wrote into the file
 
     noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
     equal = [m for m in chosen if m.name in EQUIVALENT and m not in set(noticed)]

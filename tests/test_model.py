@@ -1,6 +1,5 @@
-"""Config and the whole Transformer: sizes, ties, masks, norms, dropout, decoding."""
+"""The whole Transformer: sizes, ties, masks, norms, dropout, decoding."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -40,116 +39,6 @@ def small(**changes) -> Transformer:
     flat = pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
-
-
-def complains(complaint, name: str, value, **others):
-    """Config refuses `value` for `name`, and says which field and what it received."""
-    text = complaint(Config.base, V, **{name: value}, **others)
-    assert name in text and str(value) in text
-
-
-# Config.
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    {
-        "d_model": 512,
-        "d_ff": 2048,
-        "heads": 8,
-        "layers": 6,
-        "norm": "post",
-        "attention_bias": False,
-        "activation": "relu",
-        "positions": "sinusoidal",
-        "tying": "all",
-        "p_drop": 0.1,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "label_smoothing": 0.1,
-        "beta1": 0.9,
-        "beta2": 0.98,
-        "adam_epsilon": 1e-9,
-        "warmup": 4000,
-        "factor": 1.0,
-        "decay": "inverse_sqrt",
-        "clip_norm": None,
-    }.items(),
-)
-def test_the_paper_s_decisions_are_the_defaults(field, value):
-    assert getattr(Config.base(V), field) == value
-
-
-def test_default_head_sizes_are_64():
-    config = Config.base(V, layers=1)
-    attention = Transformer(config).encoder.layers[0].self_attention.sublayer
-    assert attention.query.weight.shape == (512, 8 * 64)
-    assert (attention.d_k, attention.d_v) == (64, 64)
-
-
-def test_base_and_big_are_the_rows_of_table_3():
-    base, big = Config.base(V), Config.big(V)
-    assert base == Config(source_vocabulary=V, target_vocabulary=V)
-    changed = {k: v for k, v in vars(big).items() if v != vars(base)[k]}
-    assert changed == dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
-    assert Config.big(V, p_drop=0.1, layers=2).p_drop == 0.1
-    assert Config.base(V, heads=4).heads == 4
-
-
-def test_config_is_frozen_and_takes_names_only():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Config.base(V).d_model = 3
-    with pytest.raises(TypeError):
-        Config(V, V)
-
-
-SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_length warmup".split()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [*((n, v) for n in SIZES for v in (0, -3)), ("d_k", -3), ("d_v", -3)]
-)
-def test_sizes_below_1_are_refused(name, value, complaint):
-    sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
-    text = complaint(Config, **(sizes | {name: value}))
-    assert name in text and f"received {value}" in text
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["p_drop", "attention_dropout", "activation_dropout", "label_smoothing", "beta1", "beta2"],
-)
-@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan])
-def test_probabilities_and_decays_are_in_0_to_1(name, value, complaint):
-    complains(complaint, name, value)
-    assert getattr(Config.base(V, **{name: 0.0}), name) == 0
-
-
-@pytest.mark.parametrize("name", ["adam_epsilon", "factor", "clip_norm"])
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
-def test_epsilon_factor_and_clipping_are_above_0(name, value, complaint):
-    complains(complaint, name, value)
-    assert getattr(Config.base(V, **{name: 0.5}), name) == 0.5
-
-
-@pytest.mark.parametrize("name", ["norm", "activation", "positions", "tying", "decay"])
-def test_choices_are_refused_with_the_list_of_choices(name, complaint):
-    complains(complaint, name, "mine")
-
-
-def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
-    for sizes in ({}, dict(d_k=3), dict(d_v=3)):
-        assert "d_model 512, heads 7" in complaint(Config.base, V, heads=7, **sizes)
-    assert Config.base(V, heads=7, d_k=3, d_v=5).heads == 7
-
-
-def test_tying_all_needs_one_vocabulary(complaint):
-    sizes = dict(source_vocabulary=V + 1, target_vocabulary=V)
-    text = complaint(Config, **sizes)
-    assert f"sizes {V + 1} and {V}" in text and '"target"' in text
-    for tying in ("target", "none"):
-        model = Transformer(Config(**sizes, **SMALL, tying=tying))
-        assert model.forward(SOURCE + 1, TARGET).shape == (3, 4, V)
 
 
 # Numbers of parameters.
