@@ -47,8 +47,9 @@ MACHINE = ["find_backend", "reuse_freed_memory", "default_backend", "cores", "sh
            "Parts.start", "Parts._everywhere", "Parts._fork", "Parts._serve",
            "Parts.end_processes", "Parts.close", "_or_ended"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
-SUITE = ["batching", "config", "contract", "decoding", "gradient_check", "layer", "layers", "loss",
-         "model", "optim", "parity", "parts", "properties", "training", "vocabulary"]  # fmt: skip
+SUITE = ["backend", "batching", "config", "contract", "decoding", "gradient_check", "layer",
+         "layers", "loss", "model", "optim", "parity", "parts", "properties", "training",
+         "vocabulary"]  # fmt: skip
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-s", "-o", "addopts=", "-o",
           "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir", str(ROOT),
