@@ -40,7 +40,6 @@ def greedy(model: Transformer, source: np.ndarray, max_length: int) -> list[list
         for position in range(max_length):
             logits = model.decode_next(ids, memory, source_mask, cache)
             ids = log_probabilities(logits).argmax(axis=-1)
-            ids[finished] = END
             written[:, position] = ids
             finished |= ids == END
             if finished.all():
@@ -73,7 +72,7 @@ def beam_search(
         raise InputError("alpha is at least 0", alpha, "The paper uses 0.6; 0 does not normalise.")
     batch = len(source)
     best: list[tuple[float, list[int]]] = [(-math.inf, [])] * batch
-    ended = np.zeros(batch, dtype=int)
+    ended = np.zeros(batch, int)
 
     def offer(sentence: int, log_probability: float, ids: list[int]) -> None:
         score = log_probability / length_penalty(len(ids), alpha)
@@ -98,15 +97,14 @@ def beam_search(
                 offer(open_sentences[row], totals[row, rank], ids)
                 ended[open_sentences[row]] += 1
 
-            going_on = np.argsort(ends, axis=-1, kind="stable")[:, :beam]
+            going_on = np.argsort(ends, kind="stable")[:, :beam]
             scores, parents, symbols = (
-                np.take_along_axis(array, going_on, axis=-1)
-                for array in (np.where(ends, -np.inf, totals), parents, symbols)
+                np.take_along_axis(array, going_on, axis=-1) for array in (totals, parents, symbols)
             )
             before = np.take_along_axis(written, parents[:, :, None], axis=1)
             written = np.concatenate([before, symbols[:, :, None]], axis=-1)
 
-            best_so_far = np.array([best[sentence][0] for sentence in open_sentences])
+            best_so_far = [best[sentence][0] for sentence in open_sentences]
             best_open = scores.max(axis=-1)
             # The best that an open hypothesis can reach: no further loss, the largest divisor.
             can_win = best_open / length_penalty(max_length, alpha) > best_so_far
@@ -131,7 +129,7 @@ def beam_search(
 def _largest(candidates: np.ndarray, count: int):
     """candidates (N, beam, V) -> the `count` largest, best first, as values, beams and symbols."""
     flat = candidates.reshape(len(candidates), -1)
-    chosen = np.argsort(-flat, axis=-1, kind="stable")[:, :count]
+    chosen = np.argsort(-flat, kind="stable")[:, :count]
     beams, symbols = np.divmod(chosen, candidates.shape[-1])
     return np.take_along_axis(flat, chosen, axis=-1), beams, symbols
 

@@ -26,7 +26,6 @@ class Parameter:
     def __init__(self, data):
         self._data = np.array(data, dtype=np.float32)
         self._grad = np.zeros_like(self._data)
-        self._flat = None  # the FlatParameters that data and grad are views of
 
     @property
     def data(self):
@@ -65,7 +64,8 @@ class Parameter:
         return self._data.size
 
     def _rebind(self, data, grad, flat):
-        self._data, self._grad, self._flat = data, grad, flat
+        self._data, self._grad = data, grad
+        self._flat = flat  # the FlatParameters that data and grad are views of
 
 
 class _Mode:
@@ -161,17 +161,17 @@ class Layer:
                     if isinstance(item, Layer | Parameter):
                         yield f"{name}.{index}", item
 
-    def _walk(self, prefix: str, met: set[int]) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if id(self) in met:
+    def _walk(self, prefix: str, met: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
+        if self in met:
             return
-        met.add(id(self))
+        met.add(self)
         yield prefix, self
         for name, part in self._children():
             path = f"{prefix}.{name}" if prefix else name
             if isinstance(part, Layer):
                 yield from part._walk(path, met)
-            elif id(part) not in met:
-                met.add(id(part))
+            elif part not in met:
+                met.add(part)
                 yield path, part
 
     def named_layers(self) -> dict[str, "Layer"]:
@@ -201,9 +201,9 @@ class Layer:
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Write `state` into the parameters. Raises InputError unless names and shapes match."""
         parameters = self.named_parameters()
-        if missing := sorted(parameters.keys() - state.keys()):
+        if missing := sorted(set(parameters) - set(state)):
             raise _mismatch("holds every parameter of the model", f"none for {missing[0]}")
-        if extra := sorted(state.keys() - parameters.keys()):
+        if extra := sorted(set(state) - set(parameters)):
             raise _mismatch("holds only parameters of the model", f"an unknown {extra[0]}")
         for name, parameter in parameters.items():
             if state[name].shape != parameter.shape:
@@ -211,7 +211,7 @@ class Layer:
                 raise _mismatch("has the shapes of the model's parameters", found)
         for name, parameter in parameters.items():
             xp = array_module(parameter.data)
-            parameter.data[...] = xp.asarray(state[name], dtype=parameter.data.dtype)
+            parameter.data[...] = xp.asarray(state[name])
 
 
 def _mismatch(rule: str, received: str) -> InputError:
@@ -248,7 +248,7 @@ def pack(layer: Layer, dtype=np.float32, xp=np) -> FlatParameters:
     The one place that casts parameters (to `dtype`) and moves them (to the arrays of `xp`). Each
     parameter's data and grad become views of the vectors; the gradients are zero.
     """
-    parameters = list(layer.named_parameters().values())
+    parameters = [*layer.named_parameters().values()]
     values = [to_host(parameter.data).ravel() for parameter in parameters]
     data = xp.asarray(np.concatenate(values or [np.zeros(0)]).astype(dtype))
     return FlatParameters(data, xp.zeros_like(data), parameters)

@@ -40,7 +40,7 @@ def cross_entropy_backward(dloss, exponentials, total, targets, smoothing):
     share = dloss * share_of_mean(targets, total.dtype)
     dlogits = exponentials
     dlogits *= share[:, None] / total  # share p
-    dlogits -= share[:, None] * (smoothing / dlogits.shape[-1])
+    dlogits -= share[:, None] * (smoothing / dlogits.shape[1])
     dlogits[xp.arange(len(targets)), targets] -= share * (1 - smoothing)
     return dlogits
 

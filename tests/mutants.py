@@ -377,6 +377,8 @@ def _nodes(tree: ast.Module):
                 if isinstance(child, ast.keyword) and child.arg == "strict":
                     continue  # zip's check of the code around it
                 yield child, node, (name, index if many else None), where, inside
+                if isinstance(child, ast.keyword) and child.arg == "axis":
+                    continue  # of a matrix some axes have two numbers; `wrong axis` knows them
                 if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom):
                     continue
                 if isinstance(child, ast.ClassDef | ast.FunctionDef) and not inside:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from numformer import decoding
 from numformer.config import Config
 from numformer.decoding import beam_search, greedy, length_penalty, log_probabilities
 from numformer.layer import inference, mode, pack
@@ -260,6 +261,99 @@ def test_an_ended_hypothesis_does_not_stop_one_that_can_still_win():
     assert beam_search(model, SOURCE[:1], 30, 4, 1.0) == [[4] * 30]
 
 
+class Coarse(Remembering):
+    """Counts the rows decoded at each position, and has so few different numbers that sums tie."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.rows_decoded = []
+
+    def logits(self, row, symbols):
+        probabilities = 0.5 ** np.random.default_rng(
+            [self.seed, *row.ravel(), *symbols]
+        ).permutation([1, 2, 3, 4, 5, 6, 6])  # of the V symbols; they sum to 1
+        return np.log2(probabilities)
+
+    def decode_next(self, ids, memory, source_mask, cache):
+        self.rows_decoded.append(len(ids))
+        return super().decode_next(ids, memory, source_mask, cache)
+
+
+def log2_probabilities(logits):
+    """Exact numbers, as `log_probabilities` is without rounding: ties are ties."""
+    logits = np.array(logits)
+    logits[:, [PADDING, START]] = -np.inf
+    return logits
+
+
+def search_of_one_sentence(model, row, max_length, beam, alpha):
+    """Beam search as one would write it for one sentence -> its result, the positions decoded.
+
+    Of equal hypotheses the one met first goes before; the better parent is met first, and of one
+    parent the smaller symbol.
+    """
+
+    def divisor(length):
+        return ((5 + length) / 6) ** alpha
+
+    impossible = (-math.inf, [])
+    best, ended, hypotheses = impossible, 0, [(0.0, [])] + [impossible] * (beam - 1)
+    for position in range(1, max_length + 1):
+        candidates = []
+        for total, ids in hypotheses:
+            log_p = log2_probabilities([model.logits(row, [START, *ids])])[0]
+            candidates += [(total + log_p[symbol], [*ids, symbol]) for symbol in range(V)]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        for total, ids in candidates[:beam]:
+            if ids[-1] == END and total > -math.inf:
+                ended += 1
+                if total / divisor(position) > best[0]:
+                    best = total / divisor(position), ids
+        hypotheses = [each for each in candidates if each[1][-1] != END][:beam]
+        leading = hypotheses[0][0]
+        if not leading / divisor(max_length) > best[0]:
+            break
+        if not leading / divisor(position) > best[0] and ended >= beam:
+            break
+    else:
+        for total, ids in hypotheses:
+            if total / divisor(max_length) > best[0]:
+                best = total / divisor(max_length), ids
+    return [symbol for symbol in best[1] if symbol != END], position
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("beam", [1, 2, 3, 8])
+def test_a_batch_is_searched_as_each_sentence_by_itself(beam, alpha, monkeypatch):
+    """The same result, and no sentence decoded longer, also where hypotheses tie."""
+    monkeypatch.setattr(decoding, "log_probabilities", log2_probabilities)
+    for seed in range(12):
+        for max_length in (1, 3, 6):
+            model = Coarse(seed)
+            found = beam_search(model, SOURCE, max_length, beam, alpha)
+            alone = [
+                search_of_one_sentence(model, np.array(row)[:, None], max_length, beam, alpha)
+                for row in SOURCE
+            ]
+            assert found == [ids for ids, _ in alone]
+            positions = range(max(stop for _, stop in alone))
+            open_at = [sum(stop > position for _, stop in alone) for position in positions]
+            assert model.rows_decoded == [beam * count for count in open_at]
+
+
+@every_search
+def test_results_are_lists_of_python_integers(search):
+    for seed in SEEDS:
+        assert all(type(symbol) is int for ids in search(peaked(seed), SOURCE, 4) for symbol in ids)
+
+
+@every_search
+def test_a_device_writes_what_the_host_writes(search, stand_in):
+    on_host, on_device = peaked(1), peaked(1)
+    pack(on_device, np.float64, stand_in)
+    assert search(on_device, SOURCE, 5) == search(on_host, SOURCE, 5)
+
+
 @every_search
 def test_the_model_is_left_as_it_was(search):
     model = peaked()
@@ -283,5 +377,6 @@ def test_bad_settings_are_refused(value, complaint):
     for search in (greedy, beam_search):
         text = complaint(search, peaked(), SOURCE, value)
         assert "max_length is at least 1" in text and str(value) in text
+    assert "alpha is at least 0" in complaint(beam_search, peaked(), SOURCE, 3, alpha=-0.1)
     text = complaint(beam_search, peaked(), SOURCE, 3, beam=value)
     assert "beam is at least 1" in text and str(value) in text

@@ -294,3 +294,36 @@ def test_records_can_be_read_where_saving_is_on_and_training_off(rng):
 def test_a_layer_that_lacks_a_method_says_which(method):
     with pytest.raises(NotImplementedError, match=f"Layer has no {method}"):
         getattr(Layer(), method)(1)
+
+
+class Nested(Layer):
+    """A parameter in a list, layers in a tuple, and one layer under two names."""
+
+    def __init__(self, rng):
+        self.gains = [Parameter(np.ones(2)), Parameter(np.ones(3))]
+        self.pair = (Linear(2, 3, rng), Doubling())
+        self.again = self.pair[0]
+
+
+def test_parts_are_found_in_lists_and_tuples_and_once_each(rng):
+    layer = Nested(rng)
+    assert list(layer.named_layers()) == ["", "pair.0", "pair.1"]
+    assert list(layer.named_parameters()) == ["gains.0", "gains.1", "pair.0.weight", "pair.0.bias"]
+    assert isinstance(layer.layers_within(), list)
+    layer.again.forward(np.ones((1, 2)))
+    assert layer.pending() == 1
+
+
+def test_a_state_is_on_the_host_and_a_model_moves_from_and_to_a_device(rng, stand_in):
+    layer = Linear(2, 3, rng)
+    before = layer.state_dict()
+    pack(layer, np.float32, stand_in)
+    assert isinstance(layer.weight.data, stand_in.ndarray)
+    state = layer.state_dict()
+    layer.weight.data.fill(0)
+    layer.load_state_dict({name: array.astype(np.float64) for name, array in state.items()})
+    assert layer.weight.data.dtype == np.float32
+    pack(layer, np.float64)
+    for name, array in layer.state_dict().items():
+        assert type(state[name]) is np.ndarray
+        assert_array_equal(array, before[name])

@@ -126,3 +126,9 @@ def test_the_upstream_gradient_multiplies(rng):
 )
 def test_targets_that_do_not_fit_are_refused(targets, words, complaint):
     assert words in complaint(CrossEntropy().forward, np.zeros((B, T, V)), targets)
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5])
+def test_a_smoothing_that_is_no_probability_below_1_is_refused(smoothing, complaint):
+    assert str(smoothing) in complaint(CrossEntropy, smoothing)
+    assert CrossEntropy(0.999).smoothing == 0.999 and CrossEntropy(0).smoothing == 0
