@@ -200,7 +200,7 @@ def splitmix64(key: int, start: int, count: int, xp=np):
     for piece in cache_sized_pieces(all_bits):
         bits = all_bits[piece]
         bits *= np.uint64(0x9E3779B97F4A7C15)
-        bits += np.uint64(key)
+        bits += key
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             bits ^= bits >> shift
             bits *= np.uint64(factor)

@@ -102,12 +102,12 @@ class Config:
     @property
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
-        d_k, d_v = (size or self.d_model // self.heads for size in (self.d_k, self.d_v))
+        d_k_and_d_v = sum(size or self.d_model // self.heads for size in (self.d_k, self.d_v))
         tables = self.source_vocabulary
         tables += self.target_vocabulary * ("all", "target", "none").index(self.tying)
         tables += 2 * self.max_length * (self.positions == "learned")
         # An encoder and a decoder layer have three attentions and two feed-forward networks.
-        widths = 6 * self.heads * (d_k + d_v) + 4 * self.d_ff
+        widths = 6 * self.heads * d_k_and_d_v + 4 * self.d_ff
         return self.d_model * (tables + self.layers * widths)
 
     @classmethod

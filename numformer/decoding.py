@@ -98,11 +98,11 @@ def beam_search(
                 ended[open_sentences[row]] += 1
 
             going_on = np.argsort(ends, kind="stable")[:, :beam]
+            each_row = np.arange(len(scores))[:, None]
             scores, parents, symbols = (
-                np.take_along_axis(array, going_on, axis=-1) for array in (totals, parents, symbols)
+                array[each_row, going_on] for array in (totals, parents, symbols)
             )
-            before = np.take_along_axis(written, parents[:, :, None], axis=1)
-            written = np.concatenate([before, symbols[:, :, None]], axis=-1)
+            written = np.concatenate([written[each_row, parents], symbols[:, :, None]], axis=-1)
 
             best_so_far = [best[sentence][0] for sentence in open_sentences]
             best_open = scores.max(axis=-1)
@@ -111,7 +111,7 @@ def beam_search(
             # A sure hypothesis sees many improbable ones end before it does.
             ahead = best_open / length_penalty(written.shape[-1] - 1, alpha) > best_so_far
             remain = can_win & (ahead | (ended[open_sentences] < beam))
-            rows = (np.arange(len(remain))[:, None] * beam + parents)[remain].ravel()
+            rows = (each_row * beam + parents)[remain].ravel()
             rows = array_module(memory).asarray(rows)
             cache.choose(rows)
             memory, source_mask = memory[rows], source_mask[rows]
@@ -131,7 +131,7 @@ def _largest(candidates: np.ndarray, count: int):
     flat = candidates.reshape(len(candidates), -1)
     chosen = np.argsort(-flat, kind="stable")[:, :count]
     beams, symbols = np.divmod(chosen, candidates.shape[-1])
-    return np.take_along_axis(flat, chosen, axis=-1), beams, symbols
+    return flat[np.arange(len(flat))[:, None], chosen], beams, symbols
 
 
 def _up_to_end(ids: list[int]) -> list[int]:

@@ -254,7 +254,7 @@ def missing_argument(node):
     """f(a, b=c) -> f(a): a default instead of what was asked for."""
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
-            if keyword.arg:
+            if keyword.arg and keyword.arg != "strict":
                 changed = copy.deepcopy(node)
                 del changed.keywords[place]
                 yield changed

@@ -145,3 +145,11 @@ def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
 def test_padding_within_a_target_is_refused(complaint):
     """What leaves padding out would take the wrong symbol for the next one."""
     assert "Leave id 0 out" in complaint(Batch.of, [([4], [5, 0, 6])])
+
+
+def test_a_part_of_nothing_but_padding_keeps_one_column():
+    source = np.array([[4, 5, 2], [0, 0, 0]])
+    target = np.array([[1, 4, 5], [0, 0, 0]])
+    first, second = Batch(source, target, target).split(2)
+    assert first.source.shape == (1, 3)
+    assert second.source.tolist() == second.target_in.tolist() == [[0]]

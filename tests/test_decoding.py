@@ -323,11 +323,11 @@ def search_of_one_sentence(model, row, max_length, beam, alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("beam", [1, 2, 3, 8])
+@pytest.mark.parametrize("beam", [1, 2, 3, 12])
 def test_a_batch_is_searched_as_each_sentence_by_itself(beam, alpha, monkeypatch):
     """The same result, and no sentence decoded longer, also where hypotheses tie."""
     monkeypatch.setattr(decoding, "log_probabilities", log2_probabilities)
-    for seed in range(12):
+    for seed in range(10):
         for max_length in (1, 3, 6):
             model = Coarse(seed)
             found = beam_search(model, SOURCE, max_length, beam, alpha)
