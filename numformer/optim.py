@@ -25,8 +25,8 @@ def linear_rate(
     checkpoints (section 6.1). `step` counts from 1 to `steps`; a run shorter than the warm-up
     only rises.
     """
-    rising, falling = step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1)
-    return factor * d_model**-0.5 * warmup**-0.5 * min(rising, falling)
+    share = min(step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1))
+    return factor * d_model**-0.5 * warmup**-0.5 * share
 
 
 def learning_rate(config: Config, step: int, steps: int) -> float:
@@ -41,7 +41,7 @@ def clip_global_norm(grad, max_norm: float | None):
     xp = array_module(grad)
     norm = xp.sqrt(grad @ grad)
     if max_norm is not None:
-        grad *= xp.minimum(max_norm / xp.maximum(norm, max_norm), 1).astype(grad.dtype)
+        grad *= max_norm / xp.maximum(norm, max_norm)
     return norm
 
 
@@ -99,6 +99,8 @@ class Adam:
                 "the model was packed again after this Adam was made, so its vectors are not the "
                 "model's any more: make a new Adam from what the later pack() returned"
             )
-        vectors = [v[stretch] for v in (self.parameters.data, grad, self.mean, self.square)]
-        for piece in cache_sized_pieces(vectors[0]):
-            adam(*(v[piece] for v in vectors), step, rate, *self.betas_and_epsilon)
+        vectors = self.parameters.data, grad, self.mean, self.square
+        data, grad, mean, square = (vector[stretch] for vector in vectors)
+        for piece in cache_sized_pieces(data):
+            these = data[piece], grad[piece], mean[piece], square[piece]
+            adam(*these, step, rate, *self.betas_and_epsilon)

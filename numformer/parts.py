@@ -66,7 +66,11 @@ class Parts:
             self._limit = threadpool_limits(1, "blas")
             # On systems other than Linux, libraries may not survive a fork.
             if sys.platform == "linux" and cores() > 1:
-                self._fork()
+                try:
+                    self._fork()
+                except BaseException:  # not all can be made: none shall be left
+                    self.end_processes()
+                    raise
 
     def gradient(self, step: int, batch: Batch):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
@@ -165,7 +169,7 @@ class Parts:
 
     def _use(self, index: int, data: np.ndarray) -> None:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
-        parameters = list(self.model.named_parameters().values())
+        parameters = [*self.model.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
         ends = [len(data) * each // self.count for each in (index, index + 1)]
         self._stretch = slice(*ends)

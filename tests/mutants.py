@@ -301,6 +301,8 @@ class Source:
         for node, parent, field, place, in_function in _nodes(self.tree):
             for kind, mutate in OPERATORS.items():
                 for changed in mutate(node):
+                    if ast.dump(node) == ast.dump(changed):
+                        continue  # a @ a with its operands swapped
                     before, after = (_one_line(each) for each in (node, changed))
                     change = f"{before} -> {after}"
                     met[place, kind, change] += 1

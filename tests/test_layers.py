@@ -31,7 +31,7 @@ from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
-from numformer.layers.linear import Linear, OutputProjection
+from numformer.layers.linear import Linear, OutputProjection, linear_backward
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from numformer.layers.residual import Residual
 from numformer.layers.softmax import Softmax
@@ -125,6 +125,12 @@ def test_scatter_add_sums_repeated_ids(rows, count, rng):
 
 
 # Linear and activation.
+
+
+def test_without_a_bias_there_is_no_gradient_of_one(rng):
+    dy, x, weight, bias = (rng.standard_normal(n) for n in ((4, 2), (4, 3), (3, 2), 2))
+    assert linear_backward(dy, x, weight)[2] is None
+    assert_allclose(linear_backward(dy, x, weight, bias)[2], dy.sum(axis=0))
 
 
 def test_linear_is_x_times_weight_plus_bias_and_its_initial_range(rng):
@@ -443,6 +449,15 @@ def test_positions_beyond_max_length_are_refused(length, offset, rng, complaint)
     layer.forward(np.zeros((B, length - 1, D)), positions[:-1])
 
 
+def test_sinusoids_have_the_width_of_what_they_are_added_to(rng):
+    """One layer keeps the tables of every width that it met, for any number of dimensions."""
+    layer = SinusoidalPositions()
+    for shape in ((2, 5, 8), (2, 5, 6), (5, 8), (2, 8, 6)):
+        x = rng.standard_normal(shape)
+        expected = x + sinusoidal_table(shape[-2], shape[-1])
+        assert_allclose(layer.forward(x), expected, rtol=1e-12)
+
+
 # Attention.
 
 
@@ -455,6 +470,21 @@ def test_attention_is_equation_1_by_loops(shape, rng):
     output, weights = attention_by_loops(query, key, value, mask)
     assert_allclose(layer.forward(query, key, value, mask), output, rtol=1e-12, atol=1e-14)
     assert_allclose(layer.saved[0]["weights"], weights, rtol=1e-12)
+
+
+def test_attention_needs_no_axis_for_heads(rng):
+    """(B, T, K) is one head: with dropout, forward and backward as (B, 1, T, K)."""
+    query, key = rng.standard_normal((B, T, 3)), rng.standard_normal((B, S, 3))
+    value, doutput = rng.standard_normal((B, S, 4)), rng.standard_normal((B, T, 4))
+    found = []
+    for one_head in (False, True):
+        dropout_stream.reseed(5, 6)
+        layer = ScaledDotProductAttention(0.4)
+        inputs = [x[:, None] if one_head else x for x in (query, key, value, doutput)]
+        output = layer.forward(*inputs[:3])
+        found.append([output, *layer.backward(inputs[3])])
+    for without, with_axis in zip(*found, strict=True):
+        assert_allclose(without, with_axis[:, 0], rtol=1e-12)
 
 
 def test_gradient_of_the_values_goes_through_the_weights_after_dropout(rng):

@@ -74,7 +74,7 @@ def test_texts_annotations_and_complaints_are_left_alone():
 
 
 def test_names_tell_mutants_apart_and_do_not_depend_on_lines():
-    text = "def f(a):\n    return a + a, a + a\n"
+    text = "def f(a):\n    return a + a, a + a, f(a)\n"
     names = [mutant.name for mutant in Source("here.py", text, Path("here.py")).mutants]
     later = [mutant.name for mutant in Source("here.py", "\n\n" + text, Path("here.py")).mutants]
     assert len(set(names)) == len(names) > 6

@@ -49,6 +49,12 @@ def test_linear_decay_shares_the_rise_and_reaches_0_after_the_last_step():
     assert rates[150] == 0 < rates[149]
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_a_run_no_longer_than_the_warm_up_only_rises(steps):
+    for step in range(1, steps + 1):
+        assert linear_rate(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
+
+
 def test_the_decay_of_the_config_chooses_the_schedule():
     changes = dict(d_model=64, warmup=50, factor=2.0)
     for step in (3, 50, 120):

@@ -111,6 +111,58 @@ def test_a_step_after_an_error_is_right(make, bad):
         assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
+    """The gradient that an idle part still holds is of another batch."""
+    parts, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
+    parts.gradient(1, Batch.of(WORDS))
+    loss = parts.gradient(2, Batch.of(WORDS[:2]))
+    assert_allclose(loss, whole.gradient(2, Batch.of(WORDS[:2])), rtol=1e-12)
+    grads = (each.optimizer.parameters.grad for each in (parts, whole))
+    assert_allclose(*grads, rtol=1e-10, atol=1e-14)
+
+
+def test_a_batch_of_padding_alone_is_refused_in_words(make, complaint):
+    nothing = np.zeros((2, 3), int)
+    batch = Batch(np.array([[4, 2, 0]] * 2), nothing, nothing)
+    assert "some target position" in complaint(make(2, 1).gradient, 1, batch)
+
+
+@several_cores
+def test_each_process_updates_its_share_of_the_weights(make):
+    parts = make(2)
+    assert parts._stretch == slice(0, len(parts.optimizer.mean) // 2)
+
+
+@several_cores
+@pytest.mark.filterwarnings("error")
+def test_other_processes_print_no_warnings(make, capfd):
+    """The first process finds broken numbers in the loss and says so once."""
+    parts = make(2, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        parts.optimizer.parameters.data[...] = np.inf
+        assert not np.isfinite(parts.gradient(1, Batch.of(WORDS)))
+    assert capfd.readouterr() == ("", "")
+
+
+@several_cores
+def test_a_fork_that_fails_leaves_no_process_behind(make, monkeypatch):
+    """Two processes are there when the third cannot be made."""
+    context = module.multiprocessing.get_context("fork")
+    begin, begun = context.Process.start, []
+
+    def start(process):
+        if len(begun) == 2:
+            raise BlockingIOError("no more processes")
+        begin(process)
+        begun.append(process)
+
+    monkeypatch.setattr(context.Process, "start", start)
+    with pytest.raises(BlockingIOError):
+        make(4)
+    assert len(begun) == 2 and not any(process.is_alive() for process in begun)
+
+
 def test_each_part_draws_masks_of_its_own(make):
     """With all of a batch in one part the sums would be right, and nothing gained."""
     losses = [float(make(count, 1).gradient(1, Batch.of(WORDS))) for count in (1, 2, 3)]

@@ -152,10 +152,10 @@ class KeyValueCache:
 
     def append(self, key, value):
         """key (B, H, T, K), value (B, H, T, K_v) of T further positions -> those of all so far."""
-        stop = self.length + key.shape[-2]
-        if stop > self.key.shape[-2]:
+        stop = self.length + key.shape[2]
+        if stop > self.key.shape[2]:
             raise InputError(
-                f"this cache has room for {self.key.shape[-2]} positions",
+                f"this cache has room for {self.key.shape[2]} positions",
                 f"position {stop}",
                 "Ask for a longer cache when decoding starts.",
             )

@@ -12,7 +12,7 @@ from numformer.layer import Layer, Parameter
 def embed(ids, weight):
     """ids (B, T), weight (V, D) -> x (B, T, D): x = weight[id] * sqrt(D)."""
     x = weight[ids]
-    x *= math.sqrt(weight.shape[-1])
+    x *= math.sqrt(weight.shape[1])
     return x
 
 

@@ -18,7 +18,7 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
     position = xp.arange(length)[:, None]
     angle = position * xp.exp(xp.arange(0, d_model, 2) * (-math.log(10000) / d_model))
     table = xp.empty((length, d_model))
-    table[:, 0::2] = xp.sin(angle)
+    table[:, ::2] = xp.sin(angle)
     table[:, 1::2] = xp.cos(angle[:, : d_model // 2])
     return table
 
