@@ -16,6 +16,7 @@ from numformer.backend import (
     sum_rows,
 )
 from numformer.layer import inference, mode, pack
+from numformer.layers import positional
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import (
     CrossAttention,
@@ -456,6 +457,30 @@ def test_sinusoids_have_the_width_of_what_they_are_added_to(rng):
         x = rng.standard_normal(shape)
         expected = x + sinusoidal_table(shape[-2], shape[-1])
         assert_allclose(layer.forward(x), expected, rtol=1e-12)
+
+
+def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out(monkeypatch):
+    computed = []
+
+    def table(length, *others):
+        computed.append(length)
+        return sinusoidal_table(length, *others)
+
+    monkeypatch.setattr(positional, "sinusoidal_table", table)
+    layer = SinusoidalPositions()
+    for length in range(1, 200):
+        layer.forward(np.zeros((1, length, 4)))
+    assert computed == [64, 128, 256]
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4), (5, 4)])
+@pytest.mark.parametrize(
+    "kind", [SinusoidalPositions, lambda: LearnedPositions(9, 4, np.random.default_rng(0))]
+)
+def test_positions_are_counted_from_0_unless_given(kind, shape, rng):
+    layer, x = kind(), rng.standard_normal(shape)
+    assert_array_equal(layer.forward(x), layer.forward(x, np.arange(5)))
+    assert (layer.forward(x) != layer.forward(x, np.arange(1, 6))).any()
 
 
 # Attention.
