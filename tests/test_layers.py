@@ -700,3 +700,7 @@ def test_residual_is_the_formula_of_section_3_1(norm, rng):
         expected = x + keep * sublayer(layer_norm(x))
     dropout_stream.reseed(0, 0)
     assert_allclose(layer.forward(x), expected, rtol=1e-12)
+
+
+def test_a_norm_that_is_neither_post_nor_pre_is_refused(rng, complaint):
+    assert "'mid'" in complaint(Residual, Linear(3, 3, rng), 3, norm="mid")
