@@ -43,7 +43,7 @@ from mutants import Mutant, Source  # noqa: E402
 BROKEN = ["backend.py", "batching.py", "config.py", "decoding.py", "layer.py", "loss.py",
           "model.py", "optim.py", "parts.py", "vocabulary.py", "layers/*.py"]  # fmt: skip
 # Not broken: what deals with drivers, memory and processes and computes nothing.
-MACHINE = ["find_backend", "reuse_freed_memory", "default_backend", "cores", "shared",
+MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "cores", "shared",
            "Parts.start", "Parts._everywhere", "Parts._fork", "Parts._serve",
            "Parts.end_processes", "Parts.close", "_or_ended"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
