@@ -470,7 +470,7 @@ def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out
     layer = SinusoidalPositions()
     for length in range(1, 200):
         layer.forward(np.zeros((1, length, 4)))
-    assert computed == [64, 128, 256]
+        assert computed == [64, 128, 256][: 1 + (length > 64) + (length > 128)]
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 4), (5, 4)])

@@ -122,6 +122,7 @@ def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
     assert_allclose(*grads, rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_batch_of_padding_alone_is_refused_in_words(make, complaint):
     nothing = np.zeros((2, 3), int)
     batch = Batch(np.array([[4, 2, 0]] * 2), nothing, nothing)
