@@ -5,7 +5,8 @@ EQUIVALENT: dict[str, str] = {
         "np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first "
         "difference is above 0 either way, and whether it is 0 is all that counts."
     ),
-    "backend.py splitmix64: missing call: np.uint64(11400714819323198485) -> 11400714819323198485": (
+    "backend.py splitmix64: missing call: np.uint64(11400714819323198485) -> "
+    "11400714819323198485": (
         "A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50)."
     ),
     "backend.py splitmix64: missing call: np.uint64(factor) -> factor": (
