@@ -153,3 +153,12 @@ def test_a_part_of_nothing_but_padding_keeps_one_column():
     first, second = Batch(source, target, target).split(2)
     assert first.source.shape == (1, 3)
     assert second.source.tolist() == second.target_in.tolist() == [[0]]
+
+
+def test_twenty_batches_are_a_pool_unless_told_otherwise():
+    pairs = [([4] * (1 + n % 7), [5] * (1 + n % 5)) for n in range(300)]
+    default, twenty, other = (
+        [EpochBatches(pairs, 4, 0, *pool)(step).source.tolist() for step in range(1, 76)]
+        for pool in ((), (20,), (21,))
+    )
+    assert default == twenty != other

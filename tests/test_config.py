@@ -30,6 +30,7 @@ def complains(complaint, name: str, value, **others):
         "attention_bias": False,
         "activation": "relu",
         "positions": "sinusoidal",
+        "max_length": 512,
         "tying": "all",
         "p_drop": 0.1,
         "attention_dropout": 0.0,
