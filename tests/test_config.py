@@ -1,6 +1,7 @@
 """Config: the paper's decisions as defaults, and what it refuses."""
 
 import dataclasses
+import inspect
 import math
 import typing
 
@@ -8,7 +9,15 @@ import numpy as np
 import pytest
 
 from numformer.config import Config
+from numformer.decoding import beam_search
+from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
+from numformer.layers.feed_forward import FeedForward
+from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.linear import Linear
+from numformer.layers.residual import Residual
+from numformer.loss import CrossEntropy
 from numformer.model import Transformer
+from numformer.optim import Adam, linear_rate, warmup_rate
 
 V = 11
 
@@ -144,3 +153,26 @@ def test_tying_all_needs_one_vocabulary(complaint):
         model = Transformer(Config(**sizes, **small, tying=tying))
         source, target = np.array([[4, V, 2]]), np.array([[1, V - 1]])
         assert model.forward(source, target).shape == (1, 2, V)
+
+
+@pytest.mark.parametrize(
+    ("called", "defaults"),
+    [
+        (beam_search, dict(beam=4, alpha=0.6)),  # section 6.1
+        (Adam, dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
+        (warmup_rate, dict(warmup=4000, factor=1.0)),
+        (linear_rate, dict(warmup=4000, factor=1.0)),
+        (CrossEntropy, dict(smoothing=0.1)),  # 5.4
+        (MultiHeadAttention, dict(d_k=None, d_v=None, bias=False, p_drop=0.0)),  # 3.2.2
+        (ScaledDotProductAttention, dict(p_drop=0.0)),
+        (FeedForward, dict(activation="relu", p_drop=0.0)),  # 3.3
+        (Residual, dict(p_drop=0.0, norm="post")),  # 3.1
+        (LayerNorm, dict(epsilon=1e-5)),
+        (Linear, dict(bias=True)),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
+    parameters = inspect.signature(called).parameters.values()
+    found = {each.name: each.default for each in parameters if each.default is not each.empty}
+    assert found == defaults
