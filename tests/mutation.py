@@ -137,10 +137,20 @@ class Collected:
         return True
 
 
-def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
-    from _pytest.runner import runtestprotocol
+class Reports(list):
+    """The pytest plugin that gathers what is reported."""
 
-    return not any(r.failed for r in runtestprotocol(item, nextitem=following, log=False))
+    def pytest_runtest_logreport(self, report):
+        self.append(report)
+
+
+def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Whether a test passes; `following` is the next, which may share its fixtures."""
+    reports, plugins = Reports(), item.config.pluginmanager
+    plugins.register(reports, "reports")
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    plugins.unregister(reports)
+    return not any(report.failed for report in reports)
 
 
 def code_name(code: types.CodeType) -> str:

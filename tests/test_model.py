@@ -357,10 +357,11 @@ def test_the_first_dropout_is_on_the_sum_of_embedding_and_position():
 
 
 def test_the_seed_determines_the_initial_weights():
-    def weights(seed):
-        return pack(Transformer(Config.base(V, **SMALL), seed)).data
+    def weights(*seed):
+        return pack(Transformer(Config.base(V, **SMALL), *seed)).data
 
     assert_array_equal(weights(3), weights(3))
+    assert_array_equal(weights(0), weights())
     assert (weights(3) != weights(4)).any()
 
 

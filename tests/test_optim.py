@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer import optim
 from numformer.config import Config
 from numformer.layer import FlatParameters, pack
 from numformer.layers.linear import Linear
@@ -110,6 +111,18 @@ def test_the_first_step_has_the_size_of_the_rate(rng):
     flat.grad[...] = rng.standard_normal(flat.grad.shape)
     Adam(flat).step(0.01)
     assert_allclose(flat.data, before - 0.01 * np.sign(flat.grad), rtol=1e-6)
+
+
+def test_adam_moves_through_memory_in_pieces_that_fit_the_cache(rng, monkeypatch):
+    sizes, whole = [], optim.adam
+
+    def watched(data, *others):
+        sizes.append(data.shape)
+        whole(data, *others)
+
+    monkeypatch.setattr(optim, "adam", watched)
+    Adam(pack(Linear(200, 200, rng))).step(0.1)
+    assert sizes == [(PIECE,), (200 * 201 - PIECE,)]
 
 
 def test_adam_refuses_a_model_that_was_packed_again(rng):
