@@ -1,5 +1,6 @@
 """Facts about each formula, computed by hand or by plain loops over the paper's equations."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from numformer.layers import positional
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import (
     CrossAttention,
+    Mask,
     MultiHeadAttention,
     Places,
     ScaledDotProductAttention,
@@ -702,3 +704,9 @@ def test_residual_is_the_formula_of_section_3_1(norm, rng):
 
 def test_a_norm_that_is_neither_post_nor_pre_is_refused(rng, complaint):
     assert "'mid'" in complaint(Residual, Linear(3, 3, rng), 3, norm="mid")
+
+
+def test_a_mask_is_not_changed_once_it_is_made():
+    """Several layers, and the backward of each, share it."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Mask().allowed = None
