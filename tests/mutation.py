@@ -147,7 +147,7 @@ class Reports(list):
 def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     """Whether a test passes; `following` is the next, which may share its fixtures."""
     reports, plugins = Reports(), item.config.pluginmanager
-    plugins.register(reports, "reports")
+    plugins.register(reports)
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
     plugins.unregister(reports)
     return not any(report.failed for report in reports)
@@ -170,10 +170,13 @@ def observe(items: list[pytest.Item]) -> str:
         seen.clear()
         started = time.perf_counter()
         sys.settrace(note)
-        passed = passes(item, following)
+        try:
+            problem = None if passes(item, following) else "it fails"
+        except BaseException as raised:
+            problem = repr(raised)
         sys.settrace(None)
-        if not passed:
-            return json.dumps({"failed": item.nodeid})
+        if problem:
+            return json.dumps({"failed": f"{item.nodeid}: {problem}"})
         names = sorted({code_name(c) for c in seen if c.co_filename.startswith(library)})
         observed[item.nodeid] = time.perf_counter() - started, names
     return json.dumps(observed)
@@ -191,9 +194,10 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
     for job, answer in in_processes(jobs, observe):
         bar.update(len(job))
-        part = {"failed": job[0].nodeid} if answer == "died" else json.loads(answer)
+        died = {"failed": f"one of those from {job[0].nodeid} on: its process died"}
+        part = died if answer == "died" else json.loads(answer)
         if "failed" in part:
-            sys.exit(f"error: {part['failed']} fails although nothing is broken")
+            sys.exit(f"error: nothing is broken, but {part['failed']}")
         observed |= part
     bar.close()
     known.write_text(json.dumps({"digest": digest(), "observed": observed}))
