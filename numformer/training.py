@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, learning_rate
 from numformer.parts import Parts
+from numformer.resume import State, saved_state, summary
 
 
 class Interrupted(Exception):
@@ -271,19 +271,24 @@ class Trainer:
         self._require_finite_weights()
         adam = {"adam.mean": self.optimizer.mean, "adam.square": self.optimizer.square}
         tensors = self.model.state_dict() | {name: to_host(v) for name, v in adam.items()}
-        metadata = {
+        place = {
+            "step": self.step,  # which is also where the data stands
+            "best": self.best,
+            "losses": self.losses,
+            "metrics": summary(self._metrics_on_disk()),
+        }
+        save_checkpoint(self._last, tensors, self._settings() | place)
+        self._save_best()
+
+    def _settings(self) -> dict:
+        """What decides how a run goes on, and so must be the same when it is resumed."""
+        return {
             "config": asdict(self.model.config),
             "seed": self.seed,
             "steps": self.schedule.steps,
             "parts": self.parts.count,
             "task": self.task.description(),
-            "step": self.step,  # which is also where the data stands
-            "best": self.best,
-            "losses": self.losses,
-            "metrics": _summary(self._metrics_on_disk()),
         }
-        save_checkpoint(self._last, tensors, metadata)
-        self._save_best()
 
     def _save_best(self) -> None:
         if self.best and self.best["step"] == self.step:
@@ -304,8 +309,9 @@ class Trainer:
         folder as it was, unless the run is the one that was started and its files are whole.
         """
         if self._last.exists():
-            written = self._load_last()
-            os.truncate(self.metrics, written)
+            state = saved_state(self._last, self.metrics, self._settings(), self.task.metric)
+            self._take_over(state)
+            os.truncate(self.metrics, state.written)
             self._save_best()
         elif self._best.exists():
             raise InputError(
@@ -324,81 +330,14 @@ class Trainer:
         for path in (self._last, self._best):  # what a kill may have left half written
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 
-    def _load_last(self) -> int:
-        """Take over what last.safetensors holds -> the bytes of metrics.jsonl that belong to it."""
-        tensors, metadata = load_checkpoint(self._last, self.parameters.data.dtype)
-        adam = {name: tensors.pop(f"adam.{name}", None) for name in ("mean", "square")}
-        if any(array is None for array in adam.values()):
-            raise InputError(
-                "a run is resumed from the last.safetensors that it saved",
-                f"{self._last}, which holds no state of Adam",
-                "Start a new run.",
-            )
-        if metadata.get("task") != self.task.description():
-            raise InputError(
-                "a run is resumed on the task and the data that it was started with",
-                "another task, or data with other symbols",
-                "Name the folder of a run of this task, or start a new run.",
-            )
-        settings = {"seed": self.seed, "steps": self.schedule.steps, "parts": self.parts.count}
-        config = metadata.get("config")
-        config = config if isinstance(config, dict) else {}
-        asked = settings | asdict(self.model.config)
-        started = {name: metadata.get(name) for name in settings} | config
-        if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
-            name = differing[0]
-            raise InputError(
-                "a run is resumed with the Config, seed, steps and parts that it was started with",
-                f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
-                "Leave out what differs, or start a new run.",
-            )
-        step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
-        shapes = {array.shape for array in adam.values()}
-        whole = shapes == {self.parameters.data.shape} and not (adam["square"] < 0).any()
-        if not whole or not self._may_stand_at(step, losses, best):
-            raise InputError(
-                "a checkpoint says where its run stands",
-                f"{self._last} with a step, losses, best or state of Adam that cannot be",
-                "Start a new run.",
-            )
-        written = metadata.get("metrics")
-        length = written.get("bytes") if isinstance(written, dict) else None
-        content = self.metrics.read_bytes() if self.metrics.is_file() else b""
-        if type(length) is not int or _summary(content[:length]) != written:
-            raise InputError(
-                "a run is resumed with the metrics.jsonl that it wrote",
-                f"{self.metrics}, which is damaged or missing",
-                "Put it back as it was, or start a new run.",
-            )
-        if best and best["step"] < step:
-            self._load_best(best)
-        self.model.load_state_dict(tensors)
+    def _take_over(self, state: State) -> None:
+        if state.best and state.best["step"] < state.step:
+            self._load_best(state.best)  # is it there, and the run's own?
+        self.model.load_state_dict(state.weights)
         xp = array_module(self.optimizer.mean)
-        self.optimizer.mean[...] = xp.asarray(adam["mean"])
-        self.optimizer.square[...] = xp.asarray(adam["square"])
-        self.optimizer.steps, self.losses, self.best = step, losses, best
-        return length
-
-    def _may_stand_at(self, step, losses, best) -> bool:
-        """Whether a run of this schedule can have come to this `step` with these numbers."""
-
-        def numbers(values) -> bool:
-            largest = sys.float_info.max
-            return all(type(v) in (int, float) and -largest <= v <= largest for v in values)
-
-        if type(step) is not int or not 1 <= step <= self.schedule.steps:
-            return False
-        if not isinstance(losses, list) or len(losses) > step or not numbers(losses):
-            return False
-        if not isinstance(best, dict) or not numbers(best.values()):
-            return False
-        if not best:
-            return step < self.schedule.steps  # a run that has ended was evaluated
-        return (
-            type(best.get("step")) is int
-            and 1 <= best["step"] <= step
-            and (self.task.metric in best)
-        )
+        self.optimizer.mean[...] = xp.asarray(state.mean)
+        self.optimizer.square[...] = xp.asarray(state.square)
+        self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
 
     def _load_best(self, best: dict) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
@@ -437,8 +376,3 @@ def _interrupts() -> Iterator[list]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _summary(metrics: bytes) -> dict:
-    """What tells whether a metrics.jsonl begins with these bytes."""
-    return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}
