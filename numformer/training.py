@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import math
+import operator
 import os
 import signal
 import sys
@@ -214,7 +215,7 @@ class Trainer:
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
         place = first_broken(layers | {"loss": self.parts.loss}, parameters, replay)
         if place is None:
-            largest = max(parameters, key=lambda name: float(abs(parameters[name].grad).max()))
+            largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, by the size of the gradient of {largest}"
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
@@ -255,9 +256,10 @@ class Trainer:
                     "is finite. What was saved before stands. Start again with a smaller --factor."
                 )
         self._write({"step": self.step, **measured})
-        metric, sign = self.task.metric, 1 if self.task.higher_is_better else -1
+        metric = self.task.metric
         # Among equals the latest, which has trained longest.
-        if not self.best or sign * measured[metric] >= sign * self.best[metric]:
+        as_good = operator.ge if self.task.higher_is_better else operator.le
+        if not self.best or as_good(measured[metric], self.best[metric]):
             self.best = {"step": self.step, **measured}
         return measured
 

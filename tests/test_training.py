@@ -21,7 +21,15 @@ from numformer.layers.activation import ReLU
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, clip_global_norm, linear_rate, warmup_rate
-from numformer.training import BrokenNumbers, Interrupted, Schedule, read_metrics, train
+from numformer.parts import Parts
+from numformer.training import (
+    BrokenNumbers,
+    Interrupted,
+    Schedule,
+    Trainer,
+    read_metrics,
+    train,
+)
 
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2, warmup=10)
 
@@ -302,10 +310,21 @@ def test_broken_numbers_stop_training_before_they_touch_the_weights(
     assert model.pending() == 0
 
 
-def test_broken_numbers_in_parts_are_named(tmp_path):
+@pytest.mark.parametrize("index", [0, 1])
+def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
     """The replay is in this process, whichever the numbers broke in."""
-    model = tiny()
-    spoil(model.encoder.layers[0].feed_forward.sublayer.outer, lambda dx: write(dx, np.nan))
+    model, now, compute = tiny(), [], Parts._compute
+
+    def noted(self, step, index, *others):
+        now[:] = [index]
+        return compute(self, step, index, *others)
+
+    def break_this_part(dx):
+        if now == [index]:
+            write(dx, np.nan)
+
+    monkeypatch.setattr(Parts, "_compute", noted)
+    spoil(model.encoder.layers[0].feed_forward.sublayer.outer, break_this_part)
     text = broken(model, tmp_path, parts=2)
     place = "encoder.layers.0.feed_forward.sublayer.outer (Linear), in what its backward returns"
     assert text.startswith("step 1: ") and place in text
@@ -370,7 +389,7 @@ ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
         ),
         (  # the square of 1e20 is no float32
             f"{FEED_FORWARD}.norm",
-            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, 1e20)),
+            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20)),
             f"the norm alone, by the size of the gradient of {FEED_FORWARD}.norm.beta",
         ),
     ],
@@ -648,3 +667,11 @@ def test_checkpoints_hold_what_they_say(tmp_path):
     assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
     assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
+
+
+def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
+    model = tiny()
+    model.forward(np.array([[4, 2]]), np.array([[1, 4]]))
+    assert model.pending()
+    Trainer(model, Copying(), tmp_path, Schedule(1), 0, np)
+    assert not model.pending()
