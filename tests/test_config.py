@@ -18,6 +18,7 @@ from numformer.layers.residual import Residual
 from numformer.loss import CrossEntropy
 from numformer.model import Transformer
 from numformer.optim import Adam, linear_rate, warmup_rate
+from numformer.training import Schedule
 
 V = 11
 
@@ -169,6 +170,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (Residual, dict(p_drop=0.0, norm="post")),  # 3.1
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
+        (Schedule, dict(log_every=50, evaluate_every=250)),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
