@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from numformer.backend import array_module
+from numformer.backend import array_module, kind
 from numformer.layer import Layer, Parameter
 
 
@@ -37,7 +37,7 @@ def broken_parameter(parameters: dict[str, Parameter]) -> str | None:
 def _finite(value) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_finite, value))
-    if getattr(getattr(value, "dtype", None), "kind", "") != "f":
+    if kind(value) != "f":
         return True
     return bool(array_module(value).isfinite(value).all())
 
