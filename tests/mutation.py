@@ -140,20 +140,20 @@ class Collected:
         return True
 
 
-class Reports(list):
-    """The pytest plugin that gathers what is reported."""
+class Failures(list):
+    """The pytest plugin that notes the kinds of exceptions that tests fail with."""
 
-    def pytest_runtest_logreport(self, report):
-        self.append(report)
+    def pytest_exception_interact(self, call):
+        self.append(call.excinfo.typename)
 
 
-def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
-    """Whether a test passes; `following` is the next, which may share its fixtures."""
-    reports, plugins = Reports(), item.config.pluginmanager
-    plugins.register(reports)
+def failure(item: pytest.Item, following: pytest.Item | None) -> str:
+    """The kind of exception that a test fails with, or ""; `following` may share its fixtures."""
+    failures, plugins = Failures(), item.config.pluginmanager
+    plugins.register(failures)
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-    plugins.unregister(reports)
-    return not any(report.failed for report in reports)
+    plugins.unregister(failures)
+    return failures[0] if failures else ""
 
 
 def code_name(code: types.CodeType) -> str:
@@ -174,7 +174,7 @@ def observe(items: list[pytest.Item]) -> str:
         started = time.perf_counter()
         sys.settrace(note)
         try:
-            problem = None if passes(item, following) else "it fails"
+            problem = failure(item, following)
         except BaseException as raised:
             problem = repr(raised)
         sys.settrace(None)
@@ -250,22 +250,23 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
 
 
 def who_notices(source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict) -> str:
-    """The test that fails where a function is broken as `mutant` says, or ""."""
+    """How and which test fails where a function is broken as `mutant` says, or ""."""
     swap_code(source, mutant)
     for item, following in zip(items, [*items[1:], None], strict=True):
         limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
         signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
         signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
         try:
-            if not passes(item, following):
-                return item.nodeid
-        except BaseException:  # pytest lets some through
-            return item.nodeid
+            problem = failure(item, following)
+        except BaseException as raised:  # pytest lets some through
+            problem = type(raised).__name__
+        if problem:
+            return f"{problem} in {item.nodeid}"
     return ""
 
 
 def who_notices_at_import(source: Source, mutant: Mutant) -> str:
-    """The file whose tests fail where `mutant` is there when the library is imported, or ""."""
+    """Which file's tests fail where `mutant` is there when the library is imported, or ""."""
     file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
 
     def broken(loader, name):
@@ -277,7 +278,7 @@ def who_notices_at_import(source: Source, mutant: Mutant) -> str:
     for path in sorted(suite(), key=lambda path: f"test_{stem}.py" not in path):
         code = pytest.main([path, "-x", *PYTEST])
         if code != pytest.ExitCode.OK:
-            return Path(path).name
+            return f"import in {Path(path).name}"
     return ""
 
 
@@ -355,7 +356,7 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
         noticed = Counter()  # what has noticed a mutant of a file may notice the next
         run_by_tests = [m for m in left if f"{m.path} {m.place}" in tests_of and m.in_function]
         for mutant, verdict in in_processes(run_by_tests, job):
-            noticed[mutant.path, verdict] += 1
+            noticed[mutant.path, verdict.partition(" in ")[2]] += 1
             take(mutant, verdict)
 
     if any(mutant.in_function for mutant in left):
@@ -392,16 +393,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation",
         description="Break the library in every way and see that the tests notice. What was found "
-        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
+        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on. First it takes a "
+        "minute or two to find out which test runs which function.",
     )
     parser.add_argument("--fast", action="store_true", help="one mutant of each kind in each file")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only mutants named so")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only mutants with TEXT in "
+                        "their names, for example 'softmax_backward: missing term'")  # fmt: skip
     parser.add_argument("--again", action="store_true", help="although files changed, "
                         "test only what went unnoticed last time")  # fmt: skip
     options = parser.parse_args(arguments)
-    # Before NumPy is imported: BLAS threads of several processes would wait for each other.
-    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
-    sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
     files = sources()
     every = [m for source in files.values() for m in source.mutants if m.place not in MACHINE]
     if gone := sorted(EQUIVALENT.keys() - {mutant.name for mutant in every}):
@@ -409,6 +409,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     chosen = of_each_kind(every) if options.fast else every
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
+    if not chosen:
+        example = "layers/softmax.py softmax_backward: missing term"
+        print(f"error: no mutant's name holds {options.only!r}; a name begins like {example!r}")
+        return 2
+    # Before NumPy is imported: BLAS threads of several processes would wait for each other.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
     verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
     run(chosen, files, verdicts)
 
@@ -417,8 +424,18 @@ def main(arguments: list[str] | None = None) -> int:
     for mutant in noticed:
         if mutant.name in EQUIVALENT:
             print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
-    by_kind = Counter(mutant.kind for mutant in noticed)
-    print(", ".join(f"{count} {kind}" for kind, count in by_kind.most_common()))
+    ways = Counter(verdicts.of[mutant.name].partition(" in ")[0] for mutant in noticed)
+    told = {
+        "killed, by kind": Counter(mutant.kind for mutant in noticed),
+        "killed, by what noticed it": {
+            "wrong result": ways.pop("AssertionError", 0) + ways.pop("Failed", 0),
+            "not importable or wrong as imported": ways.pop("import", 0),
+            "process that hung or died": ways.pop("died", 0),
+            "another exception": ways.total(),
+        },
+    }
+    for title, counts in told.items():
+        print(f"{title}: {', '.join(f'{count} {what}' for what, count in counts.items())}")
     print(f"killed {len(noticed)} of {len(chosen)}, {len(equal)} equivalent")
     wrong = any(mutant.name in EQUIVALENT for mutant in noticed)
     return 0 if len(noticed) + len(equal) == len(chosen) and not wrong else 1

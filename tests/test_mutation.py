@@ -97,14 +97,14 @@ class Item:
 def verdict(source, mutant, monkeypatch, *items):
     """What who_notices says, in a process of its own as always."""
 
-    def passes(item, following):
+    def failure(item, following):
         try:
             item.test()
         except AssertionError:
-            return False
-        return True
+            return "AssertionError"
+        return ""
 
-    monkeypatch.setattr(mutation, "passes", passes)
+    monkeypatch.setattr(mutation, "failure", failure)
     observed = {item.nodeid: (0.01, []) for item in items}
 
     def job(mutant):
@@ -128,7 +128,7 @@ def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source
         if m.place == "softmax_backward" and m.change.endswith("-> dweights")
     )
     blind, sharp = Item("blind", runs_only), Item("sharp", looks)
-    assert verdict(softmax_source, mutant, monkeypatch, blind, sharp) == "sharp"
+    assert verdict(softmax_source, mutant, monkeypatch, blind, sharp) == "AssertionError in sharp"
     assert verdict(softmax_source, mutant, monkeypatch, blind) == ""
     looks()  # here nothing was broken
 
@@ -176,3 +176,8 @@ def test_the_fast_subset_has_every_kind():
     assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in every if mutant.in_function} == {m.path for m in chosen}
+
+
+def test_a_name_that_fits_no_mutant_proves_nothing(capsys):
+    assert mutation.main(["--only", "no such place"]) == 2
+    assert capsys.readouterr().out.startswith("error: no mutant's name holds 'no such place'")
