@@ -40,8 +40,4 @@ EQUIVALENT: dict[str, str] = {
     ),
     "layers/dropout.py Dropout.backward: other branch: dx.copy() if dx is dy else dx -> "
     "dx.copy()": "A copy of an array that is a new one already.",
-    "layers/softmax.py softmax: other constant: 0 -> 1": (
-        "1 is added to every score that the mask allows. The highest of them is subtracted again "
-        "in the next lines, and a masked score stays at minus infinity."
-    ),
 }

@@ -15,6 +15,7 @@ import functools
 import gc
 import hashlib
 import importlib.machinery
+import importlib.metadata
 import json
 import os
 import resource
@@ -22,6 +23,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -79,13 +81,16 @@ def sources() -> dict[str, Source]:
 # Who runs a mutant: a forked process, which says which test failed.
 
 
+Note = Callable[[str], None]  # tells what a process is doing, in case that it dies of it
+
+
 def in_processes(
     jobs: Iterable, do: Callable[..., str], count: int | None = None
 ) -> Iterator[tuple[object, str]]:
-    """(job, do(job)) for each, side by side in forked processes, as they end.
+    """(job, do(job, note)) for each, side by side in forked processes, as they end.
 
-    What a process that dies gives is "died": a mutant that takes Python with it, or all the time,
-    did not stay unnoticed.
+    What a process that dies gives is "died in " what it noted last: a mutant that takes Python with
+    it, or all the time, did not stay unnoticed. An exception in `do` ends everything.
     """
     count = count or len(os.sched_getaffinity(0))
     waiting, running = list(reversed(list(jobs))), {}
@@ -93,35 +98,46 @@ def in_processes(
         while waiting or running:
             while waiting and len(running) < count:
                 job = waiting.pop()
-                answer = tempfile.TemporaryFile("w+")
+                file = tempfile.TemporaryFile("w+")
                 if (pid := os.fork()) == 0:
-                    _be_a_process(functools.partial(do, job), answer)
-                running[pid] = job, answer
+                    _be_a_process(do, job, file)
+                running[pid] = job, file
             pid, _ = os.wait()
             if pid not in running:
                 continue
-            job, answer = running.pop(pid)
+            job, file = running.pop(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what it may have started
-            with answer:
-                answer.seek(0)
-                ended, _, text = answer.read().partition("\n")
-                yield job, text if ended else "died"
+            with file:
+                file.seek(0)
+                end, answer = json.loads(file.read())
+            if end == "raised":
+                sys.exit(f"error: in {job}:\n{answer}")
+            yield job, f"died in {answer}" if end == "noted" else answer
     finally:
         for pid in running:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _be_a_process(do: Callable[[], str], answer: TextIO) -> None:
+def _be_a_process(do: Callable[..., str], job, file: TextIO) -> None:
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def write(end: str, text: str) -> None:
+        file.seek(0)
+        file.truncate()
+        json.dump([end, text], file)
+        file.flush()
+
     try:
-        answer.write(f"ended\n{do()}")  # "" is an answer, nothing is none
-        answer.flush()
+        write("noted", "its first moment")
+        write("answered", do(job, functools.partial(write, "noted")))
+    except BaseException:
+        write("raised", traceback.format_exc())
     finally:
         os._exit(0)
 
@@ -162,17 +178,18 @@ def code_name(code: types.CodeType) -> str:
     return f"{path} {code.co_qualname.split('.<locals>')[0]}"
 
 
-def observe(items: list[pytest.Item]) -> str:
+def observe(items: list[pytest.Item], note: Note) -> str:
     """Run tests that must pass -> JSON: of each its seconds and the functions that it runs."""
     library, seen, observed = str(LIBRARY) + os.sep, set(), {}
 
-    def note(frame, event, argument):
+    def see(frame, event, argument):
         seen.add(frame.f_code)
 
     for item, following in zip(items, [*items[1:], None], strict=True):
         seen.clear()
+        note(item.nodeid)
         started = time.perf_counter()
-        sys.settrace(note)
+        sys.settrace(see)
         try:
             problem = failure(item, following)
         except BaseException as raised:
@@ -197,8 +214,8 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
     for job, answer in in_processes(jobs, observe):
         bar.update(len(job))
-        died = {"failed": f"one of those from {job[0].nodeid} on: its process died"}
-        part = died if answer == "died" else json.loads(answer)
+        died = answer.startswith("died")
+        part = {"failed": answer} if died else json.loads(answer)
         if "failed" in part:
             sys.exit(f"error: nothing is broken, but {part['failed']}")
         observed |= part
@@ -249,10 +266,13 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
-def who_notices(source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict) -> str:
+def who_notices(
+    source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict, note: Note
+) -> str:
     """How and which test fails where a function is broken as `mutant` says, or ""."""
     swap_code(source, mutant)
     for item, following in zip(items, [*items[1:], None], strict=True):
+        note(item.nodeid)
         limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
         signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
         signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
@@ -265,7 +285,7 @@ def who_notices(source: Source, mutant: Mutant, items: list[pytest.Item], observ
     return ""
 
 
-def who_notices_at_import(source: Source, mutant: Mutant) -> str:
+def who_notices_at_import(source: Source, mutant: Mutant, note: Note) -> str:
     """Which file's tests fail where `mutant` is there when the library is imported, or ""."""
     file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
 
@@ -276,8 +296,9 @@ def who_notices_at_import(source: Source, mutant: Mutant) -> str:
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
     stem = source.file.stem
     for path in sorted(suite(), key=lambda path: f"test_{stem}.py" not in path):
+        note(Path(path).name)
         code = pytest.main([path, "-x", *PYTEST])
-        if code != pytest.ExitCode.OK:
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return f"import in {Path(path).name}"
     return ""
 
@@ -286,9 +307,12 @@ def who_notices_at_import(source: Source, mutant: Mutant) -> str:
 
 
 def digest() -> str:
-    """Changes with the library and the tests."""
-    files = sorted([*LIBRARY.rglob("*.py"), *TESTS.glob("*.py"), *TESTS.glob("*.json")])
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    """Changes with the library, the tests and what they run on."""
+    kinds = ("numformer/**/*.py", "tests/*.py", "tests/*.json", "toy_tasks/*.py", "setup.cfg")
+    files = sorted(path for kind in kinds for path in ROOT.glob(kind))
+    versions = [sys.version, *map(importlib.metadata.version, ("numpy", "pytest", "hypothesis"))]
+    content = [path.read_bytes() for path in files] + [version.encode() for version in versions]
+    return hashlib.sha256(b"".join(content)).hexdigest()
 
 
 class Verdicts:
@@ -300,6 +324,8 @@ class Verdicts:
         STATE.mkdir(parents=True, exist_ok=True)
         if self.read() != digest:
             self.of = {name: verdict for name, verdict in self.of.items() if keep(verdict)}
+            # Verdicts on other files are no proof for these: the next run begins anew.
+            digest = "of earlier files" if self.of else digest
         with open(self.path, "w") as file:
             file.write(json.dumps(digest) + "\n")
             file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
@@ -347,11 +373,11 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
             for name in observed[item.nodeid][1]:
                 tests_of.setdefault(name, []).append(item)
 
-        def job(mutant):
+        def job(mutant, note):
             tests = tests_of[f"{mutant.path} {mutant.place}"]
             tests = most_telling(tests, Path(mutant.path).stem, observed)
             tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
-            return who_notices(files[mutant.path], mutant, tests, observed)
+            return who_notices(files[mutant.path], mutant, tests, observed, note)
 
         noticed = Counter()  # what has noticed a mutant of a file may notice the next
         run_by_tests = [m for m in left if f"{m.path} {m.place}" in tests_of and m.in_function]
@@ -374,8 +400,8 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
         verdicts.read()
         bar.update(len(verdicts.of.keys() & {mutant.name for mutant in left}))
 
-    def job_at_import(mutant):
-        return who_notices_at_import(files[mutant.path], mutant)
+    def job_at_import(mutant, note):
+        return who_notices_at_import(files[mutant.path], mutant, note)
 
     # What no test runs afterwards takes effect when the library is imported.
     left = [mutant for mutant in left if mutant.name not in verdicts.of]

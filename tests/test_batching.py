@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from numformer.backend import seed_sequence
 from numformer.batching import Batch, EpochBatches, pad, pad_sources
 from numformer.vocabulary import END, PADDING, START
 
@@ -162,3 +163,18 @@ def test_twenty_batches_are_a_pool_unless_told_otherwise():
         for pool in ((), (20,), (21,))
     )
     assert default == twenty != other
+
+
+def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
+    """With a pool of one batch, sorting by length stays within each batch."""
+    pairs, orders = [([4 + n], [4 + n]) for n in range(50)], []
+    batches = EpochBatches(pairs, 8, seed=1, pool=1)
+    for epoch in range(20):
+        order = np.random.default_rng(seed_sequence(1, "data", epoch)).permutation(50)
+        expected = {frozenset(order[start : start + 8] + 4) for start in range(0, 50, 8)}
+        steps = range(1 + 7 * epoch, 8 + 7 * epoch)
+        found = [batches(step).source[:, 0] for step in steps]
+        assert {*map(frozenset, found)} == expected
+        orders.append(tuple(np.concatenate(found)))
+    assert len(set(orders)) == 20
+    assert len(batches._batches) == 1  # of the latest epoch alone

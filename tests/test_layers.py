@@ -37,7 +37,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection, linear_backward
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from numformer.layers.residual import Residual
-from numformer.layers.softmax import Softmax
+from numformer.layers.softmax import Softmax, softmax
 from numformer.model import causal_mask
 
 B, S, T, D, H = 2, 5, 3, 8, 2
@@ -456,9 +456,10 @@ def test_sinusoids_have_the_width_of_what_they_are_added_to(rng):
     """One layer keeps the tables of every width that it met, for any number of dimensions."""
     layer = SinusoidalPositions()
     for shape in ((2, 5, 8), (2, 5, 6), (5, 8), (2, 8, 6)):
-        x = rng.standard_normal(shape)
-        expected = x + sinusoidal_table(shape[-2], shape[-1])
-        assert_allclose(layer.forward(x), expected, rtol=1e-12)
+        for dtype, rtol in ((np.float32, 1e-5), (np.float64, 1e-12)):
+            x = rng.standard_normal(shape).astype(dtype)
+            expected = x + sinusoidal_table(shape[-2], shape[-1])
+            assert_allclose(layer.forward(x), expected, rtol=rtol, atol=rtol)
 
 
 def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out(monkeypatch):
@@ -710,3 +711,10 @@ def test_a_mask_is_not_changed_once_it_is_made():
     """Several layers, and the backward of each, share it."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         Mask().allowed = None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mask_that_allows_everything_changes_no_bit(dtype, rng):
+    scores = 0.1 * rng.standard_normal((4, 8)).astype(dtype)
+    allowed = np.ones((4, 8), bool)
+    assert_array_equal(softmax(scores, allowed), softmax(scores))

@@ -4,6 +4,7 @@ import ast
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import mutation
 import numpy as np
@@ -107,8 +108,8 @@ def verdict(source, mutant, monkeypatch, *items):
     monkeypatch.setattr(mutation, "failure", failure)
     observed = {item.nodeid: (0.01, []) for item in items}
 
-    def job(mutant):
-        return mutation.who_notices(source, mutant, list(items), observed)
+    def job(mutant, note):
+        return mutation.who_notices(source, mutant, list(items), observed, note)
 
     ((_, answer),) = mutation.in_processes([mutant], job)
     return answer
@@ -133,22 +134,47 @@ def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source
     looks()  # here nothing was broken
 
 
-def test_a_mutant_that_ends_its_process_or_asks_for_all_memory_is_noticed():
-    def job(what):
-        if what == "memory":
-            return str(len(bytearray(mutation.MEMORY)))
+def test_a_test_that_ends_its_process_is_named(softmax_source, monkeypatch):
+    def dies():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert dict(mutation.in_processes(["memory", "kill"], job)) == {
-        "memory": "died",
-        "kill": "died",
-    }
+    mutant = softmax_source.mutants[-1]
+    assert verdict(softmax_source, mutant, monkeypatch, Item("it", dies)) == "died in it"
+
+
+def test_a_mutant_cannot_take_all_memory(softmax_source, monkeypatch):
+    def asks():
+        bytearray(mutation.MEMORY)
+
+    mutant = softmax_source.mutants[-1]
+    assert verdict(softmax_source, mutant, monkeypatch, Item("it", asks)) == "MemoryError in it"
+
+
+def test_a_fault_of_the_proof_itself_is_no_verdict():
+    def job(number, note):
+        raise KeyError("a bug")
+
+    with pytest.raises(SystemExit, match="a bug"):
+        list(mutation.in_processes([1], job))
 
 
 def test_an_answer_may_be_long():
     """A pipe would be full, and both sides would wait for each other."""
-    answers = list(mutation.in_processes(range(3), lambda n: str(n) * 100_000))
+    answers = list(mutation.in_processes(range(3), lambda n, note: str(n) * 100_000))
     assert sorted(answers) == [(n, str(n) * 100_000) for n in range(3)]
+
+
+def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutation, "STATE", tmp_path)
+    first = mutation.Verdicts("files", keep=bool)
+    for place, found in (("noticed", "AssertionError in it"), ("unnoticed", "")):
+        first.add(SimpleNamespace(name=place), found)
+    assert mutation.Verdicts("files", keep=lambda verdict: False).of.keys() == {
+        "noticed",
+        "unnoticed",
+    }
+    assert mutation.Verdicts("other files", keep=bool).of.keys() == {"noticed"}
+    assert not mutation.Verdicts("other files", keep=lambda verdict: False).of
 
 
 def test_each_mutant_listed_as_equivalent_exists_and_has_a_proof():

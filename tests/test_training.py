@@ -5,11 +5,13 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from numformer import parts
 from numformer.backend import dropout_stream
 from numformer.batching import Batch
 from numformer.broken_numbers import first_broken
@@ -55,7 +57,7 @@ class Copying:
         greedy(model, np.array([[4, 2], [5, 2]]), 3)
         model.forward(np.array([[4, 2], [5, 2]]), np.array([[1], [1]]))
         assert not training() and model.pending() == 0
-        return {"measure": next(self.measures, 0.0), "other": 7.0}
+        return {"other": 7.0, "measure": next(self.measures, 0.0)}
 
     def description(self) -> dict:
         return {"symbols": "abcde"}
@@ -217,8 +219,8 @@ def test_evaluations_are_printed_and_no_bar_is_drawn_outside_a_terminal(tmp_path
     run(tmp_path, task=Copying([0.25, 0.5]))
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "step 5: measure 0.2500, other 7.0000",
-        "step 7: measure 0.5000, other 7.0000",
+        "step 5: other 7.0000, measure 0.2500",
+        "step 7: other 7.0000, measure 0.5000",
     ]
     assert not err
 
@@ -675,3 +677,29 @@ def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
     assert model.pending()
     Trainer(model, Copying(), tmp_path, Schedule(1), 0, np)
     assert not model.pending()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux do parts have processes")
+def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypatch):
+    found, alive = [], []
+    for cores in (1, 2):
+        monkeypatch.setattr(parts, "cores", lambda cores=cores: cores)
+        task = Copying(at={2: lambda: alive.append(len(multiprocessing.active_children()))})
+        changes = dict(clip_norm=0.01, adam_epsilon=1.0)  # so that Adam feels the gradient's size
+        run(tmp_path / str(cores), task=task, steps=4, parts=2, **changes)
+        found.append(last(tmp_path / str(cores))[0])
+    assert alive == [0, 1]
+    assert_same_weights(*found)
+
+
+def test_a_logged_loss_is_the_mean_of_all_steps_since_the_last(tmp_path, monkeypatch):
+    losses, advance = [], Trainer.advance
+
+    def noted(trainer):
+        advance(trainer)
+        losses.append(trainer.losses[-1])
+
+    monkeypatch.setattr(Trainer, "advance", noted)
+    run(tmp_path, steps=8, log_every=8)
+    assert len(set(losses)) == 8
+    assert logged(tmp_path, "loss") == [pytest.approx(np.mean(losses))]
