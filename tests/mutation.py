@@ -58,7 +58,7 @@ SUITE = ["backend", "batching", "config", "contract", "decoding", "gradient_chec
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-s", "-o", "addopts=", "-o",
           "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir", str(ROOT), "-k",
-          "not two_hundred_steps and not (numerical and cupy) and not report_on_a_gpu"]  # fmt: skip
+          "not two_hundred_steps and not report_on_a_gpu"]  # fmt: skip
 MOST_TESTS = 150  # that a mutant has to pass to count as unnoticed
 MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
 LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
