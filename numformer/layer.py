@@ -156,7 +156,7 @@ class Layer:
         for name, value in vars(self).items():
             if isinstance(value, Layer | Parameter):
                 yield name, value
-            elif isinstance(value, list | tuple) and name != "_saved":
+            elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
                     if isinstance(item, Layer | Parameter):
                         yield f"{name}.{index}", item

@@ -63,10 +63,14 @@ def other_operator(node):
 
 @operator
 def missing_term(node):
-    """a + b -> a, a + b -> b, a * b -> a, ...: a term, a factor, a correction is forgotten."""
+    """a + b -> a, a * b -> b, a and b -> a: a term, factor or condition is forgotten."""
     if isinstance(node, ast.BinOp):
         yield node.left
         yield node.right
+    if isinstance(node, ast.BoolOp):
+        for place in range(len(node.values)):
+            others = [*node.values[:place], *node.values[place + 1 :]]
+            yield others[0] if len(others) == 1 else ast.BoolOp(node.op, others)
 
 
 @operator
