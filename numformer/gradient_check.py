@@ -55,14 +55,13 @@ class Row:
 
     def __str__(self) -> str:
         verdict = "ok" if self.passed else "FAILED"
-        line = f"{self.name:<60} {self.shape!s:<18} {self.error:9.1e}  {verdict}"
+        line = f"{self.error:9.1e}  {verdict:<6}  {self.shape!s:<18} {self.name}"
         if self.passed:
             return line
-        ratio = self.explicit / self.numerical if self.numerical else float("nan")
-        return (
-            f"{line}\n    explicit {self.explicit:.9g}, numerical {self.numerical:.9g}, "
-            f"ratio {ratio:.6g}: {self.meaning}"
-        )
+        numbers = f"explicit {self.explicit:.9g}, numerical {self.numerical:.9g}"
+        if self.numerical and "constant ratio" not in self.meaning:
+            numbers += f", ratio {self.explicit / self.numerical:.6g}"
+        return f"{line}\n    {numbers}: {self.meaning}"
 
 
 def place(inputs: Iterable, dtype, xp) -> list:
@@ -254,9 +253,9 @@ class GradientCheck:
         return explicit, diagnosis.by_entry(along, explicit.shape, self.xp, largest)
 
     @functools.cached_property
-    def faulty_part(self) -> str | None:
-        """Looked for once, for all tensors that fail because of it."""
-        return diagnosis.faulty_part(self)
+    def faulty_parts(self) -> dict[str, str]:
+        """Looked for once, for all tensors that fail because of them."""
+        return diagnosis.faulty_parts(self)
 
     @functools.cached_property
     def faulty_wire(self) -> str | None:
