@@ -216,7 +216,7 @@ def faulty_parts(checked) -> dict[str, str]:
 
     def around(path, forward, *inputs):
         output = forward(*inputs)
-        if kind(output):
+        if kind(output):  # a part that returns several arrays cannot be checked alone
             inputs_of[path] = inputs
         return output
 
