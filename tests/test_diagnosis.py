@@ -632,6 +632,55 @@ def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
     }
 
 
+def test_a_part_that_returns_two_arrays_is_not_blamed():
+    class Halves(Layer):
+        def forward(self, x):
+            return x[..., :4].copy(), x[..., 4:].copy()
+
+        def backward(self, dy):
+            return np.concatenate(dy, axis=-1)
+
+    class Product(Layer):
+        """The product of both halves, whose dx has the wrong sign."""
+
+        def __init__(self):
+            self.halves = Halves()
+
+        def forward(self, x):
+            a, b = self.halves.forward(x)
+            self.save(a=a, b=b)
+            return a * b
+
+        def backward(self, dy):
+            a, b = self.pop_saved().values()
+            return -self.halves.backward((dy * b, dy * a))
+
+    (row,) = check(Product(), [X])
+    assert row.meaning == "constant ratio -1: the sign is wrong."
+
+
+def test_of_two_square_weights_the_transposed_one_is_named():
+    class TwoWeights(Layer):
+        """y = x V W in one layer, whose backward has W for W^T."""
+
+        def __init__(self):
+            self.first, self.second = (Parameter(RNG.standard_normal((D, D))) for _ in range(2))
+
+        def forward(self, x):
+            self.save(x=x, h=x @ self.first.data)
+            return x @ self.first.data @ self.second.data
+
+        def backward(self, dy):
+            x, h = (value.reshape(-1, D) for value in self.pop_saved().values())
+            self.second.grad += h.T @ dy.reshape(-1, D)
+            self.first.grad += x.T @ (dy @ self.second.data.T).reshape(-1, D)
+            return dy @ self.second.data @ self.first.data.T
+
+    row, *others = check(TwoWeights(), [X])
+    assert "exactly the gradient for `second` transposed" in row.meaning
+    assert all(other.passed for other in others)
+
+
 def test_a_gradient_like_a_right_one_lacks_a_factor():
     """dgamma = sum(dy), which is dbeta, and dbeta is right: nothing is swapped."""
 
