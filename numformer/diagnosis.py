@@ -20,9 +20,8 @@ from numformer.layer import Layer, mode
 from numformer.symptoms import PATTERNS, SIMPLE, Evidence, explain
 
 UNKNOWN = (
-    "no constant ratio and no pattern known here: a missing term of a sum, a stale saved value, a "
-    "wrong axis, or an argument that was overwritten. Split the layer into smaller ones, each with "
-    "a backward of its own, and check those."
+    "No known pattern. `--elementwise CASE/TENSOR` shows the entries. Next, make each step of "
+    "forward a Layer with a backward of its own, and gradient-check those parts alone."
 )
 
 
@@ -75,16 +74,18 @@ class Subject:
         }
         checked.layer.clear_saved()
         explicit, numerical = checked.elementwise(name)
-        others = {
-            other: checked.elementwise(other)[1]
+        pairs = {
+            other: Evidence(*checked.elementwise(other)).measured()
             for other, tensor in checked.tensors.items()
             if other != name and "." not in other and tensor.shape == explicit.shape
         }
+        others = {other: pair.numerical for other, pair in pairs.items()}
+        sound = frozenset(other for other, pair in pairs.items() if not pair.wrong.any())
         is_table = name in checked.layer.named_parameters()
         ids = next((x for x in checked.inputs if kind(x) == "i" and is_table), None)
         upstream = to_host(checked.upstream)
         factors = known_factors(checked)
-        return Evidence(explicit, numerical, saved, upstream, factors, others, ids)
+        return Evidence(explicit, numerical, saved, upstream, factors, others, sound, ids)
 
     @functools.cached_property
     def explicit(self) -> np.ndarray:
@@ -130,6 +131,7 @@ def uses(subject: Subject) -> str | None:
         with watched(subject.checked.layer, around):
             return subject.checked.run()
 
+    said = {0: "is missing", 2: "is counted twice", -1: "has the wrong sign"}
     users: list[str] = []
     forward(0)
     if not 1 <= len(users) <= 5:
@@ -139,12 +141,12 @@ def uses(subject: Subject) -> str | None:
     users.append("the skip connection (all else)")
     size = np.abs(subject.numerical).max()
     named = [(u, s) for u, s in zip(users, slopes, strict=True) if (abs(s) > 1e-6 * size).any()]
-    for counts in itertools.product((1, 0, 2), repeat=len(named)):
+    for counts in itertools.product((1, *said), repeat=len(named)):
         total = sum(count * slope for count, (_, slope) in zip(counts, named, strict=True))
         if len(named) < 2 or not subject.equal(total):
             continue
         found = [
-            f"that of {user} {'is counted twice' if count else 'is missing'}"
+            f"that of {user} {said[count]}"
             for count, (user, _) in zip(counts, named, strict=True)
             if count != 1
         ]
@@ -164,20 +166,36 @@ def without_dropout(subject: Subject) -> str | None:
         )
 
 
+def with_values(subject: Subject, parameter, values) -> Callable:
+    """The forward along a shift of the subject, with other values in a parameter."""
+
+    def forward(shift):
+        original = parameter.data.copy()
+        parameter.data[...] = values
+        try:
+            return subject.shifted(shift)
+        finally:
+            parameter.data[...] = original
+
+    return forward
+
+
+def parameters_transposed(subject: Subject) -> str | None:
+    """dy W for dy W^T, where W is square."""
+    for name, parameter in subject.checked.layer.named_parameters().items():
+        if name == subject.name or parameter.data.ndim != 2 or len({*parameter.shape}) != 1:
+            continue
+        if subject.equal(subject.slopes(with_values(subject, parameter, parameter.data.T.copy()))):
+            return f"exactly the gradient for `{name}` transposed: where forward has W, use W.T."
+
+
 def parameters_as_ones(subject: Subject) -> str | None:
     """A gain that backward forgets, or multiplies with in the wrong order."""
     for name, parameter in subject.checked.layer.named_parameters().items():
         values = parameter.data.copy()
         if name == subject.name or subject.tensor.shape[-1:] != values.shape:
             continue
-
-        def forward(shift, parameter=parameter, values=values):
-            parameter.data[...] = 1
-            try:
-                return subject.shifted(shift)
-            finally:
-                parameter.data[...] = values
-
+        forward = with_values(subject, parameter, 1)
         if subject.equal(subject.slopes(forward)):
             return f"exactly the gradient for {name} = 1: backward leaves out `{name}`."
         if subject.equal(subject.slopes(forward, to_host(values))):
@@ -187,13 +205,20 @@ def parameters_as_ones(subject: Subject) -> str | None:
             )
 
 
-def faulty_part(checked) -> str | None:
-    """The report on the smallest part that is wrong by itself, with the inputs it really gets."""
-    inputs_of = {}
+def faulty_parts(checked) -> dict[str, str]:
+    """The reports on the smallest parts that are wrong by themselves, with their real inputs.
+
+    By the tensor that each report explains. A wrong gradient of a parameter explains itself alone;
+    a wrong gradient of an input goes on to whatever lies behind it, and stands under "".
+    """
+    inputs_of, found = {}, {}
+    names = {parameter: name for name, parameter in checked.layer.named_parameters().items()}
 
     def around(path, forward, *inputs):
-        inputs_of[path] = inputs
-        return forward(*inputs)
+        output = forward(*inputs)
+        if kind(output):  # a part that returns several arrays cannot be checked alone
+            inputs_of[path] = inputs
+        return output
 
     with watched(checked.layer, around):
         checked.run()
@@ -201,16 +226,20 @@ def faulty_part(checked) -> str | None:
         if not path or path not in inputs_of:
             continue
         place = f"`{path}` ({type(part).__name__})"
+        tensors = {name: names[p] for name, p in part.named_parameters().items()}
         try:
             alone = type(checked)(copy.deepcopy(part), inputs_of[path], checked.seed, checked.xp)
-            rows = [alone.row(name) for name in alone.tensors]
+            for name in alone.tensors:
+                tensor = tensors.get(name, "")
+                if tensor not in found and not (row := alone.row(name)).passed:
+                    found[tensor] = f"{place} is wrong by itself, in {name}: {row.meaning}"
         except InputError as problem:
-            return f"{place} is wrong by itself: {problem}"
+            found[""] = f"{place} is wrong by itself: {problem}"
         except Exception:  # it does not run alone, so it is not known to be wrong
             continue
-        for row in rows:
-            if not row.passed:
-                return f"{place} is wrong by itself, in {row.name}: {row.meaning}"
+        if "" in found:
+            break
+    return found
 
 
 def faulty_wire(checked) -> str | None:
@@ -275,6 +304,12 @@ def faulty_wire(checked) -> str | None:
         return f"the gradient that reaches `{path}` is wrong already: {message}"
 
 
+def own_part(subject: Subject) -> str | None:
+    """The report on the part whose own mistake this is, else on one that the gradient passed."""
+    found = subject.checked.faulty_parts
+    return found.get(subject.name) or found.get("")
+
+
 def drop_rates(checked) -> set[float]:
     return {p for part in checked.layer.layers_within() if (p := getattr(part, "p_drop", 0))}
 
@@ -310,6 +345,16 @@ def known_factors(checked) -> dict[str, float]:
         scores, embedding = "1 / sqrt(d_k) of the scores", "sqrt(d_model) of the embedding"
         factors[f"{scores} {missing}, or {embedding} {twice}"] = d**0.5
         factors[f"{embedding} {missing}, or {scores} {twice}"] = d**-0.5 if d else 0
+    parameters = checked.layer.named_parameters()
+    for name, tensor in checked.tensors.items():
+        if name in parameters and tensor.size == 1 and (value := float(tensor.ravel()[0])):
+            factors[f"the factor 1 / `{name}` is missing, or `{name}` is one too many"] = value
+            factors[f"the factor `{name}` is missing, or 1 / `{name}` is one too many"] = 1 / value
+        for axis, size in enumerate(() if name in parameters else tensor.shape):
+            if axis and size:
+                which = f"{size}, the size of axis {axis} of {name}"
+                factors[f"{which}: a mean's 1/{size} is missing"] = size
+                factors[f"1/{which}: a sum is divided like a mean"] = 1 / size
     return {cause: float(value) for cause, value in factors.items() if value not in (0, 1)}
 
 
@@ -320,12 +365,13 @@ def broken_forward(subject: Subject) -> str | None:
 
 CLUES: list[Callable[[Subject], str | None]] = [
     broken_forward,
-    lambda subject: subject.checked.faulty_part,
+    own_part,
     lambda subject: subject.checked.faulty_wire,
     lambda subject: explain(subject.evidence, SIMPLE),
     uses,
     without_dropout,
     parameters_as_ones,
+    parameters_transposed,
     lambda subject: explain(subject.evidence, PATTERNS),
 ]
 
@@ -341,4 +387,8 @@ def diagnose(checked, name: str) -> str:
         with contextlib.suppress(Exception):
             if message := clue(subject):
                 return message
+    with contextlib.suppress(Exception):
+        case = subject.evidence.measured()
+        count = f"{np.count_nonzero(case.wrong)} of {case.wrong.size} entries are wrong"
+        return UNKNOWN.replace(".", f". {count}.", 1)
     return UNKNOWN

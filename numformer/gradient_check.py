@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,14 +55,13 @@ class Row:
 
     def __str__(self) -> str:
         verdict = "ok" if self.passed else "FAILED"
-        line = f"{self.name:<60} {self.shape!s:<18} {self.error:9.1e}  {verdict}"
+        line = f"{self.error:9.1e}  {verdict:<6}  {self.shape!s:<18} {self.name}"
         if self.passed:
             return line
-        ratio = self.explicit / self.numerical if self.numerical else float("nan")
-        return (
-            f"{line}\n    explicit {self.explicit:.9g}, numerical {self.numerical:.9g}, "
-            f"ratio {ratio:.6g}: {self.meaning}"
-        )
+        numbers = f"explicit {self.explicit:.9g}, numerical {self.numerical:.9g}"
+        if self.numerical and "constant ratio" not in self.meaning:
+            numbers += f", ratio {self.explicit / self.numerical:.6g}"
+        return f"{line}\n    {numbers}: {self.meaning}"
 
 
 def place(inputs: Iterable, dtype, xp) -> list:
@@ -78,9 +77,10 @@ class GradientCheck:
     inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
     `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
     0 hides mistakes. Raises InputError where backward does not return one gradient for each such
-    input, and where the layer breaks a rule of `numformer.layer`: it writes into an argument,
-    leaves a saved record, does not add to the gradients that are there, or forgets in a second
-    forward what it saved in the first.
+    input, where forward or backward returns what is no array, and where the layer breaks a rule of
+    `numformer.layer`: it writes into an argument, leaves a saved record, does not add to the
+    gradients that are there, forgets in a second forward what it saved in the first, or returns a
+    gradient that shares memory.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
@@ -89,7 +89,7 @@ class GradientCheck:
         # default_rng(seed) may well have drawn the inputs, and a check with dy = x sees too little.
         self.rng = np.random.default_rng([seed, 1])
         parameters = layer.named_parameters()
-        pack(layer, np.float64, xp)
+        flat = pack(layer, np.float64, xp)
         for parameter in parameters.values():
             parameter.data[...] += xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
 
@@ -117,11 +117,14 @@ class GradientCheck:
                 )
         if not isinstance(layer_inputs, tuple):
             layer_inputs = () if layer_inputs is None else (layer_inputs,)
-        if len(layer_inputs) != len(input_names):
+        odd = [type(dx).__name__ for dx in layer_inputs if not kind(dx)]
+        if odd or len(layer_inputs) != len(input_names):
             raise InputError(
-                "backward returns one gradient for each floating-point input of forward",
-                f"{len(layer_inputs)} gradients for the inputs {input_names or 'none'}",
-                "Return an array for one, a tuple for several, None for none.",
+                "backward returns one gradient for each floating-point input of forward: an array "
+                "for one, a tuple for several, None for none",
+                f"{'a ' + odd[0] if odd else f'{len(layer_inputs)} array(s)'}, where the "
+                f"floating-point inputs are {input_names or 'none'}",
+                "Return those gradients in forward's order.",
             )
         if self.layer.pending():
             raise InputError(
@@ -139,6 +142,18 @@ class GradientCheck:
                     f"{gradient.shape} for {name} {self.tensors[name].shape}",
                     "Sum over the axes that forward broadcasts, and mind transposes.",
                 )
+        others = {"dy": dy, "the gradient of a parameter": flat.grad, "a parameter": flat.data}
+        others |= arguments
+        for name, dx in zip(input_names, layer_inputs, strict=True):
+            for other, array in others.items() if xp is np else ():
+                if np.shares_memory(dx, array):
+                    raise InputError(
+                        "what backward returns shares memory with nothing, so its receiver may "
+                        "overwrite it",
+                        f"memory of {other} in the gradient of {name}",
+                        "Return a new array: .copy() makes one.",
+                    )
+            others[f"the gradient of {name}"] = dx
 
     def _check_records(self, input_names: list[str], parameters: dict) -> None:
         """Two forwards, the second with other inputs, and two backwards: the first is served last.
@@ -178,6 +193,12 @@ class GradientCheck:
         """
         dropout_stream.reseed(self.seed, 0 if inputs is None else 1)
         output = self.layer.forward(*(self.inputs if inputs is None else inputs))
+        if not kind(output):
+            raise InputError(
+                "forward returns one array",
+                f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
+                "Return the array alone; a sum as np.asarray(sum).",
+            )
         output = array_module(output).array(output)  # forward may return its very argument
         branches = [
             to_host(value).copy()
@@ -245,7 +266,7 @@ class GradientCheck:
                 worst = row
         if worst.passed:
             return worst
-        return Row(**{**vars(worst), "meaning": diagnosis.diagnose(self, name)})
+        return replace(worst, meaning=diagnosis.diagnose(self, name))
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
         """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
@@ -254,9 +275,9 @@ class GradientCheck:
         return explicit, diagnosis.by_entry(along, explicit.shape, self.xp, largest)
 
     @functools.cached_property
-    def faulty_part(self) -> str | None:
-        """Looked for once, for all tensors that fail because of it."""
-        return diagnosis.faulty_part(self)
+    def faulty_parts(self) -> dict[str, str]:
+        """Looked for once, for all tensors that fail because of them."""
+        return diagnosis.faulty_parts(self)
 
     @functools.cached_property
     def faulty_wire(self) -> str | None:
@@ -269,10 +290,18 @@ def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp
     return [checked.row(name, directions) for name in checked.tensors]
 
 
+def _told(problem: Exception) -> str:
+    """An exception of someone's own code in one line: its type, text and place."""
+    line = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
+
+
 def _own_layer(place: str) -> dict[str, Callable]:
-    module_name, _, name = place.partition(":")
+    module_name, colon, name = place.partition(":")
     rule = "a layer of your own is given as module:factory, and factory() returns (layer, inputs)"
     fix = "For example mine.py with `def case(): return MyLayer(), [x]` is `mine:case`."
+    if not colon:
+        raise InputError(rule, f"{place} without a colon", fix)
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
@@ -283,13 +312,14 @@ def _own_layer(place: str) -> dict[str, Callable]:
         try:
             made = factory()
         except Exception as problem:
-            line = traceback.extract_tb(problem.__traceback__)[-1]
-            at = f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
-            raise InputError(rule, f"{place} ({at})", fix) from None
+            raise InputError(rule, f"{place} ({_told(problem)})", fix) from None
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Layer)):
-            raise InputError(rule, f"{type(made).__name__} from {place}", fix)
-        if not isinstance(made[1], Iterable):
-            raise InputError(rule, f"{type(made[1]).__name__} for inputs from {place}", fix)
+            kinds = [type(part).__name__ for part in made] if isinstance(made, tuple) else []
+            received = f"({', '.join(kinds)})" if kinds else type(made).__name__
+            raise InputError(rule, f"{received} from {place}", fix)
+        if not isinstance(made[1], list | tuple):
+            what = f"{type(made[1]).__name__} instead of a list of inputs from {place}"
+            raise InputError(rule, what, fix)
         return made
 
     return {name: case}
@@ -320,7 +350,7 @@ def _print_elementwise(cases: dict[str, Callable], place: str, xp, worst: int = 
             break
         ratio = explicit[index] / numerical[index] if numerical[index] else float("nan")
         print(f"{index!s:<20} {explicit[index]:18.10g} {numerical[index]:18.10g} {ratio:12.6g}")
-    print(row)
+    print(replace(row, name=place, meaning=row.meaning.replace("CASE/TENSOR", place)))
     return row.passed
 
 
@@ -347,22 +377,43 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         xp = find_backend(options.backend)
         cases = CASES if options.layer is None else _own_layer(options.layer)
+        if options.elementwise is not None and options.only:
+            raise InputError(
+                "--elementwise names its case itself",
+                f"--only {options.only} beside it",
+                "Leave --only out.",
+            )
         if options.elementwise is not None:
             return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
-        cases = {name: case for name, case in cases.items() if options.only in name}
-        if not cases:
-            raise InputError("--only names a case", options.only, f"Cases: {', '.join(CASES)}.")
+        chosen = {name: case for name, case in cases.items() if options.only in name}
+        if not chosen:
+            raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
-        rows = []
-        for case, factory in cases.items():
+        rows, causes = [], {}
+        for case, factory in chosen.items():
             for row in check(*factory(), xp=xp):
-                rows.append(Row(**{**vars(row), "name": f"{case}/{row.name}"}))
+                name = f"{case}/{row.name}"
+                first = causes.setdefault(row.meaning, name) if row.meaning else name
+                meaning = row.meaning if first == name else f"the same cause as {first}"
+                meaning = meaning.replace("CASE/TENSOR", name)
+                rows.append(replace(row, name=name, meaning=meaning))
                 print(rows[-1], flush=True)
+        if not rows:
+            raise InputError(
+                "a check needs a floating-point input or a parameter",
+                f"nothing to check in {', '.join(chosen)}",
+                "Give floating-point arrays for inputs, and keep weights in Parameters.",
+            )
     except InputError as problem:
         complain(problem)
         return 2
+    except Exception as problem:
+        if options.layer is None:
+            raise
+        complain(RuntimeError(f"{options.layer} does not run: {_told(problem)}"))
+        return 2
     failed = sum(not row.passed for row in rows)
-    print(f"{failed} of {len(rows)} failed, {time.perf_counter() - started:.0f} s")
+    print(f"{failed} of {len(rows)} failed, {time.perf_counter() - started:.1f} s")
     worst = max(rows, key=lambda row: np.inf if np.isnan(row.error) else row.error)
     print(f"worst relative error {worst.error:.1e} over {len(rows)} tensors")
     return 1 if failed else 0

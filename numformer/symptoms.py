@@ -24,6 +24,7 @@ class Evidence:
     upstream: np.ndarray | None = None
     factors: dict[str, float] = field(default_factory=dict)  # cause -> the ratio that it gives
     others: dict[str, np.ndarray] = field(default_factory=dict)  # the gradients of other tensors
+    sound: frozenset[str] = frozenset()  # those of the others whose own gradient is right
     ids: np.ndarray | None = None  # the rows that forward took, where the tensor is a table
 
     def measured(self) -> "Evidence":
@@ -59,6 +60,10 @@ class Evidence:
         """Where a and b are equal but for the error of numerical gradients."""
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * self.scale)
 
+    @property
+    def wrong(self) -> np.ndarray:
+        return ~self.same(self.explicit, self.numerical)
+
     def alike(self, last: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
         """The saved arrays of the gradient's shape, its last axis replaced by `last`."""
         shape = (*self.explicit.shape[:-1], self.explicit.shape[-1] if last is None else last)
@@ -66,7 +71,7 @@ class Evidence:
 
 
 def agreement(case: Evidence) -> str | None:
-    if case.same(case.explicit, case.numerical).all():
+    if not case.wrong.any():
         return "the entries that were measured agree: look at those behind them."
 
 
@@ -93,16 +98,19 @@ def constant_ratio(case: Evidence) -> str | None:
 def of_another_tensor(case: Evidence) -> str | None:
     for name, gradient in case.others.items():
         if gradient.shape == case.explicit.shape and case.same(case.explicit, gradient).all():
-            return f"this is the gradient of `{name}`: two results of backward are swapped."
+            return f"this is the gradient of `{name}`: " + (
+                "a factor that forward multiplies with is missing."
+                if name in case.sound
+                else "two results of backward are swapped."
+            )
 
 
 def repeated_ids(case: Evidence) -> str | None:
     """`grad[ids] += dx` writes each row once, whatever the number of its ids."""
-    e, n = case.explicit, case.numerical
-    if case.ids is None or case.ids.min(initial=0) < 0 or e.ndim != 2:
+    if case.ids is None or case.ids.min(initial=0) < 0 or case.explicit.ndim != 2:
         return None
-    wrong = ~case.same(e, n).all(axis=-1)
-    if np.bincount(case.ids.ravel(), minlength=len(e))[: len(e)][wrong].min() > 1:
+    wrong = case.wrong.any(axis=-1)
+    if np.bincount(case.ids.ravel(), minlength=len(wrong))[: len(wrong)][wrong].min() > 1:
         return (
             "wrong only in rows whose ids occur more than once: grad[ids] += dx keeps the last of "
             "them; use scatter_add."
@@ -146,8 +154,7 @@ def factor_of_each_row(case: Evidence) -> str | None:
 
 def masks(case: Evidence) -> str | None:
     """Only some entries are wrong, and where they are, one of the two gradients is 0."""
-    e, n = case.explicit, case.numerical
-    wrong = ~case.same(e, n)
+    e, n, wrong = case.explicit, case.numerical, case.wrong
     e_zero, n_zero = (np.abs(gradient) < 1e-8 * case.scale for gradient in (e, n))
     fitting = (name for name, v in case.alike() if ((v == 0) == n_zero).all() and n_zero.any())
     mask = next((f"`{name}`" for name in fitting), "mask")
@@ -171,6 +178,15 @@ def masks(case: Evidence) -> str | None:
     return f"some entries are zero instead of others: not the {mask} that forward applied."
 
 
+def factor_of_each_entry(case: Evidence) -> str | None:
+    """A saved value that forward multiplies with, as a gate does, is forgotten or repeated."""
+    for name, value in case.alike():
+        if case.same(case.explicit * value, case.numerical).all():
+            return f"each entry is off by 1 / `{name}`: the factor `{name}` is missing."
+        if case.same(case.numerical * value, case.explicit).all():
+            return f"each entry is off by `{name}`: the factor `{name}` is one too many."
+
+
 def along_saved(case: Evidence) -> str | None:
     """The derivatives of softmax and of LayerNorm subtract from each row a multiple of a vector.
 
@@ -185,24 +201,29 @@ def along_saved(case: Evidence) -> str | None:
 
     ones = np.ones_like(difference)
     if multiple(difference, ones):
-        return "off by a constant in each row: a mean that is not subtracted, as mean(dx_hat)."
+        return (
+            "off by a constant in each row: a mean over each row is missing, or has another sign "
+            "or factor, as mean(dx_hat)."
+        )
     for name, value in case.alike():
         if name == "weights" and multiple(difference, value):
             return (
-                "off by a multiple of `weights` in each row: softmax's sum is missing or no sum "
-                "over each row, dscores = weights * (dweights - sum(dweights * weights))."
+                "off by a multiple of `weights` in each row: softmax's sum is missing, has another "
+                "sign or factor, or is no sum over each row, dscores = weights * (dweights - "
+                "sum(dweights * weights))."
             )
         if multiple(difference, value):
             return (
-                f"off by a multiple of `{name}` in each row: a term along it is missing, as "
-                "LayerNorm's x_hat * mean(dx_hat * x_hat)."
+                f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
+                "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
             )
     for name, value in case.alike():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))
         if multiple(*centred):
             return (
                 f"off by a constant and a multiple of `{name}` in each row: mean and variance are "
-                "treated as constants, but they depend on x too."
+                "treated as constants, but they depend on x too; or their terms have another sign "
+                "or factor."
             )
 
 
@@ -253,6 +274,7 @@ PATTERNS = [
     along_saved,
     sum_over_another_axis,
     masks,
+    factor_of_each_entry,
 ]
 
 

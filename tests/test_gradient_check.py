@@ -1,5 +1,6 @@
 """The gradient check goes red for wrong backwards, names the cause, and is a usable command."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -51,9 +52,10 @@ def test_a_wrong_gradient_fails_with_both_numbers_their_ratio_and_the_cause():
 
     row, *others = check(Doubled(D, 6, RNG), [X])
     assert not row.passed and all(other.passed for other in others)
-    numbers = f"explicit {row.explicit:.9g}, numerical {row.numerical:.9g}, ratio 2"
-    assert "FAILED" in str(row) and f"{numbers}: {row.meaning}" in str(row)
-    assert "counted twice" in row.meaning
+    numbers = f"explicit {row.explicit:.9g}, numerical {row.numerical:.9g}"
+    assert "FAILED" in str(row) and f"{numbers}: constant ratio 2: counted twice" in str(row)
+    unknown = dataclasses.replace(row, meaning="unknown")
+    assert f"{numbers}, ratio 2: unknown" in str(unknown)
 
 
 def test_a_layer_that_returns_its_very_argument_gives_no_false_alarm():
@@ -159,6 +161,58 @@ def test_a_layer_that_writes_into_its_arguments_is_refused(complaint):
     assert "other values in dy" in complaint(check, IntoUpstream(), [X])
 
 
+def test_a_gradient_that_shares_memory_is_refused(complaint):
+    """Its receiver may overwrite it, and would overwrite the other too."""
+
+    class Sharing(Layer):
+        def __init__(self, shared):
+            self.gain, self.shared = Parameter(np.ones(T)), shared
+
+        def forward(self, x, y):
+            self.save(x=x)
+            return x + y
+
+        def backward(self, dy):
+            dx, dy = self.shared(dy, self.pop_saved()["x"], self.gain)
+            return dx, dy
+
+    for shared, says in (
+        (lambda dy, x, gain: (dy, dy.copy()), "memory of dy in the gradient of x"),
+        (lambda dy, x, gain: (dy.copy(), x), "memory of x in the gradient of y"),
+        (lambda dy, x, gain: [dy.copy()] * 2, "memory of the gradient of x in the gradient of y"),
+        (
+            lambda dy, x, gain: (dy.copy(), np.broadcast_to(gain.grad[:, None], dy.shape)),
+            "memory of the gradient of a parameter in the gradient of y",
+        ),
+    ):
+        assert says in complaint(check, Sharing(shared), [X, X])
+
+
+def test_what_is_no_array_is_refused(complaint):
+    class Returned(Linear):
+        def __init__(self, output, gradient):
+            super().__init__(D, 6, RNG)
+            self.output, self.gradient = output, gradient
+
+        def forward(self, x):
+            return self.output(super().forward(x))
+
+        def backward(self, dy):
+            return self.gradient(super().backward(dy))
+
+    def same(array):
+        return array
+
+    for output, gradient, says in (
+        (lambda y: (y, y), same, "a tuple from Returned.forward"),
+        (lambda y: float(y.sum()), same, "a float from Returned.forward"),
+        (same, lambda dx: [dx], "a list, where the floating-point inputs are ['x']"),
+        (same, lambda dx: (None,), "a NoneType, where"),
+        (same, lambda dx: (dx, dx), "2 array(s), where"),
+    ):
+        assert says in complaint(check, Returned(output, gradient), [X])
+
+
 def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():
     scores, ids = SCORES.astype(np.float32), IDS.copy()
     before = scores.copy()
@@ -219,7 +273,51 @@ def wrong():
     return Scale(False), inputs()
 
 def no_layer():
-    return inputs()
+    return 3, inputs()
+
+def bare():
+    return Scale(True), inputs()[0]
+
+class Failing(Scale):
+    def backward(self, dy):
+        return dy @ self.pop_saved()["absent"]
+
+def failing():
+    return Failing(True), inputs()
+
+class NoBackward(Layer):
+    def forward(self, x):
+        return 2 * x
+
+def no_backward():
+    return NoBackward(), inputs()
+
+class Nothing(Layer):
+    def forward(self, ids):
+        return np.zeros(2)
+
+    def backward(self, dy):
+        return None
+
+def nothing():
+    return Nothing(), [np.arange(3)]
+
+class Thrice(Layer):
+    def __init__(self):
+        self.scale, self.shift = Parameter(np.ones(4)), Parameter(np.ones(4))
+
+    def forward(self, x):
+        self.save(x=x)
+        return np.sin(x) * self.scale.data + self.shift.data
+
+    def backward(self, dy):
+        x = self.pop_saved()["x"]
+        self.scale.grad += 2 * (dy * np.sin(x)).sum(axis=0)
+        self.shift.grad += 2 * dy.sum(axis=0)
+        return dy * x**2
+
+def thrice():
+    return Thrice(), inputs()
 """
 
 
@@ -252,23 +350,44 @@ def test_the_command_as_a_user_runs_it(own):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "says"),
     [
-        ["own_layers:absent"],
-        ["absent_module:right"],
-        ["own_layers"],
-        ["own_layers:no_layer"],
-        ["own_layers:right", "--elementwise", "right/absent"],
-        ["own_layers:right", "--elementwise", "absent/x"],
-        ["--elementwise", "linear"],
-        ["--only", "absent"],
+        ("own_layers:absent", "AttributeError"),
+        ("absent_module:right", "ModuleNotFoundError"),
+        ("own_layers", "own_layers without a colon"),
+        ("own_layers:no_layer", "(int, list) from own_layers:no_layer"),
+        ("own_layers:bare", "ndarray instead of a list of inputs"),
+        ("own_layers:failing", "own_layers:failing does not run: KeyError: 'absent', in "),
+        ("own_layers:failing --elementwise failing/x", "own_layers.py, line"),
+        ("own_layers:no_backward", "NotImplementedError: NoBackward has no backward"),
+        ("own_layers:nothing", "nothing to check in nothing"),
+        ("own_layers:right --elementwise right/absent", "right has the tensors x, scale"),
+        ("own_layers:right --elementwise absent/x", "The cases are: right."),
+        ("own_layers:right --only absent", "Cases: right."),
+        ("--elementwise linear/x --only linear", "--only linear beside it"),
+        ("--elementwise linear", "linear has the tensors"),
+        ("--only absent", "received absent. Cases: "),
     ],
-    ids=" ".join,
 )
-def test_a_bad_place_gives_exit_code_2_and_one_line(arguments, own, capsys):
-    assert gradient_check.main(arguments) == 2
+def test_a_bad_place_or_layer_gives_exit_code_2_and_one_line(arguments, says, own, capsys):
+    assert gradient_check.main(arguments.split()) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert says in printed.err
+
+
+def test_an_exception_in_a_layer_of_the_library_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(ReLU, "forward", lambda relu, x: x.absent)
+    with pytest.raises(AttributeError):
+        gradient_check.main(["--only", "relu"])
+
+
+def test_a_cause_is_told_once_and_how_to_see_an_unknown_one(own, capsys):
+    assert gradient_check.main(["own_layers:thrice"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("counted twice") == 1
+    assert "No known pattern. 12 of 12 entries are wrong. `--elementwise thrice/x`" in printed
+    assert ": the same cause as thrice/scale\n" in printed
 
 
 def test_the_command_checks_the_cases_of_the_library(capsys):
