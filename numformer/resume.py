@@ -29,13 +29,13 @@ def summary(metrics: bytes) -> dict:
     return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}
 
 
-def saved_state(last: Path, metrics: Path, settings: dict, metric: str) -> State:
+def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -> State:
     """What `last` holds, if a run with these settings can go on from it and from `metrics`.
 
-    `settings` are config, seed, steps, parts and task; `metric` is what the task is measured by.
-    Raises InputError, which says what does not fit.
+    `settings` are config, seed, steps, parts and task; `metric` is what the task is measured by;
+    `dtype` is that of the weights. Raises InputError, which says what does not fit.
     """
-    tensors, metadata = load_checkpoint(last)
+    tensors, metadata = load_checkpoint(last, dtype)
     mean, square = (tensors.pop(f"adam.{name}", None) for name in ("mean", "square"))
     if mean is None or square is None:
         raise InputError(

@@ -311,7 +311,8 @@ class Trainer:
         folder as it was, unless the run is the one that was started and its files are whole.
         """
         if self._last.exists():
-            state = saved_state(self._last, self.metrics, self._settings(), self.task.metric)
+            settings, dtype = self._settings(), self.parameters.data.dtype
+            state = saved_state(self._last, self.metrics, settings, self.task.metric, dtype)
             self._take_over(state)
             os.truncate(self.metrics, state.written)
             self._save_best()

@@ -1,5 +1,6 @@
 """Padding, batches, and the order in which training meets its pairs."""
 
+import dataclasses
 from itertools import chain, pairwise
 
 import numpy as np
@@ -178,3 +179,9 @@ def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
         orders.append(tuple(np.concatenate(found)))
     assert len(set(orders)) == 20
     assert len(batches._batches) == 1  # of the latest epoch alone
+
+
+def test_a_batch_is_not_changed_once_it_is_checked():
+    batch = Batch.of([([4], [5])])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.source = batch.target_in
