@@ -1,5 +1,6 @@
 """The training loop: what it computes, records, keeps, survives, and goes on from."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -703,3 +704,8 @@ def test_a_logged_loss_is_the_mean_of_all_steps_since_the_last(tmp_path, monkeyp
     run(tmp_path, steps=8, log_every=8)
     assert len(set(losses)) == 8
     assert logged(tmp_path, "loss") == [pytest.approx(np.mean(losses))]
+
+
+def test_a_schedule_is_not_changed_once_it_is_checked():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Schedule(3).steps = 0
