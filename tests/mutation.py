@@ -454,8 +454,8 @@ def main(arguments: list[str] | None = None) -> int:
     told = {
         "killed, by kind": Counter(mutant.kind for mutant in noticed),
         "killed, by what noticed it": {
-            "wrong result": ways.pop("AssertionError", 0) + ways.pop("Failed", 0),
-            "not importable or wrong as imported": ways.pop("import", 0),
+            "failed assertion": ways.pop("AssertionError", 0) + ways.pop("Failed", 0),
+            "failure where it is imported": ways.pop("import", 0),
             "process that hung or died": ways.pop("died", 0),
             "another exception": ways.total(),
         },

@@ -87,7 +87,12 @@ SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_lengt
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [*((n, v) for n in [*SIZES, "d_k", "d_v"] for v in (0, -3)), ("heads", True), ("layers", 2.0)],
+    [
+        *((n, v) for n in [*SIZES, "d_k", "d_v"] for v in (0, -3)),
+        *((n, None) for n in SIZES),
+        ("heads", True),
+        ("layers", 2.0),
+    ],
 )
 def test_sizes_below_1_are_refused(name, value, complaint):
     sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
@@ -178,3 +183,10 @@ def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
     parameters = inspect.signature(called).parameters.values()
     found = {each.name: each.default for each in parameters if each.default is not each.empty}
     assert found == defaults
+
+
+@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [0, 2.5, True])
+def test_a_schedule_counts_whole_steps(name, value, complaint):
+    text = complaint(Schedule, **(dict(steps=3) | {name: value}))
+    assert f"{name} is at least 1; received {value}" in text

@@ -718,3 +718,7 @@ def test_a_mask_that_allows_everything_changes_no_bit(dtype, rng):
     scores = 0.1 * rng.standard_normal((4, 8)).astype(dtype)
     allowed = np.ones((4, 8), bool)
     assert_array_equal(softmax(scores, allowed), softmax(scores))
+
+
+def test_no_ids_are_no_wrong_ids(rng):
+    assert Embedding(5, 4, rng).forward(np.zeros((0, 3), int)).shape == (0, 3, 4)

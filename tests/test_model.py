@@ -400,3 +400,9 @@ def test_chosen_rows_of_a_cache_go_on_as_if_they_had_always_been_there():
         found = model.decode_next(end, memory[chosen], mask[chosen], cache)
         whole = model.forward(SOURCE[chosen], np.column_stack([start[chosen], end]))
     assert_allclose(found, whole[:, 2], **CLOSE)
+
+
+@pytest.mark.parametrize("ids", [[[4, 2]], np.array([4, 2]), np.zeros((0, 3), int)])
+def test_ids_are_a_matrix_with_something_in_it(ids, complaint):
+    for source, target in ((ids, TARGET), (SOURCE, ids)):
+        assert "ids are a NumPy array" in complaint(small().forward, source, target)
