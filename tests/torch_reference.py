@@ -366,7 +366,7 @@ def differentiate(checked: GradientCheck, config: Config) -> dict[str, np.ndarra
     }
     leaf_of = {id(array): leaves[name] for name, array in checked.tensors.items()}
     inputs = [
-        leaf_of.get(id(value), torch.from_numpy(value)) if isinstance(value, np.ndarray) else value
+        leaf_of.get(id(value), torch.tensor(value)) if isinstance(value, np.ndarray) else value
         for value in checked.inputs
     ]
     dropout_stream.reseed(checked.seed, 0)
