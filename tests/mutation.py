@@ -443,7 +443,11 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
     verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
-    run(chosen, files, verdicts)
+    try:
+        run(chosen, files, verdicts)
+    except KeyboardInterrupt:
+        print("interrupted; the next run goes on from here", file=sys.stderr)
+        return 130
 
     noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
     equal = [m for m in chosen if m.name in EQUIVALENT and m not in set(noticed)]
