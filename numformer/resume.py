@@ -13,10 +13,10 @@ from numformer.errors import InputError
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands, as its last.safetensors says."""
+    """Where a run stands, as its last.safetensors says. Adam's mean and square are (N,)."""
 
     weights: dict[str, np.ndarray]
-    mean: np.ndarray  # of Adam, as square
+    mean: np.ndarray
     square: np.ndarray
     step: int
     losses: list[float]  # since the last line of metrics.jsonl
