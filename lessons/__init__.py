@@ -1,0 +1,55 @@
+"""The course: twelve lessons on the Transformer, forward and backward.
+
+`python -m lessons` lists them, `lessons/README.md` tells how one is written.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from numformer.errors import InputError
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A lesson in the table of contents; `path` is None while it is to come."""
+
+    number: int
+    title: str
+    question: str  # what it answers
+
+    @property
+    def path(self) -> Path | None:
+        return next(FOLDER.glob(f"lesson_{self.number:02d}_*.py"), None)
+
+
+COURSE = [
+    Entry(1, "The recurrence bottleneck", "Why do recurrent networks forget?"),
+    Entry(2, "Attention as a soft lookup", "What does it mean to look something up softly?"),
+    Entry(3, "Scaled dot-product attention", "Why divide by √d_k, and what flows back?"),
+    Entry(4, "Multi-head attention", "Why look several times at once?"),
+    Entry(5, "Position", "How does a model know what comes first?"),
+    Entry(6, "The encoder block", "What stands around attention, and what is it for?"),
+    Entry(7, "The decoder block", "How can a model learn to write without seeing the answer?"),
+    Entry(8, "Training", "What do warm-up, Adam, smoothing and dropout do?"),
+    Entry(9, "Backpropagation by hand", "How does the loss reach the first weight?"),
+    Entry(10, "Generation", "How does a model choose its words?"),
+    Entry(11, "Attention explorer", "What has a trained model learned to look at?"),
+    Entry(12, "Connections", "What became of the Transformer?"),
+]
+
+
+def load(number: int) -> ModuleType:
+    """The module of a lesson. Raises InputError where there is none, or not yet."""
+    written = {entry.number: entry for entry in COURSE if entry.path}
+    if number not in written:
+        planned = 1 <= number <= len(COURSE)
+        raise InputError(
+            "a lesson is named by its number, here " + ", ".join(map(str, written)),
+            f"{number}, which is still to come" if planned else number,
+            "`python -m lessons` lists them.",
+        )
+    return importlib.import_module(f"lessons.{written[number].path.stem}")
