@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -109,6 +110,45 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
 
 
 @dataclass(frozen=True)
+class Matrix(Piece):
+    """A small matrix with its symbol, its shape and the names of its rows and columns."""
+
+    symbol: str
+    numbers: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+    def cells(self) -> list[list[str]]:
+        """The numbers as they are shown: integers as such, others with two decimals."""
+        whole = (self.numbers == np.round(self.numbers)).all()
+        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in self.numbers]
+        return [[cell.replace("-", "−") for cell in row] for row in cells]
+
+    def markdown(self) -> str:
+        name = f"{self.symbol} {self.numbers.shape}"
+        rows = [(row, *cells) for row, cells in zip(self.rows, self.cells(), strict=True)]
+        return table([name, *self.columns], rows).markdown()
+
+    def html(self, page) -> str:
+        largest = np.abs(self.numbers).max() or 1
+        head = "".join(f'<th scope="col">{name}</th>' for name in self.columns)
+        body = ""
+        for name, cells, numbers in zip(self.rows, self.cells(), self.numbers, strict=True):
+            body += f'<tr><th scope="row">{name}</th>'
+            for cell, number in zip(cells, numbers, strict=True):
+                side = "positive" if number > 0 else "negative"
+                strength = 0.55 * abs(number) / largest
+                body += f'<td style="background: rgb(var(--{side}) / {strength:.2f})">{cell}</td>'
+            body += "</tr>"
+        shape = " × ".join(map(str, self.numbers.shape))
+        caption = f"{page.math(self.symbol)} <small>({shape})</small>"
+        return (
+            f'<div class="scroll"><table class="matrix"><caption>{caption}</caption>'
+            f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+@dataclass(frozen=True)
 class Picture(Piece):
     """What `draw(figure)` draws. `alt` says in words what a reader would see in it."""
 
@@ -116,7 +156,7 @@ class Picture(Piece):
     draw: Callable[[Figure], None]
     alt: str
     caption: str
-    size: tuple[float, float] = (5.0, 3.5)  # inches; what is wider than 5 is small on a phone
+    size: tuple[float, float] = (4.2, 3.3)  # inches; what is wider is small on a phone
 
     def figure(self) -> Figure:
         with matplotlib.rc_context(STYLE):
@@ -138,7 +178,7 @@ class Picture(Piece):
         drawing = file.getvalue()
         drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
         # Identifiers are unique within a drawing, and have to be so within a page.
-        drawing = re.sub(r'(\bid="|#)(?=[\w-]+["\)])', rf"\g<1>{self.name}-", drawing)
+        drawing = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
         drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
         label = self.alt.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
         return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
