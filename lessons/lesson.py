@@ -37,37 +37,49 @@ STYLE = {
     "ytick.color": INK,
 }
 
-# How a terminal, which has no formulas, shows the commonest of LaTeX.
+# How a terminal, which has no formulas, shows the commonest of LaTeX and Markdown.
 PLAIN = [
+    (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
+    (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
-    (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
-    (r"\\cdot", "·"),
-    (r"\\times", "×"),
-    (r"\\odot", "*"),
-    (r"\\partial", "∂"),
-    (r"\\sum", "Σ"),
-    (r"\\infty", "∞"),
-    (r"\\approx", "≈"),
-    (r"\\tau", "τ"),
-    (r"\\le\b", "≤"),
-    (r"\\[,;!]|\\quad|\\left|\\right|\\[Bb]igl?r?", " "),
-    (r"_\{([^{}]*)\}", r"_\1"),
-    (r"[$`]|\*\*", ""),
+    (r"\\[Bb]ig[lr]|\\left|\\right", ""),
+    (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
+    (r"([_^])\{([\w.−]*)\}", r"\1\2"),
+    (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
+    (r"\*\*|[$`]", ""),
+    (r"^> ", ""),
+    (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
 
 def plain(markdown: str) -> str:
     """Markdown as a terminal shows it: formulas in letters, paragraphs wrapped, the rest as is."""
-    for pattern, replacement in PLAIN:
-        markdown = re.sub(pattern, replacement, markdown)
-    blocks = markdown.strip().split("\n\n")
-    as_they_are = ("|", "    ", "- ", "```")
-    return "\n\n".join(
-        block if block.startswith(as_they_are) else textwrap.fill(block, 88) for block in blocks
-    )
+
+    def block(text: str) -> str:
+        if text.startswith(("    ", "```")):
+            return text
+        is_formula = text.startswith("$$")
+        text = re.sub(r"\\([a-z]+)", lambda match: SIGNS.get(match[1], match[0]), text)
+        for pattern, replacement in 2 * PLAIN:  # twice, because one brace may hold another
+            text = re.sub(pattern, replacement, text)
+        if is_formula:
+            return "    " + " ".join(text.split())
+        if match := re.match(r"(#+) (.*)", text):
+            return f"{match[2]}\n{UNDERLINES.get(len(match[1]), '') * len(match[2])}".rstrip()
+        if text.startswith("|"):
+            return text
+        items = re.split(r"\n(?=- )", text)
+        return "\n".join(
+            textwrap.fill(item, 88, subsequent_indent="  " * item.startswith("- "))
+            for item in items
+        )
+
+    return "\n\n".join(block(text) for text in markdown.strip("\n").split("\n\n") if text)
 
 
 class Piece:
@@ -272,9 +284,7 @@ def statements(function: Callable) -> list[str]:
     body = ast.parse(source).body[0].body
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]  # the docstring
-    return [
-        textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body
-    ]
+    return [textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body]
 
 
 def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:

@@ -463,7 +463,10 @@ def gradient_check():
     rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
     return table(
         ["gradient of", "explicit", "measured", "relative error"],
-        [(row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", f"{row.error:.0e}") for row in rows],
+        [
+            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", f"{row.error:.0e}")
+            for row in rows
+        ],
         "Each row: the change of the result along one random direction.",
     )
 
