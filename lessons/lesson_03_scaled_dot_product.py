@@ -529,7 +529,7 @@ def quiz() -> list[Question]:
     weights = softmax(query @ key.T / 2)
     return [
         Question(
-            ask="Query and key have 64 independent random numbers each, with mean 0 and variance 1. "
+            question="Query and key have 64 independent random numbers each, with mean 0 and variance 1. "
             "What is the standard deviation of their dot product?",
             answer=math.sqrt(64),
             why="Variances add, so the variance is 64. The standard deviation is its square root, 8. "
@@ -537,29 +537,28 @@ def quiz() -> list[Question]:
             "$d_k = 64$.",
         ),
         Question(
-            ask="The scaled scores of *it* are 0, 1.5, 0, 0. What share does *cat* get? "
+            question="The scaled scores of *it* are 0, 1.5, 0, 0. What share does *cat* get? "
             "(Two decimals; $e^{1.5} \\approx 4.48$.)",
             answer=float(weights[2, 1]),
-            tolerance=0.01,
             why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with score 0 "
             "still get a share each, since $e^0 = 1$.",
         ),
         Question(
-            ask="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers does "
+            question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers does "
             "$\\mathrm{d}K$ hold?",
             answer=7 * 64,
             why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so "
             "$\\mathrm{d}K$ holds 448 numbers.",
         ),
         Question(
-            ask="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's backward, sum to?",
+            question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's backward, sum to?",
             choices=("1", "0", "the row's sum of $\\mathrm{d}A$", "it depends on the row"),
             answer=1,
             why="Adding the same number to all scores of a row leaves its shares as they are. So the "
             "loss cannot change in that direction, and the gradient along it, the sum, is 0.",
         ),
         Question(
-            ask="You test your softmax backward with an upstream gradient of ones. Which mistakes can "
+            question="You test your softmax backward with an upstream gradient of ones. Which mistakes can "
             "this test find?",
             choices=(
                 "all of them",
@@ -572,7 +571,7 @@ def quiz() -> list[Question]:
             "gradients.",
         ),
         Question(
-            ask="In a row one share is 0.999. How large is the gradient that its scores get, compared "
+            question="In a row one share is 0.999. How large is the gradient that its scores get, compared "
             "with a row of four equal shares?",
             choices=("larger", "about the same", "very much smaller"),
             answer=2,
@@ -581,7 +580,7 @@ def quiz() -> list[Question]:
             "saturation, and the reason for the scale.",
         ),
         Question(
-            ask="With dropout on the shares, what does $\\mathrm{d}V$ need?",
+            question="With dropout on the shares, what does $\\mathrm{d}V$ need?",
             choices=("the shares before dropout", "the shares after dropout", "either"),
             answer=1,
             why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the values, and "
