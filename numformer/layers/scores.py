@@ -69,7 +69,7 @@ class MultiplicativeScore(Layer):
     """
 
     def __init__(self, d_query: int, d_key: int, rng: np.random.Generator):
-        self.weight = Linear(d_query, d_key, rng, bias=False).weight
+        self.weight = Linear(d_query, d_key, rng).weight
 
     def forward(self, query, key):
         scores, projected = multiplicative_score(query, key, self.weight.data)
@@ -116,9 +116,9 @@ class AdditiveScore(Layer):
     """
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, rng: np.random.Generator):
-        self.query_weight = Linear(d_query, d_hidden, rng, bias=False).weight
-        self.key_weight = Linear(d_key, d_hidden, rng, bias=False).weight
-        self.v = Linear(d_hidden, 1, rng, bias=False).weight
+        self.query_weight = Linear(d_query, d_hidden, rng).weight
+        self.key_weight = Linear(d_key, d_hidden, rng).weight
+        self.v = Linear(d_hidden, 1, rng).weight
 
     def _weights(self):
         return self.query_weight.data, self.key_weight.data, self.v.data
