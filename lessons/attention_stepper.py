@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.widgets import RadioButtons, Slider
 
+from lessons.lesson import BLUE, ORANGE
 from lessons.simulation import Simulation, numbers
 from lessons.trace import Line, find, trace
 from numformer.backend import dot_last
@@ -184,9 +186,11 @@ STEPS = (
         "Lower the temperature. What happens to the largest weight of each row?",
         "It goes to 1 and the others to 0: the soft lookup becomes a hard one. Scores that tie "
         "share. A high temperature makes all weights alike.",
-        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}} \qquad "
-        r"@total_t = \sum_s @exponentials_{ts} \qquad @weights_{ts} = "
-        r"\frac{@exponentials_{ts}}{@total_t}",
+        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
+        "\n\n"
+        r"@total_t = \sum_s @exponentials_{ts}"
+        "\n\n"
+        r"@weights_{ts} = \frac{@exponentials_{ts}}{@total_t}",
         (
             Code(SOFTMAX, "weights = scores - ", {"scores": "masked"}),
             Code(SOFTMAX, "xp.exp(", {"weights": "exponentials"}),
@@ -219,7 +223,7 @@ STEPS = (
     ),
     Step(
         "upstream",
-        "upstream",
+        "dO",
         "A gradient comes back",
         "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
         "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
@@ -287,7 +291,8 @@ STEPS = (
         "much better an entry is than its row's average $r$, in which each counts by its weight.",
         "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
         "The one with the large weight: it is nearly the average itself.",
-        r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts} \qquad "
+        r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}"
+        "\n\n"
         r"@centred_{ts} = @dweights_{ts} - @average_t",
         (
             Code(
@@ -383,7 +388,15 @@ MIRRORED = (
     ("dscores", "dscaled", "dweights", "doutput"),
     ("dquery", "dkey", "dvalue"),
 )
-BLUE, ORANGE = (0.15, 0.4, 0.85), (0.9, 0.45, 0.05)
+FORWARD_WORDS = r"""forward ↓
+$S = QK^\top$
+$Z = S\,/\,\sqrt{d_k}$
+$A = \mathrm{softmax}(Z)$
+$O = AV$"""
+BACKWARD_WORDS = r"""backward ↑
+from $\mathrm{d}O$ to
+$\mathrm{d}V, \mathrm{d}A, \mathrm{d}Z, \mathrm{d}S$,
+$\mathrm{d}Q, \mathrm{d}K$"""
 
 
 def attention_stepper(
@@ -393,41 +406,51 @@ def attention_stepper(
     value: np.ndarray,
     doutput: np.ndarray,
     features: Sequence[str] = (),
-) -> "AttentionStepper":
+    entries: Sequence[str] = (),
+) -> Simulation:
     """Step through Attention(Q, K, V) and its backward on an example.
 
-    tokens T, query and key (T, K), value and the upstream gradient doutput (T, K_v), all of
-    integers that a reader can follow; `features` names the K entries of queries and keys.
+    tokens T, query and key (T, K), value and the upstream gradient doutput (T, K_v), of integers
+    that a reader can follow; `features` names the K entries of queries and keys, `entries` the K_v
+    of values.
     """
-    return AttentionStepper(
-        tokens=list(tokens),
-        query=query,
-        key=key,
-        value=value,
-        doutput=doutput,
-        features=list(features) or [str(n + 1) for n in range(query.shape[1])],
+    features = list(features) or [str(n + 1) for n in range(query.shape[1])]
+    entries = list(entries) or [str(n + 1) for n in range(value.shape[1])]
+    example = Example(list(tokens), query, key, value, doutput, features, entries)
+    return Simulation(
+        name="attention_stepper",
+        title="Attention, step by step, there and back",
+        caption="Walk through the steps. At each, change something (the picked token, the mask, "
+        "the temperature, later the gradient) and watch which numbers answer. Point at a symbol, "
+        "a matrix or a name in the code: the three light up together. Point at an entry of a "
+        "result to see what it is made of.",
+        alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: S, "
+        "Z, the weights A and the output O. Below them, each under the matrix that it belongs to: "
+        "the gradients dS, dZ, dA and dO, then dQ, dK and dV.",
+        size=(7.6, 6.4),
+        code=example.python(),
+        data=example.data,
+        draw=example.draw,
+        window=example.window,
     )
 
 
-class AttentionStepper(Simulation):
-    """The stepper over one example; see `attention_stepper`."""
+@dataclass
+class Example:
+    """The matrices that a stepper walks through, for each choice of its reader."""
 
-    def __init__(self, tokens, query, key, value, doutput, features):
-        self.tokens, self.features = tokens, features
-        self.query, self.key, self.value, self.doutput = query, key, value, doutput
-        self.picked = len(tokens) // 2
-        super().__init__(
-            name="attention_stepper",
-            title="Attention, step by step, there and back",
-            do="Walk through the steps. At each, change something (the picked token, the mask, "
-            "the temperature, later the gradient) and watch which numbers answer. Point at a "
-            "symbol, a matrix or a name in the code: the three light up together. Point at an "
-            "entry of a result to see what it is made of.",
-            alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: "
-            "S, Z, the weights A and the output O. Below them, each under the matrix that it "
-            "belongs to: the gradients dS, dZ, dA and dO, then dQ, dK and dV.",
-            code=self.python(),
-        )
+    tokens: list[str]
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    doutput: np.ndarray
+    features: list[str]
+    entries: list[str]
+
+    @property
+    def picked(self) -> int:
+        """The token that is picked at first, which a choice of mask makes blind."""
+        return len(self.tokens) // 2
 
     @cached_property
     def masks(self) -> list[dict]:
@@ -517,6 +540,7 @@ class AttentionStepper(Simulation):
         return {
             "tokens": self.tokens,
             "features": self.features,
+            "entries": self.entries,
             "picked": self.picked,
             "scale": numbers(np.sqrt(self.query.shape[1])),
             "temperatures": [{"value": t, "note": self.note(t)} for t in TEMPERATURES],
@@ -630,17 +654,14 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
     def draw(self, figure) -> None:
         """Every matrix, each gradient in the mirror of what it belongs to."""
         values = self.values(self.masks[0]["mask"], 1, self.doutput)
-        grid = figure.add_gridspec(
-            *(4, 4), left=0.06, right=0.99, top=0.93, bottom=0.01, hspace=0.55, wspace=0.3
-        )
+        grid = figure.add_gridspec(4, 4)
         for row, names in enumerate(MIRRORED):
             for column, name in enumerate(names):
                 self.draw_matrix(figure.add_subplot(grid[row, column]), name, values[name])
-        words = (
-            "forward\n\n$S = QK^\\top$\n$Z = S/\\sqrt{d_k}$\n$A = \\mathrm{softmax}(Z)$\n$O = AV$"
-        )
-        figure.text(0.88, 0.93, words, va="top", ha="center", fontsize=9)
-        figure.text(0.88, 0.14, "backward\nfrom $\\mathrm{d}O$", va="top", ha="center", fontsize=9)
+        for row, words in ((0, FORWARD_WORDS), (3, BACKWARD_WORDS)):
+            axes = figure.add_subplot(grid[row, 3])
+            axes.axis("off")
+            axes.text(0.1, 0.5, words, va="center", fontsize=8.5, linespacing=1.5)
 
     def draw_step(self, figure, step: Step, values: dict, picked: int) -> None:
         """The matrices of one step, the results last."""
@@ -655,7 +676,7 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
         finite = np.where(np.isfinite(array), array, 0)
         size = np.abs(finite) / (np.abs(finite).max() or 1)
         colours = np.empty((*array.shape, 4))
-        colours[..., :3] = np.where(finite[..., None] < 0, ORANGE, BLUE)
+        colours[..., :3] = np.where(finite[..., None] < 0, to_rgb(ORANGE), to_rgb(BLUE))
         colours[..., 3] = 0.5 * size
         axes.imshow(colours, aspect="auto")
         whole = (finite == finite.round()).all()
@@ -663,8 +684,9 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
             axes.text(column, row, written(number, whole), ha="center", va="center", fontsize=7.5)
         matrix = MATRICES[name]
         rows, columns = array.shape
-        labels = {"features": self.features, "keys": self.tokens}.get(matrix.columns)
-        axes.set_xticks(range(columns), labels or range(1, columns + 1), fontsize=6.5)
+        labels = {"features": self.features, "keys": self.tokens, "entries": self.entries}
+        labels = labels.get(matrix.columns, [matrix.columns])
+        axes.set_xticks(range(columns), labels, fontsize=6.5)
         axes.set_yticks(range(rows), self.tokens, fontsize=6.5)
         axes.tick_params(length=0, pad=1, top=False, labeltop=True, labelbottom=False)
         axes.set_title(f"${matrix.latex}$  ({rows} × {columns})", fontsize=9, loc="left")
@@ -715,18 +737,16 @@ def written(number: float, whole: bool) -> str:
 
 
 def equation(text: str, page) -> str:
-    """MathML in which the symbol of each @matrix carries its name.
+    """MathML in which the symbol of each @matrix carries its name; a blank line parts equations.
 
     LaTeX has no attributes, so a character of the private use area stands for each symbol while
     the equation is translated.
     """
     names = list(MATRICES)
-    mathml = page.math(
-        re.sub(r"@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text),
-        display=True,
-    )
+    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
+    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
     for number, name in enumerate(names):
-        symbol = re.sub(r"</?math[^>]*>", "", page.math(MATRICES[name].latex))
+        symbol = re.sub("</?math[^>]*>", "", page.math(MATRICES[name].latex))
         mathml = mathml.replace(
             f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
         )

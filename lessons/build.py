@@ -146,7 +146,9 @@ def lesson_page(entry: Entry) -> tuple[str, Counter]:
     """The page of a lesson, and how many simulations, questions and exercises are on it."""
     module, page = load(entry.number), Page()
     body = "".join(page.cell(cell, module) for cell in cells(entry.path))
-    first, rest = re.fullmatch(r"(.*?</h1>\s*(?:<blockquote>.*?</blockquote>)?)(.*)", body, re.S).groups()
+    first, rest = re.fullmatch(
+        r"(.*?</h1>\s*(?:<blockquote>.*?</blockquote>)?)(.*)", body, re.S
+    ).groups()
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', rest)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     scripts = "".join(f'<script type="module">\n{bundle(name)}</script>\n' for name in page.scripts)
@@ -190,7 +192,9 @@ def build(out: Path) -> str:
             page, found = lesson_page(entry)
             counts += found + Counter(lesson=1)
             write_atomically(out / f"{entry.path.stem}.html", page.encode())
-            print(f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True)
+            print(
+                f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True
+            )
     light, dark = (HtmlFormatter(style=name) for name in ("friendly", "github-dark"))
     style = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGE.glob("*.css")))
     write_atomically(out / "style.css", style.encode())

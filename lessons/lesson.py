@@ -232,9 +232,7 @@ def statements(function: Callable) -> list[str]:
     body = ast.parse(source).body[0].body
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]  # the docstring
-    return [
-        textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body
-    ]
+    return [textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body]
 
 
 def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:

@@ -1,70 +1,47 @@
 """Simulations: what a reader moves and the page answers, over numbers that numformer computed."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lessons.lesson import PICTURES, Piece
-
-WIDGETS = "matrix"  # the module in lessons/page that the simulations share
+from lessons.lesson import Picture
 
 
-@dataclass
-class Simulation(Piece):
-    """A simulation. `name` is that of its JavaScript module in lessons/page.
+@dataclass(frozen=True, kw_only=True)
+class Simulation(Picture):
+    """A simulation; `name` is that of its module in lessons/page, `caption` says what to do.
 
-    `do` (markdown) says what to do and what to look for; `alt` describes the picture that stands
-    in its place where there are no scripts; `code` are lines of Python that give its numbers.
+    `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for pages
+    without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets and
+    returns these. `code` are lines of Python that give its numbers.
     """
 
-    name: str
     title: str
-    do: str
-    alt: str
     code: str
-    size: tuple[float, float] = (7.6, 6.4)
-
-    def data(self, page) -> dict:
-        """What its module reads, made of what JSON has."""
-        raise NotImplementedError
-
-    def draw(self, figure) -> None:
-        """The picture for a page without scripts and for the terminal."""
-        raise NotImplementedError
-
-    def window(self, figure) -> list:
-        """Draw it with matplotlib's widgets, which are returned: unreferenced ones are deaf."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        path = PICTURES / f"{self.name}.png"
-        figure = Figure(figsize=self.size)
-        FigureCanvasAgg(figure)
-        self.draw(figure)
-        figure.savefig(path, dpi=110)
-        return f"{self.title}\nThe picture: {path}"
+    data: Callable[[object], dict]
+    window: Callable[[Figure], list]
 
     def html(self, page) -> str:
-        page.script(WIDGETS)
         page.script(self.name)
         data = json.dumps(self.data(page), separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
 <figure class="simulation" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>
-{page.markdown(self.do)}</figcaption>
-<div class="simulation-picture" tabindex="0" role="group" aria-label="{self.title}, picture">
-{page.svg(self.draw, self.alt, self.size)}</div>
+{page.markdown(self.caption)}</figcaption>
+<div class="simulation-picture">{self.svg()}</div>
 <div class="simulation-stage" hidden></div>
 <details class="simulation-code"><summary>The same numbers in Python</summary>
 {page.code(self.code)}</details>
 <script type="application/json">{data}</script>
 </figure>
 """
+
+    def in_window(self, figure: Figure) -> None:
+        figure.widgets = self.window(figure)  # widgets that nothing refers to are deaf
 
 
 def numbers(array: np.ndarray) -> list:
