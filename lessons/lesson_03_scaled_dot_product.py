@@ -361,8 +361,8 @@ def four_ways_to_score():
         Picture(
             "lesson_03_learning",
             learning,
-            "Loss against step at the largest width. The scaled dot product falls to 0 at once, the "
-            "additive score more slowly; the other two begin higher, fall slowly and stay above.",
+            "Loss against step at the largest width. The scaled dot product falls to 0 at once, "
+            "the additive score more slowly; the other two begin higher and stay above.",
             "**How it was learned**, at the largest width.",
         ),
         table(
@@ -490,8 +490,8 @@ def the_lines_of_softmax_backward():
     return Beside(
         softmax_backward,
         {
-            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's weighted
-                average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
+            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
+                weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
             "dscores *= weights": r"""Multiply by the share: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
                 This line brings the zeros of the mask.""",
             "return dscores": "",
@@ -523,7 +523,7 @@ def the_lines_of_backward():
             "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
                 Without dropout nothing happens here.""",
             "dscores = softmax_backward": r"""Through the softmax:
-                $\mathrm{d}Z_{tu} = A_{tu}\,(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
+                $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
             "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = S/\sqrt{d_k}$, so backward scales
                 as well: $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$.""",
             "dquery = ": r"""Forward began with $S = QK^\top$, that is
