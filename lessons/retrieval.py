@@ -5,9 +5,7 @@ random vector for each word of each language and has to find out. A set holds ei
 languages, and behind each key stands a random value that only this word's query should get. So the
 right weights are the identity matrix; without positions the model cannot see that they always are.
 
-What comes out holds for words, each with vectors of its own to train. Where keys were random vectors
-and queries noisy copies of them, turned, with one trained matrix for all queries and one for all keys,
-the dot product learned without its scale too, and the additive score hardly learned at all.
+It is one task of many: where one trained matrix serves all keys, the ranking can be another.
 """
 
 from dataclasses import dataclass
