@@ -1,45 +1,312 @@
-"""What a lesson shows: tables, pictures, the library's own lines, simulations.
+"""What a lesson shows: measured words, tables, pictures, the library's own lines.
 
-Every piece can show itself in three places: `text()` in a terminal, `html(page)` on a page, and
-in a notebook, which asks for `_repr_html_`.
+Each piece has a form for every place where a lesson is read: `present()` in a terminal or a window,
+`html(page)` on a page, `_repr_markdown_` or `_repr_png_` in a notebook.
 """
 
-import functools
+import ast
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Sequence
+import io
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-PICTURES = Path("runs/lessons")  # where there is no window
+PICTURES = Path("runs/lessons")  # where pictures go when there is no window
+BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"  # on white and on black
+INK = "#0a0b0c"  # text and axes; on a page it becomes the colour of the text around the picture
+STYLE = {
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.prop_cycle": matplotlib.cycler(color=[BLUE, ORANGE, GREEN, GREY]),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "font.size": 11,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "path",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+# How a terminal, which has no formulas, shows the commonest of LaTeX and Markdown.
+PLAIN = [
+    (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
+    (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
+    (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
+    (r"\\sqrt\{([^{}]*)\}", r"√\1"),
+    (r"\^\\top|\^\{\\top\}", "ᵀ"),
+    (r"\\[Bb]ig[lr]|\\left|\\right", ""),
+    (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
+    (r"([_^])\{([\w.−]*)\}", r"\1\2"),
+    (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
+    (r"\*\*|[$`]", ""),
+    (r"^> ", ""),
+    (r"\n> ", "\n"),
+    (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
+]
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
+
+
+def plain(markdown: str) -> str:
+    """Markdown as a terminal shows it: formulas in letters, paragraphs wrapped, the rest as is."""
+
+    def block(text: str) -> str:
+        if text.startswith(("    ", "```")):
+            return text
+        is_formula = text.startswith("$$")
+        text = re.sub(r"\\([a-z]+)", lambda match: SIGNS.get(match[1], match[0]), text)
+        for pattern, replacement in 2 * PLAIN:  # twice, because one brace may hold another
+            text = re.sub(pattern, replacement, text)
+        if is_formula:
+            return "    " + " ".join(text.split())
+        if match := re.match(r"(#+) (.*)", text):
+            return f"{match[2]}\n{UNDERLINES.get(len(match[1]), '') * len(match[2])}".rstrip()
+        if text.startswith("|"):
+            return text
+        items = re.split(r"\n(?=- )", text)
+        return "\n".join(
+            textwrap.fill(item, 88, subsequent_indent="  " * item.startswith("- "))
+            for item in items
+        )
+
+    return "\n\n".join(block(text) for text in markdown.strip("\n").split("\n\n") if text)
 
 
 class Piece:
-    """Something that a lesson shows."""
+    """Something that a lesson shows; at the least it has a form in Markdown."""
 
-    def text(self) -> str:
-        raise NotImplementedError
+    def markdown(self) -> str:
+        raise NotImplementedError(f"{type(self).__name__} has no markdown")
 
     def html(self, page) -> str:
-        """For a page: `page.markdown(text)` and `page.code(python)` give HTML."""
-        raise NotImplementedError
+        return page.markdown(self.markdown())
+
+    def present(self) -> None:
+        """Show it in the terminal, pictures in a window where there is one."""
+        print(plain(self.markdown()), end="\n\n")
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
+
+
+@dataclass(frozen=True)
+class Words(Piece):
+    """Markdown with numbers that were computed."""
+
+    text: str
+
+    def markdown(self) -> str:
+        return inspect.cleandoc(self.text)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -> Words:
+    """Rows of words and numbers; numbers stand as they are formatted by the caller."""
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return Words("\n".join(lines) + (f"\n\n*{caption}*" if caption else ""))
+
+
+@dataclass(frozen=True)
+class Matrix(Piece):
+    """A small matrix with its symbol, its shape and the names of its rows and columns."""
+
+    symbol: str
+    numbers: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+    def cells(self) -> list[list[str]]:
+        """The numbers as they are shown: integers as such, others with two decimals."""
+        whole = (self.numbers == np.round(self.numbers)).all()
+        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in self.numbers]
+        return [[cell.replace("-", "−") for cell in row] for row in cells]
+
+    def markdown(self) -> str:
+        name = f"{self.symbol} {self.numbers.shape}"
+        rows = [(row, *cells) for row, cells in zip(self.rows, self.cells(), strict=True)]
+        return table([name, *self.columns], rows).markdown()
+
+    def html(self, page) -> str:
+        largest = np.abs(self.numbers).max() or 1
+        head = "".join(f'<th scope="col">{name}</th>' for name in self.columns)
+        body = ""
+        for name, cells, numbers in zip(self.rows, self.cells(), self.numbers, strict=True):
+            body += f'<tr><th scope="row">{name}</th>'
+            for cell, number in zip(cells, numbers, strict=True):
+                side = "positive" if number > 0 else "negative"
+                strength = 0.55 * abs(number) / largest
+                body += f'<td style="background: rgb(var(--{side}) / {strength:.2f})">{cell}</td>'
+            body += "</tr>"
+        shape = " × ".join(map(str, self.numbers.shape))
+        caption = f"{page.math(self.symbol)} <small>({shape})</small>"
+        return (
+            f'<div class="scroll" tabindex="0"><table class="matrix"><caption>{caption}</caption>'
+            f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+@dataclass(frozen=True)
+class Picture(Piece):
+    """What `draw(figure)` draws. `alt` says in words what a reader would see in it."""
+
+    name: str
+    draw: Callable[[Figure], None]
+    alt: str
+    caption: str
+    size: tuple[float, float] = (4.2, 3.3)  # inches; what is wider is small on a phone
+
+    def figure(self) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=self.size)
+            FigureCanvasAgg(figure)
+            self.draw(figure)
+        return figure
+
+    def svg(self) -> str:
+        """Drawn in curves, without a background; text takes the colour of the page's text."""
+        file = io.StringIO()
+        with matplotlib.rc_context(STYLE | {"svg.hashsalt": self.name}):
+            figure = self.figure()
+            figure.patch.set_alpha(0)
+            for axes in figure.axes:
+                axes.patch.set_alpha(0)
+            # No date: the same numbers give the same file.
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        drawing = file.getvalue()
+        drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
+        # Identifiers are unique within a drawing, and have to be so within a page.
+        drawing = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
+        drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+        label = self.alt.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+        return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+    def html(self, page) -> str:
+        caption = page.markdown(self.caption)
+        return f'<figure class="picture">{self.svg()}<figcaption>{caption}</figcaption></figure>'
+
+    def in_window(self, figure: Figure) -> None:
+        """Draw into the figure of a window."""
+        self.draw(figure)
+
+    def present(self) -> None:
+        print(f"{self._open() or self._save()}: {plain(self.caption)}", end="\n\n")
+
+    def _open(self) -> str:
+        """Open a window, which stays until the lesson ends; "" where there is none to open."""
+        from matplotlib import pyplot
+
+        try:
+            with matplotlib.rc_context(STYLE):
+                figure = pyplot.figure(self.name, figsize=self.size)
+                # Agg and its like draw into memory only.
+                if figure.canvas.required_interactive_framework is None:
+                    pyplot.close(figure)
+                    return ""
+                self.in_window(figure)
+        except ImportError:  # a toolkit that is set, but not there or without a display
+            return ""
+        return f"window {self.name}"
+
+    def _save(self) -> Path:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        path = PICTURES / f"{self.name}.png"
+        self.figure().savefig(path, dpi=130)
+        return path
+
+    def _repr_markdown_(self):
+        return None
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.figure().savefig(file, dpi=110)
+        return file.getvalue()
+
+
+@dataclass(frozen=True)
+class Beside(Piece):
+    """The body of a function of the library, each statement beside a note on it.
+
+    `notes` maps the beginning of each statement, in their order, to Markdown. Raises ValueError
+    where a statement has no note or another one, so that the two cannot drift apart.
+    """
+
+    function: Callable
+    notes: Mapping[str, str]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(note, statement) for each statement of the body."""
+        found = statements(self.function)
+        for statement, beginning in zip(found, self.notes, strict=False):
+            if not statement.startswith(beginning):
+                raise ValueError(
+                    f"{self.function.__name__} has the line {statement!r} where the lesson "
+                    f"explains {beginning!r}: mend the lesson."
+                )
+        if len(found) != len(self.notes):
+            raise ValueError(
+                f"{self.function.__name__} has {len(found)} statements and the lesson "
+                f"{len(self.notes)} notes: mend the lesson."
+            )
+        return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
+
+    def markdown(self) -> str:
+        return "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+
+    def html(self, page) -> str:
+        rows = "".join(
+            f"<li><div>{page.markdown(note)}</div>{page.code(line)}</li>"
+            for note, line in self.rows()
+        )
+        place = f"{self.function.__module__.replace('.', '/')}.py"
+        name = f"<code>{self.function.__name__}</code> in <code>{place}</code>"
+        return f'<p class="source">{name}</p><ol class="beside">{rows}</ol>'
+
+
+def statements(function: Callable) -> list[str]:
+    """The source of each statement of a function's body, comments at its end included."""
+    source = textwrap.dedent(inspect.getsource(function))
+    lines = source.splitlines()
+    body = ast.parse(source).body[0].body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]  # the docstring
+    return [textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body]
 
 
 def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:
-    """Mark a function of a lesson: what it returns is shown where it is defined.
+    """Mark a function of a lesson: what it returns is shown at the place where it is defined.
 
-    An import only defines it. In a script or a notebook, where the lesson is `__main__`, it runs
-    at once.
+    An import only defines it. In a script or a notebook, where the lesson is `__main__`, it is
+    shown at once.
     """
     function.shown = True
     if function.__module__ == "__main__":
+        in_notebook = function.__globals__.get("get_ipython")
         for piece in pieces(function):
-            if "get_ipython" in function.__globals__:
-                function.__globals__["display"](piece)
+            if in_notebook:
+                from IPython.display import display
+
+                display(piece)
             else:
-                print(piece.text(), end="\n\n")
+                piece.present()
     return function
+
+
+def pieces(function: Callable) -> list[Piece]:
+    """What a shown function shows."""
+    result = function()
+    return [result] if isinstance(result, Piece) else list(result)
