@@ -119,7 +119,7 @@ class Exercise(Piece):
         with contextlib.suppress(Trouble):
             again = self._compare(function, EQUAL)
             if again.known:
-                words += f"\n\nWhere all sizes are equal it does run. {again.words}"
+                words += f"\n\nWhere all sizes are equal it can be compared. {again.words}"
         return Verdict(False, words)
 
     def _compare(self, function: Callable, sizes: Sizes) -> Verdict:

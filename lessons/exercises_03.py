@@ -180,12 +180,12 @@ def attention_backward(doutput, query, key, value, weights):
 
 # The lines of the backward. `v` holds the arguments and the results of the lines above.
 LINES = {
-    "dvalue": lambda v: transpose(v.weights) @ v.doutput,
     "dweights": lambda v: v.doutput @ transpose(v.value),
     "dscores": lambda v: right_softmax_backward(v.dweights, v.weights),
     "scaled": lambda v: v.dscores / math.sqrt(v.query.shape[-1]),
     "dquery": lambda v: v.scaled @ v.key,
     "dkey": lambda v: transpose(v.scaled) @ v.query,
+    "dvalue": lambda v: transpose(v.weights) @ v.doutput,
 }
 
 

@@ -55,8 +55,8 @@ class Question(Piece):
 
     def read(self, text: str) -> int | float | None:
         """The index of a choice or the number that someone typed; None where it is neither."""
-        text = text.strip().strip("().").lower()
         if self.choices:
+            text = text.strip(" ().").lower()
             names = [*LETTERS[: len(self.choices)], *map(str, range(1, len(self.choices) + 1))]
             return names.index(text) % len(self.choices) if text in names else None
         try:
