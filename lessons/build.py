@@ -7,7 +7,7 @@ that a page needs lies in the folder: a style sheet beside it, scripts within it
 
 import argparse
 import html
-import os
+import itertools
 import re
 import sys
 import time
@@ -20,7 +20,7 @@ from numformer.errors import InputError, complain
 
 from lessons import COURSE, FOLDER, Entry, load
 from lessons.exercise import Exercise
-from lessons.lesson import Picture, pieces
+from lessons.lesson import Matrix, Picture, pieces
 from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -89,21 +89,22 @@ class Page:
         """A cell of a lesson and what its functions show."""
         if cell.is_markdown:
             return self.markdown(cell.text)
-        functions = cell.shown(module)
-        code = self.code(cell.text)
-        if cell.text.count("\n") >= SHORT:
-            about = [function.__doc__.strip().splitlines()[0] for function in functions]
-            about = self._markdown.renderInline(" ".join(about) or "What the lesson is built with.")
-            code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
-        parts = [code]
+        parts, functions = [], cell.shown(module)
         for function in functions:
             shown = pieces(function)
             for piece in shown:
                 self.counts.update(name for name, kind in KINDS.items() if isinstance(piece, kind))
-            made = "".join(piece.html(self) for piece in shown)
-            pictures = [type(piece) for piece in shown] == [Picture] * len(shown)
-            parts.append(f'<div class="row">{made}</div>' if pictures and shown[1:] else made)
-        return "".join(parts)
+            for kind, run in itertools.groupby(shown, type):
+                made = [piece.html(self) for piece in run]
+                row = f"row {kind.__name__.lower()}-row" if kind in (Matrix, Picture) else ""
+                made = "".join(made)
+                parts.append(f'<div class="{row}">{made}</div>' if row else made)
+        code = self.code(cell.text)
+        if functions or cell.text.count("\n") >= SHORT:
+            about = [function.__doc__.strip().splitlines()[0] for function in functions]
+            about = self._markdown.renderInline(" ".join(about) or "What the lesson is built with.")
+            code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
+        return "".join([*parts, code])
 
 
 def bundle(name: str, met: frozenset = frozenset()) -> str:
@@ -146,7 +147,9 @@ def lesson_page(entry: Entry) -> tuple[str, Counter]:
     """The page of a lesson, and how many simulations, questions and exercises are on it."""
     module, page = load(entry.number), Page()
     body = "".join(page.cell(cell, module) for cell in cells(entry.path))
-    first, rest = re.fullmatch(r"(.*?</h1>\s*(?:<blockquote>.*?</blockquote>)?)(.*)", body, re.S).groups()
+    first, rest = re.fullmatch(
+        r"(.*?</h1>\s*(?:<blockquote>.*?</blockquote>)?)(.*)", body, re.S
+    ).groups()
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', rest)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     scripts = "".join(f'<script type="module">\n{bundle(name)}</script>\n' for name in page.scripts)
@@ -190,8 +193,9 @@ def build(out: Path) -> str:
             page, found = lesson_page(entry)
             counts += found + Counter(lesson=1)
             write_atomically(out / f"{entry.path.stem}.html", page.encode())
-            print(f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True)
-    light, dark = (HtmlFormatter(style=name) for name in ("friendly", "github-dark"))
+            print(
+                f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True
+            )
     style = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGE.glob("*.css")))
     write_atomically(out / "style.css", style.encode())
     write_atomically(out / "index.html", index_page().encode())
