@@ -24,12 +24,12 @@ def softmax(body: str) -> str:
 def attention(**lines: str) -> str:
     """A backward with einsum, some of its lines replaced."""
     lines = {
-        "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
         "dA": "np.einsum('bhtv,bhsv->bhts', dO, V)",
         "dZ": "A * dA - A * np.sum(A * dA, axis=3)[..., None]",
         "dS": "dZ / Q.shape[3] ** 0.5",
         "dQ": "np.einsum('bhts,bhsk->bhtk', dS, K)",
         "dK": "np.einsum('bhts,bhtk->bhsk', dS, Q)",
+        "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
         "return": "dQ, dK, dV",
     } | lines
     body = "".join(
@@ -188,7 +188,7 @@ WRONG = {
         ".T": (attention(dV="A.T @ dO"), "turns round all axes"),
         "two mistakes": (
             attention(dS="dZ", dV="np.einsum('bhts,bhtv->bhsv', dZ, dO)"),
-            "The scale is missing: ",
+            "dvalue is made of the scores' gradient",
         ),
         "order": (attention(**{"return": "dV, dQ, dK"}), "are the results in the order"),
     },
