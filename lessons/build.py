@@ -61,7 +61,7 @@ class Page:
             renderer=lambda latex, options: self.math(latex, options["display_mode"]),
         )
         self._markdown.use(anchors_plugin, min_level=2, max_level=3)
-        self._markdown.add_render_rule("table_open", lambda *_: '<div class="scroll"><table>')
+        self._markdown.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>')
         self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
         self._markdown.add_render_rule(
             "fence", lambda _, tokens, index, *rest: self.code(tokens[index].content)
@@ -69,7 +69,8 @@ class Page:
 
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
-        return self._markdown.render(text)
+        made = self._markdown.render(text)
+        return made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
@@ -78,7 +79,9 @@ class Page:
 
     def code(self, python: str) -> str:
         """Python, with its words in the classes that pygments gives them."""
-        return highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+        made = highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+        # What may have to be scrolled sideways can be reached by the keyboard.
+        return made.replace("<pre>", '<pre tabindex="0">')
 
     def script(self, name: str) -> None:
         """Put the module page/NAME.js into the page, once."""

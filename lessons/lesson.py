@@ -155,7 +155,7 @@ class Matrix(Piece):
         shape = " × ".join(map(str, self.numbers.shape))
         caption = f"{page.math(self.symbol)} <small>({shape})</small>"
         return (
-            f'<div class="scroll"><table class="matrix"><caption>{caption}</caption>'
+            f'<div class="scroll" tabindex="0"><table class="matrix"><caption>{caption}</caption>'
             f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 

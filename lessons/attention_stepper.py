@@ -1,0 +1,770 @@
+"""A stepper through scaled dot-product attention, forward and backward (lesson 3)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.widgets import RadioButtons, Slider
+
+from lessons.lesson import BLUE, ORANGE
+from lessons.simulation import Simulation, numbers
+from lessons.trace import Line, find, trace
+from numformer.backend import dot_last
+from numformer.layers.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.softmax import softmax, softmax_backward
+
+FORWARD = scaled_dot_product_attention.__name__
+BACKWARD = scaled_dot_product_attention_backward.__name__
+SOFTMAX = softmax.__name__
+SOFTMAX_BACKWARD = softmax_backward.__name__
+
+TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of the stepper: its symbol, its axes, and the line that makes it."""
+
+    latex: str
+    plain: str
+    rows: str
+    columns: str
+    function: str
+    begins: str  # how the line begins
+    variable: str = ""  # the variable that holds it after this line; "" for what is returned
+
+
+MATRICES = {
+    "query": Matrix("Q", "Q", "queries", "features", FORWARD, "def", "query"),
+    "key": Matrix("K", "K", "keys", "features", FORWARD, "def", "key"),
+    "value": Matrix("V", "V", "keys", "entries", FORWARD, "def", "value"),
+    "scores": Matrix("S", "S", "queries", "keys", FORWARD, "scores = matmul", "scores"),
+    "scaled": Matrix("Z", "Z", "queries", "keys", FORWARD, "scores *= 1", "scores"),
+    "allowed": Matrix("M", "M", "queries", "keys", FORWARD, "def", "mask"),
+    "masked": Matrix("Z", "Z", "queries", "keys", SOFTMAX, "scores = scores + ", "scores"),
+    "exponentials": Matrix("E", "E", "queries", "keys", SOFTMAX, "xp.exp(", "weights"),
+    "total": Matrix("n", "n", "queries", "sum", SOFTMAX, "total = sum_last", "total"),
+    "weights": Matrix("A", "A", "queries", "keys", SOFTMAX, "weights /= ", "weights"),
+    "output": Matrix("O", "O", "queries", "entries", FORWARD, "return "),
+    "doutput": Matrix(r"\mathrm{d}O", "dO", "queries", "entries", BACKWARD, "def", "doutput"),
+    "dvalue": Matrix(r"\mathrm{d}V", "dV", "keys", "entries", BACKWARD, "dvalue = ", "dvalue"),
+    "dweights": Matrix(
+        r"\mathrm{d}A", "dA", "queries", "keys", BACKWARD, "dweights = ", "dweights"
+    ),
+    "average": Matrix("r", "r", "queries", "average", SOFTMAX_BACKWARD, "dscores = dweights - "),
+    "centred": Matrix(
+        "C", "C", "queries", "keys", SOFTMAX_BACKWARD, "dscores = dweights - ", "dscores"
+    ),
+    "dscaled": Matrix(
+        r"\mathrm{d}Z", "dZ", "queries", "keys", SOFTMAX_BACKWARD, "dscores *= weights", "dscores"
+    ),
+    "dscores": Matrix(r"\mathrm{d}S", "dS", "queries", "keys", BACKWARD, "dscores *= 1", "dscores"),
+    "dquery": Matrix(r"\mathrm{d}Q", "dQ", "queries", "features", BACKWARD, "dquery = ", "dquery"),
+    "dkey": Matrix(r"\mathrm{d}K", "dK", "keys", "features", BACKWARD, "dkey = ", "dkey"),
+}
+UPSTREAM = [name for name in MATRICES if name[0] == "d"] + ["average", "centred"]
+
+
+@dataclass(frozen=True)
+class Code:
+    """A line of the library in a step, and which matrices its names stand for.
+
+    A name that stands for several in turn has a tuple of them.
+    """
+
+    function: str
+    begins: str
+    names: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step. In `equation` @name is the symbol of a matrix.
+
+    `worked` says how an entry of the result comes about, for the arithmetic that is spelt out:
+    a product names its factors and whether a row or a column of each takes part.
+    """
+
+    id: str
+    name: str
+    title: str
+    say: str
+    ask: str
+    answer: str
+    equation: str
+    code: tuple[Code, ...]
+    inputs: tuple[str, ...]
+    results: tuple[str, ...]
+    worked: dict = field(default_factory=dict)
+    inverts: str = ""  # the forward step that a backward step undoes
+
+
+def product(left: str, left_axis: str, right: str, right_axis: str) -> dict:
+    return {"kind": "product", "left": [left, left_axis], "right": [right, right_axis]}
+
+
+STEPS = (
+    Step(
+        "inputs",
+        "inputs",
+        "Three matrices come in",
+        "Each token has a **query** (what it looks for), a **key** (what it offers) and a "
+        "**value** (what it hands over). Each is one row. Pick a token: its query is the marked "
+        "row.",
+        "Which key fits the marked query best?",
+        "Multiply the query with each key, entry by entry, and add up. The largest sum fits best. "
+        "The next step does this for all pairs at once.",
+        r"\mathrm{Attention}(@query, @key, @value) = "
+        r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
+        (Code(FORWARD, "def", {"query": "query", "key": "key", "value": "value"}),),
+        (),
+        ("query", "key", "value"),
+    ),
+    Step(
+        "scores",
+        "scores",
+        "Every query meets every key",
+        "An entry of $S$ is the dot product of one query with one key. It is large where both have "
+        "large numbers in the same places.",
+        "You change one query. Which entries of $S$ change?",
+        "Only its own row. $S$ has a row for each query and a column for each key.",
+        r"@scores = @query @key^\top",
+        (Code(FORWARD, "scores = matmul", {"scores": "scores", "query": "query", "key": "key"}),),
+        ("query", "key"),
+        ("scores",),
+        product("query", "row", "key", "row"),
+    ),
+    Step(
+        "scale",
+        "scale",
+        "Divide by √d_k",
+        "The longer the vectors, the larger their dot products. Dividing by $\\sqrt{d_k}$ keeps "
+        "them where softmax still reacts.",
+        "Which temperature undoes this step?",
+        "A temperature of $1/\\sqrt{d_k}$: it multiplies all queries by $\\sqrt{d_k}$ first. The "
+        "scale is itself a temperature, one that is always on.",
+        r"@scaled = \frac{@scores}{\sqrt{d_k}}",
+        (Code(FORWARD, "scores *= 1", {"scores": "scaled"}),),
+        ("scores",),
+        ("scaled",),
+        {"kind": "scale"},
+    ),
+    Step(
+        "mask",
+        "mask",
+        "Hide what may not be seen",
+        "Where $M$ says no, the score becomes $-\\infty$. Its weight will be exactly 0, and the "
+        "others will still sum to 1.",
+        "With the causal mask, which token still sees everything?",
+        "The last. A token sees itself and those before it.",
+        r"@masked_{ts} = \begin{cases} @scaled_{ts} & \text{if } @allowed_{ts} \\ "
+        r"-\infty & \text{else} \end{cases}",
+        (
+            Code(
+                SOFTMAX,
+                "scores = scores + ",
+                {"scores": ("masked", "scaled", "scaled"), "mask": "allowed"},
+            ),
+        ),
+        ("scaled", "allowed"),
+        ("masked",),
+        {"kind": "mask"},
+    ),
+    Step(
+        "softmax",
+        "softmax",
+        "Each row becomes weights",
+        "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
+        "to 1. The row's largest score is subtracted first. That cancels, and no exponential can "
+        "overflow.",
+        "Lower the temperature. What happens to the largest weight of each row?",
+        "It goes to 1 and the others to 0: the soft lookup becomes a hard one. Scores that tie "
+        "share. A high temperature makes all weights alike.",
+        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
+        "\n\n"
+        r"@total_t = \sum_s @exponentials_{ts}"
+        "\n\n"
+        r"@weights_{ts} = \frac{@exponentials_{ts}}{@total_t}",
+        (
+            Code(SOFTMAX, "weights = scores - ", {"scores": "masked"}),
+            Code(SOFTMAX, "xp.exp(", {"weights": "exponentials"}),
+            Code(SOFTMAX, "total = sum_last", {"total": "total", "weights": "exponentials"}),
+            Code(SOFTMAX, "weights /= ", {"weights": "weights", "total": "total"}),
+        ),
+        ("masked",),
+        ("exponentials", "total", "weights"),
+        {"kind": "softmax"},
+    ),
+    Step(
+        "blend",
+        "blend",
+        "Blend the values",
+        "Each output is a mixture of the values, in the proportions of its row of $A$.",
+        "Can an output be larger than the largest value in its column of $V$?",
+        "No. The weights of a row are at least 0 and sum to 1, so a mixture stays between the "
+        "smallest and the largest. A row that sees nothing gives 0.",
+        r"@output = @weights @value",
+        (
+            Code(
+                FORWARD,
+                "return ",
+                {"dropped": "weights", "value": "value", "weights": "weights"},
+            ),
+        ),
+        ("weights", "value"),
+        ("output",),
+        product("weights", "row", "value", "column"),
+    ),
+    Step(
+        "upstream",
+        "dO",
+        "A gradient comes back",
+        "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
+        "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
+        "follows is **linear** in $\\mathrm{d}O$.",
+        "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
+        "They double. And the gradients of a sum are the sums of the gradients: this page holds "
+        "what numformer computed for a 1 in one entry of $\\mathrm{d}O$ and 0 elsewhere, once for "
+        "each entry, and only adds these up.",
+        r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
+        (Code(BACKWARD, "def", {"doutput": "doutput", "query": "query", "key": "key"}),),
+        ("output",),
+        ("doutput",),
+        inverts="blend",
+    ),
+    Step(
+        "dvalue",
+        "dV",
+        "Back to the values",
+        "On the way there, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
+        "On the way back it collects from them, with the same weights: a column of $A$ instead of "
+        "a row.",
+        "Hide the last token. What is its row of $\\mathrm{d}V$?",
+        "Exactly 0. Nobody looked at it, so its value changes nothing.",
+        r"@dvalue = @weights^\top @doutput",
+        (
+            Code(
+                BACKWARD,
+                "dvalue = ",
+                {"dvalue": "dvalue", "dropped": "weights", "doutput": "doutput"},
+            ),
+        ),
+        ("weights", "doutput"),
+        ("dvalue",),
+        product("weights", "column", "doutput", "column"),
+        "blend",
+    ),
+    Step(
+        "dweights",
+        "dA",
+        "Back to the weights",
+        "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
+        "value $s$ to output $t$. That counts as far as it points along $\\mathrm{d}O_t$.",
+        "Does the mask change $\\mathrm{d}A$?",
+        "No. It says what a weight would do, not whether it may. The mask comes in two steps on, "
+        "where hidden entries have weight 0.",
+        r"@dweights = @doutput @value^\top",
+        (
+            Code(
+                BACKWARD,
+                "ddropped = ",
+                {"ddropped": "dweights", "doutput": "doutput", "value": "value"},
+            ),
+            Code(BACKWARD, "dweights = ", {"dweights": "dweights", "ddropped": "dweights"}),
+        ),
+        ("doutput", "value"),
+        ("dweights",),
+        product("doutput", "row", "value", "row"),
+        "blend",
+    ),
+    Step(
+        "centred",
+        "dA − r",
+        "Softmax, first line: subtract the average",
+        "The weights of a row sum to 1: one grows only if others shrink. So what counts is how "
+        "much better an entry is than its row's average $r$, in which each counts by its weight.",
+        "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
+        "The one with the large weight: it is nearly the average itself.",
+        r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}"
+        "\n\n"
+        r"@centred_{ts} = @dweights_{ts} - @average_t",
+        (
+            Code(
+                SOFTMAX_BACKWARD,
+                "dscores = dweights - ",
+                {"dscores": "centred", "dweights": "dweights", "weights": "weights"},
+            ),
+        ),
+        ("dweights", "weights"),
+        ("average", "centred"),
+        {"kind": "centre"},
+        "softmax",
+    ),
+    Step(
+        "dscaled",
+        "dZ",
+        "Softmax, second line: times the weights",
+        "A score acts through its weight, so a small weight passes little back. A hidden entry "
+        "passes exactly 0.",
+        "What does each row of $\\mathrm{d}Z$ sum to?",
+        "To 0. The same number added to all scores of a row changes no weight, so it cannot change "
+        "the loss.",
+        r"@dscaled = @weights \odot @centred",
+        (
+            Code(
+                SOFTMAX_BACKWARD,
+                "dscores *= weights",
+                {"dscores": "dscaled", "weights": "weights"},
+            ),
+        ),
+        ("weights", "centred"),
+        ("dscaled",),
+        {"kind": "times"},
+        "softmax",
+    ),
+    Step(
+        "dscores",
+        "dS",
+        "The same scale again",
+        "What was divided by $\\sqrt{d_k}$ on the way there is divided by it on the way back.",
+        "Leave this line out by mistake. Which gradients are wrong, and by which factor?",
+        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it left the "
+        "path earlier. That pattern is how the mistake is found.",
+        r"@dscores = \frac{@dscaled}{\sqrt{d_k}}",
+        (Code(BACKWARD, "dscores *= 1", {"dscores": "dscores"}),),
+        ("dscaled",),
+        ("dscores",),
+        {"kind": "scale"},
+        "scale",
+    ),
+    Step(
+        "dquery",
+        "dQ",
+        "Back to the queries",
+        "A query's gradient is a blend of the keys, with its row of $\\mathrm{d}S$ as weights. "
+        "These may be negative: a step against the gradient moves the query towards some keys and "
+        "away from others.",
+        "Set $\\mathrm{d}O$ to only the picked token. Which rows of $\\mathrm{d}Q$ are not 0?",
+        "At most its own. A query acts on its own output alone.",
+        r"@dquery = @dscores @key",
+        (
+            Code(
+                BACKWARD,
+                "dquery = ",
+                {"dquery": "dquery", "dscores": "dscores", "key": "key"},
+            ),
+        ),
+        ("dscores", "key"),
+        ("dquery",),
+        product("dscores", "row", "key", "column"),
+        "scores",
+    ),
+    Step(
+        "dkey",
+        "dK",
+        "Back to the keys",
+        "A key was read by every query, so its gradient gathers from all of them: a column of "
+        "$\\mathrm{d}S$. Now each input has a gradient of its own shape.",
+        "With $\\mathrm{d}O$ for only the picked token, which rows of $\\mathrm{d}K$ are not 0?",
+        "Those of the keys that this token looked at. A key acts on every output that may see it.",
+        r"@dkey = @dscores^\top @query",
+        (Code(BACKWARD, "dkey = ", {"dkey": "dkey", "dscores": "dscores", "query": "query"}),),
+        ("dscores", "query"),
+        ("dkey",),
+        product("dscores", "column", "query", "column"),
+        "scores",
+    ),
+)
+
+MIRRORED = (
+    ("query", "key", "value"),
+    ("scores", "masked", "weights", "output"),
+    ("dscores", "dscaled", "dweights", "doutput"),
+    ("dquery", "dkey", "dvalue"),
+)
+FORWARD_WORDS = r"""forward ↓
+$S = QK^\top$
+$Z = S\,/\,\sqrt{d_k}$
+$A = \mathrm{softmax}(Z)$
+$O = AV$"""
+BACKWARD_WORDS = r"""backward ↑
+from $\mathrm{d}O$ to
+$\mathrm{d}V, \mathrm{d}A, \mathrm{d}Z, \mathrm{d}S$,
+$\mathrm{d}Q, \mathrm{d}K$"""
+
+
+def attention_stepper(
+    tokens: Sequence[str],
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    doutput: np.ndarray,
+    features: Sequence[str] = (),
+    entries: Sequence[str] = (),
+) -> Simulation:
+    """Step through Attention(Q, K, V) and its backward on an example.
+
+    tokens T, query and key (T, K), value and the upstream gradient doutput (T, K_v), of integers
+    that a reader can follow; `features` names the K entries of queries and keys, `entries` the K_v
+    of values.
+    """
+    features = list(features) or [str(n + 1) for n in range(query.shape[1])]
+    entries = list(entries) or [str(n + 1) for n in range(value.shape[1])]
+    example = Example(list(tokens), query, key, value, doutput, features, entries)
+    return Simulation(
+        name="attention_stepper",
+        title="Attention, step by step, there and back",
+        caption="Walk through the steps. At each, change something (the picked token, the mask, "
+        "the temperature, later the gradient) and watch which numbers answer. Point at a symbol, "
+        "a matrix or a name in the code: the three light up together. Point at an entry of a "
+        "result to see what it is made of.",
+        alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: S, "
+        "Z, the weights A and the output O. Below them, each under the matrix that it belongs to: "
+        "the gradients dS, dZ, dA and dO, then dQ, dK and dV.",
+        size=(7.6, 6.4),
+        code=example.python(),
+        data=example.data,
+        draw=example.draw,
+        window=example.window,
+    )
+
+
+@dataclass
+class Example:
+    """The matrices that a stepper walks through, for each choice of its reader."""
+
+    tokens: list[str]
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    doutput: np.ndarray
+    features: list[str]
+    entries: list[str]
+
+    @property
+    def picked(self) -> int:
+        """The token that is picked at first, which a choice of mask makes blind."""
+        return len(self.tokens) // 2
+
+    @cached_property
+    def masks(self) -> list[dict]:
+        """Who may attend to whom: id, name, note, the array, and Python that gives it."""
+        n, last, blind = len(self.tokens), self.tokens[-1], self.picked
+        seen = np.arange(n) < n - 1
+        awake = (np.arange(n) != blind)[:, None]
+        choices = (
+            ("none", "none", "Everyone sees everyone.", np.ones((n, n), bool), None),
+            (
+                "causal",
+                "causal",
+                "A token sees itself and those before it.",
+                np.tri(n, dtype=bool),
+                f"np.tri({n}, dtype=bool)",
+            ),
+            (
+                "padding",
+                f"“{last}” hidden",
+                f"As if “{last}” were padding: nobody sees it. It still looks at others, but in "
+                "training nothing would read its output.",
+                seen,
+                f"np.array({seen.tolist()})",
+            ),
+            (
+                "nothing",
+                f"“{self.tokens[blind]}” sees nothing",
+                "A row with everything hidden. Its weights are 0, its output is 0, and so are its "
+                "gradients: no NaN anywhere.",
+                awake,
+                f"np.array({awake.tolist()})",
+            ),
+        )
+        return [
+            {
+                "id": id,
+                "name": name,
+                "note": note,
+                "mask": np.broadcast_to(mask, (n, n)),
+                "code": code or f"np.ones(({n}, {n}), bool)",
+            }
+            for id, name, note, mask, code in choices
+        ]
+
+    def lines(self, mask: np.ndarray, temperature: float, doutput: np.ndarray) -> list[Line]:
+        """What the library's lines do, forward and backward."""
+        query = self.query / temperature
+        forward = trace(
+            scaled_dot_product_attention, query, self.key, self.value, mask, into=[softmax]
+        )
+        _, weights, dropped = forward[-1].value
+        return forward + trace(
+            scaled_dot_product_attention_backward,
+            *(doutput, query, self.key, self.value, weights, dropped, None),
+            into=[softmax_backward],
+        )
+
+    def values(self, mask: np.ndarray, temperature: float, doutput: np.ndarray) -> dict:
+        """Each matrix by its name, as the library computed it."""
+        lines = self.lines(mask, temperature, doutput)
+        values = {}
+        for name, matrix in MATRICES.items():
+            line = find(lines, matrix.function, matrix.begins)
+            if name == "output":
+                values[name] = line.value[0]
+            elif name == "average":  # the line has no name for it
+                values[name] = dot_last(line.after["dweights"], line.after["weights"])
+            else:
+                values[name] = line.after[matrix.variable]
+        return values
+
+    def units(self) -> list[np.ndarray]:
+        """The upstream gradients with a 1 in one entry: all others are sums of these."""
+        size = self.doutput.size
+        return list(np.eye(size).reshape(size, *self.doutput.shape))
+
+    def data(self, page) -> dict:
+        grid = {
+            mask["id"]: [
+                [self.values(mask["mask"], temperature, unit) for unit in self.units()]
+                for temperature in TEMPERATURES
+            ]
+            for mask in self.masks
+        }
+        forward = [name for name in MATRICES if name not in UPSTREAM]
+        backward = [name for name in UPSTREAM if name != "doutput"]
+        return {
+            "tokens": self.tokens,
+            "features": self.features,
+            "entries": self.entries,
+            "picked": self.picked,
+            "scale": numbers(np.sqrt(self.query.shape[1])),
+            "temperatures": [{"value": t, "note": self.note(t)} for t in TEMPERATURES],
+            "masks": [{k: v for k, v in mask.items() if k != "mask"} for mask in self.masks],
+            "presets": self.presets(page),
+            "doutput": numbers(self.doutput),
+            "matrices": {
+                name: {
+                    "symbol": page.math(matrix.latex),
+                    "plain": matrix.plain,
+                    "rows": matrix.rows,
+                    "columns": matrix.columns,
+                }
+                for name, matrix in MATRICES.items()
+            },
+            "steps": [self.step(step, page) for step in STEPS],
+            "forward": {
+                mask: [{name: numbers(units[0][name]) for name in forward} for units in column]
+                for mask, column in grid.items()
+            },
+            "backward": {
+                mask: [
+                    {name: [numbers(unit[name]) for unit in units] for name in backward}
+                    for units in column
+                ]
+                for mask, column in grid.items()
+            },
+        }
+
+    def note(self, temperature: float) -> str:
+        scale = float(np.sqrt(self.query.shape[1]))
+        if temperature == 1:
+            return "As in the paper: the queries stay as they are."
+        given = f"The library gets query / {temperature:g}. "
+        if temperature == 1 / scale:
+            return given + f"This undoes the division by √d_k = {scale:g}: attention unscaled."
+        if temperature == scale:
+            return given + f"The division by √d_k = {scale:g} is the same thing: now it acts twice."
+        return given + f"The division by √d_k = {scale:g} is such a temperature too."
+
+    def presets(self, page) -> list[dict]:
+        choices = (
+            ("given", "as given", "A gradient without pattern, the best test of a backward pass."),
+            (
+                "picked",
+                "only the picked token",
+                "Only the output of the picked token matters to the loss. See which rows of the "
+                "gradients answer, and which do not.",
+            ),
+            (
+                "ones",
+                "all ones",
+                r"The loss is the sum of all outputs. Then all rows of $\mathrm{d}A$ are the same "
+                r"(the row sums of $V$), and so are the columns of $\mathrm{d}V$. Mistakes that "
+                "mix them up stay unseen: a poor test of a backward pass.",
+            ),
+        )
+        return [{"id": id, "name": name, "note": page.markdown(note)} for id, name, note in choices]
+
+    def step(self, step: Step, page) -> dict:
+        """What a step shows, its words as HTML."""
+        lines = self.lines(self.masks[0]["mask"], 1, self.doutput)
+        shown = [find(lines, code.function, code.begins) for code in step.code]
+        text = "\n".join(
+            f"{line.text}  # {line.comment}" if line.comment else line.text for line in shown
+        )
+        coded = page.code(text).split("\n")
+        for row, code in enumerate(step.code):
+            coded[row] = tagged(coded[row], code.names)
+        return {
+            "id": step.id,
+            "name": step.name,
+            "symbol": (step.results or step.inputs)[-1],
+            "part": "backward" if STEPS.index(step) >= 6 else "forward",
+            "title": step.title,
+            "say": page.markdown(step.say),
+            "ask": page.markdown(step.ask),
+            "answer": page.markdown(step.answer),
+            "equation": equation(step.equation, page),
+            "code": "\n".join(coded),
+            "of": shown[0].function,
+            "inputs": step.inputs,
+            "results": step.results,
+            "worked": step.worked,
+            "inverts": step.inverts,
+        }
+
+    def python(self) -> str:
+        def array(x):
+            return f"np.array({numbers(x)}, float)"
+
+        return f"""\
+import numpy as np
+from numformer.layers.attention import scaled_dot_product_attention
+from numformer.layers.attention import scaled_dot_product_attention_backward
+
+query = {array(self.query)}
+key = {array(self.key)}
+value = {array(self.value)}
+temperature = 1
+mask = {self.masks[0]["code"]}
+doutput = {array(self.doutput)}
+
+query /= temperature
+output, weights, dropped = scaled_dot_product_attention(query, key, value, mask)
+dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+    doutput, query, key, value, weights, dropped, None
+)
+print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\n\\n")"""
+
+    def draw(self, figure) -> None:
+        """Every matrix, each gradient in the mirror of what it belongs to."""
+        values = self.values(self.masks[0]["mask"], 1, self.doutput)
+        grid = figure.add_gridspec(4, 4)
+        for row, names in enumerate(MIRRORED):
+            for column, name in enumerate(names):
+                self.draw_matrix(figure.add_subplot(grid[row, column]), name, values[name])
+        for row, words in ((0, FORWARD_WORDS), (3, BACKWARD_WORDS)):
+            axes = figure.add_subplot(grid[row, 3])
+            axes.axis("off")
+            axes.text(0.1, 0.5, words, va="center", fontsize=8.5, linespacing=1.5)
+
+    def draw_step(self, figure, step: Step, values: dict, picked: int) -> None:
+        """The matrices of one step, the results last."""
+        names = step.inputs + step.results
+        for axes, name in zip(np.ravel(figure.subplots(1, len(names))), names, strict=True):
+            self.draw_matrix(axes, name, values[name], picked)
+            axes.set_box_aspect(0.8)
+        figure.suptitle(step.title)
+
+    def draw_matrix(self, axes, name: str, array: np.ndarray, picked: int = -1) -> None:
+        array = np.asarray(array, float)
+        finite = np.where(np.isfinite(array), array, 0)
+        size = np.abs(finite) / (np.abs(finite).max() or 1)
+        colours = np.empty((*array.shape, 4))
+        colours[..., :3] = np.where(finite[..., None] < 0, to_rgb(ORANGE), to_rgb(BLUE))
+        colours[..., 3] = 0.5 * size
+        axes.imshow(colours, aspect="auto")
+        whole = (finite == finite.round()).all()
+        for (row, column), number in np.ndenumerate(array):
+            axes.text(column, row, written(number, whole), ha="center", va="center", fontsize=7.5)
+        matrix = MATRICES[name]
+        rows, columns = array.shape
+        labels = {"features": self.features, "keys": self.tokens, "entries": self.entries}
+        labels = labels.get(matrix.columns, [matrix.columns])
+        axes.set_xticks(range(columns), labels, fontsize=6.5)
+        axes.set_yticks(range(rows), self.tokens, fontsize=6.5)
+        axes.tick_params(length=0, pad=1, top=False, labeltop=True, labelbottom=False)
+        axes.set_title(f"${matrix.latex}$  ({rows} × {columns})", fontsize=9, loc="left")
+        for side in axes.spines.values():
+            side.set_color((0.5, 0.5, 0.5, 0.6))
+        if picked >= 0 and matrix.rows == "queries":
+            axes.axhspan(picked - 0.5, picked + 0.5, fill=False, color=BLUE, linewidth=1.5)
+
+    def window(self, figure) -> list:
+        """Sliders for step and temperature, buttons for mask and query."""
+        controls, stage = figure.subfigures(1, 2, width_ratios=(1, 3.2))
+        top, bottom, left, right = controls.subplots(4, 1, height_ratios=(1, 1, 5, 5))
+        step = Slider(top, "step", 1, len(STEPS), valinit=1, valstep=1)
+        temperature = Slider(
+            *(bottom, "temperature", TEMPERATURES[0], TEMPERATURES[-1]),
+            valinit=1,
+            valstep=TEMPERATURES,
+        )
+        names = [mask["name"] for mask in self.masks]
+        mask = RadioButtons(left, names)
+        query = RadioButtons(right, self.tokens, active=self.picked)
+        left.set_title("mask", fontsize=9)
+        right.set_title("query", fontsize=9)
+
+        def redraw(_=None):
+            chosen = self.masks[names.index(mask.value_selected)]["mask"]
+            values = self.values(chosen, temperature.val, self.doutput)
+            stage.clear()
+            self.draw_step(
+                stage, STEPS[int(step.val) - 1], values, self.tokens.index(query.value_selected)
+            )
+            figure.canvas.draw_idle()
+
+        step.on_changed(redraw)
+        temperature.on_changed(redraw)
+        mask.on_clicked(redraw)
+        query.on_clicked(redraw)
+        redraw()
+        return [step, temperature, mask, query]
+
+
+def written(number: float, whole: bool) -> str:
+    """A number as a matrix shows it: two decimals (none where all are integers), a true minus."""
+    if number == -np.inf:
+        return "−∞"
+    text = f"{number:.0f}" if whole or number == 0 else f"{number:.2f}"
+    return text.replace("-", "−") if float(text) else text.lstrip("-")
+
+
+def equation(text: str, page) -> str:
+    """MathML in which the symbol of each @matrix carries its name; a blank line parts equations.
+
+    LaTeX has no attributes, so a character of the private use area stands for each symbol while
+    the equation is translated.
+    """
+    names = list(MATRICES)
+    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
+    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
+    for number, name in enumerate(names):
+        symbol = re.sub("</?math[^>]*>", "", page.math(MATRICES[name].latex))
+        mathml = mathml.replace(
+            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
+        )
+    return mathml
+
+
+def tagged(html: str, names: dict[str, str | tuple[str, ...]]) -> str:
+    """Highlighted Python with each name of a matrix tagged with it."""
+    turns = {name: 0 for name in names}
+
+    def tag(found):
+        name = found[2]
+        if name not in names:
+            return found[0]
+        meant = names[name]
+        if not isinstance(meant, str):
+            meant = meant[turns[name]]
+        turns[name] += 1
+        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
+
+    return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)

@@ -1,0 +1,524 @@
+import {
+  choice,
+  element,
+  equals,
+  factor,
+  lightTogether,
+  MatrixTable,
+  short,
+} from "./matrix.js";
+
+// Steps through attention, forward and backward. No attention is computed here: for each mask and
+// temperature numformer computed the forward pass, and the backward pass of every upstream
+// gradient with a single 1. Backward is linear, so those of any other are sums of these.
+
+const COLUMN = { inputs: 1, scores: 2, scale: 3, mask: 4, softmax: 5, blend: 6 };
+
+class Stepper {
+  constructor(figure, number) {
+    this.figure = figure;
+    this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+    this.id = `attention-stepper-${number}`;
+    const { data } = this;
+    this.steps = data.steps;
+    this.state = {
+      step: 0,
+      query: data.picked,
+      mask: data.masks[0].id,
+      temperature: data.temperatures.findIndex((each) => each.value === 1),
+      doutput: data.doutput,
+      preset: data.presets[0].id,
+    };
+    this.build();
+    this.go(0, false);
+  }
+
+  // The numbers of the reader's choice.
+  values() {
+    const { mask, temperature, doutput } = this.state;
+    const all = { ...this.data.forward[mask][temperature], doutput };
+    const amounts = doutput.flat();
+    for (const [name, units] of Object.entries(this.data.backward[mask][temperature])) {
+      all[name] = units[0].map((line, row) =>
+        line.map((_, column) => {
+          const sum = amounts.reduce((s, amount, n) => s + amount * units[n][row][column], 0);
+          return Math.round(sum * 1e6) / 1e6 || 0;
+        }),
+      );
+    }
+    return all;
+  }
+
+  // What stands there at every step.
+  build() {
+    const { data, figure } = this;
+    const stage = figure.querySelector(".simulation-stage");
+    this.announcement = element("p", { class: "unseen", "aria-live": "polite" });
+    this.dots = this.steps.map((step, n) =>
+      element(
+        "button",
+        {
+          type: "button",
+          class: "dot",
+          "data-go": step.id,
+          "aria-label": `${n + 1}, ${step.part}: ${step.title}`,
+          style: `--column: ${COLUMN[step.inverts || step.id]}`,
+          onclick: () => this.go(n),
+        },
+        element("span", { class: "dot-name" }, step.name),
+      ),
+    );
+    const part = (name) =>
+      element(
+        "div",
+        { class: `track ${name}`, role: "group", "aria-label": name },
+        element("span", { class: "track-name" }, name === "forward" ? "Forward →" : "← Backward"),
+        ...(name === "forward"
+          ? this.dots.slice(0, 6)
+          : ["blend", "softmax", "scale", "scores"].map((mirror) =>
+              element(
+                "div",
+                { class: "mirror", style: `--column: ${COLUMN[mirror]}` },
+                ...this.dots.filter((_, n) => this.steps[n].inverts === mirror),
+              ),
+            )),
+        name === "forward"
+          ? null
+          : element("span", { class: "track-gap" }, "nothing to undo: a hidden entry has weight 0"),
+      );
+    this.step = element("div", { class: "step", tabindex: "-1" });
+    this.previous = element(
+      "button",
+      { type: "button", class: "previous", onclick: () => this.go(this.state.step - 1) },
+      "← Previous",
+    );
+    this.next = element(
+      "button",
+      { type: "button", class: "next", onclick: () => this.go(this.state.step + 1) },
+      "Next →",
+    );
+    this.place = element("span", { class: "place" });
+    stage.append(
+      element("nav", { class: "steps", "aria-label": "Steps" }, part("forward"), part("backward")),
+      element(
+        "div",
+        { class: "bench" },
+        this.controls(),
+        element(
+          "div",
+          { class: "work" },
+          this.step,
+          element("div", { class: "turn" }, this.previous, this.place, this.next),
+        ),
+      ),
+      this.announcement,
+    );
+    stage.hidden = false;
+    figure.querySelector(".simulation-picture").hidden = true;
+    stage.addEventListener("keydown", (event) => {
+      const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!turn || event.altKey || event.ctrlKey || event.metaKey) return;
+      if (event.target.closest("input, select, pre")) return;
+      event.preventDefault();
+      const onDot = event.target.closest(".dot");
+      this.go(this.state.step + turn);
+      if (onDot) this.dots[this.state.step].focus();
+    });
+    lightTogether(stage);
+    this.code = figure.querySelector(".simulation-code code");
+    this.codeLines = this.code.innerHTML.split("\n");
+  }
+
+  controls() {
+    const { data, state } = this;
+    const set = (changes) => {
+      Object.assign(state, changes);
+      if (state.preset !== "own") state.doutput = this.preset(state.preset);
+      this.update(true);
+    };
+    this.maskNote = element("p", { class: "note" });
+    this.temperatureNote = element("p", { class: "note" });
+    this.presetNote = element("div", { class: "note" });
+    this.temperature = element("output", { for: `${this.id}-temperature` });
+    this.slider = element("input", {
+      type: "range",
+      id: `${this.id}-temperature`,
+      min: 0,
+      max: data.temperatures.length - 1,
+      step: 1,
+      value: state.temperature,
+      oninput: (event) => set({ temperature: Number(event.target.value) }),
+    });
+    this.entries = data.doutput.map((line, row) =>
+      line.map((_, column) =>
+        element(
+          "select",
+          {
+            "aria-label": `dO of ${data.tokens[row]}, entry ${data.entries[column]}`,
+            "data-entry": `${row},${column}`,
+            onchange: (event) => {
+              const doutput = state.doutput.map((each) => [...each]);
+              doutput[row][column] = Number(event.target.value);
+              set({ doutput, preset: "own" });
+            },
+          },
+          ...[3, 2, 1, 0, -1, -2, -3].map((n) => element("option", { value: n }, short(n))),
+        ),
+      ),
+    );
+    this.presets = choice(
+      "Upstream gradient",
+      `${this.id}-preset`,
+      "preset",
+      data.presets.map((each) => [each.id, each.name]),
+      state.preset,
+      (preset) => set({ preset }),
+    );
+    this.upstream = element(
+      "div",
+      { class: "upstream" },
+      this.presets,
+      element(
+        "table",
+        { class: "entries" },
+        element("caption", { html: `${data.matrices.doutput.symbol} <span>choose each entry</span>` }),
+        element(
+          "tbody",
+          {},
+          ...this.entries.map((line, row) =>
+            element(
+              "tr",
+              {},
+              element("th", { scope: "row" }, data.tokens[row]),
+              ...line.map((select) => element("td", {}, select)),
+            ),
+          ),
+        ),
+      ),
+      this.presetNote,
+    );
+    this.summary = element("summary");
+    return element(
+      "details",
+      { class: "controls", open: !matchMedia("(max-width: 48rem)").matches },
+      this.summary,
+      choice(
+        "Picked token",
+        `${this.id}-query`,
+        "query",
+        data.tokens.map((token, n) => [n, token]),
+        state.query,
+        (query) => set({ query }),
+      ),
+      choice(
+        "Mask",
+        `${this.id}-mask`,
+        "mask",
+        data.masks.map((each) => [each.id, each.name]),
+        state.mask,
+        (mask) => set({ mask }),
+      ),
+      this.maskNote,
+      element(
+        "div",
+        { class: "temperature" },
+        element("label", { for: `${this.id}-temperature` }, "Temperature"),
+        this.temperature,
+        this.slider,
+      ),
+      this.temperatureNote,
+      this.upstream,
+    );
+  }
+
+  preset(name) {
+    const { doutput } = this.data;
+    if (name === "ones") return doutput.map((line) => line.map(() => 1));
+    if (name === "given") return doutput;
+    return doutput.map((line, row) => line.map((x) => (row === this.state.query ? x : 0)));
+  }
+
+  go(to, byReader = true) {
+    if (to < 0 || to >= this.steps.length) return;
+    this.state.step = to;
+    const step = this.steps[to];
+    this.figure.dataset.step = step.id;
+    this.dots.forEach((dot, n) => {
+      dot.classList.toggle("passed", n < to);
+      if (n === to) dot.setAttribute("aria-current", "step");
+      else dot.removeAttribute("aria-current");
+    });
+    const focused = document.activeElement;
+    this.previous.disabled = to === 0;
+    this.next.disabled = to === this.steps.length - 1;
+    if (focused.disabled) (to ? this.previous : this.next).focus(); // or the keyboard loses its place
+    this.place.textContent = `${to + 1} of ${this.steps.length}`;
+    this.show(step);
+    this.update(false);
+    if (!byReader) return;
+    this.announcement.textContent = `Step ${to + 1} of ${this.steps.length}, ${step.part}: ${step.title}`;
+    if (this.step.getBoundingClientRect().top < 0) {
+      this.step.scrollIntoView({ block: "start" });
+    }
+  }
+
+  // What stands there at this step.
+  show(step) {
+    const { data } = this;
+    const headers = {
+      queries: data.tokens,
+      keys: data.tokens,
+      features: data.features,
+      entries: data.entries,
+      sum: ["sum"],
+      average: ["average"],
+    };
+    this.tables = {};
+    const matrix = (name) => {
+      const about = data.matrices[name];
+      const made = new MatrixTable({
+        ...about,
+        name,
+        rows: headers[about.rows],
+        columns: headers[about.columns],
+        note: this.axes(name),
+        words: name === "allowed" ? (may) => (may ? "yes" : "no") : null,
+      });
+      this.tables[name] = made;
+      return made.element;
+    };
+    this.worked = element("div", { class: "worked" });
+    this.result = step.results.at(-1);
+    this.step.replaceChildren(
+      element(
+        "header",
+        {},
+        element("p", { class: "kicker" }, `${step.part} · ${step.name}`),
+        element("h4", {}, step.title),
+        element("div", { html: step.say }),
+        this.mirror(step),
+      ),
+      element(
+        "details",
+        { class: "ask" },
+        element("summary", { html: step.ask }),
+        element("div", { html: step.answer }),
+      ),
+      element(
+        "div",
+        { class: "rule" },
+        element("div", { class: "equation", html: step.equation }),
+        element(
+          "div",
+          { class: "library" },
+          element("p", { class: "note" }, `numformer, in ${step.of}`),
+          element("div", { html: step.code }),
+        ),
+      ),
+      element(
+        "div",
+        { class: "matrices" },
+        step.inputs.length ? element("div", { class: "from" }, ...step.inputs.map(matrix)) : null,
+        element(
+          "div",
+          { class: "to" },
+          step.inputs.length ? element("span", { class: "arrow", "aria-hidden": "true" }) : null,
+          ...step.results.map(matrix),
+        ),
+      ),
+      this.worked,
+    );
+    for (const each of this.step.querySelectorAll("pre, .equation, .inverted")) {
+      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // so that keys can scroll it
+    }
+    const shown = this.tables[this.result].element;
+    const point = (event) => {
+      const cell = event.target.closest("td[data-row]");
+      this.use(cell ? [Number(cell.dataset.row), Number(cell.dataset.column)] : null);
+    };
+    shown.addEventListener("pointerover", point);
+    shown.addEventListener("pointerleave", () => this.use(null));
+    shown.addEventListener("click", point);
+  }
+
+  axes(name) {
+    const { rows, columns } = this.data.matrices[name];
+    return ["sum", "average"].includes(columns) ? "one a query" : `${rows} × ${columns}`;
+  }
+
+  mirror(step) {
+    if (!step.inverts) return null;
+    const n = this.steps.findIndex((each) => each.id === step.inverts);
+    return element(
+      "p",
+      { class: "undoes" },
+      step.id === "upstream" ? "Starts where forward ended: " : "Undoes the forward step ",
+      element(
+        "button",
+        { type: "button", class: "link", onclick: () => this.go(n) },
+        `${n + 1}, ${this.steps[n].name}`,
+      ),
+      element("span", { class: "inverted", html: this.steps[n].equation }),
+    );
+  }
+
+  // The numbers and all that hangs on the reader's choice.
+  update(mark) {
+    const { data, state } = this;
+    const step = this.steps[state.step];
+    this.now = this.values();
+    for (const [name, table] of Object.entries(this.tables)) {
+      table.set(this.now[name], mark);
+      table.outline("picked", (row, column) => this.isPicked(name, row, column));
+    }
+    const temperature = data.temperatures[state.temperature];
+    for (const name of ["query", "dquery"]) {
+      if (this.tables[name]) {
+        this.tables[name].note.textContent =
+          temperature.value === 1 ? this.axes(name) : `of the query / ${temperature.value}`;
+      }
+    }
+    const mask = data.masks.find((each) => each.id === state.mask);
+    this.maskNote.textContent = mask.note;
+    this.temperature.textContent = temperature.value;
+    this.temperatureNote.textContent = temperature.note;
+    this.slider.setAttribute("aria-valuetext", String(temperature.value));
+    this.upstream.hidden = step.part === "forward";
+    this.entries.forEach((line, row) =>
+      line.forEach((select, column) => (select.value = state.doutput[row][column])),
+    );
+    for (const radio of this.presets.querySelectorAll("input")) {
+      radio.checked = radio.value === state.preset;
+    }
+    this.presetNote.innerHTML = data.presets.find((each) => each.id === state.preset)?.note ?? "";
+    this.summary.textContent = `${data.tokens[state.query]} · mask: ${mask.name} · temperature ${temperature.value}`;
+    this.spell();
+    this.python(mask, temperature);
+  }
+
+  // The picked token's row; of a matrix that a product reads by columns, its column.
+  isPicked(name, row, column) {
+    const { worked } = this.steps[this.state.step];
+    const { query } = this.state;
+    if (worked.kind !== "product") return this.data.matrices[name].rows === "queries" && row === query;
+    if (name === this.result) return row === query;
+    if (name !== worked.left[0]) return false;
+    return (worked.left[1] === "row" ? row : column) === query;
+  }
+
+  // Outline what an entry of the result is made of.
+  use(entry) {
+    const { worked } = this.steps[this.state.step];
+    for (const [name, table] of Object.entries(this.tables)) {
+      table.outline("used", (row, column) => {
+        if (!entry || !worked.kind) return false;
+        if (name === this.result) return row === entry[0] && column === entry[1];
+        if (worked.kind === "product") {
+          const side = [worked.left, worked.right].findIndex(([each]) => each === name);
+          const axis = [worked.left, worked.right][side][1];
+          return (axis === "row" ? row : column) === entry[side];
+        }
+        const wide = table.cells[0].length === 1 || (name === "masked" && worked.kind === "softmax");
+        return row === entry[0] && (wide || column === entry[1]);
+      });
+    }
+    this.spell(entry?.[0], entry?.[1]);
+  }
+
+  // The arithmetic of a row of the result, the picked one unless the reader points at another.
+  spell(row = this.state.query, at = null) {
+    const { data, now } = this;
+    const { worked } = this.steps[this.state.step];
+    if (!worked.kind) {
+      this.worked.replaceChildren();
+      return;
+    }
+    const about = data.matrices[this.result];
+    const names = { keys: data.tokens, features: data.features, entries: data.entries };
+    const lines = now[this.result][row].map((value, column) => [
+      `${data.tokens[row]} · ${names[about.columns][column]}`,
+      this.arithmetic(worked, row, column, value),
+    ]);
+    if (worked.kind === "centre") {
+      const sum = now.dweights[row].map((x, s) => `${factor(x)}·${factor(now.weights[row][s])}`);
+      const r = now.average[row][0];
+      const sign = equals(...now.dweights[row], ...now.weights[row], r);
+      lines.unshift([`average of ${data.tokens[row]}`, `${sum.join(" + ")} ${sign} ${short(r)}`]);
+    }
+    if (worked.kind === "softmax") {
+      const sum = now.exponentials[row].map(short).join(" + ");
+      const sign = equals(...now.exponentials[row], now.total[row][0]);
+      lines.unshift([`sum of ${data.tokens[row]}`, `${sum} ${sign} ${short(now.total[row][0])}`]);
+    }
+    const extra = lines.length - now[this.result][row].length;
+    this.worked.replaceChildren(
+      element("p", { class: "note" }, `${about.plain}, the row of “${data.tokens[row]}”, by hand:`),
+      element(
+        "dl",
+        {},
+        ...lines.map(([name, text], n) =>
+          element(
+            "div",
+            { class: at !== null && n - extra === at ? "used" : null },
+            element("dt", {}, name),
+            element("dd", {}, text),
+          ),
+        ),
+      ),
+    );
+  }
+
+  arithmetic(worked, row, column, value) {
+    const { now } = this;
+    if (worked.kind === "product") {
+      const along = ([name, axis], n) =>
+        axis === "row" ? now[name][n] : now[name].map((line) => line[n]);
+      const left = along(worked.left, row);
+      const right = along(worked.right, column);
+      const sum = left.map((x, n) => `${factor(x)}·${factor(right[n])}`).join(" + ");
+      return `${sum} ${equals(...left, ...right, value)} ${short(value)}`;
+    }
+    if (worked.kind === "scale") {
+      const before = now[this.steps[this.state.step].inputs[0]][row][column];
+      const scale = this.data.scale;
+      return `${short(before)} / ${short(scale)} ${equals(before, scale, value)} ${short(value)}`;
+    }
+    if (worked.kind === "mask") {
+      return now.allowed[row][column] ? `may be seen: stays ${short(value)}` : "hidden: −∞";
+    }
+    if (worked.kind === "softmax") {
+      const above = now.exponentials[row][column];
+      const total = now.total[row][0];
+      if (total === 0) return "0 / max(0, 1) = 0";
+      return `${short(above)} / ${short(total)} ${equals(above, total, value)} ${short(value)}`;
+    }
+    if (worked.kind === "centre") {
+      const [x, r] = [now.dweights[row][column], now.average[row][0]];
+      return `${short(x)} − ${factor(r)} ${equals(x, r, value)} ${short(value)}`;
+    }
+    const [a, c] = [now.weights[row][column], now.centred[row][column]];
+    return `${short(a)} · ${factor(c)} ${equals(a, c, value)} ${short(value)}`;
+  }
+
+  // The Python below shows what the reader chose.
+  python(mask, temperature) {
+    const rows = this.state.doutput.map((line) => `[${line.join(", ")}]`).join(", ");
+    const chosen = {
+      "temperature = ": String(temperature.value),
+      "mask = ": mask.code,
+      "doutput = ": `np.array([${rows}], float)`,
+    };
+    const text = element("div");
+    this.code.innerHTML = this.codeLines
+      .map((line) => {
+        text.innerHTML = line;
+        const name = Object.keys(chosen).find((each) => text.textContent.startsWith(each));
+        return name ? `${name}${chosen[name]}` : line;
+      })
+      .join("\n");
+  }
+}
+
+document
+  .querySelectorAll('[data-simulation="attention_stepper"]')
+  .forEach((figure, number) => new Stepper(figure, number));

@@ -1,0 +1,116 @@
+"""Run a function of the library and write down what each of its lines does.
+
+Simulations show the library's own lines with the numbers that these lines made, so what a page
+says and what the library computes cannot drift apart.
+"""
+
+import functools
+import inspect
+import io
+import sys
+import tokenize
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from numformer.errors import InputError
+
+
+@dataclass
+class Line:
+    """A source line as it ran: the local arrays before and after it, and what it returned."""
+
+    function: str
+    text: str
+    comment: str
+    before: dict[str, np.ndarray] = field(default_factory=dict)
+    after: dict[str, np.ndarray] = field(default_factory=dict)
+    value: Any = None
+
+    @property
+    def changed(self) -> dict[str, np.ndarray]:
+        """The arrays that this line made or changed."""
+        return {
+            name: array
+            for name, array in self.after.items()
+            if name not in self.before
+            or array.shape != self.before[name].shape
+            or array.tobytes() != self.before[name].tobytes()
+        }
+
+
+def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list[Line]:
+    """function(*arguments) -> the lines that it ran, in order, with those of functions in `into`.
+
+    The first line of each function is its `def`, which "changes" its arguments. Arrays are copies,
+    made as the line ends. Whatever traced this thread before (coverage, a debugger) goes on after.
+    """
+    sources = {each.__code__: source_lines(each) for each in (function, *into)}
+    lines: list[Line] = []
+
+    def enter(frame, event, argument):
+        if frame.f_code not in sources:
+            return None
+        texts = sources[frame.f_code]
+        name = frame.f_code.co_name
+        current = Line(name, *texts[frame.f_code.co_firstlineno])
+        lines.append(current)
+
+        def step(frame, event, argument):
+            nonlocal current
+            current.after = arrays(frame.f_locals)
+            if event == "return":
+                current.value = argument
+            elif event == "line":
+                current = Line(name, *texts[frame.f_lineno], before=current.after)
+                lines.append(current)
+            return step
+
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        function(*arguments)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@functools.cache
+def source_lines(function: Callable) -> dict[int, tuple[str, str]]:
+    """Of each line of a function its number: the code and the comment, without indentation."""
+    source, first = inspect.getsourcelines(function)
+    comments = {
+        token.start[0]: token
+        for token in tokenize.generate_tokens(io.StringIO("".join(source)).readline)
+        if token.type == tokenize.COMMENT
+    }
+    texts = {}
+    for number, text in enumerate(source, 1):
+        comment = comments.get(number)
+        code = text[: comment.start[1]] if comment else text
+        texts[first + number - 1] = (code.strip(), comment.string.lstrip("# ") if comment else "")
+    return texts
+
+
+def arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Copies of the arrays among them."""
+    return {name: x.copy() for name, x in variables.items() if isinstance(x, np.ndarray)}
+
+
+def find(lines: Iterable[Line], function: str, begins: str) -> Line:
+    """The line of this function whose text begins so.
+
+    Raises InputError where it did not run or is no longer there: a page that shows it would lie.
+    """
+    for line in lines:
+        if line.function == function and line.text.startswith(begins):
+            return line
+    raise InputError(
+        f"a line that a simulation shows is one that {function} runs",
+        f"{begins!r}, which is none of them",
+        "Name the line as it stands in the library now.",
+    )
