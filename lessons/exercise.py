@@ -116,7 +116,7 @@ class Exercise(Piece):
         except Trouble as trouble:
             words = str(trouble)
         # Whether it is a mistake with a name shows where every product can be formed.
-        with contextlib.suppress(Trouble):
+        with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
             again = self._compare(function, EQUAL)
             if again.known:
                 words += f"\n\nWhere all sizes are equal it can be compared. {again.words}"

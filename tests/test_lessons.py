@@ -401,3 +401,9 @@ def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path):
     )
     code, _, err = call(main, "check", "3", str(file))
     assert (code, err) == (130, [])
+
+
+def test_a_pipe_that_closes_early_is_no_error():
+    process = program()
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(timeout=60)) == ("", 0)
