@@ -87,8 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lessons",
         description="The lessons of numformer. Without a command it lists them.",
-        epilog=f"{COMMANDS}\n\nexit codes: 0 done, and what was checked is right; 1 not all of it is\n"
-        "right; 2 wrong usage or input; 130 stopped by Ctrl-C",
+        epilog=COMMANDS
+        + "\n\nexit codes: 0 done, and what was checked is right; 1 not all of it is "
+        "right;\n2 wrong usage or input; 130 stopped by Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -155,7 +155,8 @@ SOFTMAX_MISTAKES = [
     Mistake(
         lambda dw, w: dw,
         "What comes in goes out unchanged: the softmax is passed by. A softmax squeezes, and so "
-        "changes its gradient: dweights of ones, for example, has to become 0. Begin at “Through the softmax”.",
+        "changes its gradient: dweights of ones, for example, has to become 0. Begin at “Through "
+        "the softmax”.",
     ),
     Mistake(
         lambda dw, w: softmax(dw),
@@ -230,7 +231,8 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(scaled=lambda v: v.dscores),
         "The scale is missing: every entry is too large by sqrt(d_k). Forward divides the scores "
-        "by it between the product and the softmax, so the gradient passes there too. Read forward upwards and mark where you come by it; dvalue does not. Look at “All of it”.",
+        "by it between the product and the softmax, so the gradient passes there too. Read "
+        "forward upwards and mark where you come by it; dvalue does not. Look at “All of it”.",
     ),
     (
         dict(dkey=lambda v: transpose(v.dscores) @ v.query),
@@ -271,17 +273,20 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(dquery=lambda v: v.scaled @ v.query, dkey=lambda v: transpose(v.scaled) @ v.key),
         "Query and key are exchanged. In a product each factor's gradient contains the other "
-        "factor: a query moves the score by as much as the key is long. Look at the lesson's “Through a matrix product”.",
+        "factor: a query moves the score by as much as the key is long. Look at the lesson's "
+        "“Through a matrix product”.",
     ),
     (
         dict(dquery=lambda v: v.scaled @ v.query),
         "dquery is made of the queries. In a product each factor's gradient contains the other "
-        "factor: how far a query moves a score is said by the key. Look at the lesson's “Through a matrix product”.",
+        "factor: how far a query moves a score is said by the key. Look at the lesson's “Through "
+        "a matrix product”.",
     ),
     (
         dict(dkey=lambda v: transpose(v.scaled) @ v.key),
         "dkey is made of the keys. In a product each factor's gradient contains the other factor: "
-        "how far a key moves a score is said by the query. Look at the lesson's “Through a matrix product”.",
+        "how far a key moves a score is said by the query. Look at the lesson's “Through a matrix "
+        "product”.",
     ),
     (
         dict(dvalue=lambda v: v.weights @ v.doutput),
