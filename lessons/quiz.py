@@ -41,9 +41,7 @@ class Question(Piece):
     @property
     def solution(self) -> str:
         """The right answer in words."""
-        if self.choices:
-            return f"{LETTERS[self.answer]}) {self.choices[self.answer]}"
-        return f"{self.answer:.4g}"
+        return self.choices[self.answer] if self.choices else f"{self.answer:.4g}"
 
     def markdown(self) -> str:
         choices = zip(LETTERS, self.choices, strict=False)
@@ -112,8 +110,9 @@ def ask(questions: Sequence[Question]) -> int:
             print(f"Question {asked + 1} of {len(questions)}\n\n{plain(question.question)}\n")
             for letter, choice in zip(LETTERS, question.choices, strict=False):
                 print(f"  {letter}) {plain(choice)}")
+            print()
             given = _read(question)
-            verdict = f"The answer is {plain(question.solution)}"
+            verdict = f"The answer is: {plain(question.solution)}"
             if given is not None and question.right(given):
                 right, verdict = right + 1, "Right."
             elif given is not None:

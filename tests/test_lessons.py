@@ -292,7 +292,7 @@ def test_right_answers_in_every_form(typed, monkeypatch, capsys):
 def test_wrong_answers_are_explained(typed, monkeypatch, capsys):
     right, said = answered(monkeypatch, capsys, typed)
     assert right == 0 and said.endswith("0 of 2 right\n")
-    assert "Not right. The answer is b) two" in said and "Not right. The answer is 0.25" in said
+    assert "Not right. The answer is: two" in said and "Not right. The answer is: 0.25" in said
 
 
 def test_nonsense_is_asked_again(monkeypatch, capsys):
@@ -305,7 +305,7 @@ def test_nonsense_is_asked_again(monkeypatch, capsys):
 
 def test_an_empty_line_shows_the_answer(monkeypatch, capsys):
     right, said = answered(monkeypatch, capsys, "\n\n")
-    assert right == 0 and "The answer is b) two" in said and "Not right" not in said
+    assert right == 0 and "The answer is: two" in said and "Not right" not in said
 
 
 @pytest.mark.parametrize(("typed", "right", "left"), [("", 0, 2), ("b\n", 1, 1), ("b\nx", 1, 1)])
@@ -327,7 +327,7 @@ def test_a_question_on_a_page_works_without_scripts():
     assert page.scripts == ["quiz", "quiz"]
     assert choice.count('<input type="radio" name="answer"') == 3 and 'data-answer="1"' in choice
     assert 'data-answer="0.25" data-tolerance="0.01"' in number and "radio" not in number
-    for made, solution in ((choice, "b) two"), (number, "0.25")):
+    for made, solution in ((choice, "two"), (number, "0.25")):
         assert f"<details><summary>Answer</summary><p><strong>{solution}</strong></p>" in made
         assert '<p class="verdict" role="status"></p>' in made
 
