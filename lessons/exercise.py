@@ -328,6 +328,7 @@ def solutions(path: Path, exercises: Sequence[Exercise]) -> dict[str, object]:
             "FILE is a Python file", f"{place}: {what}", "Mend that line first." if line else fix
         ) from None
     # As `python FILE` would: what lies beside the file can be imported.
+    paths = sys.path[:]
     sys.path.insert(0, str(path.resolve().parent))
     names = {"__name__": path.stem, "__file__": str(path)}
     try:
@@ -345,7 +346,7 @@ def solutions(path: Path, exercises: Sequence[Exercise]) -> dict[str, object]:
             "Mend that line first.",
         ) from None
     finally:
-        del sys.path[0]
+        sys.path[:] = paths
     found = {
         exercise.name: names[exercise.name] for exercise in exercises if exercise.name in names
     }

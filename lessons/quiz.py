@@ -110,7 +110,6 @@ def ask(questions: Sequence[Question]) -> int:
             print(f"Question {asked + 1} of {len(questions)}\n\n{plain(question.question)}\n")
             for letter, choice in zip(LETTERS, question.choices, strict=False):
                 print(f"  {letter}) {plain(choice)}")
-            print()
             given = _read(question)
             verdict = f"The answer is: {plain(question.solution)}"
             if given is not None and question.right(given):

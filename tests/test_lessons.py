@@ -126,6 +126,27 @@ def test_two_mistakes_in_two_results_are_both_explained(checked):
     assert "dvalue is scaled" in said and "The scale is missing: " in said
 
 
+def test_each_of_three_mistakes_is_explained():
+    source = attention(
+        dQ="dS @ K",
+        dK="np.einsum('bhts,bhtk->bhsk', dZ, Q)",
+        dV="np.einsum('bhts,bhtv->bhsv', A, dO) / 6 ** 0.5",
+        dS="dZ * 6 ** 0.5",
+    )
+    said = EXERCISES["attention_backward"].check(scope(source)["attention_backward"]).words
+    for words in ("The scale is turned round", "scale is missing", "dvalue is scaled"):
+        assert words in said
+
+
+def test_beside_a_known_mistake_an_unknown_one_waits(checked):
+    source = attention(
+        dQ="np.einsum('bhts,bhsk->bhtk', dS, K ** 3)", dV="A.swapaxes(2, 3) @ dO / 6**0.5"
+    )
+    _, said, _ = checked(source)
+    assert "dvalue: dvalue is scaled" in said and "Then look again at dquery." in said
+    assert "entries are wrong" not in said
+
+
 def test_an_unknown_mistake_gets_the_numbers_and_the_diagnosis(checked):
     _, said, _ = checked(attention(dQ="1.5 * np.einsum('bhts,bhsk->bhtk', dS, K)"))
     assert "126 of 144 entries are wrong. The worst, at (" in said
@@ -207,6 +228,13 @@ def test_a_file_that_does_not_run_is_one_line(source, words, checked):
     code, said, err = checked(source)
     assert (code, said, len(err)) == (2, "", 1)
     assert err[0].startswith("error: ") and words in err[0]
+
+
+def test_a_file_may_import_what_lies_beside_it(checked, tmp_path):
+    (tmp_path / "beside_mine.py").write_text(RIGHT["softmax_backward"][0])
+    before = sys.path[:]
+    assert checked("from beside_mine import softmax_backward")[0] == 0
+    assert sys.path == before
 
 
 def test_a_missing_file_hints_at_start(call, tmp_path):
