@@ -7,7 +7,7 @@ that a page needs lies in the folder: a style sheet beside it, scripts within it
 
 import argparse
 import html
-import os
+import itertools
 import re
 import sys
 import time
@@ -20,7 +20,7 @@ from numformer.errors import InputError, complain
 
 from lessons import COURSE, FOLDER, Entry, load
 from lessons.exercise import Exercise
-from lessons.lesson import Picture, pieces
+from lessons.lesson import Matrix, Picture, pieces
 from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -61,7 +61,7 @@ class Page:
             renderer=lambda latex, options: self.math(latex, options["display_mode"]),
         )
         self._markdown.use(anchors_plugin, min_level=2, max_level=3)
-        self._markdown.add_render_rule("table_open", lambda *_: '<div class="scroll"><table>')
+        self._markdown.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>')
         self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
         self._markdown.add_render_rule(
             "fence", lambda _, tokens, index, *rest: self.code(tokens[index].content)
@@ -69,7 +69,8 @@ class Page:
 
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
-        return self._markdown.render(text)
+        made = self._markdown.render(text)
+        return made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
@@ -78,7 +79,9 @@ class Page:
 
     def code(self, python: str) -> str:
         """Python, with its words in the classes that pygments gives them."""
-        return highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+        made = highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+        # What may have to be scrolled sideways can be reached by the keyboard.
+        return made.replace("<pre>", '<pre tabindex="0">')
 
     def script(self, name: str) -> None:
         """Put the module page/NAME.js into the page, once."""
@@ -89,21 +92,22 @@ class Page:
         """A cell of a lesson and what its functions show."""
         if cell.is_markdown:
             return self.markdown(cell.text)
-        functions = cell.shown(module)
-        code = self.code(cell.text)
-        if cell.text.count("\n") >= SHORT:
-            about = [function.__doc__.strip().splitlines()[0] for function in functions]
-            about = self._markdown.renderInline(" ".join(about) or "What the lesson is built with.")
-            code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
-        parts = [code]
+        parts, functions = [], cell.shown(module)
         for function in functions:
             shown = pieces(function)
             for piece in shown:
                 self.counts.update(name for name, kind in KINDS.items() if isinstance(piece, kind))
-            made = "".join(piece.html(self) for piece in shown)
-            pictures = [type(piece) for piece in shown] == [Picture] * len(shown)
-            parts.append(f'<div class="row">{made}</div>' if pictures and shown[1:] else made)
-        return "".join(parts)
+            for kind, run in itertools.groupby(shown, type):
+                made = [piece.html(self) for piece in run]
+                row = f"row {kind.__name__.lower()}-row" if kind in (Matrix, Picture) else ""
+                made = "".join(made)
+                parts.append(f'<div class="{row}">{made}</div>' if row else made)
+        code = self.code(cell.text)
+        if functions or cell.text.count("\n") >= SHORT:
+            about = [function.__doc__.strip().splitlines()[0] for function in functions]
+            about = self._markdown.renderInline(" ".join(about) or "What the lesson is built with.")
+            code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
+        return "".join([*parts, code])
 
 
 def bundle(name: str, met: frozenset = frozenset()) -> str:
@@ -195,7 +199,6 @@ def build(out: Path) -> str:
             print(
                 f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True
             )
-    light, dark = (HtmlFormatter(style=name) for name in ("friendly", "github-dark"))
     style = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGE.glob("*.css")))
     write_atomically(out / "style.css", style.encode())
     write_atomically(out / "index.html", index_page().encode())

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -36,37 +37,49 @@ STYLE = {
     "ytick.color": INK,
 }
 
-# How a terminal, which has no formulas, shows the commonest of LaTeX.
+# How a terminal, which has no formulas, shows the commonest of LaTeX and Markdown.
 PLAIN = [
+    (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
+    (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
-    (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
-    (r"\\cdot", "·"),
-    (r"\\times", "×"),
-    (r"\\odot", "*"),
-    (r"\\partial", "∂"),
-    (r"\\sum", "Σ"),
-    (r"\\infty", "∞"),
-    (r"\\approx", "≈"),
-    (r"\\tau", "τ"),
-    (r"\\le\b", "≤"),
-    (r"\\[,;!]|\\quad|\\left|\\right|\\[Bb]igl?r?", " "),
-    (r"_\{([^{}]*)\}", r"_\1"),
-    (r"[$`]|\*\*", ""),
+    (r"\\[Bb]ig[lr]|\\left|\\right", ""),
+    (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
+    (r"([_^])\{([\w.−]*)\}", r"\1\2"),
+    (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
+    (r"\*\*|[$`]", ""),
+    (r"^> ", ""),
+    (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
 
 def plain(markdown: str) -> str:
     """Markdown as a terminal shows it: formulas in letters, paragraphs wrapped, the rest as is."""
-    for pattern, replacement in PLAIN:
-        markdown = re.sub(pattern, replacement, markdown)
-    blocks = markdown.strip().split("\n\n")
-    as_they_are = ("|", "    ", "- ", "```")
-    return "\n\n".join(
-        block if block.startswith(as_they_are) else textwrap.fill(block, 88) for block in blocks
-    )
+
+    def block(text: str) -> str:
+        if text.startswith(("    ", "```")):
+            return text
+        is_formula = text.startswith("$$")
+        text = re.sub(r"\\([a-z]+)", lambda match: SIGNS.get(match[1], match[0]), text)
+        for pattern, replacement in 2 * PLAIN:  # twice, because one brace may hold another
+            text = re.sub(pattern, replacement, text)
+        if is_formula:
+            return "    " + " ".join(text.split())
+        if match := re.match(r"(#+) (.*)", text):
+            return f"{match[2]}\n{UNDERLINES.get(len(match[1]), '') * len(match[2])}".rstrip()
+        if text.startswith("|"):
+            return text
+        items = re.split(r"\n(?=- )", text)
+        return "\n".join(
+            textwrap.fill(item, 88, subsequent_indent="  " * item.startswith("- "))
+            for item in items
+        )
+
+    return "\n\n".join(block(text) for text in markdown.strip("\n").split("\n\n") if text)
 
 
 class Piece:
@@ -109,6 +122,45 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
 
 
 @dataclass(frozen=True)
+class Matrix(Piece):
+    """A small matrix with its symbol, its shape and the names of its rows and columns."""
+
+    symbol: str
+    numbers: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+    def cells(self) -> list[list[str]]:
+        """The numbers as they are shown: integers as such, others with two decimals."""
+        whole = (self.numbers == np.round(self.numbers)).all()
+        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in self.numbers]
+        return [[cell.replace("-", "−") for cell in row] for row in cells]
+
+    def markdown(self) -> str:
+        name = f"{self.symbol} {self.numbers.shape}"
+        rows = [(row, *cells) for row, cells in zip(self.rows, self.cells(), strict=True)]
+        return table([name, *self.columns], rows).markdown()
+
+    def html(self, page) -> str:
+        largest = np.abs(self.numbers).max() or 1
+        head = "".join(f'<th scope="col">{name}</th>' for name in self.columns)
+        body = ""
+        for name, cells, numbers in zip(self.rows, self.cells(), self.numbers, strict=True):
+            body += f'<tr><th scope="row">{name}</th>'
+            for cell, number in zip(cells, numbers, strict=True):
+                side = "positive" if number > 0 else "negative"
+                strength = 0.55 * abs(number) / largest
+                body += f'<td style="background: rgb(var(--{side}) / {strength:.2f})">{cell}</td>'
+            body += "</tr>"
+        shape = " × ".join(map(str, self.numbers.shape))
+        caption = f"{page.math(self.symbol)} <small>({shape})</small>"
+        return (
+            f'<div class="scroll" tabindex="0"><table class="matrix"><caption>{caption}</caption>'
+            f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+@dataclass(frozen=True)
 class Picture(Piece):
     """What `draw(figure)` draws. `alt` says in words what a reader would see in it."""
 
@@ -116,7 +168,7 @@ class Picture(Piece):
     draw: Callable[[Figure], None]
     alt: str
     caption: str
-    size: tuple[float, float] = (5.0, 3.5)  # inches; what is wider than 5 is small on a phone
+    size: tuple[float, float] = (4.2, 3.3)  # inches; what is wider is small on a phone
 
     def figure(self) -> Figure:
         with matplotlib.rc_context(STYLE):
@@ -138,7 +190,7 @@ class Picture(Piece):
         drawing = file.getvalue()
         drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
         # Identifiers are unique within a drawing, and have to be so within a page.
-        drawing = re.sub(r'(\bid="|#)(?=[\w-]+["\)])', rf"\g<1>{self.name}-", drawing)
+        drawing = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
         drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
         label = self.alt.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
         return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

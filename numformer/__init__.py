@@ -25,6 +25,7 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
 from numformer.config import Config
@@ -66,6 +67,9 @@ __all__ = [
     "MultiHeadAttention",
     "ScaledDotProductAttention",
     "SelfAttention",
+    "DotProductScore",
+    "MultiplicativeScore",
+    "AdditiveScore",
     "FeedForward",
     "Residual",
     "Config",

@@ -25,6 +25,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
+from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
 from numformer.loss import CrossEntropy
 from numformer.model import (
@@ -136,6 +137,27 @@ def scaled_dot_product_attention(rng, x, memory):
 def scaled_dot_product_attention_with_dropout(rng, x, memory):
     query, key, value = rng.standard_normal((3, B, H, T, 3))
     return ScaledDotProductAttention(0.3), [query, key, value, TARGET_MASK]
+
+
+@case
+def dot_product_score(rng, x, memory):
+    return DotProductScore(), [x, memory]
+
+
+@case
+def dot_product_score_without_scale(rng, x, memory):
+    return DotProductScore(scaled=False), [x, memory]
+
+
+@case
+def multiplicative_score(rng, x, memory):
+    return MultiplicativeScore(D, F, rng), [x, rng.standard_normal((B, S, F))]
+
+
+@case
+def additive_score(rng, x, memory):
+    query, key = rng.standard_normal((B, H, T, D)), rng.standard_normal((B, H, S, F))
+    return AdditiveScore(D, F, 7, rng), [query, key]
 
 
 @case

@@ -1,4 +1,4 @@
-"""For each mistake in the README's table the failed check names the right cause, and no other."""
+"""For each mistake in the readers' table the failed check names the right cause, and no other."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -564,8 +564,8 @@ def test_the_check_names_the_cause_and_no_other(mistake, said):
 
 
 def test_the_table_for_readers_is_the_one_tested():
-    """Each row of lessons/README.md ends with its mistake's words of the check."""
-    page = Path(__file__).parents[1] / "lessons" / "README.md"
+    """Each row of lessons/equations.md ends with its mistake's words of the check."""
+    page = Path(__file__).parents[1] / "lessons" / "equations.md"
     _, section = page.read_text().split("## When the check fails")
     rows = [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     table = [(row[0].strip(), row[-1].strip()) for row in rows if row[0].strip() != "mistake"]

@@ -37,6 +37,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection, linear_backward
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from numformer.layers.residual import Residual
+from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax, softmax
 from numformer.model import causal_mask
 
@@ -662,6 +663,52 @@ def test_a_cache_keeps_the_chosen_rows_in_their_order(rng):
         found = layer.forward(further, None, cache)
         whole = layer.forward(np.concatenate([x[chosen], further], axis=1), causal_mask(3))
     assert_allclose(found, whole[:, 2:], rtol=1e-12, atol=1e-13)
+
+
+# Scores.
+
+
+@pytest.mark.parametrize("kind", [DotProductScore, MultiplicativeScore, AdditiveScore])
+def test_scores_are_their_equations_by_loops(kind, rng):
+    """S != T, queries and keys of different size where the score allows it."""
+    d_query, d_key, sizes = {
+        DotProductScore: (4, 4, []),
+        MultiplicativeScore: (4, 3, [4, 3, rng]),
+        AdditiveScore: (4, 3, [4, 3, 6, rng]),
+    }[kind]
+    layer = in_float64(kind(*sizes))
+    query, key = rng.standard_normal((B, H, T, d_query)), rng.standard_normal((B, H, S, d_key))
+    found = layer.forward(query, key)
+    assert found.shape == (B, H, T, S)
+    for b, h, t, s in np.ndindex(found.shape):
+        q, k = query[b, h, t], key[b, h, s]
+        if kind is DotProductScore:
+            expected = sum(q[i] * k[i] for i in range(4)) / math.sqrt(4)
+        elif kind is MultiplicativeScore:
+            weight = layer.weight.data
+            expected = sum(q[i] * weight[i, j] * k[j] for i in range(4) for j in range(3))
+        else:
+            from_query, from_key = layer.query_weight.data, layer.key_weight.data
+            expected = sum(
+                layer.v.data[a, 0] * math.tanh(q @ from_query[:, a] + k @ from_key[:, a])
+                for a in range(6)
+            )
+        assert found[b, h, t, s] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("d_k", [16, 1024])
+def test_which_scores_grow_with_the_size_of_queries_and_keys(d_k, rng):
+    """Their first standard deviations, for entries of variance 1."""
+    query, key = rng.standard_normal((2, 64, d_k))
+
+    def spread(layer):
+        return layer.forward(query, key).std()
+
+    root = math.sqrt(d_k)
+    assert spread(DotProductScore()) == pytest.approx(1, rel=0.2)
+    assert spread(DotProductScore(scaled=False)) == pytest.approx(root, rel=0.2)
+    assert spread(MultiplicativeScore(d_k, d_k, rng)) == pytest.approx(root, rel=0.2)
+    assert spread(AdditiveScore(d_k, d_k, d_k, rng)) == pytest.approx(1, rel=0.2)
 
 
 # Feed-forward network and residual connection.

@@ -35,6 +35,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
+from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
 from numformer.loss import CrossEntropy
 from numformer.model import Decoder, DecoderLayer, Encoder, EncoderLayer, Transformer
@@ -131,6 +132,28 @@ def learned_positions(layer, p, x, positions=None):
 
 def scaled_dot_product_attention(layer, p, query, key, value, mask):
     return F.scaled_dot_product_attention(query, key, value, mask, layer.dropout.p_drop)
+
+
+def dot_product_score(layer, p, query, key):
+    scale = 1 / math.sqrt(key.shape[-1]) if layer.scaled else 1
+    return torch.einsum("...tk,...sk->...ts", query * scale, key)
+
+
+def pairs(query, key):
+    """Each query beside each key: (..., T, S, K_q) and (..., T, S, K_k)."""
+    sizes = *query.shape[:-1], key.shape[-2], -1
+    return query.unsqueeze(-2).expand(sizes), key.unsqueeze(-3).expand(sizes)
+
+
+def multiplicative_score(layer, p, query, key):
+    return F.bilinear(*pairs(query, key), p["weight"][None]).squeeze(-1)
+
+
+def additive_score(layer, p, query, key):
+    # W_q and W_k one below the other are one weight for a query and a key side by side.
+    weight = torch.cat([p["query_weight"], p["key_weight"]])
+    hidden = F.linear(torch.cat(pairs(query, key), dim=-1), weight.T).tanh()
+    return F.linear(hidden, p["v"].T).squeeze(-1)
 
 
 class AnySizeAttention(nn.Module):
@@ -332,6 +355,9 @@ OF_LAYER = {
     SinusoidalPositions: sinusoidal_positions,
     LearnedPositions: learned_positions,
     ScaledDotProductAttention: scaled_dot_product_attention,
+    DotProductScore: dot_product_score,
+    MultiplicativeScore: multiplicative_score,
+    AdditiveScore: additive_score,
     MultiHeadAttention: multi_head_attention,
     SelfAttention: self_attention,
     CrossAttention: multi_head_attention,

@@ -1,0 +1,622 @@
+# %% [markdown]
+# # Scaled dot-product attention
+#
+# > A word looks at other words and takes something from each. How much from which? Why is there a
+# > $\sqrt{d_k}$? And how does a mistake in the result find its way back to the word that caused it?
+#
+# Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
+# told you the distance. You looked for a noun, and *cat* was one.
+#
+# Attention does this with numbers. Each token has three vectors:
+#
+# - a **query**: what it looks for,
+# - a **key**: what it offers to those who look,
+# - a **value**: what it hands over when it is looked at.
+#
+# This lesson computes attention for these four tokens, first forward and then backward, with
+# numbers so small that you can check each by hand. At the end you have derived every line of the
+# backward pass, and you have written it yourself.
+
+# %%
+import math
+
+import numpy as np
+
+from lessons.attention_stepper import attention_stepper
+from lessons.exercises_03 import EXERCISES
+from lessons.lesson import BLUE, GREY, ORANGE, Beside, Matrix, Picture, Words, show, table
+from lessons.quiz import Question
+from lessons.retrieval import compare
+from numformer import ScaledDotProductAttention
+from numformer.gradient_check import check
+from numformer.layers.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.softmax import softmax, softmax_backward
+
+# %% [markdown]
+# ## Four tokens
+#
+# In a trained model these vectors come out of learned projections. Here we choose them, so that
+# they mean something. The four numbers of a query or key stand for *article*, *noun*, *pronoun*,
+# *verb*. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or else
+# a pronoun. *cat* looks for its article, and a little for a verb.
+
+# %%
+tokens = ["the", "cat", "it", "purrs"]
+features = ["article", "noun", "pronoun", "verb"]
+query = np.array([[0, 2, 0, 0], [2, 0, 0, 1], [0, 2, -1, 0], [0, 2, 1, 0]], dtype=float)
+key = np.array([[2, 0, 0, 0], [0, 2, 1, 0], [0, 1, 2, 0], [0, 0, 0, 2]], dtype=float)
+value = np.array([[-1, -1], [2, 1], [0, 2], [1, -2]], dtype=float)
+
+
+@show
+def the_three_vectors_of_each_token():
+    """The example: what each token looks for, offers and hands over."""
+    return [
+        Matrix("Q", query, tokens, features),
+        Matrix("K", key, tokens, features),
+        Matrix("V", value, tokens, ["x", "y"]),
+    ]
+
+
+# %% [markdown]
+# Query and key have $d_k = 4$ numbers, because they are compared with each other. A value may have
+# another size, $d_v$; here it is 2, so that we can draw it as a point.
+#
+# ## Four steps
+#
+# **1. Compare.** The score of a query and a key is their dot product. It is large where the key
+# offers what the query looks for. All scores at once are one matrix product: row $t$ of $S$ belongs
+# to the query of token $t$, column $s$ to the key of token $s$.
+#
+# $$S = QK^\top$$
+#
+# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by 2. Why that is needed is the question of
+# this lesson; for now, do it.
+#
+# $$Z = \frac{S}{\sqrt{d_k}}$$
+#
+# **3. Turn scores into shares.** The softmax makes every row positive and lets it sum to 1. The
+# highest score gets the largest share, but no share is 0. That is what makes it *soft*.
+#
+# $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
+#
+# **4. Blend.** The result of token $t$ is the mean of all values, weighted by its row of shares.
+#
+# $$O = AV$$
+#
+# Before you look at the numbers: which token will *it* take most from? And *purrs*?
+
+
+# %%
+@show
+def four_steps():
+    """The four steps on the example, beside the library's result."""
+    scores = query @ key.T
+    scaled = scores / math.sqrt(query.shape[-1])
+    weights = softmax(scaled)
+    output = weights @ value
+    assert np.allclose(output, ScaledDotProductAttention().forward(query, key, value))
+    return [
+        Matrix("S", scores, tokens, tokens),
+        Matrix("Z", scaled, tokens, tokens),
+        Matrix("A", weights, tokens, tokens),
+        Matrix("O", output, tokens, ["x", "y"]),
+    ]
+
+
+# %% [markdown]
+# *it* takes most from *cat*, as we wanted. *purrs* takes most from *cat* too, but much from *it*:
+# both could be its subject.
+#
+# Check one entry by hand. The query of *it* is (0, 2, −1, 0), the key of *cat* is (0, 2, 1, 0), so
+# their score is 2 · 2 − 1 · 1 = 3. Divided by 2 it is 1.5.
+#
+# Shares are positive and sum to 1. So a result never leaves the polygon that the values span: it
+# is a mixture of what is there, and nothing else.
+
+
+# %%
+@show
+def results_are_mixtures():
+    """The values and the results as points."""
+    output = ScaledDotProductAttention().forward(query, key, value)
+
+    def draw(figure):
+        axes = figure.subplots()
+        around = value[[0, 3, 1, 2]]  # the four values, in the order around their polygon
+        axes.fill(*around.T, color=GREY, alpha=0.15)
+        axes.scatter(*value.T, color=GREY, s=60, label="value")
+        axes.scatter(*output.T, color=BLUE, s=60, label="result")
+        for token, start, end in zip(tokens, value, output, strict=True):
+            axes.annotate(token, start, (7, 6), textcoords="offset points", color=GREY)
+            axes.annotate(token, end, (-9, -4), textcoords="offset points", color=BLUE, ha="right")
+        axes.set(xlabel="x", ylabel="y", aspect="equal")
+        axes.margins(0.15)
+        axes.legend(loc="lower left")
+
+    return Picture(
+        "lesson_03_mixtures",
+        draw,
+        "A four-sided area whose corners are the values of the four tokens. The four results are "
+        "points inside it; those of the, it and purrs lie together, near the corner of cat.",
+        "Each result (blue) lies inside the area between the values (grey). *the*, *it* and *purrs* "
+        "look for a noun, so the corner of *cat* draws them to itself. *cat* looks for its article.",
+        (4.6, 3.8),
+    )
+
+
+# %% [markdown]
+# ## The equation and its lines
+#
+# The paper writes the four steps as one equation (section 3.2.1, equation 1):
+#
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
+#
+# Below are the library's own lines, taken from its source when this page was built. Shapes are
+# those of one head and one sentence: $T$ queries, $S$ keys. In our example both are 4. Axes in
+# front, for sentences and heads, are carried along.
+
+
+# %%
+@show
+def the_lines_of_forward():
+    """The library's forward, line by line."""
+    return Beside(
+        scaled_dot_product_attention,
+        {
+            "scores = matmul": """**Compare.** $Q$ is $(T, d_k)$ and $K^\\top$ is $(d_k, S)$, so the scores
+                are $(T, S)$: one number for each pair of a query and a key.""",
+            "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
+                is ours alone, so it may be changed in place.""",
+            "weights = softmax": """**Turn into shares**, row by row, $(T, S)$. Where the mask says
+                False, a score counts as $-\\infty$ and its share is exactly 0: a *decoder* hides
+                later tokens this way, and every model hides padding.""",
+            "dropped = dropout": """Dropout on the shares. The paper does not have it, many recipes
+                do. Without it `keep` is None, and `dropped` is `weights`.""",
+            "return matmul": """**Blend.** $(T, S)$ times $(S, d_v)$ gives the result, $(T, d_v)$. What
+                backward will need is returned beside it.""",
+        },
+    )
+
+
+# %% [markdown]
+# ## Step through it, forward and backward
+#
+# The whole computation follows, one step at a time. Go through the forward steps now. The backward
+# steps are derived further down; come back for them, or run ahead and see what you can guess.
+
+
+# %%
+@show
+def stepper():
+    """The simulation: forward and backward, with the numbers of the example."""
+    doutput = np.array([[1, 0], [0, -1], [-1, 2], [1, 1]], dtype=float)
+    return attention_stepper(tokens, query, key, value, doutput)
+
+
+# %% [markdown]
+# ## Why divide by $\sqrt{d_k}$?
+#
+# Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each product
+# $q_i k_i$ then has mean 0 and variance 1 too. A dot product adds $d_k$ of them, and variances of
+# independent numbers add:
+#
+# $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
+#
+# So a typical score has size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1, whatever
+# $d_k$ is. That is all that the scale does (footnote 4 of the paper).
+#
+# What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
+# score takes nearly everything: it is *saturated*. Then a small change of any score changes nothing,
+# so the gradient is nearly 0, and there is nothing to learn from. Let us measure all three.
+
+
+# %%
+WIDTHS = 2 ** np.arange(11)
+
+
+def random_attention(d_k: int, scaled: bool, rng: np.random.Generator):
+    """Scores, shares and |dS| of 400 random queries, each with 16 random keys of size d_k."""
+    query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
+    scores = query @ key.swapaxes(1, 2)
+    if scaled:
+        scores /= math.sqrt(d_k)
+    weights = softmax(scores)
+    dweights = rng.standard_normal(weights.shape)
+    return scores, weights, np.linalg.norm(softmax_backward(dweights, weights), axis=-1)
+
+
+@show
+def what_the_scale_does():
+    """Variance, saturation and gradient against d_k, with the scale and without."""
+    measured = {}
+    for scaled in True, False:
+        rng = np.random.default_rng(3)
+        runs = [random_attention(d_k, scaled, rng) for d_k in WIDTHS]
+        measured[scaled] = {
+            "variance": [scores.var() for scores, _, _ in runs],
+            "largest": [weights.max(axis=-1).mean() for _, weights, _ in runs],
+            "gradient": [np.median(norms) for _, _, norms in runs],
+            "mean gradient": [norms.mean() for _, _, norms in runs],
+        }
+
+    def curves(name, label, scale):
+        def draw(figure):
+            axes = figure.subplots()
+            for scaled, color in ((True, BLUE), (False, ORANGE)):
+                words = "divided by √d_k" if scaled else "as it is"
+                axes.plot(WIDTHS, measured[scaled][name], "o-", color=color, label=words)
+            axes.set(xlabel="d_k", ylabel=label, yscale=scale)
+            axes.set_xscale("log", base=2)
+            axes.legend()
+
+        return draw
+
+    without, first, last = measured[False], WIDTHS[0], WIDTHS[-1]
+    return [
+        Picture(
+            "lesson_03_variance",
+            curves("variance", "variance of a score", "log"),
+            f"Two lines against d_k from {first} to {last}. Undivided, the variance rises in "
+            "proportion to d_k; divided, it stays at 1.",
+            f"**Variance.** At $d_k = {last}$ it is {without['variance'][-1]:.0f} without the scale "
+            f"and {measured[True]['variance'][-1]:.2f} with it.",
+        ),
+        Picture(
+            "lesson_03_saturation",
+            curves("largest", "largest share of a row", "linear"),
+            "Two lines against d_k. Undivided, the largest of 16 shares rises towards 1; divided, "
+            "it stays near a quarter.",
+            f"**Saturation.** With 16 keys the largest share is {without['largest'][-1]:.2f} "
+            f"without the scale, {measured[True]['largest'][-1]:.2f} with it.",
+        ),
+        Picture(
+            "lesson_03_gradient",
+            curves("gradient", "gradient of the scores, median", "log"),
+            "Two lines against d_k. Undivided, the median gradient falls by more than four powers "
+            "of ten; divided, it stays the same.",
+            f"**Gradient.** For the same upstream gradient the length of a row of "
+            f"$\\mathrm{{d}}Z$ is {without['gradient'][-1]:.1e} without the scale, "
+            f"{measured[True]['gradient'][-1]:.2f} with it (medians).",
+        ),
+        Words(f"""
+            The median tells of a typical row: almost nothing flows through it. The *mean* falls much
+            more slowly, from {without["mean gradient"][0]:.2f} to
+            {without["mean gradient"][-1]:.2f}. A few rows still have two scores that happen to be
+            close, and these few carry nearly the whole gradient. So without the scale a model can
+            learn, but from few of its tokens at a time.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Other ways to score
+#
+# A dot product is not the only way to compare a query with a key. Two others are older:
+#
+# - **additive** (Bahdanau et al. 2015), a small network with one hidden layer:
+#   $S_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
+# - **multiplicative** (Luong et al. 2015), a dot product with a learned matrix in between:
+#   $S_{ts} = q_t W k_s^\top$.
+#
+# The paper (section 3.2.1) tells that for small $d_k$ additive and dot-product attention do alike,
+# and that additive attention wins for large $d_k$ where the dot product is not scaled. It chooses the
+# dot product because that is one matrix product, fast and small in memory: additive attention makes a
+# hidden vector for each *pair* of tokens.
+
+# %% [markdown]
+# ## The way back
+#
+# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
+# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much $L$
+# rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
+# $\mathrm{d}O$. We owe it $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
+#
+# Backward is forward read upwards. There are only two kinds of steps to undo: a matrix product, and
+# the softmax.
+#
+# ### Through a matrix product
+#
+# Take the last step, $O = AV$. By entries it is
+#
+# $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
+#
+# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$. So
+# its gradient collects from all of them:
+#
+# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj} \qquad\text{that is}\qquad \mathrm{d}V = A^\top\,\mathrm{d}O$$
+#
+# Ask where $A_{ts}$ is used: in $O_{tj}$ for every $j$, with the factor $V_{sj}$:
+#
+# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj} \qquad\text{that is}\qquad \mathrm{d}A = \mathrm{d}O\,V^\top$$
+#
+# Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
+# the shapes: only one way fits, because a gradient has the shape of what it belongs to.
+#
+# ### Through the softmax
+#
+# Take one row. $a_s = e^{z_s} / \sum_u e^{z_u}$. What happens to $a_s$ when a score $z_u$ rises?
+#
+# Its own score raises its share, and also the sum below the line:
+#
+# $$\frac{\partial a_s}{\partial z_s} = a_s - a_s^2 = a_s\,(1 - a_s)$$
+#
+# Any other score only raises the sum below the line, so the share shrinks:
+#
+# $$\frac{\partial a_s}{\partial z_u} = -\,a_s\,a_u \qquad (u \ne s)$$
+#
+# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. Here it
+# is for the row of *it*, from the formula and measured: we raise each score a little and look.
+
+
+# %%
+@show
+def jacobian():
+    """The Jacobian of softmax for the row of `it`, by formula and by small steps."""
+    scaled = query @ key.T / math.sqrt(query.shape[-1])
+    z = scaled[tokens.index("it")]
+    a = softmax(z)
+    formula = np.diag(a) - np.outer(a, a)
+    step = 1e-5
+    measured = np.array(
+        [(softmax(z + step * unit) - softmax(z - step * unit)) / (2 * step) for unit in np.eye(4)]
+    )
+    return [
+        Matrix("J", formula, tokens, tokens),
+        Words(f"""
+            The largest difference between the two is {np.abs(formula - measured).max():.0e}. Each
+            row sums to 0: what one token gains, the others lose.
+        """),
+    ]
+
+
+# %% [markdown]
+# We never build that matrix. The chain rule multiplies it with the upstream row $\mathrm{d}a$, and the
+# product becomes short:
+#
+# $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}
+#   = a_u\,\mathrm{d}a_u - a_u \sum_s \mathrm{d}a_s\,a_s
+#   = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
+#
+# Read it in words. The sum on the right is the *average* of $\mathrm{d}a$, weighted by the shares.
+# A score gets a gradient where its token would do better or worse than this average, in proportion to
+# its share. Three things follow:
+#
+# - A share of 0 gets no gradient. Nothing flows to a masked token.
+# - A share of 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is saturation.
+# - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
+
+
+# %%
+@show
+def the_lines_of_softmax_backward():
+    """The library's backward of softmax, line by line."""
+    return Beside(
+        softmax_backward,
+        {
+            "dscores = dweights - dot_last": """Subtract from each entry of a row the row's weighted average,
+                $\\mathrm{d}A_{tu} - \\sum_s A_{ts}\\,\\mathrm{d}A_{ts}$.""",
+            "dscores *= weights": """Multiply by the share,
+                $\\mathrm{d}Z_{tu} = A_{tu}\\,(\\ldots)$. This line brings the zeros of the mask.""",
+            "return dscores": "",
+        },
+    )
+
+
+# %% [markdown]
+# ### All of it
+#
+# Now read attention from the bottom to the top. Each line of backward undoes one line of forward, and
+# its comment quotes that line.
+
+
+# %%
+@show
+def the_lines_of_backward():
+    """The library's backward of attention, line by line."""
+    return Beside(
+        scaled_dot_product_attention_backward,
+        {
+            "dvalue = ": """Forward ended with $O = AV$. The value of $s$ was used by every token $t$, so
+                its gradient collects from all of them: $\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$,
+                $(S, T)$ times $(T, d_v)$. With dropout these are the shares *after* it: they are
+                what the values were really blended with.""",
+            "ddropped = ": """The other factor of the same product:
+                $\\mathrm{d}A = \\mathrm{d}O\\,V^\\top$, $(T, d_v)$ times $(d_v, S)$. Its entry asks: would
+                token $t$ do better with more of value $s$?""",
+            "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
+                Without dropout nothing happens here.""",
+            "dscores = softmax_backward": """Through the softmax:
+                $\\mathrm{d}Z_{tu} = A_{tu}\\,(\\mathrm{d}A_{tu} - \\sum_s A_{ts}\\,\\mathrm{d}A_{ts})$.""",
+            "dscores *= 1 / math.sqrt": """Forward scaled, $Z = S/\\sqrt{d_k}$, so backward scales as well:
+                $\\mathrm{d}S = \\mathrm{d}Z/\\sqrt{d_k}$.""",
+            "dquery = ": """Forward began with $S = QK^\\top$, that is $S_{ts} = \\sum_i Q_{ti}K_{si}$. The query of
+                $t$ was used in all of row $t$: $\\mathrm{d}Q = \\mathrm{d}S\\,K$.""",
+            "dkey = ": """The key of $s$ was used in all of *column* $s$, hence the transpose:
+                $\\mathrm{d}K = \\mathrm{d}S^\\top Q$.""",
+            "return dquery": """One gradient for each input, in their order, each of its input's
+                shape.""",
+        },
+    )
+
+
+# %% [markdown]
+# Forward has two matrix products, backward four of the same size. That is why a training step costs
+# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
+# training needs so much more memory than using a model.
+#
+# ### Is it true?
+#
+# A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
+# check it: move an input a little, see how much the result really changes, and compare. The library
+# does this for every layer; here for ours, with a mask that hides later tokens.
+
+
+# %%
+@show
+def gradient_check():
+    """The explicit gradients of attention beside measured ones."""
+    later_hidden = np.tril(np.ones((4, 4), dtype=bool))
+    rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
+    return table(
+        ["gradient of", "explicit", "measured", "relative error"],
+        [
+            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", f"{row.error:.0e}")
+            for row in rows
+        ],
+        "Each row: the change of the result along one random direction.",
+    )
+
+
+# %% [markdown]
+# ## Often told: check it
+#
+# Some claims about attention are copied from page to page. Here is what comes out when they are
+# computed.
+
+
+# %%
+def printed(numbers) -> str:
+    return "[" + ", ".join(f"{number + 0.0:.3f}" for number in numbers).replace("-", "−") + "]"
+
+
+@show
+def often_told():
+    """Popular claims, computed again."""
+    told_first, told_second = [0.399, 0.179, 0.327, 0.066], [0.506, 0.186, 0.113, 0.042]
+    first, second = softmax(np.array([[0.9, 0.1, 0.7, -0.9], [2, 1, 0.5, -0.5]]))
+    with np.errstate(invalid="ignore"):
+        all_hidden = np.exp(np.full(4, -np.inf) - -np.inf)
+    nothing = softmax(np.zeros(4), np.zeros(4, dtype=bool))
+
+    scaled, allowed = query @ key.T / 2, np.tril(np.ones((4, 4), dtype=bool))
+    before, after = softmax(scaled, allowed), softmax(scaled) * allowed
+    dshares = np.array([1.0, 0, 0, 0])  # the gradient of the first share
+    right = softmax_backward(dshares, before[0])
+    wrong = softmax_backward(dshares, softmax(scaled)[0])
+    return Words(f"""
+        **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The printed
+        numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too small.
+
+        **“softmax([2, 1, 0.5, −0.5]) is {printed(told_second)}.”** It is {printed(second)}. The printed
+        numbers sum to {sum(told_second):.3f}.
+
+        **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula gives
+        {all_hidden[0]}, because −∞ − (−∞) is not a number. One such row, and after the next step every
+        weight of the model is {all_hidden[0]}. It happens: a batch may contain an empty sentence.
+        numformer gives such a row the shares {printed(nothing)}. It attends to nothing.
+
+        **“You may as well zero the shares after the softmax.”** Hide later tokens in our example:
+        *the* may see only itself. Masked before the softmax, its shares are {printed(before[0])}. Zeroed
+        afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are still
+        depends on the hidden tokens. So does the gradient. A change of that first share asks the four
+        scores for {printed(wrong)}, where {printed(right)} is right: a row that can see one token only
+        has nothing to choose.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    weights = softmax(query @ key.T / 2)
+    return [
+        Question(
+            question="Query and key have 64 independent random numbers each, with mean 0 and variance 1. "
+            "What is the standard deviation of their dot product?",
+            answer=math.sqrt(64),
+            why="Variances add, so the variance is 64. The standard deviation is its square root, 8. "
+            "This is the number that the paper's scores are divided by: $\\sqrt{d_k}$ with "
+            "$d_k = 64$.",
+        ),
+        Question(
+            question="The scaled scores of *it* are 0, 1.5, 0, 0. What share does *cat* get? "
+            "(Two decimals; $e^{1.5} \\approx 4.48$.)",
+            answer=float(weights[2, 1]),
+            why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with score 0 "
+            "still get a share each, since $e^0 = 1$.",
+        ),
+        Question(
+            question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers does "
+            "$\\mathrm{d}K$ hold?",
+            answer=7 * 64,
+            why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so "
+            "$\\mathrm{d}K$ holds 448 numbers.",
+        ),
+        Question(
+            question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's backward, sum to?",
+            choices=("1", "0", "the row's sum of $\\mathrm{d}A$", "it depends on the row"),
+            answer=1,
+            why="Adding the same number to all scores of a row leaves its shares as they are. So the "
+            "loss cannot change in that direction, and the gradient along it, the sum, is 0.",
+        ),
+        Question(
+            question="You test your softmax backward with an upstream gradient of ones. Which mistakes can "
+            "this test find?",
+            choices=(
+                "all of them",
+                "a wrong sign, but not a wrong factor",
+                "hardly any: the right answer is 0 everywhere",
+            ),
+            answer=2,
+            why="The shares of a row always sum to 1, so the sum of all shares cannot change. Its "
+            "gradient is 0. A backward that always returns zeros passes this test. Use random upstream "
+            "gradients.",
+        ),
+        Question(
+            question="In a row one share is 0.999. How large is the gradient that its scores get, compared "
+            "with a row of four equal shares?",
+            choices=("larger", "about the same", "very much smaller"),
+            answer=2,
+            why="An entry of the gradient is $a_u$ times a difference from the average. For the "
+            "large share the difference is nearly 0, for the others $a_u$ is nearly 0. This is "
+            "saturation, and the reason for the scale.",
+        ),
+        Question(
+            question="With dropout on the shares, what does $\\mathrm{d}V$ need?",
+            choices=("the shares before dropout", "the shares after dropout", "either"),
+            answer=1,
+            why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the values, and "
+            "that is the one after dropout. Published projects have got this wrong.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 3 mine.py
+# python -m lessons check 3 mine.py
+# ```
+#
+# The checker moves your inputs a little and measures, as above. Where a gradient is wrong it tries to
+# name the mistake.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/layers/attention.py`: the lines of this lesson, and right below them the multi-head
+#   attention of lesson 4.
+# - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half a
+#   page.
+# - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
+#   Translate*: where attention came from.
+# - Lesson 4: why one look is not enough.
