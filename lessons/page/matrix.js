@@ -61,7 +61,7 @@ export class MatrixTable {
     const size = `(${rows.length} × ${columns.length})`;
     this.element = element(
       "div",
-      { class: "matrix", "data-matrix": name },
+      { class: "matrix-box", "data-matrix": name },
       element(
         "table",
         {},
