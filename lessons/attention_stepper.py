@@ -421,9 +421,9 @@ def attention_stepper(
         name="attention_stepper",
         title="Attention, step by step, there and back",
         caption="Walk through the steps. At each, change something (the picked token, the mask, "
-        "the temperature, later the gradient) and watch which numbers answer. Point at a symbol, "
-        "a matrix or a name in the code: the three light up together. Point at an entry of a "
-        "result to see what it is made of.",
+        "the temperature, later the gradient) and watch which numbers answer. Point at or "
+        "tap a symbol, a matrix or a name in the code: the three light up together. Point at an "
+        "entry of a result to see what it is made of.",
         alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: S, "
         "Z, the weights A and the output O. Below them, each under the matrix that it belongs to: "
         "the gradients dS, dZ, dA and dO, then dQ, dK and dV.",
@@ -478,8 +478,8 @@ class Example:
             (
                 "nothing",
                 f"“{self.tokens[blind]}” sees nothing",
-                "A row with everything hidden. Its weights are 0, its output is 0, and so are its "
-                "gradients: no NaN anywhere.",
+                "A row with everything hidden. Its weights and its output are 0, and so is the "
+                "gradient of its query: no NaN anywhere.",
                 awake,
                 f"np.array({awake.tolist()})",
             ),
@@ -614,7 +614,7 @@ class Example:
             "id": step.id,
             "name": step.name,
             "symbol": (step.results or step.inputs)[-1],
-            "part": "backward" if STEPS.index(step) >= 6 else "forward",
+            "part": "backward" if step.inverts else "forward",
             "title": step.title,
             "say": page.markdown(step.say),
             "ask": page.markdown(step.ask),

@@ -12,8 +12,6 @@ import {
 // temperature numformer computed the forward pass, and the backward pass of every upstream
 // gradient with a single 1. Backward is linear, so those of any other are sums of these.
 
-const COLUMN = { inputs: 1, scores: 2, scale: 3, mask: 4, softmax: 5, blend: 6 };
-
 class Stepper {
   constructor(figure, number) {
     this.figure = figure;
@@ -54,6 +52,9 @@ class Stepper {
     const { data, figure } = this;
     const stage = figure.querySelector(".simulation-stage");
     this.announcement = element("p", { class: "unseen", "aria-live": "polite" });
+    const forward = this.steps.filter((step) => !step.inverts).map((step) => step.id);
+    const backward = [...new Set(this.steps.map((step) => step.inverts))].filter((id) => id);
+    const column = (id) => `--column: ${forward.indexOf(id) + 1}`;
     this.dots = this.steps.map((step, n) =>
       element(
         "button",
@@ -62,7 +63,7 @@ class Stepper {
           class: "dot",
           "data-go": step.id,
           "aria-label": `${n + 1}, ${step.part}: ${step.title}`,
-          style: `--column: ${COLUMN[step.inverts || step.id]}`,
+          style: column(step.id),
           onclick: () => this.go(n),
         },
         element("span", { class: "dot-name" }, step.name),
@@ -74,11 +75,11 @@ class Stepper {
         { class: `track ${name}`, role: "group", "aria-label": name },
         element("span", { class: "track-name" }, name === "forward" ? "Forward →" : "← Backward"),
         ...(name === "forward"
-          ? this.dots.slice(0, 6)
-          : ["blend", "softmax", "scale", "scores"].map((mirror) =>
+          ? this.dots.filter((_, n) => !this.steps[n].inverts)
+          : backward.map((mirror) =>
               element(
                 "div",
-                { class: "mirror", style: `--column: ${COLUMN[mirror]}` },
+                { class: "mirror", style: column(mirror) },
                 ...this.dots.filter((_, n) => this.steps[n].inverts === mirror),
               ),
             )),
@@ -391,7 +392,7 @@ class Stepper {
       radio.checked = radio.value === state.preset;
     }
     this.presetNote.innerHTML = data.presets.find((each) => each.id === state.preset)?.note ?? "";
-    this.summary.textContent = `${data.tokens[state.query]} · mask: ${mask.name} · temperature ${temperature.value}`;
+    this.summary.textContent = `Choices: ${data.tokens[state.query]} · mask: ${mask.name} · temperature ${temperature.value}`;
     this.spell();
     this.python(mask, temperature);
   }

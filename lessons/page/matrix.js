@@ -22,11 +22,10 @@ export function shown(value, whole = false) {
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
-/** A number within arithmetic: at most two decimals, and none that are 0. */
+/** A number within arithmetic: two decimals, and none that say nothing. */
 export function short(value) {
   if (value === null) return "−∞";
-  const rounded = Math.round(value * 100) / 100;
-  return (rounded === 0 ? "0" : String(rounded)).replace("-", "−");
+  return isExact(value) ? String(round(value)).replace("-", "−") : shown(value);
 }
 
 /** The same as a factor or a summand: a negative one in brackets. */
@@ -35,11 +34,12 @@ export function factor(value) {
   return text.startsWith("−") ? `(${text})` : text;
 }
 
+const round = (value) => Math.round(value * 100) / 100;
+const isExact = (value) => Math.abs(value - round(value)) < 1e-8;
+
 /** "=" where two decimals tell all of every number, else "≈". */
 export function equals(...values) {
-  return values.every((x) => x === null || Math.abs(x * 100 - Math.round(x * 100)) < 1e-6)
-    ? "="
-    : "≈";
+  return values.every((x) => x === null || isExact(x)) ? "=" : "≈";
 }
 
 /**
@@ -61,7 +61,7 @@ export class MatrixTable {
     const size = `(${rows.length} × ${columns.length})`;
     this.element = element(
       "div",
-      { class: "matrix", "data-matrix": name },
+      { class: "matrix-box", "data-matrix": name },
       element(
         "table",
         {},
@@ -103,9 +103,9 @@ export class MatrixTable {
         cell.dataset.value = full;
         cell.textContent = this.words ? this.words(value) : shown(value, whole);
         cell.classList.toggle("zero", value === 0);
-        cell.classList.toggle("hidden-entry", value === null);
+        cell.classList.toggle("hidden-entry", value === null || (this.words && value === 0));
         const colour = value < 0 ? "--negative" : "--positive";
-        const strength = value ? 0.06 + (0.42 * Math.abs(value)) / largest : 0;
+        const strength = value && !this.words ? 0.06 + (0.42 * Math.abs(value)) / largest : 0;
         cell.style.backgroundColor = strength ? `rgb(var(${colour}) / ${strength.toFixed(3)})` : "";
       }),
     );
