@@ -356,7 +356,9 @@ def four_ways_to_score():
 
     wide = {result.score: result for result in results if result.width == widths[-1]}
     dot, scaled = wide["dot product"], wide["scaled dot product"]
-    (large_v,) = compare(widths[-1:], scores={"additive, large v": additive_with_large_v})
+    (large_v,) = compare(
+        widths[-1:], seeds=[0], scores={"additive, large v": additive_with_large_v}
+    )
     return [
         Picture(
             "lesson_03_scores",
@@ -392,16 +394,16 @@ def four_ways_to_score():
         ),
         Words(rf"""
             The paper's claim holds here. Without the scale the scores begin with a spread of
-            {dot.spread:.0f}: each word is sure of its translation, and mostly wrong. The gradient of
-            a typical query is {scaled.gradient / dot.gradient:.0f} times smaller than with the scale,
-            so it hardly learns that it was wrong. It does learn, but slowly. The scale repairs this,
-            and nothing else had to change. The multiplicative score has no scale either, and fails in
-            the same way.
+            {dot.spread:.0f}: each word is sure of its translation, and mostly wrong. The gradient
+            of a typical query is {scaled.gradient / dot.gradient:.0f} times smaller than with the
+            scale, so it hardly learns that it was wrong. It does learn, but slowly. The scale
+            repairs this, and nothing else had to change. The multiplicative score has no scale
+            either, and fails in the same way.
 
             The additive score has no scale because it needs none: $v$ begins the smaller, the more
             numbers it has. Begin with a $v$ of variance 1 instead, and at $d_k = {widths[-1]}$ it
-            finds only {large_v.accuracy.mean():.2f} of the words. It is the size of the first scores
-            that decides, for every kind of score.
+            finds only {100 * large_v.accuracy.mean():.0f} % of the words. It is the size of the first
+            scores that decides, for every kind of score.
 
             One experiment is not a law. Here each word has a vector of its own, with the variance
             that the paper assumes. We tried another task first, with trained projections of noisy
@@ -409,8 +411,8 @@ def four_ways_to_score():
             additive score learned badly at every width.
 
             Why does the Transformer not use the additive score? It makes a hidden vector for every
-            *pair* of tokens: $T \times S \times d$ numbers where the dot product has $T \times S$, and
-            no single matrix product computes it.
+            *pair* of tokens: $T \times S \times d$ numbers where the dot product has $T \times S$,
+            and no single matrix product computes it.
         """),
     ]
 
