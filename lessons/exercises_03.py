@@ -431,9 +431,10 @@ is 0. Nothing else is needed: the scores themselves do not occur in the result."
     Exercise(
         lesson=3,
         title="Attention, backwards",
-        task="""Write the whole backward of scaled dot-product attention, and read forward upwards
-to do it. The mask needs no line: what was masked has the weight 0. Your `softmax_backward` may be
-called here. The arrays have four axes (batch, heads, T, S), and T is not S, nor $d_k$ $d_v$.""",
+        task="""Write the whole backward of scaled dot-product attention: read forward upwards. The
+mask needs no line, because what was masked has the weight 0. You may call your `softmax_backward`.
+The arrays have four axes, (batch, heads, T, S) for the weights; T differs from S, and $d_k$ from
+$d_v$.""",
         start=attention_backward,
         case=an_attention,
         mistakes=ATTENTION_MISTAKES,

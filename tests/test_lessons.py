@@ -222,6 +222,7 @@ def test_a_print_in_a_solution_is_seen_once(checked):
         (b"\n\nimport no_such_module\n", "line 3: ModuleNotFoundError: No module named"),
         (b"softmax_backward = nothing", "line 1: NameError"),
         (b"import sys\nsys.exit(0)", "line 2: SystemExit"),
+        (b"import json\n\njson.loads('{')", "line 3: JSONDecodeError"),
     ],
 )
 def test_a_file_that_does_not_run_is_one_line(source, words, checked):
