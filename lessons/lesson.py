@@ -75,7 +75,9 @@ def plain(markdown: str) -> str:
             return text
         items = re.split(r"\n(?=- )", text)
         return "\n".join(
-            textwrap.fill(item, 88, subsequent_indent="  " * item.startswith("- "))
+            textwrap.fill(
+                " ".join(item.split()), 88, subsequent_indent="  " * item.startswith("- ")
+            )
             for item in items
         )
 
@@ -189,8 +191,10 @@ class Picture(Piece):
             figure.savefig(file, format="svg", metadata={"Date": None})
         drawing = file.getvalue()
         drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
-        # Identifiers are unique within a drawing, and have to be so within a page.
-        drawing = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
+        # An identifier has to be unique on the page, and is needed only where it is referred to.
+        needed = set(re.findall(r'(?:url\(|href=")#([\w-]+)', drawing))
+        drawing = re.sub(r' id="([\w-]+)"', lambda m: m[0] if m[1] in needed else "", drawing)
+        drawing = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
         drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
         label = self.alt.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
         return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)

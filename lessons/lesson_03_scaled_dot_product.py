@@ -402,8 +402,8 @@ def four_ways_to_score():
 
             The additive score has no scale because it needs none: $v$ begins the smaller, the more
             numbers it has. Begin with a $v$ of variance 1 instead, and at $d_k = {widths[-1]}$ it
-            finds only {100 * large_v.accuracy.mean():.0f} % of the words. It is the size of the first
-            scores that decides, for every kind of score.
+            finds only {100 * large_v.accuracy.mean():.0f} % of the words. It is the size of the
+            first scores that decides, for every kind of score.
 
             One experiment is not a law. Here each word has a vector of its own, with the variance
             that the paper assumes. We tried another task first, with trained projections of noisy

@@ -1,7 +1,9 @@
-"""The course in the terminal: exercises and their checker, questions, the command."""
+"""The course: exercises and their checker, questions, the commands, the text, the pages."""
 
 import io
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +13,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from lesson_solutions import HEADER, RIGHT, WRONG, attention, function, softmax
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
 from lessons import exercises_03
 from lessons.__main__ import main
 from lessons.exercise import EQUAL, Sizes
+from lessons.lesson import Beside, Picture, Piece, plain
+from lessons.percent import cells
 from lessons.quiz import Question, ask
+from lessons.run import run
 
 ROOT = Path(__file__).parents[1]
+LESSON = "lesson_03_scaled_dot_product.html"
+LESSONS = [entry.number for entry in lessons.COURSE if entry.path]
 EXERCISES = {exercise.name: exercise for exercise in exercises_03.EXERCISES}
 QUESTIONS = [
     Question("Which one is `even`?", "Half of *two* is one.", 1, ("one", "two", "three")),
@@ -31,12 +39,6 @@ def scope(source: str) -> dict:
     names = {}
     exec(source, names)
     return names
-
-
-@pytest.fixture(autouse=True)
-def a_lesson(monkeypatch):
-    module = SimpleNamespace(EXERCISES=exercises_03.EXERCISES, quiz=lambda: QUESTIONS)
-    monkeypatch.setattr(lessons, "load", lambda number: module)
 
 
 @pytest.fixture
@@ -373,10 +375,13 @@ def test_without_a_command_the_lessons_are_listed(call):
     assert any("python -m lessons check 3 FILE" in line for line in out)
 
 
-def test_the_quiz_command_asks_the_lesson(call, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("b\n1\n"))
-    code, out, err = call(main, "quiz", "3")
-    assert (code, out[-1], err) == (0, "1 of 2 right", [])
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_quiz_command_asks_the_lesson(number, call, monkeypatch):
+    questions = lessons.load(number).quiz()
+    typed = [question.answer + bool(question.choices) for question in questions]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{answer}\n" for answer in typed)))
+    code, out, err = call(main, "quiz", str(number))
+    assert (code, out[-1], err) == (0, f"{len(questions)} of {len(questions)} right", [])
 
 
 @pytest.mark.parametrize("arguments", [["3"], ["run", "3"]])
@@ -384,14 +389,13 @@ def test_a_number_alone_runs_the_lesson(arguments, call, monkeypatch):
     ran = []
     monkeypatch.setitem(sys.modules, "lessons.run", SimpleNamespace(run=ran.append))
     assert call(main, *arguments)[0] == 0
-    assert [module.EXERCISES for module in ran] == [exercises_03.EXERCISES]
+    assert ran == [lessons.load(3)]
 
 
 @pytest.mark.parametrize("command", ["quiz", "run", "start", "check"])
-def test_a_lesson_to_come_is_refused(command, call, monkeypatch, tmp_path):
-    monkeypatch.undo()
+def test_a_lesson_that_is_not_there_is_refused(command, call, tmp_path):
     file = [str(tmp_path / "mine.py")] if command in ("start", "check") else []
-    for number in ("13", "0", "-3"):
+    for number in ("13", "0", "-3", "12"):
         code, out, err = call(main, command, number, *file)
         assert (code, out) == (2, []) and ("error:" in err[-1])
     assert not (tmp_path / "mine.py").exists()
@@ -420,7 +424,7 @@ def test_the_program_lists_where_letters_are_few(monkeypatch):
 def test_ctrl_c_in_a_question_ends_it(call, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda prompt: os.kill(os.getpid(), signal.SIGINT))
     code, out, err = call(main, "quiz", "3")
-    assert (code, err) == (130, []) and out[0] == "Question 1 of 2"
+    assert (code, err) == (130, []) and out[0].startswith("Question 1 of ")
 
 
 def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path):
@@ -436,3 +440,266 @@ def test_a_pipe_that_closes_early_is_no_error():
     process = program()
     process.stdout.close()
     assert (process.stderr.read(), process.wait(timeout=60)) == ("", 0)
+
+
+# The lesson as text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compared_once():
+    """Lesson 3's long experiment runs once for all tests here."""
+    lesson, found = lessons.load(3), {}
+    compare = lesson.compare
+
+    def remembered(*arguments, **options):
+        call = repr((arguments, options))
+        if call not in found:
+            found[call] = compare(*arguments, **options)
+        return found[call]
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("lessons.retrieval.compare", remembered)
+        patches.setattr(lesson, "compare", remembered)
+        yield
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_an_import_prints_nothing_and_draws_nothing(number, tmp_path):
+    name = lessons.load(number).__name__
+    code = f"import sys, {name}; assert 'matplotlib.pyplot' not in sys.modules"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    process = program("3")
+    out, err = process.communicate(timeout=600)
+    assert (process.returncode, err) == (0, "")
+    told = {line.split(":")[0] for line in out.splitlines() if line.startswith("runs/lessons/")}
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
+    assert told == written and len(written) >= 6
+    headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
+    assert len(headings) > 8
+    for heading in headings:
+        assert plain(heading) in out
+    assert not re.search(r"[$\\]|\*\*", out)  # formulas in letters
+
+
+def test_the_lesson_runs_as_a_notebook_does(capsys):
+    """Cell after cell in one namespace; a notebook shows what it can."""
+    displayed = []
+    names = {"__name__": "__main__", "get_ipython": object()}
+    ipython = SimpleNamespace(display=displayed.append)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setitem(sys.modules, "IPython", SimpleNamespace(display=ipython))
+        patches.setitem(sys.modules, "IPython.display", ipython)
+        for cell in cells(Path(lessons.load(3).__file__)):
+            if not cell.is_markdown:
+                exec(compile(cell.text, "<cell>", "exec"), names)
+    assert capsys.readouterr().out == ""
+    module = lessons.load(3)
+    shown = [name for name, value in vars(module).items() if getattr(value, "shown", False)]
+    assert len(displayed) > len(shown) > 8
+    pictures = 0
+    for piece in displayed:
+        assert isinstance(piece, Piece)
+        if isinstance(piece, Picture):
+            pictures += 1
+            assert piece._repr_png_().startswith(b"\x89PNG") and piece._repr_markdown_() is None
+        else:
+            assert len(piece._repr_markdown_()) > 20
+    assert pictures >= 6
+
+
+def test_jupytext_opens_the_lesson_as_a_notebook():
+    jupytext = pytest.importorskip("jupytext", reason="needs pip install jupytext")
+    path = Path(lessons.load(3).__file__)
+    kinds = [cell.cell_type for cell in jupytext.read(path).cells]
+    assert kinds == ["markdown" if cell.is_markdown else "code" for cell in cells(path)]
+
+
+def doubled(x):
+    """A function to be explained."""
+    y = x + x  # once more
+    return y
+
+
+def test_lines_that_the_lesson_does_not_explain_stop_it():
+    notes = {"y = x + x": "Twice.", "return": ""}
+    assert Beside(doubled, notes).rows() == [("Twice.", "y = x + x  # once more"), ("", "return y")]
+    for other in ({"y = 2 * x": "", "return": ""}, {"y = x": ""}, notes | {"more": ""}):
+        with pytest.raises(ValueError, match=r"doubled has .* mend the lesson"):
+            Beside(doubled, other).rows()
+
+
+def test_a_text_cell_without_its_sign_stops_the_page(tmp_path):
+    file = tmp_path / "lesson.py"
+    file.write_text("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\nx = 1\n")
+    text, code = cells(file)
+    assert (text.is_markdown, text.text) == (True, "# Title\n\nText.")
+    assert (code.is_markdown, code.text, code.first, code.last) == (False, "x = 1", 6, 7)
+    file.write_text("# %% [markdown]\n# Text.\nx = 1\n")
+    with pytest.raises(ValueError, match="'x = 1'"):
+        cells(file)
+
+
+def test_plain_text_has_formulas_in_letters():
+    shown = plain(
+        "## A *title*\n\nWith $\\sqrt{d_k}$ and **bold** `code`.\n\n"
+        "$$A_{ts} = \\frac{e^{Z_{ts}}}{\\sum_u e^{Z_{tu}}}$$\n\n- one\n  two\n- three"
+    )
+    assert shown.splitlines() == [
+        "A *title*",
+        "---------",
+        "",
+        "With √d_k and bold code.",
+        "",
+        "    A_ts = (e^Z_ts) / (Σ_u e^Z_tu)",
+        "",
+        "- one two",
+        "- three",
+    ]
+
+
+def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
+    from matplotlib import pyplot
+
+    monkeypatch.chdir(tmp_path)
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(FigureCanvasAgg, "required_interactive_framework", "a window")
+    monkeypatch.setattr(pyplot, "show", lambda: opened.extend(pyplot.get_fignums()))
+    opened = []
+    lesson = lessons.load(3)
+    cell = SimpleNamespace(is_markdown=False, shown=lambda _: [lesson.stepper])
+    monkeypatch.setattr("lessons.run.cells", lambda path: [cell])
+    try:
+        run(lesson)
+        (figure,) = map(pyplot.figure, pyplot.get_fignums())
+        assert len(opened) == 1 and len(figure.widgets) >= 3
+    finally:
+        pyplot.close("all")
+    assert "window attention_stepper: " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+# The pages, in a real browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, compared_once):
+    """The pages, built once, and the last line that building them prints."""
+    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
+        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
+    from lessons.build import build
+
+    folder = tmp_path_factory.mktemp("pages") / "site"
+    return folder, build(folder)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A headless Chromium, as a driver that opens windows of any size."""
+    reason = "needs the browser extra, pip install -e '.[browser]', and Chromium on the path"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    pytest.importorskip("axe_playwright_python", reason=reason)
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(found):
+        pytest.skip(reason)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=next(filter(None, found)), args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, site):
+    """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
+    contexts, problems = [], []
+
+    def opened(name=LESSON, width=1280, scheme="light", **options):
+        size = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((site[0] / name).as_uri())
+        return page
+
+    requests = []
+    yield opened
+    for context in contexts:
+        context.close()
+    assert problems == []
+    inside = ("data:", site[0].as_uri())
+    assert [url for url in requests if not url.startswith(inside)] == []
+
+
+def test_the_pages_are_counted_as_they_are(site, open_page):
+    folder, last_line = site
+    assert {path.name for path in folder.iterdir()} == {"index.html", "style.css", LESSON}
+    page = open_page()
+    kinds = (".simulation", ".question", ".exercise")
+    simulations, questions, exercises = (page.locator(kind).count() for kind in kinds)
+    assert last_line == (
+        f"1 lesson, {simulations} simulation{'s' * (simulations != 1)}, "
+        f"{questions} quiz questions, {exercises} exercises"
+    )
+    assert simulations >= 1 and questions >= 5 and exercises >= 3
+
+
+def test_the_index_leads_to_each_lesson_and_marks_those_to_come(open_page):
+    page = open_page("index.html")
+    assert page.locator(".course > li").count() == 12
+    assert page.locator(".course > li.to-come").count() == 11
+    page.get_by_role("link", name="Scaled dot-product attention").click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Scaled dot-product attention"
+    page.get_by_role("link", name="numformer lessons").click()
+    assert page.url.endswith("index.html")
+
+
+@pytest.mark.parametrize("name", ["index.html", LESSON])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
+def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme, width):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page(name, width, scheme)
+    for folded in page.locator("details").all():
+        folded.evaluate("element => element.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    found = Axe().run(page, options={"preload": False}).response["violations"]
+    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
+
+
+def test_formulas_are_mathml_and_pictures_have_words(open_page):
+    page = open_page()
+    assert page.locator("math").count() > 100
+    assert "$" not in page.locator("article").inner_text()
+    assert "\\" not in page.locator("article").inner_text().replace("\\top", "")
+    of_all = "all => all.map(one => one.getAttribute('aria-label'))"
+    labels = page.eval_on_selector_all("svg", of_all)
+    assert len(labels) >= 5 and all(label and len(label) > 40 for label in labels)
+    identifiers = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
+    assert len(identifiers) == len(set(identifiers))
+    for link in page.locator("a[href^='#']").all():
+        assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
+
+
+def test_without_scripts_pictures_answers_and_text_are_there(open_page):
+    page = open_page(java_script_enabled=False)
+    assert page.locator(".simulation svg").first.is_visible()
+    assert not page.locator(".question button").first.is_visible()
+    answer = page.locator(".question details").first
+    answer.locator("summary").click()
+    assert answer.locator("strong").first.is_visible()
