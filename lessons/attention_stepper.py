@@ -214,7 +214,12 @@ STEPS = (
             Code(
                 FORWARD,
                 "return ",
-                {"dropped": "weights", "value": "value", "weights": "weights"},
+                {
+                    "matmul": "output",
+                    "dropped": "weights",
+                    "value": "value",
+                    "weights": "weights",
+                },
             ),
         ),
         ("weights", "value"),
@@ -233,7 +238,20 @@ STEPS = (
         "what numformer computed for a 1 in one entry of $\\mathrm{d}O$ and 0 elsewhere, once for "
         "each entry, and only adds these up.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
-        (Code(BACKWARD, "def", {"doutput": "doutput", "query": "query", "key": "key"}),),
+        (
+            Code(
+                BACKWARD,
+                "def",
+                {
+                    "doutput": "doutput",
+                    "query": "query",
+                    "key": "key",
+                    "value": "value",
+                    "weights": "weights",
+                    "dropped": "weights",
+                },
+            ),
+        ),
         ("output",),
         ("doutput",),
         inverts="blend",

@@ -209,7 +209,7 @@ def test_every_step_shows_lines_of_the_library_with_their_matrices_tagged(data):
     for step, shown in zip(STEPS, data["steps"], strict=True):
         tags = re.findall(r'data-matrix="(\w+)"', shown["code"])
         assert tags and set(tags) <= MATRICES.keys()
-        assert set(step.results) & set(tags) or step.id in ("mask", "blend"), step.id
+        assert set(step.results) & set(tags), step.id
         assert set(step.inputs + step.results) <= set(
             re.findall(r'data-matrix="(\w+)"', shown["equation"])
         )
