@@ -684,10 +684,14 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
     def draw_step(self, figure, step: Step, values: dict, picked: int) -> None:
         """The matrices of one step, the results last."""
         names = step.inputs + step.results
-        for axes, name in zip(np.ravel(figure.subplots(1, len(names))), names, strict=True):
-            self.draw_matrix(axes, name, values[name], picked)
-            axes.set_box_aspect(0.8)
-        figure.suptitle(step.title)
+        rows = 1 if len(names) < 4 else 2
+        grid = figure.add_gridspec(
+            *(rows, -(-len(names) // rows)),
+            **dict(left=0.08, right=0.97, top=0.8, bottom=0.03, wspace=0.3, hspace=0.6),
+        )
+        for place, name in zip(grid, names, strict=False):
+            self.draw_matrix(figure.add_subplot(place), name, values[name], picked)
+        figure.suptitle(f"{STEPS.index(step) + 1}. {step.title}", fontsize=12)
 
     def draw_matrix(self, axes, name: str, array: np.ndarray, picked: int = -1) -> None:
         array = np.asarray(array, float)
@@ -715,19 +719,29 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
 
     def window(self, figure) -> list:
         """Sliders for step and temperature, buttons for mask and query."""
-        controls, stage = figure.subfigures(1, 2, width_ratios=(1, 3.2))
-        top, bottom, left, right = controls.subplots(4, 1, height_ratios=(1, 1, 5, 5))
-        step = Slider(top, "step", 1, len(STEPS), valinit=1, valstep=1)
+        figure.set_layout_engine("none")  # widgets stand where they are put
+        stage, controls = figure.subfigures(2, 1, height_ratios=(2.4, 1))
+        step = Slider(
+            *(controls.add_axes((0.17, 0.6, 0.3, 0.15)), "step", 1, len(STEPS)),
+            valinit=1,
+            valstep=1,
+        )
         temperature = Slider(
-            *(bottom, "temperature", TEMPERATURES[0], TEMPERATURES[-1]),
+            controls.add_axes((0.17, 0.3, 0.3, 0.15)),
+            *("temperature", TEMPERATURES[0], TEMPERATURES[-1]),
             valinit=1,
             valstep=TEMPERATURES,
         )
         names = [mask["name"] for mask in self.masks]
-        mask = RadioButtons(left, names)
-        query = RadioButtons(right, self.tokens, active=self.picked)
-        left.set_title("mask", fontsize=9)
-        right.set_title("query", fontsize=9)
+        places = [
+            controls.add_axes(place)
+            for place in ((0.56, 0.08, 0.25, 0.75), (0.83, 0.08, 0.15, 0.75))
+        ]
+        mask = RadioButtons(places[0], names)
+        query = RadioButtons(places[1], self.tokens, active=self.picked)
+        for axes, title in zip(places, ("mask", "picked token"), strict=True):
+            axes.set_title(title, fontsize=9)
+            axes.spines[:].set_visible(False)
 
         def redraw(_=None):
             chosen = self.masks[names.index(mask.value_selected)]["mask"]

@@ -294,7 +294,7 @@ def test_widgets_redraw(example):
     step, temperature, mask, query = example.window(figure)
 
     def shown():
-        axes = figure.subfigs[1].axes
+        axes = figure.subfigs[0].axes
         return [a.get_title(loc="left") for a in axes], [
             t.get_text() for a in axes for t in a.texts
         ]
@@ -309,5 +309,5 @@ def test_widgets_redraw(example):
     mask.set_active(1)
     assert shown()[1][:3] == ["1.00", "0", "0"]  # the first token sees only itself
     query.set_active(0)
-    marked = [patch for axes in figure.subfigs[1].axes for patch in axes.patches]
+    marked = [patch for axes in figure.subfigs[0].axes for patch in axes.patches]
     assert {patch.get_y() for patch in marked} == {-0.5}
