@@ -1,6 +1,7 @@
 """The course in the terminal: python -m lessons"""
 
 import argparse
+import os
 import shutil
 import sys
 import textwrap
@@ -86,8 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lessons",
         description="The lessons of numformer. Without a command it lists them.",
-        epilog=f"{COMMANDS}\n\nexit codes: 0 done, and what was checked is right; 1 something that "
-        "was checked is wrong; 2 wrong usage or input; 130 stopped by Ctrl-C",
+        epilog=COMMANDS
+        + "\n\nexit codes: 0 done, and what was checked is right; 1 not all of it is "
+        "right;\n2 wrong usage or input; 130 stopped by Ctrl-C",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -117,5 +119,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def until_the_pipe_ends() -> int:
+    """main, for which it is no error that `| less` has seen enough."""
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # What is left in the buffer is written when Python ends: to nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    sys.exit(exit_code(until_the_pipe_ends))

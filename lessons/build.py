@@ -14,16 +14,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from numformer import __version__
-from numformer.checkpoint_io import write_atomically
-from numformer.errors import InputError, complain
-
 from lessons import COURSE, FOLDER, Entry, load
 from lessons.exercise import Exercise
 from lessons.lesson import Matrix, Picture, pieces
 from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
+from numformer import __version__
+from numformer.checkpoint_io import write_atomically
+from numformer.errors import InputError, complain
 
 try:
     from markdown_it import MarkdownIt
@@ -61,7 +60,9 @@ class Page:
             renderer=lambda latex, options: self.math(latex, options["display_mode"]),
         )
         self._markdown.use(anchors_plugin, min_level=2, max_level=3)
-        self._markdown.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>')
+        self._markdown.add_render_rule(
+            "table_open", lambda *_: '<div class="scroll" tabindex="0"><table>'
+        )
         self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
         self._markdown.add_render_rule(
             "fence", lambda _, tokens, index, *rest: self.code(tokens[index].content)
@@ -140,7 +141,7 @@ def frame(title: str, body: str, description: str, scripts: str = "") -> str:
 <body>
 <a class="skip" href="#content">Skip to the content</a>
 {body}
-<footer><p>Built by numformer {__version__}, which also computed every number on this page.</p></footer>
+<footer><p>Built by numformer {__version__}, which also computed the numbers here.</p></footer>
 {scripts}</body>
 </html>
 """

@@ -20,7 +20,7 @@ from lessons.quiz import inline
 from numformer.backend import kind
 from numformer.diagnosis import UNKNOWN
 from numformer.errors import InputError
-from numformer.gradient_check import GradientCheck
+from numformer.gradient_check import TOLERANCE, GradientCheck
 from numformer.layer import Layer
 
 
@@ -116,10 +116,10 @@ class Exercise(Piece):
         except Trouble as trouble:
             words = str(trouble)
         # Whether it is a mistake with a name shows where every product can be formed.
-        with contextlib.suppress(Trouble):
+        with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
             again = self._compare(function, EQUAL)
             if again.known:
-                words += f"\n\nWhere all sizes are equal it does run. {again.words}"
+                words += f"\n\nWhere all sizes are equal it can be compared. {again.words}"
         return Verdict(False, words)
 
     def _compare(self, function: Callable, sizes: Sizes) -> Verdict:
@@ -128,7 +128,8 @@ class Exercise(Piece):
         with np.errstate(all="ignore"):
             given = self._results(function, arguments, shapes)
             with contextlib.redirect_stdout(io.StringIO()):  # it has printed once already
-                wrong = self._wrong(function, sizes, shapes)
+                checked = self._gradient_check(function, sizes, shapes)
+            wrong = [name for name in shapes if not _right(checked, name[1:])]
             if not wrong:
                 return Verdict(True, f"Right: {', '.join(shapes)}.")
             causes = self._causes(given, wrong, arguments, shapes)
@@ -138,14 +139,14 @@ class Exercise(Piece):
         ]
         words = ["Not right yet:\n\n" + "\n".join(lines)]
         words += [
-            (f"{' and '.join(names)}: " if wrong.keys() - {*names} else "") + why
+            (f"{' and '.join(names)}: " if {*wrong} - {*names} else "") + why
             for names, why in causes.items()
         ]
         left = [name for name in wrong if not any(name in names for names in causes)]
         if left and causes:
             words.append(f"Then look again at {' and '.join(left)}.")
         else:
-            words += [f"{name}: {wrong[name]}" for name in left]
+            words += [f"{name}: {_symptom(checked, name[1:])}" for name in left]
         return Verdict(False, "\n\n".join(words), known=bool(causes))
 
     def _call(self, sizes: Sizes) -> tuple[list, dict[str, tuple]]:
@@ -222,25 +223,17 @@ class Exercise(Piece):
             words += "line whether the result keeps it or adds up over it."
         return words
 
-    def _wrong(self, function: Callable, sizes: Sizes, shapes: dict) -> dict[str, str]:
-        """The results that differ from numerical gradients, and what usually differs like that."""
-
+    def _gradient_check(self, function: Callable, sizes: Sizes, shapes: dict) -> GradientCheck:
         def gradients(*arguments):
             return tuple(self._results(function, arguments, shapes).values())
 
         try:
-            checked = GradientCheck(*self.case(gradients, sizes))
+            return GradientCheck(*self.case(gradients, sizes))
         except InputError:
             raise Trouble(
                 "Called again with the same arguments it gives other results. It may keep nothing "
                 "from call to call and draw nothing at random."
             ) from None
-        wrong = {}
-        for name in checked.tensors:
-            row = checked.row(name)
-            if not row.passed:
-                wrong[f"d{name}"] = _symptom(*checked.elementwise(name), row.meaning)
-        return wrong
 
     def _causes(self, given, wrong, arguments, shapes) -> dict[tuple[str, ...], str]:
         """For results that a known mistake gives too: what to say to it."""
@@ -272,8 +265,17 @@ def _of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
     return words
 
 
-def _symptom(explicit: np.ndarray, numerical: np.ndarray, meaning: str) -> str:
+def _right(checked: GradientCheck, name: str) -> bool:
+    """Whether the gradient of `name` is the numerical one, along a random direction."""
+    direction = np.random.default_rng(2).standard_normal(checked.tensors[name].shape)
+    numerical, rounding = checked.numerical(name, direction)
+    explicit = (checked.gradients[name] * direction).sum()
+    return bool(np.isclose(explicit, numerical, rtol=TOLERANCE, atol=10 * rounding))
+
+
+def _symptom(checked: GradientCheck, name: str) -> str:
     """How a gradient differs, in words, where no known mistake explains it."""
+    explicit, numerical = checked.elementwise(name)
     odd = np.argwhere(~np.isfinite(explicit))
     if len(odd):
         return (
@@ -283,13 +285,16 @@ def _symptom(explicit: np.ndarray, numerical: np.ndarray, meaning: str) -> str:
     difference = abs(explicit - numerical)
     worst = tuple(map(int, np.unravel_index(np.nanargmax(difference), difference.shape)))
     count = int((difference > 1e-6 * np.nanmax(abs(numerical))).sum())
+    if not count:
+        return "it is right to a few digits only. Something is rounded on the way, as by float32."
+    with contextlib.redirect_stdout(io.StringIO()):
+        meaning = checked.row(name).meaning
     if meaning.startswith(UNKNOWN[:16]):
         meaning = "No pattern that the check knows: take a small example and go line by line."
     return (
         f"{count} of {explicit.size} entries are wrong. The worst, at {worst}, is "
         f"{explicit[worst]:.6g} and should be {numerical[worst]:.6g}. "
-        + meaning[:1].upper()
-        + meaning[1:]
+        f"{meaning[:1].upper()}{meaning[1:]}"
     )
 
 
@@ -323,6 +328,7 @@ def solutions(path: Path, exercises: Sequence[Exercise]) -> dict[str, object]:
             "FILE is a Python file", f"{place}: {what}", "Mend that line first." if line else fix
         ) from None
     # As `python FILE` would: what lies beside the file can be imported.
+    paths = sys.path[:]
     sys.path.insert(0, str(path.resolve().parent))
     names = {"__name__": path.stem, "__file__": str(path)}
     try:
@@ -340,7 +346,7 @@ def solutions(path: Path, exercises: Sequence[Exercise]) -> dict[str, object]:
             "Mend that line first.",
         ) from None
     finally:
-        del sys.path[0]
+        sys.path[:] = paths
     found = {
         exercise.name: names[exercise.name] for exercise in exercises if exercise.name in names
     }

@@ -80,7 +80,7 @@ SOFTMAX_MISTAKES = [
         lambda dw, w: dw * w * (1 - w),
         "Each score is treated as if it moved its own weight alone. In a softmax it moves all "
         "weights of its row, because they share one sum and keep adding up to 1. Of the Jacobian "
-        "you have the diagonal. Look at its other entries, those of a weight by another's score.",
+        "you have the diagonal. Look at its other entries under “Through the softmax”.",
     ),
     Mistake(
         lambda dw, w: w * (1 - w),
@@ -155,8 +155,8 @@ SOFTMAX_MISTAKES = [
     Mistake(
         lambda dw, w: dw,
         "What comes in goes out unchanged: the softmax is passed by. A softmax squeezes, and so "
-        "changes its gradient: dweights of ones, for example, has to become 0. Begin with the "
-        "Jacobian.",
+        "changes its gradient: dweights of ones, for example, has to become 0. Begin at “Through "
+        "the softmax”.",
     ),
     Mistake(
         lambda dw, w: softmax(dw),
@@ -180,12 +180,12 @@ def attention_backward(doutput, query, key, value, weights):
 
 # The lines of the backward. `v` holds the arguments and the results of the lines above.
 LINES = {
-    "dvalue": lambda v: transpose(v.weights) @ v.doutput,
     "dweights": lambda v: v.doutput @ transpose(v.value),
     "dscores": lambda v: right_softmax_backward(v.dweights, v.weights),
     "scaled": lambda v: v.dscores / math.sqrt(v.query.shape[-1]),
     "dquery": lambda v: v.scaled @ v.key,
     "dkey": lambda v: transpose(v.scaled) @ v.query,
+    "dvalue": lambda v: transpose(v.weights) @ v.doutput,
 }
 
 
@@ -231,8 +231,8 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(scaled=lambda v: v.dscores),
         "The scale is missing: every entry is too large by sqrt(d_k). Forward divides the scores "
-        "by it between the product and the softmax, so the gradient passes there too. Read forward "
-        "upwards and mark where you come by it. dvalue does not.",
+        "by it between the product and the softmax, so the gradient passes there too. Read "
+        "forward upwards and mark where you come by it; dvalue does not. Look at “All of it”.",
     ),
     (
         dict(dkey=lambda v: transpose(v.dscores) @ v.query),
@@ -273,20 +273,20 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(dquery=lambda v: v.scaled @ v.query, dkey=lambda v: transpose(v.scaled) @ v.key),
         "Query and key are exchanged. In a product each factor's gradient contains the other "
-        "factor: a query moves the score by as much as the key is long. Look at the line of the "
-        "derivation for a product.",
+        "factor: a query moves the score by as much as the key is long. Look at the lesson's "
+        "“Through a matrix product”.",
     ),
     (
         dict(dquery=lambda v: v.scaled @ v.query),
         "dquery is made of the queries. In a product each factor's gradient contains the other "
-        "factor: how far a query moves a score is said by the key. Look at the line of the "
-        "derivation for a product.",
+        "factor: how far a query moves a score is said by the key. Look at the lesson's “Through "
+        "a matrix product”.",
     ),
     (
         dict(dkey=lambda v: transpose(v.scaled) @ v.key),
         "dkey is made of the keys. In a product each factor's gradient contains the other factor: "
-        "how far a key moves a score is said by the query. Look at the line of the derivation for "
-        "a product.",
+        "how far a key moves a score is said by the query. Look at the lesson's “Through a matrix "
+        "product”.",
     ),
     (
         dict(dvalue=lambda v: v.weights @ v.doutput),
@@ -431,9 +431,10 @@ is 0. Nothing else is needed: the scores themselves do not occur in the result."
     Exercise(
         lesson=3,
         title="Attention, backwards",
-        task="""Write the whole backward of scaled dot-product attention, and read forward upwards
-to do it. The mask needs no line: what was masked has the weight 0. Your `softmax_backward` may be
-called here. The arrays have four axes (batch, heads, T, S), and T is not S, nor $d_k$ $d_v$.""",
+        task="""Write the whole backward of scaled dot-product attention: read forward upwards. The
+mask needs no line, because what was masked has the weight 0. You may call your `softmax_backward`.
+The arrays have four axes, (batch, heads, T, S) for the weights; T differs from S, and $d_k$ from
+$d_v$.""",
         start=attention_backward,
         case=an_attention,
         mistakes=ATTENTION_MISTAKES,

@@ -24,10 +24,10 @@ import numpy as np
 
 from lessons.attention_stepper import attention_stepper
 from lessons.exercises_03 import EXERCISES
-from lessons.lesson import BLUE, GREY, ORANGE, Beside, Matrix, Picture, Words, show, table
+from lessons.lesson import BLUE, GREEN, GREY, ORANGE, Beside, Matrix, Picture, Words, show, table
 from lessons.quiz import Question
 from lessons.retrieval import compare
-from numformer import ScaledDotProductAttention
+from numformer import AdditiveScore, ScaledDotProductAttention
 from numformer.gradient_check import check
 from numformer.layers.attention import (
     scaled_dot_product_attention,
@@ -40,8 +40,8 @@ from numformer.layers.softmax import softmax, softmax_backward
 #
 # In a trained model these vectors come out of learned projections. Here we choose them, so that
 # they mean something. The four numbers of a query or key stand for *article*, *noun*, *pronoun*,
-# *verb*. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or else
-# a pronoun. *cat* looks for its article, and a little for a verb.
+# *verb*. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or
+# else a pronoun. *cat* looks for its article, and a little for a verb.
 
 # %%
 tokens = ["the", "cat", "it", "purrs"]
@@ -73,8 +73,8 @@ def the_three_vectors_of_each_token():
 #
 # $$S = QK^\top$$
 #
-# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by 2. Why that is needed is the question of
-# this lesson; for now, do it.
+# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by 2. Why that is needed is the question
+# of this lesson; for now, do it.
 #
 # $$Z = \frac{S}{\sqrt{d_k}}$$
 #
@@ -142,8 +142,9 @@ def results_are_mixtures():
         draw,
         "A four-sided area whose corners are the values of the four tokens. The four results are "
         "points inside it; those of the, it and purrs lie together, near the corner of cat.",
-        "Each result (blue) lies inside the area between the values (grey). *the*, *it* and *purrs* "
-        "look for a noun, so the corner of *cat* draws them to itself. *cat* looks for its article.",
+        "Each result (blue) lies inside the area between the values (grey). *the*, *it* and "
+        "*purrs* look for a noun, so the corner of *cat* draws them to itself. *cat* looks for its "
+        "article.",
         (4.6, 3.8),
     )
 
@@ -167,17 +168,17 @@ def the_lines_of_forward():
     return Beside(
         scaled_dot_product_attention,
         {
-            "scores = matmul": """**Compare.** $Q$ is $(T, d_k)$ and $K^\\top$ is $(d_k, S)$, so the scores
-                are $(T, S)$: one number for each pair of a query and a key.""",
+            "scores = matmul": r"""**Compare.** $Q$ is $(T, d_k)$ and $K^\top$ is $(d_k, S)$, so the
+                scores are $(T, S)$: one number for each pair of a query and a key.""",
             "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
                 is ours alone, so it may be changed in place.""",
-            "weights = softmax": """**Turn into shares**, row by row, $(T, S)$. Where the mask says
-                False, a score counts as $-\\infty$ and its share is exactly 0: a *decoder* hides
+            "weights = softmax": r"""**Turn into shares**, row by row, $(T, S)$. Where the mask says
+                False, a score counts as $-\infty$ and its share is exactly 0: a *decoder* hides
                 later tokens this way, and every model hides padding.""",
             "dropped = dropout": """Dropout on the shares. The paper does not have it, many recipes
                 do. Without it `keep` is None, and `dropped` is `weights`.""",
-            "return matmul": """**Blend.** $(T, S)$ times $(S, d_v)$ gives the result, $(T, d_v)$. What
-                backward will need is returned beside it.""",
+            "return matmul": """**Blend.** $(T, S)$ times $(S, d_v)$ gives the result, $(T, d_v)$.
+                What backward will need is returned beside it.""",
         },
     )
 
@@ -210,8 +211,9 @@ def stepper():
 # $d_k$ is. That is all that the scale does (footnote 4 of the paper).
 #
 # What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
-# score takes nearly everything: it is *saturated*. Then a small change of any score changes nothing,
-# so the gradient is nearly 0, and there is nothing to learn from. Let us measure all three.
+# score takes nearly everything: it is *saturated*. Then a small change of any score changes
+# nothing, so the gradient is nearly 0, and there is nothing to learn from. Let us measure all
+# three.
 
 
 # %%
@@ -262,8 +264,8 @@ def what_the_scale_does():
             curves("variance", "variance of a score", "log"),
             f"Two lines against d_k from {first} to {last}. Undivided, the variance rises in "
             "proportion to d_k; divided, it stays at 1.",
-            f"**Variance.** At $d_k = {last}$ it is {without['variance'][-1]:.0f} without the scale "
-            f"and {measured[True]['variance'][-1]:.2f} with it.",
+            f"**Variance.** At $d_k = {last}$ it is {without['variance'][-1]:.0f} without the "
+            f"scale and {measured[True]['variance'][-1]:.2f} with it.",
         ),
         Picture(
             "lesson_03_saturation",
@@ -283,8 +285,8 @@ def what_the_scale_does():
             f"{measured[True]['gradient'][-1]:.2f} with it (medians).",
         ),
         Words(f"""
-            The median tells of a typical row: almost nothing flows through it. The *mean* falls much
-            more slowly, from {without["mean gradient"][0]:.2f} to
+            The median tells of a typical row: almost nothing flows through it. The *mean* falls
+            much more slowly, from {without["mean gradient"][0]:.2f} to
             {without["mean gradient"][-1]:.2f}. A few rows still have two scores that happen to be
             close, and these few carry nearly the whole gradient. So without the scale a model can
             learn, but from few of its tokens at a time.
@@ -303,16 +305,124 @@ def what_the_scale_does():
 #   $S_{ts} = q_t W k_s^\top$.
 #
 # The paper (section 3.2.1) tells that for small $d_k$ additive and dot-product attention do alike,
-# and that additive attention wins for large $d_k$ where the dot product is not scaled. It chooses the
-# dot product because that is one matrix product, fast and small in memory: additive attention makes a
-# hidden vector for each *pair* of tokens.
+# and that additive attention wins for large $d_k$ where the dot product is not scaled. Is it so?
+# Here is a small test (`lessons/retrieval.py`).
+#
+# Eight words of one language ask for their translations, which stand in another order. The model
+# has a vector for each of 32 words in each language, random at first, and has to learn which fits
+# which. Query and key are these vectors, so their size is $d_k$. Every score function trains for
+# the same 100 steps, with the best of the same four learning rates, from three seeds.
+#
+# Which of the four will fail where $d_k$ is large? Decide before you look.
+
+
+# %%
+def additive_with_large_v(width: int, rng: np.random.Generator) -> AdditiveScore:
+    """Additive scores whose v begins with variance 1, whatever the width."""
+    score = AdditiveScore(width, width, width, rng)
+    score.v.data[...] = rng.standard_normal(score.v.shape)
+    return score
+
+
+@show
+def four_ways_to_score():
+    """Four score functions learn the same task at several widths."""
+    results = compare()
+    widths = sorted({result.width for result in results})
+    styles = {
+        "scaled dot product": (BLUE, "o-"),
+        "additive": (GREEN, "s--"),
+        "dot product": (ORANGE, "o-"),
+        "multiplicative": (GREY, "s--"),
+    }
+
+    def accuracy(figure):
+        axes = figure.subplots()
+        for score, (color, style) in styles.items():
+            found = [result.accuracy.mean() for result in results if result.score == score]
+            axes.plot(widths, found, style, color=color, label=score)
+        axes.set(xlabel="d_k", ylabel="right word found, new sets", ylim=(0.5, 1.03))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(widths, widths)
+        axes.legend(loc="lower left")
+
+    def learning(figure):
+        axes = figure.subplots()
+        for score, (color, style) in styles.items():
+            losses = [r.losses for r in results if (r.score, r.width) == (score, widths[-1])]
+            axes.plot(losses[0], style[1:], color=color, label=score)
+        axes.set(xlabel="step", ylabel=f"loss at d_k = {widths[-1]}")
+        axes.legend()
+
+    wide = {result.score: result for result in results if result.width == widths[-1]}
+    dot, scaled = wide["dot product"], wide["scaled dot product"]
+    (large_v,) = compare(
+        widths[-1:], seeds=[0], scores={"additive, large v": additive_with_large_v}
+    )
+    return [
+        Picture(
+            "lesson_03_scores",
+            accuracy,
+            "Accuracy of four score functions against d_k. All are near 1 up to 16. Beyond, scaled "
+            "dot product and additive stay at 1, dot product and multiplicative fall to about "
+            "0.85.",
+            "**What was learned.** Mean of three seeds, on new sets of eight words.",
+        ),
+        Picture(
+            "lesson_03_learning",
+            learning,
+            "Loss against step at the largest width. The scaled dot product falls to 0 at once, "
+            "the additive score more slowly; the other two begin higher and stay above.",
+            "**How it was learned**, at the largest width.",
+        ),
+        table(
+            [
+                "before the first step, d_k = " + str(widths[-1]),
+                "spread of scores",
+                "largest share",
+                "gradient",
+            ],
+            [
+                (
+                    score,
+                    f"{wide[score].spread:.1f}",
+                    f"{wide[score].largest:.3f}",
+                    f"{wide[score].gradient:.4f}",
+                )
+                for score in styles
+            ],
+        ),
+        Words(rf"""
+            The paper's claim holds here. Without the scale the scores begin with a spread of
+            {dot.spread:.0f}: each word is sure of its translation, and mostly wrong. The gradient
+            of a typical query is {scaled.gradient / dot.gradient:.0f} times smaller than with the
+            scale, so it hardly learns that it was wrong. It does learn, but slowly. The scale
+            repairs this, and nothing else had to change. The multiplicative score has no scale
+            either, and fails in the same way.
+
+            The additive score has no scale because it needs none: $v$ begins the smaller, the more
+            numbers it has. Begin with a $v$ of variance 1 instead, and at $d_k = {widths[-1]}$ it
+            finds only {100 * large_v.accuracy.mean():.0f} % of the words. It is the size of the first
+            scores that decides, for every kind of score.
+
+            One experiment is not a law. Here each word has a vector of its own, with the variance
+            that the paper assumes. We tried another task first, with trained projections of noisy
+            vectors. There the unscaled dot product learned as well as the scaled one, and the
+            additive score learned badly at every width.
+
+            Why does the Transformer not use the additive score? It makes a hidden vector for every
+            *pair* of tokens: $T \times S \times d$ numbers where the dot product has $T \times S$,
+            and no single matrix product computes it.
+        """),
+    ]
+
 
 # %% [markdown]
 # ## The way back
 #
 # Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
-# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much $L$
-# rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
+# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
+# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
 # $\mathrm{d}O$. We owe it $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
 #
 # Backward is forward read upwards. There are only two kinds of steps to undo: a matrix product, and
@@ -324,14 +434,16 @@ def what_the_scale_does():
 #
 # $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
 #
-# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$. So
-# its gradient collects from all of them:
+# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$.
+# So its gradient collects from all of them:
 #
-# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj} \qquad\text{that is}\qquad \mathrm{d}V = A^\top\,\mathrm{d}O$$
+# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj} \qquad\text{that is}\qquad \mathrm{d}V =
+# A^\top\,\mathrm{d}O$$
 #
 # Ask where $A_{ts}$ is used: in $O_{tj}$ for every $j$, with the factor $V_{sj}$:
 #
-# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj} \qquad\text{that is}\qquad \mathrm{d}A = \mathrm{d}O\,V^\top$$
+# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj} \qquad\text{that is}\qquad \mathrm{d}A =
+# \mathrm{d}O\,V^\top$$
 #
 # Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
 # the shapes: only one way fits, because a gradient has the shape of what it belongs to.
@@ -348,8 +460,8 @@ def what_the_scale_does():
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\,a_s\,a_u \qquad (u \ne s)$$
 #
-# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. Here it
-# is for the row of *it*, from the formula and measured: we raise each score a little and look.
+# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. Here
+# it is for the row of *it*, from the formula and measured: we raise each score a little and look.
 
 
 # %%
@@ -374,16 +486,16 @@ def jacobian():
 
 
 # %% [markdown]
-# We never build that matrix. The chain rule multiplies it with the upstream row $\mathrm{d}a$, and the
-# product becomes short:
+# We never build that matrix. The chain rule multiplies it with the upstream row $\mathrm{d}a$, and
+# the product becomes short:
 #
 # $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}
 #   = a_u\,\mathrm{d}a_u - a_u \sum_s \mathrm{d}a_s\,a_s
 #   = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
 # Read it in words. The sum on the right is the *average* of $\mathrm{d}a$, weighted by the shares.
-# A score gets a gradient where its token would do better or worse than this average, in proportion to
-# its share. Three things follow:
+# A score gets a gradient where its token would do better or worse than this average, in proportion
+# to its share. Three things follow:
 #
 # - A share of 0 gets no gradient. Nothing flows to a masked token.
 # - A share of 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is saturation.
@@ -397,10 +509,10 @@ def the_lines_of_softmax_backward():
     return Beside(
         softmax_backward,
         {
-            "dscores = dweights - dot_last": """Subtract from each entry of a row the row's weighted average,
-                $\\mathrm{d}A_{tu} - \\sum_s A_{ts}\\,\\mathrm{d}A_{ts}$.""",
-            "dscores *= weights": """Multiply by the share,
-                $\\mathrm{d}Z_{tu} = A_{tu}\\,(\\ldots)$. This line brings the zeros of the mask.""",
+            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
+                weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
+            "dscores *= weights": r"""Multiply by the share: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
+                This line brings the zeros of the mask.""",
             "return dscores": "",
         },
     )
@@ -409,8 +521,8 @@ def the_lines_of_softmax_backward():
 # %% [markdown]
 # ### All of it
 #
-# Now read attention from the bottom to the top. Each line of backward undoes one line of forward, and
-# its comment quotes that line.
+# Now read attention from the bottom to the top. Each line of backward undoes one line of forward,
+# and its comment quotes that line.
 
 
 # %%
@@ -420,23 +532,24 @@ def the_lines_of_backward():
     return Beside(
         scaled_dot_product_attention_backward,
         {
-            "dvalue = ": """Forward ended with $O = AV$. The value of $s$ was used by every token $t$, so
-                its gradient collects from all of them: $\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$,
-                $(S, T)$ times $(T, d_v)$. With dropout these are the shares *after* it: they are
-                what the values were really blended with.""",
-            "ddropped = ": """The other factor of the same product:
-                $\\mathrm{d}A = \\mathrm{d}O\\,V^\\top$, $(T, d_v)$ times $(d_v, S)$. Its entry asks: would
-                token $t$ do better with more of value $s$?""",
+            "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
+                $t$, so its gradient collects from all of them: $\mathrm{d}V =
+                A^\top\,\mathrm{d}O$, $(S, T)$ times $(T, d_v)$. With dropout these are the
+                shares *after* it: they are what the values were really blended with.""",
+            "ddropped = ": r"""The other factor of the same product:
+                $\mathrm{d}A = \mathrm{d}O\,V^\top$, $(T, d_v)$ times $(d_v, S)$. Its entry
+                asks: would token $t$ do better with more of value $s$?""",
             "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
                 Without dropout nothing happens here.""",
-            "dscores = softmax_backward": """Through the softmax:
-                $\\mathrm{d}Z_{tu} = A_{tu}\\,(\\mathrm{d}A_{tu} - \\sum_s A_{ts}\\,\\mathrm{d}A_{ts})$.""",
-            "dscores *= 1 / math.sqrt": """Forward scaled, $Z = S/\\sqrt{d_k}$, so backward scales as well:
-                $\\mathrm{d}S = \\mathrm{d}Z/\\sqrt{d_k}$.""",
-            "dquery = ": """Forward began with $S = QK^\\top$, that is $S_{ts} = \\sum_i Q_{ti}K_{si}$. The query of
-                $t$ was used in all of row $t$: $\\mathrm{d}Q = \\mathrm{d}S\\,K$.""",
-            "dkey = ": """The key of $s$ was used in all of *column* $s$, hence the transpose:
-                $\\mathrm{d}K = \\mathrm{d}S^\\top Q$.""",
+            "dscores = softmax_backward": r"""Through the softmax:
+                $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
+            "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = S/\sqrt{d_k}$, so backward scales
+                as well: $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$.""",
+            "dquery = ": r"""Forward began with $S = QK^\top$, that is
+                $S_{ts} = \sum_i Q_{ti}K_{si}$. The query of $t$ was used in all of row $t$:
+                $\mathrm{d}Q = \mathrm{d}S\,K$.""",
+            "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
+                $\mathrm{d}K = \mathrm{d}S^\top Q$.""",
             "return dquery": """One gradient for each input, in their order, each of its input's
                 shape.""",
         },
@@ -498,23 +611,24 @@ def often_told():
     right = softmax_backward(dshares, before[0])
     wrong = softmax_backward(dshares, softmax(scaled)[0])
     return Words(f"""
-        **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The printed
-        numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too small.
+        **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The
+        printed numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too
+        small.
 
-        **“softmax([2, 1, 0.5, −0.5]) is {printed(told_second)}.”** It is {printed(second)}. The printed
-        numbers sum to {sum(told_second):.3f}.
+        **“softmax([2, 1, 0.5, −0.5]) is {printed(told_second)}.”** It is {printed(second)}. The
+        printed numbers sum to {sum(told_second):.3f}.
 
-        **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula gives
-        {all_hidden[0]}, because −∞ − (−∞) is not a number. One such row, and after the next step every
-        weight of the model is {all_hidden[0]}. It happens: a batch may contain an empty sentence.
-        numformer gives such a row the shares {printed(nothing)}. It attends to nothing.
+        **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula
+        gives {all_hidden[0]}, because −∞ − (−∞) is not a number. One such row, and after the next
+        step every weight of the model is {all_hidden[0]}. It happens: a batch may contain an empty
+        sentence. numformer gives such a row the shares {printed(nothing)}. It attends to nothing.
 
         **“You may as well zero the shares after the softmax.”** Hide later tokens in our example:
-        *the* may see only itself. Masked before the softmax, its shares are {printed(before[0])}. Zeroed
-        afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are still
-        depends on the hidden tokens. So does the gradient. A change of that first share asks the four
-        scores for {printed(wrong)}, where {printed(right)} is right: a row that can see one token only
-        has nothing to choose.
+        *the* may see only itself. Masked before the softmax, its shares are {printed(before[0])}.
+        Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
+        still depends on the hidden tokens. So does the gradient. A change of that first share asks
+        the four scores for {printed(wrong)}, where {printed(right)} is right: a row that can see
+        one token only has nothing to choose.
     """)
 
 
@@ -529,37 +643,38 @@ def quiz() -> list[Question]:
     weights = softmax(query @ key.T / 2)
     return [
         Question(
-            question="Query and key have 64 independent random numbers each, with mean 0 and variance 1. "
-            "What is the standard deviation of their dot product?",
+            question="Query and key have 64 independent random numbers each, with mean 0 and "
+            "variance 1. What is the standard deviation of their dot product?",
             answer=math.sqrt(64),
-            why="Variances add, so the variance is 64. The standard deviation is its square root, 8. "
-            "This is the number that the paper's scores are divided by: $\\sqrt{d_k}$ with "
+            why="Variances add, so the variance is 64. The standard deviation is its square root, "
+            "8. This is the number that the paper's scores are divided by: $\\sqrt{d_k}$ with "
             "$d_k = 64$.",
         ),
         Question(
             question="The scaled scores of *it* are 0, 1.5, 0, 0. What share does *cat* get? "
             "(Two decimals; $e^{1.5} \\approx 4.48$.)",
             answer=float(weights[2, 1]),
-            why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with score 0 "
-            "still get a share each, since $e^0 = 1$.",
+            why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with "
+            "score 0 still get a share each, since $e^0 = 1$.",
         ),
         Question(
-            question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers does "
-            "$\\mathrm{d}K$ hold?",
+            question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers "
+            "does $\\mathrm{d}K$ hold?",
             answer=7 * 64,
             why="A gradient has the shape of what it belongs to: $K$ is (7, 64), so "
             "$\\mathrm{d}K$ holds 448 numbers.",
         ),
         Question(
-            question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's backward, sum to?",
+            question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's "
+            "backward, sum to?",
             choices=("1", "0", "the row's sum of $\\mathrm{d}A$", "it depends on the row"),
             answer=1,
-            why="Adding the same number to all scores of a row leaves its shares as they are. So the "
-            "loss cannot change in that direction, and the gradient along it, the sum, is 0.",
+            why="Adding the same number to all scores of a row leaves its shares as they are. So "
+            "the loss cannot change in that direction, and the gradient along it, the sum, is 0.",
         ),
         Question(
-            question="You test your softmax backward with an upstream gradient of ones. Which mistakes can "
-            "this test find?",
+            question="You test your softmax backward with an upstream gradient of ones. Which "
+            "mistakes can this test find?",
             choices=(
                 "all of them",
                 "a wrong sign, but not a wrong factor",
@@ -567,12 +682,12 @@ def quiz() -> list[Question]:
             ),
             answer=2,
             why="The shares of a row always sum to 1, so the sum of all shares cannot change. Its "
-            "gradient is 0. A backward that always returns zeros passes this test. Use random upstream "
-            "gradients.",
+            "gradient is 0. A backward that always returns zeros passes this test. Use random "
+            "upstream gradients.",
         ),
         Question(
-            question="In a row one share is 0.999. How large is the gradient that its scores get, compared "
-            "with a row of four equal shares?",
+            question="In a row one share is 0.999. How large is the gradient that its scores get, "
+            "compared with a row of four equal shares?",
             choices=("larger", "about the same", "very much smaller"),
             answer=2,
             why="An entry of the gradient is $a_u$ times a difference from the average. For the "
@@ -583,8 +698,8 @@ def quiz() -> list[Question]:
             question="With dropout on the shares, what does $\\mathrm{d}V$ need?",
             choices=("the shares before dropout", "the shares after dropout", "either"),
             answer=1,
-            why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the values, and "
-            "that is the one after dropout. Published projects have got this wrong.",
+            why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the "
+            "values, and that is the one after dropout. Published projects have got this wrong.",
         ),
     ]
 
@@ -599,8 +714,8 @@ def quiz() -> list[Question]:
 # python -m lessons check 3 mine.py
 # ```
 #
-# The checker moves your inputs a little and measures, as above. Where a gradient is wrong it tries to
-# name the mistake.
+# The checker moves your inputs a little and measures, as above. Where a gradient is wrong it tries
+# to name the mistake.
 
 
 # %%
@@ -615,8 +730,8 @@ def exercises():
 #
 # - `numformer/layers/attention.py`: the lines of this lesson, and right below them the multi-head
 #   attention of lesson 4.
-# - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half a
-#   page.
+# - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half
+#   a page.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: where attention came from.
 # - Lesson 4: why one look is not enough.

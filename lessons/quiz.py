@@ -41,9 +41,7 @@ class Question(Piece):
     @property
     def solution(self) -> str:
         """The right answer in words."""
-        if self.choices:
-            return f"{LETTERS[self.answer]}) {self.choices[self.answer]}"
-        return f"{self.answer:.4g}"
+        return self.choices[self.answer] if self.choices else f"{self.answer:.4g}"
 
     def markdown(self) -> str:
         choices = zip(LETTERS, self.choices, strict=False)
@@ -55,8 +53,8 @@ class Question(Piece):
 
     def read(self, text: str) -> int | float | None:
         """The index of a choice or the number that someone typed; None where it is neither."""
-        text = text.strip().strip("().").lower()
         if self.choices:
+            text = text.strip(" ().").lower()
             names = [*LETTERS[: len(self.choices)], *map(str, range(1, len(self.choices) + 1))]
             return names.index(text) % len(self.choices) if text in names else None
         try:
@@ -113,7 +111,7 @@ def ask(questions: Sequence[Question]) -> int:
             for letter, choice in zip(LETTERS, question.choices, strict=False):
                 print(f"  {letter}) {plain(choice)}")
             given = _read(question)
-            verdict = f"The answer is {plain(question.solution)}"
+            verdict = f"The answer is: {plain(question.solution)}"
             if given is not None and question.right(given):
                 right, verdict = right + 1, "Right."
             elif given is not None:

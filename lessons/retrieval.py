@@ -4,6 +4,8 @@ Words of one language ask for their translations: word 7 fits word 7. The model 
 random vector for each word of each language and has to find out. A set holds eight words in both
 languages, and behind each key stands a random value that only this word's query should get. So the
 right weights are the identity matrix; without positions the model cannot see that they always are.
+
+It is one task of many: where one trained matrix serves all keys, the ranking can be another.
 """
 
 from dataclasses import dataclass

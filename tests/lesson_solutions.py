@@ -1,0 +1,211 @@
+"""Solutions of the lessons' exercises as readers write them, right ones and wrong ones.
+
+`RIGHT[exercise]` are source texts; `WRONG[exercise]` maps what the mistake is to the source and to
+words that only its explanation has. No text is copied from the checker's known mistakes.
+"""
+
+import inspect
+import textwrap
+
+from lessons import exercises_03
+
+HEADER = "import math\nimport numpy as np\n\n"
+
+
+def function(name: str, parameters: str, body: str) -> str:
+    """The source of a file with this function."""
+    return f"{HEADER}def {name}({parameters}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+
+
+def softmax(body: str) -> str:
+    return function("softmax_backward", "dweights, weights", body)
+
+
+def attention(**lines: str) -> str:
+    """A backward with einsum, some of its lines replaced."""
+    lines = {
+        "dA": "np.einsum('bhtv,bhsv->bhts', dO, V)",
+        "dZ": "A * dA - A * np.sum(A * dA, axis=3)[..., None]",
+        "dS": "dZ / Q.shape[3] ** 0.5",
+        "dQ": "np.einsum('bhts,bhsk->bhtk', dS, K)",
+        "dK": "np.einsum('bhts,bhtk->bhsk', dS, Q)",
+        "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
+        "return": "dQ, dK, dV",
+    } | lines
+    body = "".join(
+        f"return {line}\n" if name == "return" else f"{name} = {line}\n"
+        for name, line in lines.items()
+    )
+    return function("attention_backward", "dO, Q, K, V, A", body)
+
+
+def mended(old: str = "", new: str = "") -> str:
+    """The function with the mistake, a part of its text replaced."""
+    given = inspect.getsource(exercises_03.mended_attention_backward)
+    assert old in given
+    return HEADER + given.replace(old, new)
+
+
+ROW_BY_ROW = """
+flat = weights.reshape(-1, weights.shape[-1])
+upstream = dweights.reshape(flat.shape)
+result = np.zeros(flat.shape)
+for i in range(len(flat)):
+    for j in range(flat.shape[1]):
+        for k in range(flat.shape[1]):
+            jacobian = flat[i, j] * ((j == k) - flat[i, k])
+            result[i, j] += jacobian * upstream[i, k]
+return result.reshape(weights.shape)
+"""
+HEAD_BY_HEAD = """
+dQ, dK, dV = np.zeros(Q.shape), np.zeros(K.shape), np.zeros(V.shape)
+scale = 1 / np.sqrt(K.shape[-1])
+for b in range(len(Q)):
+    for h in range(len(Q[0])):
+        dV[b, h] = A[b, h].T @ dO[b, h]
+        dA = dO[b, h] @ V[b, h].T
+        for t, (row, a) in enumerate(zip(dA, A[b, h])):
+            ds = a * (row - row @ a) * scale
+            dQ[b, h, t] = ds @ K[b, h]
+            dK[b, h] += np.outer(ds, Q[b, h, t])
+return dQ, dK, dV
+"""
+
+RIGHT = {
+    "softmax_backward": [
+        softmax("return weights * (dweights - (dweights * weights).sum(-1, keepdims=True))"),
+        softmax(ROW_BY_ROW),
+        softmax("""
+            jacobian = np.eye(weights.shape[-1]) - weights[..., None, :]
+            return np.einsum('...i,...ij,...j->...i', weights, jacobian, dweights)
+        """),
+        softmax("""
+            product = weights * dweights
+            product -= weights * product.sum(axis=-1)[..., np.newaxis]
+            return product
+        """),
+    ],
+    "attention_backward": [
+        attention(),
+        function("attention_backward", "dO, Q, K, V, A", HEAD_BY_HEAD),
+        attention(**{"return": "[dQ, dK, dV]"}),
+        HEADER
+        + textwrap.dedent("""
+            def softmax_backward(dy, y):
+                return y * (dy - np.sum(y * dy, -1, keepdims=True))
+
+            def attention_backward(doutput, query, key, value, weights):
+                flip = lambda x: np.transpose(x, (0, 1, 3, 2))
+                query = query / math.sqrt(query.shape[-1])
+                dscores = softmax_backward(doutput @ flip(value), weights)
+                dquery = dscores @ key / math.sqrt(query.shape[-1])
+                return dquery, flip(dscores) @ query, flip(weights) @ doutput
+        """),
+    ],
+    "mended_attention_backward": [
+        mended(" / len(weights)"),
+        mended("/ len(weights)", "* 1"),
+        attention().replace("def attention", "def mended_attention"),
+    ],
+}
+
+WRONG = {
+    "softmax_backward": {
+        "the diagonal": (
+            softmax("slope = weights - weights ** 2\nreturn slope * dweights"),
+            "moved its own weight alone",
+        ),
+        "no upstream gradient": (softmax("return weights - weights ** 2"), "does not occur"),
+        "no factor": (
+            softmax("return dweights - np.einsum('bhts,bhts->bht', dweights, weights)[..., None]"),
+            "A factor is missing",
+        ),
+        "plain sum": (
+            softmax("""
+                total = np.sum(dweights, axis=-1, keepdims=True)
+                return weights * dweights - weights * total
+            """),
+            "adds up dweights as they are",
+        ),
+        "the axis": (
+            softmax("""
+                result = np.zeros_like(weights)
+                for s in range(weights.shape[-1]):
+                    for b in range(len(weights)):
+                        for h in range(weights.shape[1]):
+                            w, d = weights[b, h, :, s], dweights[b, h, :, s]
+                            result[b, h, :, s] = w * (d - w @ d)
+                return result
+            """),
+            "over the queries and not over the keys",
+        ),
+        "the whole array": (
+            softmax("return weights * dweights - weights * np.vdot(weights, dweights)"),
+            "over the whole array",
+        ),
+        "the batch": (softmax(ROW_BY_ROW.replace("return ", "return 0.5 * ")), "by the batch size"),
+        "the sign": (
+            softmax("g = weights * dweights\nreturn g + weights * g.sum(-1, keepdims=True)"),
+            "A sign is wrong",
+        ),
+        "the sum": (softmax("return np.multiply(dweights, weights)"), "second part"),
+        "keepdims": (
+            softmax("return weights * (dweights - np.sum(weights * dweights, -1))"),
+            "has lost its axis",
+        ),
+        "all signs": (
+            softmax("""
+                g = weights * dweights
+                return np.sum(g, axis=-1, keepdims=True) * weights - g
+            """),
+            "uphill",
+        ),
+    },
+    "attention_backward": {
+        "no scale": (attention(dS="dZ"), "The scale is missing: "),
+        "scale in dquery alone": (attention(dS="dZ", dQ="dZ @ K / 6**0.5"), "in dkey alone"),
+        "scale in dkey alone": (attention(dQ="dZ @ K"), "in dquery alone"),
+        "scale twice": (attention(dS="dZ / K.shape[-1]"), "You divide by d_k"),
+        "scale of the values": (attention(dS="dZ * V.shape[3] ** -0.5"), "of the values in it"),
+        "dkey untransposed": (attention(dK="np.matmul(dS, Q)"), "dkey lacks a transpose"),
+        "dvalue untransposed": (
+            attention(dV="np.einsum('bhst,bhtv->bhsv', A, dO)"),
+            "dvalue lacks a transpose",
+        ),
+        "softmax skipped": (attention(dZ="dA"), "the softmax is passed by"),
+        "softmax forward": (
+            attention(dZ="np.exp(dA) / np.exp(dA).sum(axis=-1, keepdims=True)"),
+            "the softmax once more",
+        ),
+        "softmax's diagonal": (attention(dZ="A * (1 - A) * dA"), "moved its own weight alone"),
+        "key and query exchanged": (
+            attention(
+                dQ="np.einsum('bhts,bhsk->bhtk', dS, Q)", dK="np.einsum('bhts,bhtk->bhsk', dS, K)"
+            ),
+            "Query and key are exchanged",
+        ),
+        "dvalue from gradients": (attention(dV="dO.swapaxes(2, 3) @ dO"), "Its dvalue has the"),
+        ".T": (attention(dV="A.T @ dO"), "turns round all axes"),
+        "two mistakes": (
+            attention(dS="dZ", dV="np.einsum('bhts,bhtv->bhsv', dZ, dO)"),
+            "dvalue is made of the scores' gradient",
+        ),
+        "order": (attention(**{"return": "dV, dQ, dK"}), "are the results in the order"),
+    },
+    "mended_attention_backward": {
+        "as given": (mended(), "It still does what it did"),
+        "dquery alone": (mended("dscores @ key", "len(key) * dscores @ key"), "dkey is still too"),
+        "dkey alone": (
+            mended("-2) @ query", "-2) @ query * doutput.shape[0]"),
+            "dquery is still too",
+        ),
+        "dvalue too": (mended("-2) @ doutput", "-2) @ doutput / len(doutput)"), "dvalue was right"),
+        "turned round": (mended("/ len(weights)", "* len(weights)"), "Turning a wrong factor"),
+        "the queries": (mended("len(weights)", "weights.shape[2]"), "by the number of queries"),
+        "no sum": (mended("(dweights - expected)", "dweights"), "You took out the sum"),
+        "no scale": (
+            mended(" / len(weights)").replace(" / math.sqrt(d_k)", ""),
+            "The scale is missing: ",
+        ),
+    },
+}
