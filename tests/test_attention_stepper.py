@@ -186,6 +186,16 @@ def test_the_page_has_the_numbers_of_the_library_for_every_choice(example, data,
                 np.testing.assert_allclose(total, expected[name], atol=2e-5)
 
 
+def test_masks_hide_what_they_say(example):
+    hidden = {mask["id"]: np.argwhere(~mask["mask"]).tolist() for mask in example.masks}
+    assert hidden == {
+        "none": [],
+        "causal": [[0, 1], [0, 2], [1, 2]],
+        "padding": [[0, 2], [1, 2], [2, 2]],
+        "nothing": [[1, 0], [1, 1], [1, 2]],
+    }
+
+
 def test_values_are_those_of_any_upstream_gradient(example):
     mask = example.masks[1]["mask"]
     expected = direct(example, mask, 2, example.doutput)
@@ -309,5 +319,5 @@ def test_widgets_redraw(example):
     mask.set_active(1)
     assert shown()[1][:3] == ["1.00", "0", "0"]  # the first token sees only itself
     query.set_active(0)
-    marked = [patch for axes in figure.subfigs[0].axes for patch in axes.patches]
-    assert {patch.get_y() for patch in marked} == {-0.5}
+    marked = [[patch.get_y() for patch in axes.patches] for axes in figure.subfigs[0].axes]
+    assert marked == [[-0.5], [], [-0.5]]  # V has no row of a query
