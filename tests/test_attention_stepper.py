@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lessons import attention_stepper as stepper
-from lessons.attention_stepper import MATRICES, STEPS, TEMPERATURES, Example, equation, tagged
+from lessons.attention_stepper import TEMPERATURES, Example, equation, tagged
+from lessons.attention_steps import MATRICES, STEPS
 from lessons.simulation import numbers
 from lessons.trace import find, trace
 from numformer.layers.attention import (
