@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.widgets import RadioButtons, Slider
 
+from lessons.attention_steps import MATRICES, STEPS, UPSTREAM, Step
 from lessons.lesson import BLUE, ORANGE
 from lessons.simulation import Simulation, numbers
 from lessons.trace import Line, find, trace
@@ -19,369 +20,7 @@ from numformer.layers.attention import (
 )
 from numformer.layers.softmax import softmax, softmax_backward
 
-FORWARD = scaled_dot_product_attention.__name__
-BACKWARD = scaled_dot_product_attention_backward.__name__
-SOFTMAX = softmax.__name__
-SOFTMAX_BACKWARD = softmax_backward.__name__
-
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix of the stepper: its symbol, its axes, and the line that makes it."""
-
-    latex: str
-    plain: str
-    rows: str
-    columns: str
-    function: str
-    begins: str  # how the line begins
-    variable: str = ""  # the variable that holds it after this line; "" for what is returned
-
-
-MATRICES = {
-    "query": Matrix("Q", "Q", "queries", "features", FORWARD, "def", "query"),
-    "key": Matrix("K", "K", "keys", "features", FORWARD, "def", "key"),
-    "value": Matrix("V", "V", "keys", "entries", FORWARD, "def", "value"),
-    "scores": Matrix("S", "S", "queries", "keys", FORWARD, "scores = matmul", "scores"),
-    "scaled": Matrix("Z", "Z", "queries", "keys", FORWARD, "scores *= 1", "scores"),
-    "allowed": Matrix("M", "M", "queries", "keys", FORWARD, "def", "mask"),
-    "masked": Matrix("Z", "Z", "queries", "keys", SOFTMAX, "scores = scores + ", "scores"),
-    "exponentials": Matrix("E", "E", "queries", "keys", SOFTMAX, "xp.exp(", "weights"),
-    "total": Matrix("n", "n", "queries", "sum", SOFTMAX, "total = sum_last", "total"),
-    "weights": Matrix("A", "A", "queries", "keys", SOFTMAX, "weights /= ", "weights"),
-    "output": Matrix("O", "O", "queries", "entries", FORWARD, "return "),
-    "doutput": Matrix(r"\mathrm{d}O", "dO", "queries", "entries", BACKWARD, "def", "doutput"),
-    "dvalue": Matrix(r"\mathrm{d}V", "dV", "keys", "entries", BACKWARD, "dvalue = ", "dvalue"),
-    "dweights": Matrix(
-        r"\mathrm{d}A", "dA", "queries", "keys", BACKWARD, "dweights = ", "dweights"
-    ),
-    "average": Matrix("r", "r", "queries", "average", SOFTMAX_BACKWARD, "dscores = dweights - "),
-    "centred": Matrix(
-        "C", "C", "queries", "keys", SOFTMAX_BACKWARD, "dscores = dweights - ", "dscores"
-    ),
-    "dscaled": Matrix(
-        r"\mathrm{d}Z", "dZ", "queries", "keys", SOFTMAX_BACKWARD, "dscores *= weights", "dscores"
-    ),
-    "dscores": Matrix(r"\mathrm{d}S", "dS", "queries", "keys", BACKWARD, "dscores *= 1", "dscores"),
-    "dquery": Matrix(r"\mathrm{d}Q", "dQ", "queries", "features", BACKWARD, "dquery = ", "dquery"),
-    "dkey": Matrix(r"\mathrm{d}K", "dK", "keys", "features", BACKWARD, "dkey = ", "dkey"),
-}
-UPSTREAM = [name for name in MATRICES if name[0] == "d"] + ["average", "centred"]
-
-
-@dataclass(frozen=True)
-class Code:
-    """A line of the library in a step, and which matrices its names stand for.
-
-    A name that stands for several in turn has a tuple of them.
-    """
-
-    function: str
-    begins: str
-    names: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step. In `equation` @name is the symbol of a matrix.
-
-    `worked` says how an entry of the result comes about, for the arithmetic that is spelt out:
-    a product names its factors and whether a row or a column of each takes part.
-    """
-
-    id: str
-    name: str
-    title: str
-    say: str
-    ask: str
-    answer: str
-    equation: str
-    code: tuple[Code, ...]
-    inputs: tuple[str, ...]
-    results: tuple[str, ...]
-    worked: dict = field(default_factory=dict)
-    inverts: str = ""  # the forward step that a backward step undoes
-
-
-def product(left: str, left_axis: str, right: str, right_axis: str) -> dict:
-    return {"kind": "product", "left": [left, left_axis], "right": [right, right_axis]}
-
-
-STEPS = (
-    Step(
-        "inputs",
-        "inputs",
-        "Three matrices come in",
-        "Each token has a **query** (what it looks for), a **key** (what it offers) and a "
-        "**value** (what it hands over). Each is one row. Pick a token: its query is the marked "
-        "row.",
-        "Which key fits the marked query best?",
-        "Multiply the query with each key, entry by entry, and add up. The largest sum fits best. "
-        "The next step does this for all pairs at once.",
-        r"\mathrm{Attention}(@query, @key, @value) = "
-        r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
-        (Code(FORWARD, "def", {"query": "query", "key": "key", "value": "value"}),),
-        (),
-        ("query", "key", "value"),
-    ),
-    Step(
-        "scores",
-        "scores",
-        "Every query meets every key",
-        "An entry of $S$ is the dot product of one query with one key. It is large where both have "
-        "large numbers in the same places.",
-        "You change one query. Which entries of $S$ change?",
-        "Only its own row. $S$ has a row for each query and a column for each key.",
-        r"@scores = @query @key^\top",
-        (Code(FORWARD, "scores = matmul", {"scores": "scores", "query": "query", "key": "key"}),),
-        ("query", "key"),
-        ("scores",),
-        product("query", "row", "key", "row"),
-    ),
-    Step(
-        "scale",
-        "scale",
-        "Divide by √d_k",
-        "The longer the vectors, the larger their dot products. Dividing by $\\sqrt{d_k}$ keeps "
-        "them where softmax still reacts.",
-        "Which temperature undoes this step?",
-        "A temperature of $1/\\sqrt{d_k}$: it multiplies all queries by $\\sqrt{d_k}$ first. The "
-        "scale is itself a temperature, one that is always on.",
-        r"@scaled = \frac{@scores}{\sqrt{d_k}}",
-        (Code(FORWARD, "scores *= 1", {"scores": "scaled"}),),
-        ("scores",),
-        ("scaled",),
-        {"kind": "scale"},
-    ),
-    Step(
-        "mask",
-        "mask",
-        "Hide what may not be seen",
-        "Where $M$ says no, the score becomes $-\\infty$. Its weight will be exactly 0, and the "
-        "others will still sum to 1.",
-        "With the causal mask, which token still sees everything?",
-        "The last. A token sees itself and those before it.",
-        r"@masked_{ts} = \begin{cases} @scaled_{ts} & \text{if } @allowed_{ts} \\ "
-        r"-\infty & \text{else} \end{cases}",
-        (
-            Code(
-                SOFTMAX,
-                "scores = scores + ",
-                {"scores": ("masked", "scaled", "scaled"), "mask": "allowed"},
-            ),
-        ),
-        ("scaled", "allowed"),
-        ("masked",),
-        {"kind": "mask"},
-    ),
-    Step(
-        "softmax",
-        "softmax",
-        "Each row becomes weights",
-        "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
-        "to 1. The row's largest score is subtracted first. That cancels, and no exponential can "
-        "overflow.",
-        "Lower the temperature. What happens to the largest weight of each row?",
-        "It goes to 1 and the others to 0: the soft lookup becomes a hard one. Scores that tie "
-        "share. A high temperature makes all weights alike.",
-        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
-        "\n\n"
-        r"@total_t = \sum_s @exponentials_{ts}"
-        "\n\n"
-        r"@weights_{ts} = \frac{@exponentials_{ts}}{@total_t}",
-        (
-            Code(SOFTMAX, "weights = scores - ", {"scores": "masked"}),
-            Code(SOFTMAX, "xp.exp(", {"weights": "exponentials"}),
-            Code(SOFTMAX, "total = sum_last", {"total": "total", "weights": "exponentials"}),
-            Code(SOFTMAX, "weights /= ", {"weights": "weights", "total": "total"}),
-        ),
-        ("masked",),
-        ("exponentials", "total", "weights"),
-        {"kind": "softmax"},
-    ),
-    Step(
-        "blend",
-        "blend",
-        "Blend the values",
-        "Each output is a mixture of the values, in the proportions of its row of $A$.",
-        "Can an output be larger than the largest value in its column of $V$?",
-        "No. The weights of a row are at least 0 and sum to 1, so a mixture stays between the "
-        "smallest and the largest. A row that sees nothing gives 0.",
-        r"@output = @weights @value",
-        (
-            Code(
-                FORWARD,
-                "return ",
-                {"dropped": "weights", "value": "value", "weights": "weights"},
-            ),
-        ),
-        ("weights", "value"),
-        ("output",),
-        product("weights", "row", "value", "column"),
-    ),
-    Step(
-        "upstream",
-        "dO",
-        "A gradient comes back",
-        "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
-        "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
-        "follows is **linear** in $\\mathrm{d}O$.",
-        "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
-        "They double. And the gradients of a sum are the sums of the gradients: this page holds "
-        "what numformer computed for a 1 in one entry of $\\mathrm{d}O$ and 0 elsewhere, once for "
-        "each entry, and only adds these up.",
-        r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
-        (Code(BACKWARD, "def", {"doutput": "doutput", "query": "query", "key": "key"}),),
-        ("output",),
-        ("doutput",),
-        inverts="blend",
-    ),
-    Step(
-        "dvalue",
-        "dV",
-        "Back to the values",
-        "On the way there, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
-        "On the way back it collects from them, with the same weights: a column of $A$ instead of "
-        "a row.",
-        "Hide the last token. What is its row of $\\mathrm{d}V$?",
-        "Exactly 0. Nobody looked at it, so its value changes nothing.",
-        r"@dvalue = @weights^\top @doutput",
-        (
-            Code(
-                BACKWARD,
-                "dvalue = ",
-                {"dvalue": "dvalue", "dropped": "weights", "doutput": "doutput"},
-            ),
-        ),
-        ("weights", "doutput"),
-        ("dvalue",),
-        product("weights", "column", "doutput", "column"),
-        "blend",
-    ),
-    Step(
-        "dweights",
-        "dA",
-        "Back to the weights",
-        "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
-        "value $s$ to output $t$. That counts as far as it points along $\\mathrm{d}O_t$.",
-        "Does the mask change $\\mathrm{d}A$?",
-        "No. It says what a weight would do, not whether it may. The mask comes in two steps on, "
-        "where hidden entries have weight 0.",
-        r"@dweights = @doutput @value^\top",
-        (
-            Code(
-                BACKWARD,
-                "ddropped = ",
-                {"ddropped": "dweights", "doutput": "doutput", "value": "value"},
-            ),
-            Code(BACKWARD, "dweights = ", {"dweights": "dweights", "ddropped": "dweights"}),
-        ),
-        ("doutput", "value"),
-        ("dweights",),
-        product("doutput", "row", "value", "row"),
-        "blend",
-    ),
-    Step(
-        "centred",
-        "dA − r",
-        "Softmax, first line: subtract the average",
-        "The weights of a row sum to 1: one grows only if others shrink. So what counts is how "
-        "much better an entry is than its row's average $r$, in which each counts by its weight.",
-        "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
-        "The one with the large weight: it is nearly the average itself.",
-        r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}"
-        "\n\n"
-        r"@centred_{ts} = @dweights_{ts} - @average_t",
-        (
-            Code(
-                SOFTMAX_BACKWARD,
-                "dscores = dweights - ",
-                {"dscores": "centred", "dweights": "dweights", "weights": "weights"},
-            ),
-        ),
-        ("dweights", "weights"),
-        ("average", "centred"),
-        {"kind": "centre"},
-        "softmax",
-    ),
-    Step(
-        "dscaled",
-        "dZ",
-        "Softmax, second line: times the weights",
-        "A score acts through its weight, so a small weight passes little back. A hidden entry "
-        "passes exactly 0.",
-        "What does each row of $\\mathrm{d}Z$ sum to?",
-        "To 0. The same number added to all scores of a row changes no weight, so it cannot change "
-        "the loss.",
-        r"@dscaled = @weights \odot @centred",
-        (
-            Code(
-                SOFTMAX_BACKWARD,
-                "dscores *= weights",
-                {"dscores": "dscaled", "weights": "weights"},
-            ),
-        ),
-        ("weights", "centred"),
-        ("dscaled",),
-        {"kind": "times"},
-        "softmax",
-    ),
-    Step(
-        "dscores",
-        "dS",
-        "The same scale again",
-        "What was divided by $\\sqrt{d_k}$ on the way there is divided by it on the way back.",
-        "Leave this line out by mistake. Which gradients are wrong, and by which factor?",
-        "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it left the "
-        "path earlier. That pattern is how the mistake is found.",
-        r"@dscores = \frac{@dscaled}{\sqrt{d_k}}",
-        (Code(BACKWARD, "dscores *= 1", {"dscores": "dscores"}),),
-        ("dscaled",),
-        ("dscores",),
-        {"kind": "scale"},
-        "scale",
-    ),
-    Step(
-        "dquery",
-        "dQ",
-        "Back to the queries",
-        "A query's gradient is a blend of the keys, with its row of $\\mathrm{d}S$ as weights. "
-        "These may be negative: a step against the gradient moves the query towards some keys and "
-        "away from others.",
-        "Set $\\mathrm{d}O$ to only the picked token. Which rows of $\\mathrm{d}Q$ are not 0?",
-        "At most its own. A query acts on its own output alone.",
-        r"@dquery = @dscores @key",
-        (
-            Code(
-                BACKWARD,
-                "dquery = ",
-                {"dquery": "dquery", "dscores": "dscores", "key": "key"},
-            ),
-        ),
-        ("dscores", "key"),
-        ("dquery",),
-        product("dscores", "row", "key", "column"),
-        "scores",
-    ),
-    Step(
-        "dkey",
-        "dK",
-        "Back to the keys",
-        "A key was read by every query, so its gradient gathers from all of them: a column of "
-        "$\\mathrm{d}S$. Now each input has a gradient of its own shape.",
-        "With $\\mathrm{d}O$ for only the picked token, which rows of $\\mathrm{d}K$ are not 0?",
-        "Those of the keys that this token looked at. A key acts on every output that may see it.",
-        r"@dkey = @dscores^\top @query",
-        (Code(BACKWARD, "dkey = ", {"dkey": "dkey", "dscores": "dscores", "query": "query"}),),
-        ("dscores", "query"),
-        ("dkey",),
-        product("dscores", "column", "query", "column"),
-        "scores",
-    ),
-)
-
 MIRRORED = (
     ("query", "key", "value"),
     ("scores", "masked", "weights", "output"),
@@ -666,10 +305,14 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
     def draw_step(self, figure, step: Step, values: dict, picked: int) -> None:
         """The matrices of one step, the results last."""
         names = step.inputs + step.results
-        for axes, name in zip(np.ravel(figure.subplots(1, len(names))), names, strict=True):
-            self.draw_matrix(axes, name, values[name], picked)
-            axes.set_box_aspect(0.8)
-        figure.suptitle(step.title)
+        rows = 1 if len(names) < 4 else 2
+        grid = figure.add_gridspec(
+            *(rows, -(-len(names) // rows)),
+            **dict(left=0.08, right=0.97, top=0.8, bottom=0.03, wspace=0.3, hspace=0.6),
+        )
+        for place, name in zip(grid, names, strict=False):
+            self.draw_matrix(figure.add_subplot(place), name, values[name], picked)
+        figure.suptitle(f"{STEPS.index(step) + 1}. {step.title}", fontsize=12)
 
     def draw_matrix(self, axes, name: str, array: np.ndarray, picked: int = -1) -> None:
         array = np.asarray(array, float)
@@ -697,19 +340,29 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
 
     def window(self, figure) -> list:
         """Sliders for step and temperature, buttons for mask and query."""
-        controls, stage = figure.subfigures(1, 2, width_ratios=(1, 3.2))
-        top, bottom, left, right = controls.subplots(4, 1, height_ratios=(1, 1, 5, 5))
-        step = Slider(top, "step", 1, len(STEPS), valinit=1, valstep=1)
+        figure.set_layout_engine("none")  # widgets stand where they are put
+        stage, controls = figure.subfigures(2, 1, height_ratios=(2.4, 1))
+        step = Slider(
+            *(controls.add_axes((0.17, 0.6, 0.3, 0.15)), "step", 1, len(STEPS)),
+            valinit=1,
+            valstep=1,
+        )
         temperature = Slider(
-            *(bottom, "temperature", TEMPERATURES[0], TEMPERATURES[-1]),
+            controls.add_axes((0.17, 0.3, 0.3, 0.15)),
+            *("temperature", TEMPERATURES[0], TEMPERATURES[-1]),
             valinit=1,
             valstep=TEMPERATURES,
         )
         names = [mask["name"] for mask in self.masks]
-        mask = RadioButtons(left, names)
-        query = RadioButtons(right, self.tokens, active=self.picked)
-        left.set_title("mask", fontsize=9)
-        right.set_title("query", fontsize=9)
+        places = [
+            controls.add_axes(place)
+            for place in ((0.56, 0.08, 0.25, 0.75), (0.83, 0.08, 0.15, 0.75))
+        ]
+        mask = RadioButtons(places[0], names)
+        query = RadioButtons(places[1], self.tokens, active=self.picked)
+        for axes, title in zip(places, ("mask", "picked token"), strict=True):
+            axes.set_title(title, fontsize=9)
+            axes.spines[:].set_visible(False)
 
         def redraw(_=None):
             chosen = self.masks[names.index(mask.value_selected)]["mask"]

@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lessons import attention_stepper as stepper
-from lessons.attention_stepper import MATRICES, STEPS, TEMPERATURES, Example, equation, tagged
+from lessons.attention_stepper import TEMPERATURES, Example, equation, tagged
+from lessons.attention_steps import MATRICES, STEPS
 from lessons.simulation import numbers
 from lessons.trace import find, trace
 from numformer.layers.attention import (
@@ -186,6 +187,16 @@ def test_the_page_has_the_numbers_of_the_library_for_every_choice(example, data,
                 np.testing.assert_allclose(total, expected[name], atol=2e-5)
 
 
+def test_masks_hide_what_they_say(example):
+    hidden = {mask["id"]: np.argwhere(~mask["mask"]).tolist() for mask in example.masks}
+    assert hidden == {
+        "none": [],
+        "causal": [[0, 1], [0, 2], [1, 2]],
+        "padding": [[0, 2], [1, 2], [2, 2]],
+        "nothing": [[1, 0], [1, 1], [1, 2]],
+    }
+
+
 def test_values_are_those_of_any_upstream_gradient(example):
     mask = example.masks[1]["mask"]
     expected = direct(example, mask, 2, example.doutput)
@@ -209,7 +220,7 @@ def test_every_step_shows_lines_of_the_library_with_their_matrices_tagged(data):
     for step, shown in zip(STEPS, data["steps"], strict=True):
         tags = re.findall(r'data-matrix="(\w+)"', shown["code"])
         assert tags and set(tags) <= MATRICES.keys()
-        assert set(step.results) & set(tags) or step.id in ("mask", "blend"), step.id
+        assert set(step.results) & set(tags), step.id
         assert set(step.inputs + step.results) <= set(
             re.findall(r'data-matrix="(\w+)"', shown["equation"])
         )
@@ -294,7 +305,7 @@ def test_widgets_redraw(example):
     step, temperature, mask, query = example.window(figure)
 
     def shown():
-        axes = figure.subfigs[1].axes
+        axes = figure.subfigs[0].axes
         return [a.get_title(loc="left") for a in axes], [
             t.get_text() for a in axes for t in a.texts
         ]
@@ -309,5 +320,5 @@ def test_widgets_redraw(example):
     mask.set_active(1)
     assert shown()[1][:3] == ["1.00", "0", "0"]  # the first token sees only itself
     query.set_active(0)
-    marked = [patch for axes in figure.subfigs[1].axes for patch in axes.patches]
-    assert {patch.get_y() for patch in marked} == {-0.5}
+    marked = [[patch.get_y() for patch in axes.patches] for axes in figure.subfigs[0].axes]
+    assert marked == [[-0.5], [], [-0.5]]  # V has no row of a query

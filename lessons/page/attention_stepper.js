@@ -199,7 +199,7 @@ class Stepper {
       this.presetNote,
     );
     this.summary = element("summary");
-    return element(
+    this.choices = element(
       "details",
       { class: "controls", open: !matchMedia("(max-width: 48rem)").matches },
       this.summary,
@@ -230,6 +230,7 @@ class Stepper {
       this.temperatureNote,
       this.upstream,
     );
+    return this.choices;
   }
 
   preset(name) {
@@ -289,6 +290,17 @@ class Stepper {
       return made.element;
     };
     this.worked = element("div", { class: "worked" });
+    const matrices = element(
+      "div",
+      { class: "matrices" },
+      step.inputs.length ? element("div", { class: "from" }, ...step.inputs.map(matrix)) : null,
+      element(
+        "div",
+        { class: "to" },
+        step.inputs.length ? element("span", { class: "arrow", "aria-hidden": "true" }) : null,
+        ...step.results.map(matrix),
+      ),
+    );
     this.result = step.results.at(-1);
     this.step.replaceChildren(
       element(
@@ -316,19 +328,11 @@ class Stepper {
           element("div", { html: step.code }),
         ),
       ),
-      element(
-        "div",
-        { class: "matrices" },
-        step.inputs.length ? element("div", { class: "from" }, ...step.inputs.map(matrix)) : null,
-        element(
-          "div",
-          { class: "to" },
-          step.inputs.length ? element("span", { class: "arrow", "aria-hidden": "true" }) : null,
-          ...step.results.map(matrix),
-        ),
-      ),
+      matrices,
       this.worked,
     );
+    // The step about the upstream gradient is where it is chosen; later ones have it at hand.
+    (step.id === "upstream" ? matrices : this.choices).append(this.upstream);
     for (const each of this.step.querySelectorAll("pre, .equation, .inverted")) {
       if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // so that keys can scroll it
     }
@@ -370,7 +374,9 @@ class Stepper {
     this.now = this.values();
     for (const [name, table] of Object.entries(this.tables)) {
       table.set(this.now[name], mark);
-      table.outline("picked", (row, column) => this.isPicked(name, row, column));
+      const axis = this.pickedAxis(name);
+      table.outline("picked", (row) => axis === "row" && row === state.query);
+      table.outline("picked-column", (_, column) => axis === "column" && column === state.query);
     }
     const temperature = data.temperatures[state.temperature];
     for (const name of ["query", "dquery"]) {
@@ -397,14 +403,14 @@ class Stepper {
     this.python(mask, temperature);
   }
 
-  // The picked token's row; of a matrix that a product reads by columns, its column.
-  isPicked(name, row, column) {
+  // Where the picked token stands in a matrix: in its rows, or in its columns where a product
+  // reads it by columns. A factor that takes part as a whole has no mark.
+  pickedAxis(name) {
     const { worked } = this.steps[this.state.step];
-    const { query } = this.state;
-    if (worked.kind !== "product") return this.data.matrices[name].rows === "queries" && row === query;
-    if (name === this.result) return row === query;
-    if (name !== worked.left[0]) return false;
-    return (worked.left[1] === "row" ? row : column) === query;
+    if (worked.kind === "product" && name !== this.result) {
+      return name === worked.left[0] ? worked.left[1] : null;
+    }
+    return worked.kind === "product" || this.data.matrices[name].rows === "queries" ? "row" : null;
   }
 
   // Outline what an entry of the result is made of.
