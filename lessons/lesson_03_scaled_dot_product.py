@@ -195,7 +195,7 @@ def the_lines_of_forward():
 def stepper():
     """The simulation: forward and backward, with the numbers of the example."""
     doutput = np.array([[1, 0], [0, -1], [-1, 2], [1, 1]], dtype=float)
-    return attention_stepper(tokens, query, key, value, doutput)
+    return attention_stepper(tokens, query, key, value, doutput, features, ["x", "y"])
 
 
 # %% [markdown]
