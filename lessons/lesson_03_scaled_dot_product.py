@@ -78,12 +78,14 @@ def the_three_vectors_of_each_token():
 #
 # $$Z = \frac{S}{\sqrt{d_k}}$$
 #
-# **3. Turn scores into shares.** The softmax makes every row positive and lets it sum to 1. The
-# highest score gets the largest share, but no share is 0. That is what makes it *soft*.
+# **3. Turn scores into weights.** The softmax makes every row positive and lets it sum to 1, so
+# that a row tells how a whole is shared out. The highest score gets the largest weight, but no
+# weight is 0. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
 #
-# **4. Blend.** The result of token $t$ is the mean of all values, weighted by its row of shares.
+# **4. Blend.** The result of token $t$ is a mean of all values; its row of weights says how much of
+# each.
 #
 # $$O = AV$$
 #
@@ -114,7 +116,7 @@ def four_steps():
 # Check one entry by hand. The query of *it* is (0, 2, −1, 0), the key of *cat* is (0, 2, 1, 0), so
 # their score is 2 · 2 − 1 · 1 = 3. Divided by 2 it is 1.5.
 #
-# Shares are positive and sum to 1. So a result never leaves the polygon that the values span: it
+# Weights are positive and sum to 1. So a result never leaves the polygon that the values span: it
 # is a mixture of what is there, and nothing else.
 
 
@@ -172,10 +174,10 @@ def the_lines_of_forward():
                 scores are $(T, S)$: one number for each pair of a query and a key.""",
             "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
                 is ours alone, so it may be changed in place.""",
-            "weights = softmax": r"""**Turn into shares**, row by row, $(T, S)$. Where the mask says
-                False, a score counts as $-\infty$ and its share is exactly 0: a *decoder* hides
-                later tokens this way, and every model hides padding.""",
-            "dropped = dropout": """Dropout on the shares. The paper does not have it, many recipes
+            "weights = softmax": r"""**Turn into weights**, row by row, $(T, S)$. Where the mask
+            says     False, a score counts as $-\infty$ and its weight is exactly 0: a *decoder*
+            hides     later tokens this way, and every model hides padding.""",
+            "dropped = dropout": """Dropout on the weights. The paper does not have it, many recipes
                 do. Without it `keep` is None, and `dropped` is `weights`.""",
             "return matmul": """**Blend.** $(T, S)$ times $(S, d_v)$ gives the result, $(T, d_v)$.
                 What backward will need is returned beside it.""",
@@ -191,10 +193,12 @@ def the_lines_of_forward():
 
 
 # %%
+doutput = np.array([[1, 0], [0, -1], [-1, 2], [1, 1]], dtype=float)
+
+
 @show
 def stepper():
     """The simulation: forward and backward, with the numbers of the example."""
-    doutput = np.array([[1, 0], [0, -1], [-1, 2], [1, 1]], dtype=float)
     return attention_stepper(tokens, query, key, value, doutput, features, ["x", "y"])
 
 
@@ -221,7 +225,7 @@ WIDTHS = 2 ** np.arange(11)
 
 
 def random_attention(d_k: int, scaled: bool, rng: np.random.Generator):
-    """Scores, shares and |dS| of 400 random queries, each with 16 random keys of size d_k."""
+    """Scores, weights and |dS| of 400 random queries, each with 16 random keys of size d_k."""
     query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
     scores = query @ key.swapaxes(1, 2)
     if scaled:
@@ -269,10 +273,10 @@ def what_the_scale_does():
         ),
         Picture(
             "lesson_03_saturation",
-            curves("largest", "largest share of a row", "linear"),
-            "Two lines against d_k. Undivided, the largest of 16 shares rises towards 1; divided, "
+            curves("largest", "largest weight of a row", "linear"),
+            "Two lines against d_k. Undivided, the largest of 16 weights rises towards 1; divided, "
             "it stays near a quarter.",
-            f"**Saturation.** With 16 keys the largest share is {without['largest'][-1]:.2f} "
+            f"**Saturation.** With 16 keys the largest weight is {without['largest'][-1]:.2f} "
             f"without the scale, {measured[True]['largest'][-1]:.2f} with it.",
         ),
         Picture(
@@ -379,7 +383,7 @@ def four_ways_to_score():
             [
                 "before the first step, d_k = " + str(widths[-1]),
                 "spread of scores",
-                "largest share",
+                "largest weight",
                 "gradient",
             ],
             [
@@ -452,11 +456,11 @@ def four_ways_to_score():
 #
 # Take one row. $a_s = e^{z_s} / \sum_u e^{z_u}$. What happens to $a_s$ when a score $z_u$ rises?
 #
-# Its own score raises its share, and also the sum below the line:
+# Its own score raises its weight, and also the sum below the line:
 #
 # $$\frac{\partial a_s}{\partial z_s} = a_s - a_s^2 = a_s\,(1 - a_s)$$
 #
-# Any other score only raises the sum below the line, so the share shrinks:
+# Any other score only raises the sum below the line, so the weight shrinks:
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\,a_s\,a_u \qquad (u \ne s)$$
 #
@@ -493,12 +497,12 @@ def jacobian():
 #   = a_u\,\mathrm{d}a_u - a_u \sum_s \mathrm{d}a_s\,a_s
 #   = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
-# Read it in words. The sum on the right is the *average* of $\mathrm{d}a$, weighted by the shares.
-# A score gets a gradient where its token would do better or worse than this average, in proportion
-# to its share. Three things follow:
+# Read it in words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry
+# counts by its weight. A score gets a gradient where its token would do better or worse than this
+# average, in proportion to its weight. Three things follow:
 #
-# - A share of 0 gets no gradient. Nothing flows to a masked token.
-# - A share of 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is saturation.
+# - A weight of 0 gets no gradient. Nothing flows to a masked token.
+# - A weight of 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is saturation.
 # - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
 
 
@@ -511,7 +515,7 @@ def the_lines_of_softmax_backward():
         {
             "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
                 weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
-            "dscores *= weights": r"""Multiply by the share: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
+            "dscores *= weights": r"""Multiply by the weight: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
                 This line brings the zeros of the mask.""",
             "return dscores": "",
         },
@@ -535,7 +539,7 @@ def the_lines_of_backward():
             "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
                 $t$, so its gradient collects from all of them: $\mathrm{d}V =
                 A^\top\,\mathrm{d}O$, $(S, T)$ times $(T, d_v)$. With dropout these are the
-                shares *after* it: they are what the values were really blended with.""",
+                weights *after* it: they are what the values were really blended with.""",
             "ddropped = ": r"""The other factor of the same product:
                 $\mathrm{d}A = \mathrm{d}O\,V^\top$, $(T, d_v)$ times $(d_v, S)$. Its entry
                 asks: would token $t$ do better with more of value $s$?""",
@@ -607,9 +611,9 @@ def often_told():
 
     scaled, allowed = query @ key.T / 2, np.tril(np.ones((4, 4), dtype=bool))
     before, after = softmax(scaled, allowed), softmax(scaled) * allowed
-    dshares = np.array([1.0, 0, 0, 0])  # the gradient of the first share
-    right = softmax_backward(dshares, before[0])
-    wrong = softmax_backward(dshares, softmax(scaled)[0])
+    dweights = np.array([1.0, 0, 0, 0])  # the gradient of the first weight
+    right = softmax_backward(dweights, before[0])
+    wrong = softmax_backward(dweights, softmax(scaled)[0])
     return Words(f"""
         **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The
         printed numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too
@@ -620,13 +624,14 @@ def often_told():
 
         **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula
         gives {all_hidden[0]}, because −∞ − (−∞) is not a number. One such row, and after the next
-        step every weight of the model is {all_hidden[0]}. It happens: a batch may contain an empty
-        sentence. numformer gives such a row the shares {printed(nothing)}. It attends to nothing.
+        step every parameter of the model is {all_hidden[0]}. It happens: a batch may contain an
+        empty sentence. numformer gives such a row the weights {printed(nothing)}. It attends to
+        nothing.
 
-        **“You may as well zero the shares after the softmax.”** Hide later tokens in our example:
-        *the* may see only itself. Masked before the softmax, its shares are {printed(before[0])}.
+        **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
+        *the* may see only itself. Masked before the softmax, its weights are {printed(before[0])}.
         Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
-        still depends on the hidden tokens. So does the gradient. A change of that first share asks
+        still depends on the hidden tokens. So does the gradient. A change of that first weight asks
         the four scores for {printed(wrong)}, where {printed(right)} is right: a row that can see
         one token only has nothing to choose.
     """)
@@ -651,11 +656,11 @@ def quiz() -> list[Question]:
             "$d_k = 64$.",
         ),
         Question(
-            question="The scaled scores of *it* are 0, 1.5, 0, 0. What share does *cat* get? "
+            question="The scaled scores of *it* are 0, 1.5, 0, 0. What weight does *cat* get? "
             "(Two decimals; $e^{1.5} \\approx 4.48$.)",
             answer=float(weights[2, 1]),
             why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with "
-            "score 0 still get a share each, since $e^0 = 1$.",
+            "score 0 still get a weight each, since $e^0 = 1$.",
         ),
         Question(
             question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers "
@@ -669,7 +674,7 @@ def quiz() -> list[Question]:
             "backward, sum to?",
             choices=("1", "0", "the row's sum of $\\mathrm{d}A$", "it depends on the row"),
             answer=1,
-            why="Adding the same number to all scores of a row leaves its shares as they are. So "
+            why="Adding the same number to all scores of a row leaves its weights as they are. So "
             "the loss cannot change in that direction, and the gradient along it, the sum, is 0.",
         ),
         Question(
@@ -681,22 +686,22 @@ def quiz() -> list[Question]:
                 "hardly any: the right answer is 0 everywhere",
             ),
             answer=2,
-            why="The shares of a row always sum to 1, so the sum of all shares cannot change. Its "
-            "gradient is 0. A backward that always returns zeros passes this test. Use random "
+            why="The weights of a row always sum to 1, so the sum of all weights cannot change. "
+            "Its gradient is 0. A backward that always returns zeros passes this test. Use random "
             "upstream gradients.",
         ),
         Question(
-            question="In a row one share is 0.999. How large is the gradient that its scores get, "
-            "compared with a row of four equal shares?",
+            question="In a row one weight is 0.999. How large is the gradient that its scores get, "
+            "compared with a row of four equal weights?",
             choices=("larger", "about the same", "very much smaller"),
             answer=2,
             why="An entry of the gradient is $a_u$ times a difference from the average. For the "
-            "large share the difference is nearly 0, for the others $a_u$ is nearly 0. This is "
+            "large weight the difference is nearly 0, for the others $a_u$ is nearly 0. This is "
             "saturation, and the reason for the scale.",
         ),
         Question(
-            question="With dropout on the shares, what does $\\mathrm{d}V$ need?",
-            choices=("the shares before dropout", "the shares after dropout", "either"),
+            question="With dropout on the weights, what does $\\mathrm{d}V$ need?",
+            choices=("the weights before dropout", "the weights after dropout", "either"),
             answer=1,
             why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the "
             "values, and that is the one after dropout. Published projects have got this wrong.",

@@ -23,6 +23,11 @@ from lessons.lesson import Beside, Picture, Piece, plain
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
+from numformer.layers.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.softmax import softmax_backward
 
 ROOT = Path(__file__).parents[1]
 LESSON = "lesson_03_scaled_dot_product.html"
@@ -703,3 +708,195 @@ def test_without_scripts_pictures_answers_and_text_are_there(open_page):
     answer = page.locator(".question details").first
     answer.locator("summary").click()
     assert answer.locator("strong").first.is_visible()
+
+
+def test_questions_answer_at_once(open_page):
+    page = open_page()
+    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
+        verdict = form.locator(".verdict")
+        form.locator("button").click()
+        assert "first" in verdict.inner_text() or "Write a number" in verdict.inner_text()
+        if question.choices:
+            choices = form.locator("input")
+            choices.nth((question.answer + 1) % len(question.choices)).check()
+            form.locator("button").click()
+            assert "Not right" in verdict.inner_text()
+            choices.nth(question.answer).check()
+        else:
+            form.locator("input").fill(f"{question.answer + 1}")
+            form.locator("input").press("Enter")
+            assert "Not right" in verdict.inner_text()
+            form.locator("input").fill(f"{question.answer:.2f}".replace(".", ","))
+        assert verdict.inner_text() == "" and not form.locator("strong").first.is_visible()
+        form.locator("button").click()
+        assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
+
+
+# The stepper of lesson 3
+
+STEPS = (
+    "inputs scores scale mask softmax blend upstream dvalue dweights centred dscaled dscores "
+    "dquery dkey"
+).split()
+
+
+def stepper_of(page):
+    found = page.locator("[data-simulation=attention_stepper]")
+    return found, lambda: found.get_attribute("data-step")
+
+
+def shown_matrices(stepper) -> dict[str, np.ndarray]:
+    """The numbers of every matrix that the stepper shows, by name."""
+    cells = stepper.evaluate(
+        """stepper => [...stepper.querySelectorAll(".matrix-box")].map(box => [
+            box.dataset.matrix,
+            [...box.querySelectorAll("tbody tr")].map(row =>
+                [...row.querySelectorAll("td")].map(cell => cell.dataset.value)),
+            [...box.querySelectorAll("tbody tr")].map(row =>
+                [...row.querySelectorAll("td")].map(cell => cell.textContent))])"""
+    )
+    found = {}
+    for name, values, texts in cells:
+        found[name] = np.array(values, dtype=float)
+        for value, text in zip(found[name].ravel(), np.ravel(texts), strict=True):
+            if name != "allowed" and np.isfinite(value):
+                assert abs(float(text.replace("−", "-")) - value) <= 0.005 + 1e-9
+    return found
+
+
+def computed(mask, temperature: float, doutput) -> dict[str, np.ndarray]:
+    """What numformer computes for the lesson's example, under the stepper's names."""
+    lesson = lessons.load(3)
+    query, key, value = lesson.query / temperature, lesson.key, lesson.value
+    output, weights, dropped = scaled_dot_product_attention(query, key, value, mask)
+    gradients = scaled_dot_product_attention_backward(
+        doutput, query, key, value, weights, dropped, None
+    )
+    dweights = doutput @ value.T
+    dscaled = softmax_backward(dweights, weights)
+    found = dict(zip(("dquery", "dkey", "dvalue"), gradients, strict=True))
+    scores = query @ key.T
+    masked = np.where(mask, scores / 2, -np.inf)
+    return found | dict(
+        query=query, key=key, value=value, scores=scores, scaled=scores / 2, masked=masked,
+        weights=weights, output=output, doutput=doutput, dweights=dweights, dscaled=dscaled,
+        dscores=dscaled / 2, allowed=mask,
+    )  # fmt: skip
+
+
+MASKS = {
+    "none": np.ones((4, 4), dtype=bool),
+    "causal": np.tril(np.ones((4, 4), dtype=bool)),
+    "padding": np.ones((4, 4), dtype=bool) & (np.arange(4) != 3),
+    "nothing": np.ones((4, 4), dtype=bool) & (np.arange(4) != 2)[:, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("mask", "temperature"), [("none", 4), ("causal", 0), ("padding", 2), ("nothing", 8)]
+)
+def test_each_step_shows_the_numbers_of_numformer(mask, temperature, open_page):
+    """Every step forward and back again, with a mask, a temperature and an upstream gradient."""
+    page = open_page()
+    stepper, step = stepper_of(page)
+    doutput = np.random.default_rng(temperature).integers(-3, 4, (4, 2))
+    stepper.locator("button.dot[data-go=upstream]").click()
+    for (row, column), entry in np.ndenumerate(doutput):
+        stepper.locator(f"select[data-entry='{row},{column}']").select_option(str(entry))
+    stepper.locator("button.dot[data-go=inputs]").click()
+    stepper.locator(f"[data-choice=mask] input[value={mask}]").check(force=True)
+    slider = stepper.locator(".temperature input")
+    slider.fill(str(temperature))
+    temperatures = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
+    expected = computed(MASKS[mask], temperatures[temperature], doutput.astype(float))
+    compared = set()
+    for name in STEPS:
+        assert step() == name
+        for matrix, numbers in shown_matrices(stepper).items():
+            if matrix in expected:
+                np.testing.assert_allclose(
+                    numbers, expected[matrix], rtol=0, atol=2e-5, err_msg=f"{matrix} at {name}"
+                )
+                compared.add(matrix)
+        if name != STEPS[-1]:
+            stepper.locator("button.next").click()
+    assert compared == set(expected)
+    assert stepper.locator("button.next").is_disabled()
+    for name in reversed(STEPS):
+        assert step() == name
+        if name != STEPS[0]:
+            stepper.locator("button.previous").click()
+
+
+def test_the_keyboard_walks_the_stepper(open_page):
+    page = open_page()
+    stepper, step = stepper_of(page)
+    stepper.locator("button.next").focus()
+    page.keyboard.press("Enter")
+    for name in STEPS[2:]:
+        page.keyboard.press("ArrowRight")
+        assert step() == name
+        announced = stepper.locator("[aria-live]").inner_text()
+        assert announced.startswith(f"Step {STEPS.index(name) + 1} of {len(STEPS)}")
+    page.keyboard.press("ArrowLeft")
+    assert step() == STEPS[-2]
+    # Everything that can be changed is reached by Tab.
+    reached = set()
+    stepper.locator("button.dot").first.focus()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                """() => document.activeElement.closest("[data-choice]")?.dataset.choice
+                    ?? document.activeElement.dataset.entry ?? document.activeElement.type"""
+            )
+        )
+    entries = {f"{row},{column}" for row in range(4) for column in range(2)}
+    assert {"query", "mask", "preset", "range", *entries} <= reached
+
+
+def test_the_picked_token_is_marked_and_spelled_out(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=scores]").click()
+    for row, token in enumerate(lessons.load(3).tokens):
+        stepper.locator(f"[data-choice=query] input[value='{row}']").check(force=True)
+        marked = stepper.locator("[data-matrix=scores] td.picked")
+        assert {cell.get_attribute("data-row") for cell in marked.all()} == {str(row)}
+        assert f"{token} · cat" in stepper.locator(".worked").inner_text()
+    assert "0·0 + 2·2 + 1·1 + 0·0 = 5" in stepper.locator(".worked").inner_text()
+
+
+def test_symbol_matrix_and_code_light_up_together(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=dquery]").click()
+    stepper.locator(".matrix-box[data-matrix=dscores] button.matrix-symbol").focus()
+    lit = stepper.locator(".lit")
+    assert {one.get_attribute("data-matrix") for one in lit.all()} == {"dscores"}
+    assert lit.count() >= 3  # the matrix, its symbol in the equation, its name in the code
+    assert stepper.locator(".code .lit").count() == 1 and stepper.locator("math .lit").count() == 1
+
+
+def test_the_python_under_the_stepper_gives_its_numbers(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("[data-choice=mask] input[value=causal]").check(force=True)
+    stepper.locator(".temperature input").fill("6")
+    stepper.locator(".simulation-code summary").click()
+    names = scope(stepper.locator(".simulation-code code").inner_text())
+    expected = computed(MASKS["causal"], 2, lessons.load(3).doutput)
+    for name in ("dquery", "dkey", "dvalue"):
+        np.testing.assert_allclose(names[name], expected[name], atol=1e-12)
+
+
+def test_the_stepper_can_be_tapped_on_a_phone(open_page):
+    page = open_page(width=375, has_touch=True, is_mobile=True)
+    stepper, step = stepper_of(page)
+    stepper.locator("button.next").tap()
+    assert step() == "scores"
+    stepper.locator("button.dot[data-go=softmax]").tap()
+    assert step() == "softmax"
+    for name in STEPS:
+        stepper.locator(f"button.dot[data-go={name}]").tap()
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
