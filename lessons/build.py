@@ -71,7 +71,10 @@ class Page:
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
         made = self._markdown.render(text)
-        return made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
+        made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
+        # No line may begin with the comma after a formula.
+        formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
+        return re.sub(formula, r'<span class="together">\1</span>', made)
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
