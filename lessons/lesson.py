@@ -84,6 +84,12 @@ def plain(markdown: str) -> str:
     return "\n\n".join(block(text) for text in markdown.strip("\n").split("\n\n") if text)
 
 
+def scientific(number: float) -> str:
+    """4e-12 as a formula in Markdown."""
+    digits, power = f"{number:.0e}".split("e")
+    return rf"${digits} \cdot 10^{{{int(power)}}}$"
+
+
 class Piece:
     """Something that a lesson shows; at the least it has a form in Markdown."""
 
@@ -135,7 +141,9 @@ class Matrix(Piece):
     def cells(self) -> list[list[str]]:
         """The numbers as they are shown: integers as such, others with two decimals."""
         whole = (self.numbers == np.round(self.numbers)).all()
-        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in self.numbers]
+        # Adding 0 turns -0.0 into 0.0.
+        rounded = np.round(self.numbers, 2) + 0.0
+        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in rounded]
         return [[cell.replace("-", "−") for cell in row] for row in cells]
 
     def markdown(self) -> str:
@@ -252,6 +260,10 @@ class Beside(Piece):
     function: Callable
     notes: Mapping[str, str]
 
+    @property
+    def place(self) -> str:
+        return f"`{self.function.__name__}` in `{self.function.__module__.replace('.', '/')}.py`"
+
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
         found = statements(self.function)
@@ -269,16 +281,17 @@ class Beside(Piece):
         return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
 
     def markdown(self) -> str:
-        return "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+        rows = "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+        return f"{self.place}\n\n{rows}"
 
     def html(self, page) -> str:
         rows = "".join(
             f"<li><div>{page.markdown(note)}</div>{page.code(line)}</li>"
             for note, line in self.rows()
         )
-        place = f"{self.function.__module__.replace('.', '/')}.py"
-        name = f"<code>{self.function.__name__}</code> in <code>{place}</code>"
-        return f'<p class="source">{name}</p><ol class="beside">{rows}</ol>'
+        return (
+            f'<div class="source">{page.markdown(self.place)}</div><ol class="beside">{rows}</ol>'
+        )
 
 
 def statements(function: Callable) -> list[str]:

@@ -24,7 +24,19 @@ import numpy as np
 
 from lessons.attention_stepper import attention_stepper
 from lessons.exercises_03 import EXERCISES
-from lessons.lesson import BLUE, GREEN, GREY, ORANGE, Beside, Matrix, Picture, Words, show, table
+from lessons.lesson import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Beside,
+    Matrix,
+    Picture,
+    Words,
+    scientific,
+    show,
+    table,
+)
 from lessons.quiz import Question
 from lessons.retrieval import compare
 from numformer import AdditiveScore, ScaledDotProductAttention
@@ -40,8 +52,11 @@ from numformer.layers.softmax import softmax, softmax_backward
 #
 # In a trained model these vectors come out of learned projections. Here we choose them, so that
 # they mean something. The four numbers of a query or key stand for *article*, *noun*, *pronoun*,
-# *verb*. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or
-# else a pronoun. *cat* looks for its article, and a little for a verb.
+# *verb*. *the* looks for its noun. *cat* looks for its article, and a little for a verb. *it* looks
+# for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or else a pronoun.
+#
+# A key may offer two things. *cat* is a noun, and a little of what a pronoun stands for; *it* the
+# other way round.
 
 # %%
 tokens = ["the", "cat", "it", "purrs"]
@@ -132,11 +147,13 @@ def results_are_mixtures():
         axes.fill(*around.T, color=GREY, alpha=0.15)
         axes.scatter(*value.T, color=GREY, s=60, label="value")
         axes.scatter(*output.T, color=BLUE, s=60, label="result")
-        for token, start, end in zip(tokens, value, output, strict=True):
-            axes.annotate(token, start, (7, 6), textcoords="offset points", color=GREY)
-            axes.annotate(token, end, (-9, -4), textcoords="offset points", color=BLUE, ha="right")
+        for token, corner, point in zip(tokens, value, output, strict=True):
+            outwards = 14 * np.sign(corner - value.mean(axis=0))
+            options = dict(textcoords="offset points", ha="center", va="center")
+            axes.annotate(token, corner, outwards, **options)
+            axes.annotate(token, point, (-22, 0), color=BLUE, **options)
         axes.set(xlabel="x", ylabel="y", aspect="equal")
-        axes.margins(0.15)
+        axes.margins(0.2)
         axes.legend(loc="lower left")
 
     return Picture(
@@ -158,9 +175,15 @@ def results_are_mixtures():
 #
 # $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
 #
-# Below are the library's own lines, taken from its source when this page was built. Shapes are
-# those of one head and one sentence: $T$ queries, $S$ keys. In our example both are 4. Axes in
-# front, for sentences and heads, are carried along.
+# One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
+# must not look at the words to come, or it would learn to copy them. And sentences of different
+# lengths are filled up to one length, with *padding* that means nothing. A **mask** says for each
+# query which keys it may see. The scores of all others count as $-\infty$. Since $e^{-\infty} = 0$,
+# their weights are exactly 0, and the rest of the row still sums to 1.
+#
+# Below are the library's own lines, taken from its source. The code calls the four steps `scores`
+# (first $S$, then $Z$), `weights` ($A$) and the result ($O$). Later lessons put more axes in front,
+# for sentences and heads; these lines carry them along.
 
 
 # %%
@@ -170,17 +193,17 @@ def the_lines_of_forward():
     return Beside(
         scaled_dot_product_attention,
         {
-            "scores = matmul": r"""**Compare.** $Q$ is $(T, d_k)$ and $K^\top$ is $(d_k, S)$, so the
-                scores are $(T, S)$: one number for each pair of a query and a key.""",
+            "scores = matmul": r"""**Compare.** $Q$ has a row of $d_k$ numbers for each query, $K$
+                for each key. $QK^\top$ has a row for each query and a column for each key.""",
             "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
                 is ours alone, so it may be changed in place.""",
-            "weights = softmax": r"""**Turn into weights**, row by row, $(T, S)$. Where the mask
-            says     False, a score counts as $-\infty$ and its weight is exactly 0: a *decoder*
-            hides     later tokens this way, and every model hides padding.""",
-            "dropped = dropout": """Dropout on the weights. The paper does not have it, many recipes
-                do. Without it `keep` is None, and `dropped` is `weights`.""",
-            "return matmul": """**Blend.** $(T, S)$ times $(S, d_v)$ gives the result, $(T, d_v)$.
-                What backward will need is returned beside it.""",
+            "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
+                the score counts as $-\infty$.""",
+            "dropped = dropout": """Dropout sets some weights to 0 at random while a model is
+                trained. The paper does not do this here, many recipes do. Without it `keep` is
+                None, and `dropped` is `weights`.""",
+            "return matmul": """**Blend.** One row of $d_v$ numbers for each query. What backward
+                will need is returned beside it.""",
         },
     )
 
@@ -190,6 +213,9 @@ def the_lines_of_forward():
 #
 # The whole computation follows, one step at a time. Go through the forward steps now. The backward
 # steps are derived further down; come back for them, or run ahead and see what you can guess.
+#
+# There is a slider for the **temperature**: all scores are divided by one more number. Below 1 it
+# makes the weights sharper, above 1 flatter. The mask is a step of its own here.
 
 
 # %%
@@ -215,9 +241,36 @@ def stepper():
 # $d_k$ is. That is all that the scale does (footnote 4 of the paper).
 #
 # What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
-# score takes nearly everything: it is *saturated*. Then a small change of any score changes
-# nothing, so the gradient is nearly 0, and there is nothing to learn from. Let us measure all
-# three.
+# score takes nearly everything. The row is *saturated*: it does not answer any more. Take the row
+# of *it* and make its scores larger. Then raise the score of *cat* by 0.1, and see how much the
+# weight of *cat* rises.
+
+
+# %%
+@show
+def a_saturated_row():
+    """The same row with larger and larger scores, and how it answers to a small change."""
+    row, cat = query[2] @ key.T / 2, tokens.index("cat")
+    found = []
+    for factor in (1, 2, 4, 8):
+        before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(4)[cat]]))
+        found.append(
+            (
+                f"{factor}",
+                ", ".join(f"{score:g}" for score in factor * row),
+                f"{before[cat]:.6f}",
+                f"{after[cat] - before[cat]:.6f}",
+            )
+        )
+    return table(["scores times", "scores of *it*", "weight of *cat*", "its rise"], found)
+
+
+# %% [markdown]
+# A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it
+# so: the gradient is nearly 0, and there is nothing to learn from.
+#
+# Now for random queries and keys of many sizes, with the scale and without: the variance of the
+# scores, the largest weight of a row, and the length of the gradient that a row of scores gets.
 
 
 # %%
@@ -253,9 +306,9 @@ def what_the_scale_does():
         def draw(figure):
             axes = figure.subplots()
             for scaled, color in ((True, BLUE), (False, ORANGE)):
-                words = "divided by √d_k" if scaled else "as it is"
+                words = r"divided by $\sqrt{d_k}$" if scaled else "as it is"
                 axes.plot(WIDTHS, measured[scaled][name], "o-", color=color, label=words)
-            axes.set(xlabel="d_k", ylabel=label, yscale=scale)
+            axes.set(xlabel="$d_k$", ylabel=label, yscale=scale)
             axes.set_xscale("log", base=2)
             axes.legend()
 
@@ -284,8 +337,8 @@ def what_the_scale_does():
             curves("gradient", "gradient of the scores, median", "log"),
             "Two lines against d_k. Undivided, the median gradient falls by more than four powers "
             "of ten; divided, it stays the same.",
-            f"**Gradient.** For the same upstream gradient the length of a row of "
-            f"$\\mathrm{{d}}Z$ is {without['gradient'][-1]:.1e} without the scale, "
+            f"**Gradient.** What reaches a typical row of scores has the length "
+            f"{scientific(without['gradient'][-1])} without the scale and "
             f"{measured[True]['gradient'][-1]:.2f} with it (medians).",
         ),
         Words(f"""
@@ -301,11 +354,12 @@ def what_the_scale_does():
 # %% [markdown]
 # ## Other ways to score
 #
-# A dot product is not the only way to compare a query with a key. Two others are older:
+# A dot product is not the only way to compare a query with a key. Two others, both from 2015:
 #
 # - **additive** (Bahdanau et al. 2015), a small network with one hidden layer:
 #   $S_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
-# - **multiplicative** (Luong et al. 2015), a dot product with a learned matrix in between:
+# - **multiplicative** (Luong et al. 2015, who call it "general"; the Transformer paper uses the
+#   word for the plain dot product, too), a dot product with a learned matrix in between:
 #   $S_{ts} = q_t W k_s^\top$.
 #
 # The paper (section 3.2.1) tells that for small $d_k$ additive and dot-product attention do alike,
@@ -344,8 +398,9 @@ def four_ways_to_score():
         axes = figure.subplots()
         for score, (color, style) in styles.items():
             found = [result.accuracy.mean() for result in results if result.score == score]
-            axes.plot(widths, found, style, color=color, label=score)
-        axes.set(xlabel="d_k", ylabel="right word found, new sets", ylim=(0.5, 1.03))
+            ring = dict(ms=11, mfc="none", mew=2) if score == "scaled dot product" else {}
+            axes.plot(widths, found, style, color=color, label=score, **ring)
+        axes.set(xlabel="$d_k$", ylabel="right word found, new sets", ylim=(0.5, 1.03))
         axes.set_xscale("log", base=2)
         axes.set_xticks(widths, widths)
         axes.legend(loc="lower left")
@@ -355,7 +410,7 @@ def four_ways_to_score():
         for score, (color, style) in styles.items():
             losses = [r.losses for r in results if (r.score, r.width) == (score, widths[-1])]
             axes.plot(losses[0], style[1:], color=color, label=score)
-        axes.set(xlabel="step", ylabel=f"loss at d_k = {widths[-1]}")
+        axes.set(xlabel="step", ylabel=f"loss at $d_k = {widths[-1]}$")
         axes.legend()
 
     wide = {result.score: result for result in results if result.width == widths[-1]}
@@ -381,10 +436,10 @@ def four_ways_to_score():
         ),
         table(
             [
-                "before the first step, d_k = " + str(widths[-1]),
-                "spread of scores",
+                f"before the first step, $d_k = {widths[-1]}$",
+                "scores, standard deviation",
                 "largest weight",
-                "gradient",
+                "gradient of a row, median",
             ],
             [
                 (
@@ -397,26 +452,25 @@ def four_ways_to_score():
             ],
         ),
         Words(rf"""
-            The paper's claim holds here. Without the scale the scores begin with a spread of
-            {dot.spread:.0f}: each word is sure of its translation, and mostly wrong. The gradient
-            of a typical query is {scaled.gradient / dot.gradient:.0f} times smaller than with the
-            scale, so it hardly learns that it was wrong. It does learn, but slowly. The scale
-            repairs this, and nothing else had to change. The multiplicative score has no scale
-            either, and fails in the same way.
+            The paper's claim holds here. Without the scale the scores begin with a standard
+            deviation of {dot.spread:.0f}: each word is sure of its translation, and mostly wrong.
+            The gradient of a typical query is {scaled.gradient / dot.gradient:.0f} times smaller
+            than with the scale, so it hardly learns that it was wrong. It does learn, but slowly.
+            The multiplicative score has no scale either, and fails in the same way.
 
-            The additive score has no scale because it needs none: $v$ begins the smaller, the more
-            numbers it has. Begin with a $v$ of variance 1 instead, and at $d_k = {widths[-1]}$ it
-            finds only {100 * large_v.accuracy.mean():.0f} % of the words. It is the size of the
-            first scores that decides, for every kind of score.
+            The additive score needs no scale, because $v$ begins the smaller, the more numbers it
+            has. With a $v$ of variance 1 it finds only {100 * large_v.accuracy.mean():.0f} % of the
+            words at $d_k = {widths[-1]}$ (one seed). It is the size of the first scores that
+            decides, for every kind of score.
 
             One experiment is not a law. Here each word has a vector of its own, with the variance
-            that the paper assumes. We tried another task first, with trained projections of noisy
+            that the paper assumes. We tried another task first, with learned projections of noisy
             vectors. There the unscaled dot product learned as well as the scaled one, and the
             additive score learned badly at every width.
 
             Why does the Transformer not use the additive score? It makes a hidden vector for every
-            *pair* of tokens: $T \times S \times d$ numbers where the dot product has $T \times S$,
-            and no single matrix product computes it.
+            *pair* of a query and a key, where the dot product has one number, and no single matrix
+            product computes it.
         """),
     ]
 
@@ -429,8 +483,8 @@ def four_ways_to_score():
 # $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
 # $\mathrm{d}O$. We owe it $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
 #
-# Backward is forward read upwards. There are only two kinds of steps to undo: a matrix product, and
-# the softmax.
+# Backward is forward read upwards. There are only two kinds of steps to go back through: a matrix
+# product, and the softmax. In our example we take a $\mathrm{d}O$ without any pattern.
 #
 # ### Through a matrix product
 #
@@ -441,31 +495,70 @@ def four_ways_to_score():
 # Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$.
 # So its gradient collects from all of them:
 #
-# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj} \qquad\text{that is}\qquad \mathrm{d}V =
-# A^\top\,\mathrm{d}O$$
+# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj}$$
+#
+# As a product of matrices that is $\mathrm{d}V = A^\top\,\mathrm{d}O$.
 #
 # Ask where $A_{ts}$ is used: in $O_{tj}$ for every $j$, with the factor $V_{sj}$:
 #
-# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj} \qquad\text{that is}\qquad \mathrm{d}A =
-# \mathrm{d}O\,V^\top$$
+# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
+#
+# As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$.
 #
 # Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
-# the shapes: only one way fits, because a gradient has the shape of what it belongs to.
-#
+# the shapes. A gradient has the shape of what it belongs to, and where all sizes differ only one
+# way fits.
+
+
+# %%
+def sum_of_products(left, right) -> str:
+    """The arithmetic of a dot product, to be followed by hand."""
+    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
+    terms = " + ".join(f"{a:.2f} · {b}" for a, b in zip(left, factors, strict=True))
+    return f"{terms} = {left @ right:.2f}".replace("-", "−")
+
+
+@show
+def back_through_the_blend():
+    """The gradients of values and weights on the example."""
+    weights = softmax(query @ key.T / 2)
+    dvalue, dweights = weights.T @ doutput, doutput @ value.T
+    cat, it = tokens.index("cat"), tokens.index("it")
+    return [
+        Matrix(r"\mathrm{d}O", doutput, tokens, ["x", "y"]),
+        Matrix(r"\mathrm{d}V", dvalue, tokens, ["x", "y"]),
+        Matrix(r"\mathrm{d}A", dweights, tokens, tokens),
+        Words(rf"""
+            By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x
+            of $\mathrm{{d}}O$, {sum_of_products(weights[:, cat], doutput[:, 0])}.
+
+            And how *it* would like its weight of *cat* to change: the row of *cat* in $V$ with
+            its row of $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. More of *cat* or
+            less would make no difference to the loss.
+        """),
+    ]
+
+
+# %% [markdown]
 # ### Through the softmax
 #
-# Take one row. $a_s = e^{z_s} / \sum_u e^{z_u}$. What happens to $a_s$ when a score $z_u$ rises?
+# Take one row, and write $n$ for its sum of exponentials:
 #
-# Its own score raises its weight, and also the sum below the line:
+# $$a_s = \frac{e^{z_s}}{n} \qquad n = \sum_u e^{z_u}$$
 #
-# $$\frac{\partial a_s}{\partial z_s} = a_s - a_s^2 = a_s\,(1 - a_s)$$
+# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$, then
+# only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of $n$:
 #
-# Any other score only raises the sum below the line, so the weight shrinks:
+# $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
 #
-# $$\frac{\partial a_s}{\partial z_u} = -\,a_s\,a_u \qquad (u \ne s)$$
+# If it is its own score, the exponential above the line rises as well, and its derivative is
+# itself:
 #
-# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. Here
-# it is for the row of *it*, from the formula and measured: we raise each score a little and look.
+# $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
+# a_s^2$$
+#
+# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. For
+# the row of *it* it is small enough to look at.
 
 
 # %%
@@ -483,27 +576,52 @@ def jacobian():
     return [
         Matrix("J", formula, tokens, tokens),
         Words(f"""
-            The largest difference between the two is {np.abs(formula - measured).max():.0e}. Each
-            row sums to 0: what one token gains, the others lose.
+            This is the formula. Raise each score a little, see how the weights really change, and
+            the largest difference is {scientific(np.abs(formula - measured).max())}. Each row sums
+            to 0: what one token gains, the others lose.
         """),
     ]
 
 
 # %% [markdown]
-# We never build that matrix. The chain rule multiplies it with the upstream row $\mathrm{d}a$, and
-# the product becomes short:
+# We never build that matrix. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A
+# score $z_u$ acts on every weight of its row, so its gradient collects from all of them:
 #
-# $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}
-#   = a_u\,\mathrm{d}a_u - a_u \sum_s \mathrm{d}a_s\,a_s
-#   = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
+# $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}$$
+#
+# Every $s$ contributes $-\,\mathrm{d}a_s\,a_s\,a_u$, and $s = u$ contributes $\mathrm{d}a_u\,a_u$
+# besides. Take the common factor $a_u$ out:
+#
+# $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
 # Read it in words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry
 # counts by its weight. A score gets a gradient where its token would do better or worse than this
 # average, in proportion to its weight. Three things follow:
 #
-# - A weight of 0 gets no gradient. Nothing flows to a masked token.
-# - A weight of 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is saturation.
+# - A score whose weight is 0 gets no gradient. Nothing flows to a masked token.
+# - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
+#   saturation.
 # - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
+
+
+# %%
+@show
+def back_through_the_softmax():
+    """The row of `it`, from the gradient of its weights to that of its scores."""
+    it = tokens.index("it")
+    weights = softmax(query @ key.T / 2)[it]
+    dweights = doutput[it] @ value.T
+    average = dweights @ weights
+    dscores = softmax_backward(dweights, weights)
+    rows = np.array([weights, dweights, dweights - average, dscores])
+    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
+    return [
+        Matrix(r"\text{it}", rows, names, tokens),
+        Words(f"""
+            The average is {sum_of_products(weights, dweights)}. The last line sums to
+            {abs(dscores.sum()):.0f}.
+        """),
+    ]
 
 
 # %%
@@ -517,7 +635,7 @@ def the_lines_of_softmax_backward():
                 weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
             "dscores *= weights": r"""Multiply by the weight: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
                 This line brings the zeros of the mask.""",
-            "return dscores": "",
+            "return dscores": "The gradient of the scores, row by row.",
         },
     )
 
@@ -525,8 +643,8 @@ def the_lines_of_softmax_backward():
 # %% [markdown]
 # ### All of it
 #
-# Now read attention from the bottom to the top. Each line of backward undoes one line of forward,
-# and its comment quotes that line.
+# Now read attention from the bottom to the top. Each line of backward goes back through one line of
+# forward, and its comment quotes that line.
 
 
 # %%
@@ -537,12 +655,12 @@ def the_lines_of_backward():
         scaled_dot_product_attention_backward,
         {
             "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
-                $t$, so its gradient collects from all of them: $\mathrm{d}V =
-                A^\top\,\mathrm{d}O$, $(S, T)$ times $(T, d_v)$. With dropout these are the
-                weights *after* it: they are what the values were really blended with.""",
+                $t$, so its gradient collects from all of them:
+                $\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights *after* it:
+                they are what the values were really blended with.""",
             "ddropped = ": r"""The other factor of the same product:
-                $\mathrm{d}A = \mathrm{d}O\,V^\top$, $(T, d_v)$ times $(d_v, S)$. Its entry
-                asks: would token $t$ do better with more of value $s$?""",
+                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry asks: would token $t$ do better with
+                more of value $s$?""",
             "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
                 Without dropout nothing happens here.""",
             "dscores = softmax_backward": r"""Through the softmax:
@@ -561,6 +679,17 @@ def the_lines_of_backward():
 
 
 # %% [markdown]
+# To take with you, with $T$ queries and $S$ keys:
+#
+# | gradient | of | shape |
+# |---|---|---|
+# | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $O = AV$ | $(S, d_v)$ |
+# | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $O = AV$ | $(T, S)$ |
+# | $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$ | $A =
+# \mathrm{softmax}(Z)$ | $(T, S)$ | | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $Z = S /
+# \sqrt{d_k}$ | $(T, S)$ | | $\mathrm{d}Q = \mathrm{d}S\,K$ | $S = QK^\top$ | $(T, d_k)$ |
+# | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $S = QK^\top$ | $(S, d_k)$ |
+#
 # Forward has two matrix products, backward four of the same size. That is why a training step costs
 # about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
 # training needs so much more memory than using a model.
@@ -581,10 +710,11 @@ def gradient_check():
     return table(
         ["gradient of", "explicit", "measured", "relative error"],
         [
-            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", f"{row.error:.0e}")
+            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", scientific(row.error))
             for row in rows
         ],
-        "Each row: the change of the result along one random direction.",
+        "Explicit: the gradient times a random direction. Measured: the input is moved along it, "
+        "and a fixed sum of the results changes by so much.",
     )
 
 
@@ -597,7 +727,7 @@ def gradient_check():
 
 # %%
 def printed(numbers) -> str:
-    return "[" + ", ".join(f"{number + 0.0:.3f}" for number in numbers).replace("-", "−") + "]"
+    return "[" + ", ".join(f"{number:.3g}" for number in numbers).replace("-", "−") + "]"
 
 
 @show
@@ -606,7 +736,8 @@ def often_told():
     told_first, told_second = [0.399, 0.179, 0.327, 0.066], [0.506, 0.186, 0.113, 0.042]
     first, second = softmax(np.array([[0.9, 0.1, 0.7, -0.9], [2, 1, 0.5, -0.5]]))
     with np.errstate(invalid="ignore"):
-        all_hidden = np.exp(np.full(4, -np.inf) - -np.inf)
+        exponentials = np.exp(np.full(4, -np.inf))
+        all_hidden = exponentials / exponentials.sum()
     nothing = softmax(np.zeros(4), np.zeros(4, dtype=bool))
 
     scaled, allowed = query @ key.T / 2, np.tril(np.ones((4, 4), dtype=bool))
@@ -623,17 +754,17 @@ def often_told():
         printed numbers sum to {sum(told_second):.3f}.
 
         **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula
-        gives {all_hidden[0]}, because −∞ − (−∞) is not a number. One such row, and after the next
-        step every parameter of the model is {all_hidden[0]}. It happens: a batch may contain an
-        empty sentence. numformer gives such a row the weights {printed(nothing)}. It attends to
+        divides 0 by 0, and that is {all_hidden[0]}: not a number. One such row, and after the next
+        step nearly every parameter of the model is {all_hidden[0]}. It happens: a batch may contain
+        an empty sentence. numformer gives such a row the weights {printed(nothing)}. It attends to
         nothing.
 
         **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
         *the* may see only itself. Masked before the softmax, its weights are {printed(before[0])}.
         Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
-        still depends on the hidden tokens. So does the gradient. A change of that first weight asks
-        the four scores for {printed(wrong)}, where {printed(right)} is right: a row that can see
-        one token only has nothing to choose.
+        still depends on the hidden tokens. So does the gradient. Send a gradient of 1
+        to that first weight: the scores get {printed(wrong)}. Right is {printed(right)}, because a
+        row that can see one token only has nothing to choose.
     """)
 
 
@@ -678,17 +809,17 @@ def quiz() -> list[Question]:
             "the loss cannot change in that direction, and the gradient along it, the sum, is 0.",
         ),
         Question(
-            question="You test your softmax backward with an upstream gradient of ones. Which "
-            "mistakes can this test find?",
+            question="You test your softmax backward with an upstream gradient of ones, and get 0 "
+            "everywhere, as you should. What may still be wrong?",
             choices=(
-                "all of them",
-                "a wrong sign, but not a wrong factor",
-                "hardly any: the right answer is 0 everywhere",
+                "nothing",
+                "the sign of the whole result, or a factor in front of it",
+                "the axis of the sum",
             ),
-            answer=2,
-            why="The weights of a row always sum to 1, so the sum of all weights cannot change. "
-            "Its gradient is 0. A backward that always returns zeros passes this test. Use random "
-            "upstream gradients.",
+            answer=1,
+            why="The weights of a row always sum to 1, so with ones the right gradient is 0, and 0 "
+            "times any factor is 0. A backward that returns zeros always would pass as well. A sum "
+            "over the wrong axis would show. Use random upstream gradients: they see all of it.",
         ),
         Question(
             question="In a row one weight is 0.999. How large is the gradient that its scores get, "
