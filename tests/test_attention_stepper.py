@@ -73,7 +73,7 @@ def helper(y):
     return 5
 
 
-def test_a_trace_is_the_lines_that_ran_and_what_each_changed():
+def test_a_trace_is_the_lines_that_ran_and_the_arrays_after_each():
     x = np.array([1.0, 2])
     lines = trace(doubled, x, into=[helper])
     assert [(line.function, line.text) for line in lines] == [
@@ -90,9 +90,10 @@ def test_a_trace_is_the_lines_that_ran_and_what_each_changed():
         "a comment",
         'the first "# of" them',
     ]
-    changed = [{name: x.tolist() for name, x in line.changed.items()} for line in lines]
-    assert changed[:4] == [{"x": [1, 2]}, {"y": [2, 4]}, {}, {"y": [5, 7]}]
-    assert changed[5] == {"y": [2, 7]}
+    after = [{name: x.tolist() for name, x in line.after.items()} for line in lines]
+    x = {"x": [1, 2]}
+    assert after[:4] == [x, x | {"y": [2, 4]}, x | {"y": [2, 4]}, x | {"y": [5, 7]}]
+    assert after[5] == {"y": [2, 7]}
     assert lines[6].value == 5 and lines[7].value.tolist() == [5, 7]
     assert lines[7].after["y"] is not lines[7].value  # a copy
 
