@@ -13,9 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lessons import attention_stepper as stepper
-from lessons.attention_stepper import TEMPERATURES, Example, equation, tagged
+from lessons.attention_stepper import TEMPERATURES, Example
 from lessons.attention_steps import MATRICES, STEPS
-from lessons.simulation import numbers
+from lessons.simulation import equation, numbers, tagged
 from lessons.trace import find, trace
 from numformer.layers.attention import (
     scaled_dot_product_attention,
@@ -28,6 +28,8 @@ EXAMPLE = dict(
     key=np.array([[2.0, 0], [0, 2], [1, 1]]),
     value=np.array([[-1.0, -1], [2, 1], [0, 2]]),
     doutput=np.array([[1.0, 0], [0, -1], [-1, 2]]),
+    features=["f", "g"],
+    entries=["x", "y"],
 )
 
 
@@ -52,7 +54,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def example():
-    return Example(TOKENS, **EXAMPLE, features=["f", "g"], entries=["x", "y"])
+    return Example(TOKENS, **EXAMPLE)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +246,7 @@ def test_a_name_that_stands_for_several_matrices_is_tagged_in_turn():
 
 
 def test_symbols_of_equations_carry_the_names_of_their_matrices():
-    assert equation("@scores=@query\n\n2", Plain()) == (
+    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "S"}, Plain()) == (
         '<math><mrow data-matrix="scores"><mi>S</mi></mrow><mi>=</mi>'
         '<mrow data-matrix="query"><mi>Q</mi></mrow></math><math><mi>2</mi></math>'
     )
@@ -282,7 +284,7 @@ def test_the_page_has_its_data_module_picture_and_code():
     assert page.scripts == ["attention_stepper"]
     found = re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)
     read = json.loads(found[1])
-    assert read["tokens"] == ["a</script>", "b", "c"] and read["entries"] == ["1", "2"]
+    assert read["tokens"] == ["a</script>", "b", "c"] and read["entries"] == ["x", "y"]
     assert "<!-- drawn -->" in html and 'data-simulation="attention_stepper"' in html
     assert len(found[1]) < 250_000
 
