@@ -13,8 +13,9 @@ from lessons.lesson import Picture
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Picture):
-    """A simulation; `name` is that of its module in lessons/page, `caption` says what to do.
+    """A simulation; `caption` says what to do.
 
+    `name` is the name of its module and style sheet in lessons/page, and the class of its figure.
     `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for pages
     without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets and
     returns these. `code` are lines of Python that give its numbers.
@@ -30,7 +31,7 @@ class Simulation(Picture):
         data = json.dumps(self.data(page), separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
-<figure class="simulation" data-simulation="{self.name}">
+<figure class="simulation {self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>
 {page.markdown(self.caption)}</figcaption>
 <div class="simulation-picture">{self.svg()}</div>
