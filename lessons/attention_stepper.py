@@ -1,6 +1,5 @@
 """A stepper through scaled dot-product attention, forward and backward (lesson 3)."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +8,9 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.widgets import RadioButtons, Slider
 
-from lessons.attention_steps import MATRICES, STEPS, UPSTREAM, Step
-from lessons.lesson import BLUE, ORANGE
-from lessons.simulation import Simulation, numbers
+from lessons.attention_steps import FORWARD, MATRICES, SOFTMAX, STEPS, Step
+from lessons.lesson import BLUE, ORANGE, plain
+from lessons.simulation import Simulation, equation, numbers, tagged
 from lessons.trace import Line, find, trace
 from numformer.backend import dot_last
 from numformer.layers.attention import (
@@ -20,6 +19,7 @@ from numformer.layers.attention import (
 )
 from numformer.layers.softmax import softmax, softmax_backward
 
+SYMBOLS = {name: matrix.latex for name, matrix in MATRICES.items()}
 TEMPERATURES = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 MIRRORED = (
     ("query", "key", "value"),
@@ -44,8 +44,8 @@ def attention_stepper(
     key: np.ndarray,
     value: np.ndarray,
     doutput: np.ndarray,
-    features: Sequence[str] = (),
-    entries: Sequence[str] = (),
+    features: Sequence[str],
+    entries: Sequence[str],
 ) -> Simulation:
     """Step through Attention(Q, K, V) and its backward on an example.
 
@@ -53,9 +53,7 @@ def attention_stepper(
     that a reader can follow; `features` names the K entries of queries and keys, `entries` the K_v
     of values.
     """
-    features = list(features) or [str(n + 1) for n in range(query.shape[1])]
-    entries = list(entries) or [str(n + 1) for n in range(value.shape[1])]
-    example = Example(list(tokens), query, key, value, doutput, features, entries)
+    example = Example(tokens, query, key, value, doutput, features, entries)
     return Simulation(
         name="attention_stepper",
         title="Attention, step by step, there and back",
@@ -78,13 +76,13 @@ def attention_stepper(
 class Example:
     """The matrices that a stepper walks through, for each choice of its reader."""
 
-    tokens: list[str]
+    tokens: Sequence[str]
     query: np.ndarray
     key: np.ndarray
     value: np.ndarray
     doutput: np.ndarray
-    features: list[str]
-    entries: list[str]
+    features: Sequence[str]
+    entries: Sequence[str]
 
     @property
     def picked(self) -> int:
@@ -98,7 +96,13 @@ class Example:
         seen = np.arange(n) < n - 1
         awake = (np.arange(n) != blind)[:, None]
         choices = (
-            ("none", "none", "Everyone sees everyone.", np.ones((n, n), bool), None),
+            (
+                "none",
+                "none",
+                "Everyone sees everyone.",
+                np.ones((n, n), bool),
+                f"np.ones(({n}, {n}), bool)",
+            ),
             (
                 "causal",
                 "causal",
@@ -129,7 +133,7 @@ class Example:
                 "name": name,
                 "note": note,
                 "mask": np.broadcast_to(mask, (n, n)),
-                "code": code or f"np.ones(({n}, {n}), bool)",
+                "code": code,
             }
             for id, name, note, mask, code in choices
         ]
@@ -174,8 +178,8 @@ class Example:
             ]
             for mask in self.masks
         }
-        forward = [name for name in MATRICES if name not in UPSTREAM]
-        backward = [name for name in UPSTREAM if name != "doutput"]
+        forward = [name for name, made in MATRICES.items() if made.function in (FORWARD, SOFTMAX)]
+        backward = [name for name in MATRICES if name not in (*forward, "doutput")]
         return {
             "tokens": self.tokens,
             "features": self.features,
@@ -189,7 +193,7 @@ class Example:
             "matrices": {
                 name: {
                     "symbol": page.math(matrix.latex),
-                    "plain": matrix.plain,
+                    "plain": plain(matrix.latex),
                     "rows": matrix.rows,
                     "columns": matrix.columns,
                 }
@@ -258,7 +262,7 @@ class Example:
             "say": page.markdown(step.say),
             "ask": page.markdown(step.ask),
             "answer": page.markdown(step.answer),
-            "equation": equation(step.equation, page),
+            "equation": equation(step.equation, SYMBOLS, page),
             "code": "\n".join(coded),
             "of": shown[0].function,
             "inputs": step.inputs,
@@ -306,9 +310,9 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
         """The matrices of one step, the results last."""
         names = step.inputs + step.results
         rows = 1 if len(names) < 4 else 2
+        columns = -(-len(names) // rows)
         grid = figure.add_gridspec(
-            *(rows, -(-len(names) // rows)),
-            **dict(left=0.08, right=0.97, top=0.8, bottom=0.03, wspace=0.3, hspace=0.6),
+            rows, columns, left=0.08, right=0.97, top=0.8, bottom=0.03, wspace=0.3, hspace=0.6
         )
         for place, name in zip(grid, names, strict=False):
             self.draw_matrix(figure.add_subplot(place), name, values[name], picked)
@@ -342,27 +346,18 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
         """Sliders for step and temperature, buttons for mask and query."""
         figure.set_layout_engine("none")  # widgets stand where they are put
         stage, controls = figure.subfigures(2, 1, height_ratios=(2.4, 1))
-        step = Slider(
-            *(controls.add_axes((0.17, 0.6, 0.3, 0.15)), "step", 1, len(STEPS)),
-            valinit=1,
-            valstep=1,
-        )
-        temperature = Slider(
-            controls.add_axes((0.17, 0.3, 0.3, 0.15)),
-            *("temperature", TEMPERATURES[0], TEMPERATURES[-1]),
-            valinit=1,
-            valstep=TEMPERATURES,
-        )
+        place = controls.add_axes((0.17, 0.6, 0.3, 0.15))
+        step = Slider(place, "step", 1, len(STEPS), valinit=1, valstep=1)
+        place = controls.add_axes((0.17, 0.3, 0.3, 0.15))
+        low, *_, high = TEMPERATURES
+        temperature = Slider(place, "temperature", low, high, valinit=1, valstep=TEMPERATURES)
         names = [mask["name"] for mask in self.masks]
-        places = [
-            controls.add_axes(place)
-            for place in ((0.56, 0.08, 0.25, 0.75), (0.83, 0.08, 0.15, 0.75))
-        ]
-        mask = RadioButtons(places[0], names)
-        query = RadioButtons(places[1], self.tokens, active=self.picked)
-        for axes, title in zip(places, ("mask", "picked token"), strict=True):
-            axes.set_title(title, fontsize=9)
-            axes.spines[:].set_visible(False)
+        mask = RadioButtons(controls.add_axes((0.56, 0.08, 0.25, 0.75)), names)
+        place = controls.add_axes((0.83, 0.08, 0.15, 0.75))
+        query = RadioButtons(place, self.tokens, active=self.picked)
+        for buttons, title in ((mask, "mask"), (query, "picked token")):
+            buttons.ax.set_title(title, fontsize=9)
+            buttons.ax.spines[:].set_visible(False)
 
         def redraw(_=None):
             chosen = self.masks[names.index(mask.value_selected)]["mask"]
@@ -387,37 +382,3 @@ def written(number: float, whole: bool) -> str:
         return "−∞"
     text = f"{number:.0f}" if whole or number == 0 else f"{number:.2f}"
     return text.replace("-", "−") if float(text) else text.lstrip("-")
-
-
-def equation(text: str, page) -> str:
-    """MathML in which the symbol of each @matrix carries its name; a blank line parts equations.
-
-    LaTeX has no attributes, so a character of the private use area stands for each symbol while
-    the equation is translated.
-    """
-    names = list(MATRICES)
-    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
-    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
-    for number, name in enumerate(names):
-        symbol = re.sub("</?math[^>]*>", "", page.math(MATRICES[name].latex))
-        mathml = mathml.replace(
-            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
-        )
-    return mathml
-
-
-def tagged(html: str, names: dict[str, str | tuple[str, ...]]) -> str:
-    """Highlighted Python with each name of a matrix tagged with it."""
-    turns = {name: 0 for name in names}
-
-    def tag(found):
-        name = found[2]
-        if name not in names:
-            return found[0]
-        meant = names[name]
-        if not isinstance(meant, str):
-            meant = meant[turns[name]]
-        turns[name] += 1
-        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
-
-    return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)

@@ -15,11 +15,10 @@ SOFTMAX_BACKWARD = softmax_backward.__name__
 
 
 @dataclass(frozen=True)
-class Matrix:
+class TracedMatrix:
     """A matrix of the stepper: its symbol, its axes, and the line that makes it."""
 
     latex: str
-    plain: str
     rows: str
     columns: str
     function: str
@@ -28,34 +27,33 @@ class Matrix:
 
 
 MATRICES = {
-    "query": Matrix("Q", "Q", "queries", "features", FORWARD, "def", "query"),
-    "key": Matrix("K", "K", "keys", "features", FORWARD, "def", "key"),
-    "value": Matrix("V", "V", "keys", "entries", FORWARD, "def", "value"),
-    "scores": Matrix("S", "S", "queries", "keys", FORWARD, "scores = matmul", "scores"),
-    "scaled": Matrix("Z", "Z", "queries", "keys", FORWARD, "scores *= 1", "scores"),
-    "allowed": Matrix("M", "M", "queries", "keys", FORWARD, "def", "mask"),
-    "masked": Matrix("Z", "Z", "queries", "keys", SOFTMAX, "scores = scores + ", "scores"),
-    "exponentials": Matrix("E", "E", "queries", "keys", SOFTMAX, "xp.exp(", "weights"),
-    "total": Matrix("n", "n", "queries", "sum", SOFTMAX, "total = sum_last", "total"),
-    "weights": Matrix("A", "A", "queries", "keys", SOFTMAX, "weights /= ", "weights"),
-    "output": Matrix("O", "O", "queries", "entries", FORWARD, "return "),
-    "doutput": Matrix(r"\mathrm{d}O", "dO", "queries", "entries", BACKWARD, "def", "doutput"),
-    "dvalue": Matrix(r"\mathrm{d}V", "dV", "keys", "entries", BACKWARD, "dvalue = ", "dvalue"),
-    "dweights": Matrix(
-        r"\mathrm{d}A", "dA", "queries", "keys", BACKWARD, "dweights = ", "dweights"
+    "query": TracedMatrix("Q", "queries", "features", FORWARD, "def", "query"),
+    "key": TracedMatrix("K", "keys", "features", FORWARD, "def", "key"),
+    "value": TracedMatrix("V", "keys", "entries", FORWARD, "def", "value"),
+    "scores": TracedMatrix("S", "queries", "keys", FORWARD, "scores = matmul", "scores"),
+    "scaled": TracedMatrix("Z", "queries", "keys", FORWARD, "scores *= 1", "scores"),
+    "allowed": TracedMatrix("M", "queries", "keys", FORWARD, "def", "mask"),
+    "masked": TracedMatrix("Z", "queries", "keys", SOFTMAX, "scores = scores + ", "scores"),
+    "exponentials": TracedMatrix("E", "queries", "keys", SOFTMAX, "xp.exp(", "weights"),
+    "total": TracedMatrix("n", "queries", "sum", SOFTMAX, "total = sum_last", "total"),
+    "weights": TracedMatrix("A", "queries", "keys", SOFTMAX, "weights /= ", "weights"),
+    "output": TracedMatrix("O", "queries", "entries", FORWARD, "return "),
+    "doutput": TracedMatrix(r"\mathrm{d}O", "queries", "entries", BACKWARD, "def", "doutput"),
+    "dvalue": TracedMatrix(r"\mathrm{d}V", "keys", "entries", BACKWARD, "dvalue = ", "dvalue"),
+    "dweights": TracedMatrix(
+        r"\mathrm{d}A", "queries", "keys", BACKWARD, "dweights = ", "dweights"
     ),
-    "average": Matrix("r", "r", "queries", "average", SOFTMAX_BACKWARD, "dscores = dweights - "),
-    "centred": Matrix(
-        "C", "C", "queries", "keys", SOFTMAX_BACKWARD, "dscores = dweights - ", "dscores"
+    "average": TracedMatrix("r", "queries", "average", SOFTMAX_BACKWARD, "dscores = dweights - "),
+    "centred": TracedMatrix(
+        "C", "queries", "keys", SOFTMAX_BACKWARD, "dscores = dweights - ", "dscores"
     ),
-    "dscaled": Matrix(
-        r"\mathrm{d}Z", "dZ", "queries", "keys", SOFTMAX_BACKWARD, "dscores *= weights", "dscores"
+    "dscaled": TracedMatrix(
+        r"\mathrm{d}Z", "queries", "keys", SOFTMAX_BACKWARD, "dscores *= weights", "dscores"
     ),
-    "dscores": Matrix(r"\mathrm{d}S", "dS", "queries", "keys", BACKWARD, "dscores *= 1", "dscores"),
-    "dquery": Matrix(r"\mathrm{d}Q", "dQ", "queries", "features", BACKWARD, "dquery = ", "dquery"),
-    "dkey": Matrix(r"\mathrm{d}K", "dK", "keys", "features", BACKWARD, "dkey = ", "dkey"),
+    "dscores": TracedMatrix(r"\mathrm{d}S", "queries", "keys", BACKWARD, "dscores *= 1", "dscores"),
+    "dquery": TracedMatrix(r"\mathrm{d}Q", "queries", "features", BACKWARD, "dquery = ", "dquery"),
+    "dkey": TracedMatrix(r"\mathrm{d}K", "keys", "features", BACKWARD, "dkey = ", "dkey"),
 }
-UPSTREAM = [name for name in MATRICES if name[0] == "d"] + ["average", "centred"]
 
 
 @dataclass(frozen=True)

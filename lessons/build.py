@@ -44,7 +44,8 @@ except ModuleNotFoundError as missing:
 
 PAGE = FOLDER / "page"  # style sheets and scripts
 SHORT = 8  # lines of code that stand on a page unfolded
-KINDS = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
+IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
+COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
 
 
 class Page:
@@ -76,6 +77,10 @@ class Page:
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
         return re.sub(formula, r'<span class="together">\1</span>', made)
 
+    def inline(self, text: str) -> str:
+        """One paragraph of Markdown -> HTML without the paragraph around it."""
+        return self._markdown.renderInline(text)
+
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
         made = self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
@@ -99,29 +104,32 @@ class Page:
         parts, functions = [], cell.shown(module)
         for function in functions:
             shown = pieces(function)
-            for piece in shown:
-                self.counts.update(name for name, kind in KINDS.items() if isinstance(piece, kind))
+            self.counts.update(
+                name for name, kind in COUNTED.items() for piece in shown if isinstance(piece, kind)
+            )
             for kind, run in itertools.groupby(shown, type):
-                made = [piece.html(self) for piece in run]
-                row = f"row {kind.__name__.lower()}-row" if kind in (Matrix, Picture) else ""
-                made = "".join(made)
-                parts.append(f'<div class="{row}">{made}</div>' if row else made)
+                made = "".join(piece.html(self) for piece in run)
+                parts.append(f'<div class="row">{made}</div>' if kind in IN_A_ROW else made)
         code = self.code(cell.text)
         if functions or cell.text.count("\n") >= SHORT:
             about = [function.__doc__.strip().splitlines()[0] for function in functions]
-            about = self._markdown.renderInline(" ".join(about) or "What the lesson is built with.")
+            about = self.inline(" ".join(about) or "What the lesson is built with.")
             code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
         return "".join([*parts, code])
 
 
-def bundle(name: str, met: frozenset = frozenset()) -> str:
-    """The module page/NAME.js and in it those that it imports.
+def bundle(name: str, met: set[str] | None = None) -> str:
+    """The module page/NAME.js and in it, each once, those that it and they import.
 
     A page that was opened from a folder may not import modules from other files.
     """
+    met = {name} if met is None else met
 
     def imported(match):
-        return "" if match[1] in met else bundle(match[1], met | {name})
+        if match[1] in met:
+            return ""
+        met.add(match[1])
+        return bundle(match[1], met)
 
     text = (PAGE / f"{name}.js").read_text(encoding="utf-8")
     text = re.sub(r"^import [^;]* from \"\./(\w+)\.js\";$", imported, text, flags=re.MULTILINE)
@@ -206,7 +214,7 @@ def build(out: Path) -> str:
     style = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGE.glob("*.css")))
     write_atomically(out / "style.css", style.encode())
     write_atomically(out / "index.html", index_page().encode())
-    named = [(counts[name], name) for name in ("lesson", *KINDS)]
+    named = [(counts[name], name) for name in ("lesson", *COUNTED)]
     return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in named)
 
 

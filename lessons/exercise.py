@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from lessons.lesson import Piece, plain
-from lessons.quiz import inline
 from numformer.backend import kind
 from numformer.diagnosis import UNKNOWN
 from numformer.errors import InputError
@@ -100,7 +99,7 @@ class Exercise(Piece):
 
     def html(self, page) -> str:
         return (
-            f'<section class="exercise"><h3>Exercise: {inline(page, self.title)}</h3>\n'
+            f'<section class="exercise"><h3>Exercise: {page.inline(self.title)}</h3>\n'
             f"{page.markdown(self.task)}{page.code(self.code)}"
             f"<p><code>python -m lessons start {self.lesson} FILE</code> writes this into a file "
             f"of yours, and <code>{self.command}</code> tells what is right in it and what is not."

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import matplotlib
@@ -204,8 +205,7 @@ class Picture(Piece):
         drawing = re.sub(r' id="([\w-]+)"', lambda m: m[0] if m[1] in needed else "", drawing)
         drawing = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{self.name}-", drawing)
         drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-        label = self.alt.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-        return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+        return drawing.replace("<svg", f'<svg role="img" aria-label="{escape(self.alt)}"', 1)
 
     def html(self, page) -> str:
         caption = page.markdown(self.caption)

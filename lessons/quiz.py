@@ -77,7 +77,7 @@ class Question(Piece):
             values = f'data-answer="{self.answer}"'
             controls = "".join(
                 f'<label><input type="radio" name="answer" value="{index}">'
-                f"<span>{inline(page, choice)}</span></label>"
+                f"<span>{page.inline(choice)}</span></label>"
                 for index, choice in enumerate(self.choices)
             )
         else:
@@ -89,17 +89,12 @@ class Question(Piece):
         # A form of the method "dialog" outside of a dialog sends nothing, also without scripts.
         return (
             f'<form class="question" method="dialog" {values}>\n'
-            f"<fieldset><legend>{inline(page, self.question)}</legend>{controls}</fieldset>\n"
+            f"<fieldset><legend>{page.inline(self.question)}</legend>{controls}</fieldset>\n"
             '<button type="submit" hidden>Check</button>\n'
             '<p class="verdict" role="status"></p>\n'
-            f"<details><summary>Answer</summary><p><strong>{inline(page, self.solution)}</strong>"
+            f"<details><summary>Answer</summary><p><strong>{page.inline(self.solution)}</strong>"
             f"</p>{page.markdown(self.why)}</details>\n</form>\n"
         )
-
-
-def inline(page, markdown: str) -> str:
-    """One paragraph of Markdown -> HTML without the paragraph around it."""
-    return page.markdown(markdown).strip().removeprefix("<p>").removesuffix("</p>")
 
 
 def ask(questions: Sequence[Question]) -> int:

@@ -1,7 +1,8 @@
 """Simulations: what a reader moves and the page answers, over numbers that numformer computed."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from lessons.lesson import Picture
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Picture):
-    """A simulation; `name` is that of its module in lessons/page, `caption` says what to do.
+    """A simulation; `caption` says what to do.
 
+    `name` is the name of its module and style sheet in lessons/page, and the class of its figure.
     `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for pages
     without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets and
     returns these. `code` are lines of Python that give its numbers.
@@ -29,7 +31,7 @@ class Simulation(Picture):
         data = json.dumps(self.data(page), separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
-<figure class="simulation" data-simulation="{self.name}">
+<figure class="simulation {self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>
 {page.markdown(self.caption)}</figcaption>
 <div class="simulation-picture">{self.svg()}</div>
@@ -52,3 +54,37 @@ def numbers(array: np.ndarray) -> list:
         return None
     value = round(float(array), 6)
     return int(value) if value == int(value) else value
+
+
+def equation(text: str, symbols: Mapping[str, str], page) -> str:
+    """MathML in which each @name is its symbol and carries the name; a blank line parts equations.
+
+    `symbols` has the LaTeX of each name. LaTeX has no attributes, so a character of the private use
+    area stands for each symbol while the equation is translated.
+    """
+    names = list(symbols)
+    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
+    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
+    for number, (name, latex) in enumerate(symbols.items()):
+        symbol = re.sub("</?math[^>]*>", "", page.math(latex))
+        mathml = mathml.replace(
+            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
+        )
+    return mathml
+
+
+def tagged(html: str, names: dict[str, str | tuple[str, ...]]) -> str:
+    """Highlighted Python in which each name of a matrix, or of several in turn, carries theirs."""
+    turns = {name: 0 for name in names}
+
+    def tag(found):
+        name = found[2]
+        if name not in names:
+            return found[0]
+        meant = names[name]
+        if not isinstance(meant, str):
+            meant = meant[turns[name]]
+        turns[name] += 1
+        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
+
+    return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)

@@ -20,32 +20,21 @@ from numformer.errors import InputError
 
 @dataclass
 class Line:
-    """A source line as it ran: the local arrays before and after it, and what it returned."""
+    """A source line as it ran: the local arrays after it, and what it returned."""
 
     function: str
     text: str
     comment: str
-    before: dict[str, np.ndarray] = field(default_factory=dict)
     after: dict[str, np.ndarray] = field(default_factory=dict)
     value: Any = None
-
-    @property
-    def changed(self) -> dict[str, np.ndarray]:
-        """The arrays that this line made or changed."""
-        return {
-            name: array
-            for name, array in self.after.items()
-            if name not in self.before
-            or array.shape != self.before[name].shape
-            or array.tobytes() != self.before[name].tobytes()
-        }
 
 
 def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list[Line]:
     """function(*arguments) -> the lines that it ran, in order, with those of functions in `into`.
 
-    The first line of each function is its `def`, which "changes" its arguments. Arrays are copies,
-    made as the line ends. Whatever traced this thread before (coverage, a debugger) goes on after.
+    The first line of each function is its `def`, after which its arguments are there. Arrays are
+    copies, made as the line ends. Whatever traced this thread before (coverage, a debugger) goes
+    on after.
     """
     sources = {each.__code__: source_lines(each) for each in (function, *into)}
     lines: list[Line] = []
@@ -64,7 +53,7 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
             if event == "return":
                 current.value = argument
             elif event == "line":
-                current = Line(name, *texts[frame.f_lineno], before=current.after)
+                current = Line(name, *texts[frame.f_lineno])
                 lines.append(current)
             return step
 

@@ -13,9 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lessons import attention_stepper as stepper
-from lessons.attention_stepper import TEMPERATURES, Example, equation, tagged
+from lessons.attention_stepper import TEMPERATURES, Example
 from lessons.attention_steps import MATRICES, STEPS
-from lessons.simulation import numbers
+from lessons.simulation import equation, numbers, tagged
 from lessons.trace import find, trace
 from numformer.layers.attention import (
     scaled_dot_product_attention,
@@ -28,6 +28,8 @@ EXAMPLE = dict(
     key=np.array([[2.0, 0], [0, 2], [1, 1]]),
     value=np.array([[-1.0, -1], [2, 1], [0, 2]]),
     doutput=np.array([[1.0, 0], [0, -1], [-1, 2]]),
+    features=["f", "g"],
+    entries=["x", "y"],
 )
 
 
@@ -52,7 +54,7 @@ class Plain:
 
 @pytest.fixture(scope="module")
 def example():
-    return Example(TOKENS, **EXAMPLE, features=["f", "g"], entries=["x", "y"])
+    return Example(TOKENS, **EXAMPLE)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def helper(y):
     return 5
 
 
-def test_a_trace_is_the_lines_that_ran_and_what_each_changed():
+def test_a_trace_is_the_lines_that_ran_and_the_arrays_after_each():
     x = np.array([1.0, 2])
     lines = trace(doubled, x, into=[helper])
     assert [(line.function, line.text) for line in lines] == [
@@ -90,9 +92,10 @@ def test_a_trace_is_the_lines_that_ran_and_what_each_changed():
         "a comment",
         'the first "# of" them',
     ]
-    changed = [{name: x.tolist() for name, x in line.changed.items()} for line in lines]
-    assert changed[:4] == [{"x": [1, 2]}, {"y": [2, 4]}, {}, {"y": [5, 7]}]
-    assert changed[5] == {"y": [2, 7]}
+    after = [{name: x.tolist() for name, x in line.after.items()} for line in lines]
+    x = {"x": [1, 2]}
+    assert after[:4] == [x, x | {"y": [2, 4]}, x | {"y": [2, 4]}, x | {"y": [5, 7]}]
+    assert after[5] == {"y": [2, 7]}
     assert lines[6].value == 5 and lines[7].value.tolist() == [5, 7]
     assert lines[7].after["y"] is not lines[7].value  # a copy
 
@@ -243,7 +246,7 @@ def test_a_name_that_stands_for_several_matrices_is_tagged_in_turn():
 
 
 def test_symbols_of_equations_carry_the_names_of_their_matrices():
-    assert equation("@scores=@query\n\n2", Plain()) == (
+    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "S"}, Plain()) == (
         '<math><mrow data-matrix="scores"><mi>S</mi></mrow><mi>=</mi>'
         '<mrow data-matrix="query"><mi>Q</mi></mrow></math><math><mi>2</mi></math>'
     )
@@ -281,7 +284,7 @@ def test_the_page_has_its_data_module_picture_and_code():
     assert page.scripts == ["attention_stepper"]
     found = re.search(r'<script type="application/json">(.*?)</script>', html, re.DOTALL)
     read = json.loads(found[1])
-    assert read["tokens"] == ["a</script>", "b", "c"] and read["entries"] == ["1", "2"]
+    assert read["tokens"] == ["a</script>", "b", "c"] and read["entries"] == ["x", "y"]
     assert "<!-- drawn -->" in html and 'data-simulation="attention_stepper"' in html
     assert len(found[1]) < 250_000
 

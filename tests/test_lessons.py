@@ -297,6 +297,9 @@ class Page:
     def markdown(self, text):
         return f"<p>{text}</p>\n"
 
+    def inline(self, text):
+        return text
+
     def code(self, text):
         return f"<pre>{text}</pre>"
 

@@ -1,24 +1,22 @@
-import {
-  choice,
-  element,
-  equals,
-  factor,
-  lightTogether,
-  MatrixTable,
-  short,
-} from "./matrix.js";
+import { ofEntry, ofRow } from "./attention_arithmetic.js";
+import { choice, element, lightTogether, MatrixTable, pythonOf, short, simulate } from "./matrix.js";
 
 // Steps through attention, forward and backward. No attention is computed here: for each mask and
 // temperature numformer computed the forward pass, and the backward pass of every upstream
 // gradient with a single 1. Backward is linear, so those of any other are sums of these.
 
 class Stepper {
-  constructor(figure, number) {
-    this.figure = figure;
-    this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+  constructor(figure, data, number) {
+    Object.assign(this, { figure, data, steps: data.steps });
     this.id = `attention-stepper-${number}`;
-    const { data } = this;
-    this.steps = data.steps;
+    this.headers = {
+      queries: data.tokens,
+      keys: data.tokens,
+      features: data.features,
+      entries: data.entries,
+      sum: ["sum"],
+      average: ["average"],
+    };
     this.state = {
       step: 0,
       query: data.picked,
@@ -49,11 +47,10 @@ class Stepper {
 
   // What stands there at every step.
   build() {
-    const { data, figure } = this;
-    const stage = figure.querySelector(".simulation-stage");
+    const stage = this.figure.querySelector(".simulation-stage");
     this.announcement = element("p", { class: "unseen", "aria-live": "polite" });
     const forward = this.steps.filter((step) => !step.inverts).map((step) => step.id);
-    const backward = [...new Set(this.steps.map((step) => step.inverts))].filter((id) => id);
+    const inverted = [...new Set(this.steps.map((step) => step.inverts))].filter((id) => id);
     const column = (id) => `--column: ${forward.indexOf(id) + 1}`;
     this.dots = this.steps.map((step, n) =>
       element(
@@ -66,41 +63,41 @@ class Stepper {
           style: column(step.id),
           onclick: () => this.go(n),
         },
-        element("span", { class: "dot-name" }, step.name),
+        element("span", {}, step.name),
       ),
     );
-    const part = (name) =>
+    const dotsOf = (id) => this.dots.filter((_, n) => this.steps[n].inverts === id);
+    const track = (name, title, ...content) =>
       element(
         "div",
         { class: `track ${name}`, role: "group", "aria-label": name },
-        element("span", { class: "track-name" }, name === "forward" ? "Forward →" : "← Backward"),
-        ...(name === "forward"
-          ? this.dots.filter((_, n) => !this.steps[n].inverts)
-          : backward.map((mirror) =>
-              element(
-                "div",
-                { class: "mirror", style: column(mirror) },
-                ...this.dots.filter((_, n) => this.steps[n].inverts === mirror),
-              ),
-            )),
-        name === "forward"
-          ? null
-          : element("span", { class: "track-gap" }, "nothing to undo: a hidden entry has weight 0"),
+        element("span", { class: "track-name" }, title),
+        ...content,
+      );
+    const button = (name, turn, text) =>
+      element(
+        "button",
+        { type: "button", class: name, onclick: () => this.go(this.state.step + turn) },
+        text,
       );
     this.step = element("div", { class: "step", tabindex: "-1" });
-    this.previous = element(
-      "button",
-      { type: "button", class: "previous", onclick: () => this.go(this.state.step - 1) },
-      "← Previous",
-    );
-    this.next = element(
-      "button",
-      { type: "button", class: "next", onclick: () => this.go(this.state.step + 1) },
-      "Next →",
-    );
+    this.previous = button("previous", -1, "← Previous");
+    this.next = button("next", 1, "Next →");
     this.place = element("span", { class: "place" });
     stage.append(
-      element("nav", { class: "steps", "aria-label": "Steps" }, part("forward"), part("backward")),
+      element(
+        "nav",
+        { class: "steps", "aria-label": "Steps" },
+        track("forward", "Forward →", ...dotsOf("")),
+        track(
+          "backward",
+          "← Backward",
+          ...inverted.map((id) =>
+            element("div", { class: "mirror", style: column(id) }, ...dotsOf(id)),
+          ),
+          element("span", { class: "track-gap" }, "nothing to undo: a hidden entry has weight 0"),
+        ),
+      ),
       element(
         "div",
         { class: "bench" },
@@ -114,8 +111,6 @@ class Stepper {
       ),
       this.announcement,
     );
-    stage.hidden = false;
-    figure.querySelector(".simulation-picture").hidden = true;
     stage.addEventListener("keydown", (event) => {
       const turn = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!turn || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -126,8 +121,7 @@ class Stepper {
       if (onDot) this.dots[this.state.step].focus();
     });
     lightTogether(stage);
-    this.code = figure.querySelector(".simulation-code code");
-    this.codeLines = this.code.innerHTML.split("\n");
+    this.python = pythonOf(this.figure);
   }
 
   controls() {
@@ -139,7 +133,6 @@ class Stepper {
     };
     this.maskNote = element("p", { class: "note" });
     this.temperatureNote = element("p", { class: "note" });
-    this.presetNote = element("div", { class: "note" });
     this.temperature = element("output", { for: `${this.id}-temperature` });
     this.slider = element("input", {
       type: "range",
@@ -150,54 +143,7 @@ class Stepper {
       value: state.temperature,
       oninput: (event) => set({ temperature: Number(event.target.value) }),
     });
-    this.entries = data.doutput.map((line, row) =>
-      line.map((_, column) =>
-        element(
-          "select",
-          {
-            "aria-label": `dO of ${data.tokens[row]}, entry ${data.entries[column]}`,
-            "data-entry": `${row},${column}`,
-            onchange: (event) => {
-              const doutput = state.doutput.map((each) => [...each]);
-              doutput[row][column] = Number(event.target.value);
-              set({ doutput, preset: "own" });
-            },
-          },
-          ...[3, 2, 1, 0, -1, -2, -3].map((n) => element("option", { value: n }, short(n))),
-        ),
-      ),
-    );
-    this.presets = choice(
-      "Upstream gradient",
-      `${this.id}-preset`,
-      "preset",
-      data.presets.map((each) => [each.id, each.name]),
-      state.preset,
-      (preset) => set({ preset }),
-    );
-    this.upstream = element(
-      "div",
-      { class: "upstream" },
-      this.presets,
-      element(
-        "table",
-        { class: "entries" },
-        element("caption", { html: `${data.matrices.doutput.symbol} <span>choose each entry</span>` }),
-        element(
-          "tbody",
-          {},
-          ...this.entries.map((line, row) =>
-            element(
-              "tr",
-              {},
-              element("th", { scope: "row" }, data.tokens[row]),
-              ...line.map((select) => element("td", {}, select)),
-            ),
-          ),
-        ),
-      ),
-      this.presetNote,
-    );
+    this.upstream = this.upstreamControls(set);
     this.summary = element("summary");
     this.choices = element(
       "details",
@@ -233,6 +179,59 @@ class Stepper {
     return this.choices;
   }
 
+  upstreamControls(set) {
+    const { data, state } = this;
+    this.presetNote = element("div", { class: "note" });
+    this.entries = data.doutput.map((line, row) =>
+      line.map((_, column) =>
+        element(
+          "select",
+          {
+            "aria-label": `dO of ${data.tokens[row]}, entry ${data.entries[column]}`,
+            "data-entry": `${row},${column}`,
+            onchange: (event) => {
+              const doutput = state.doutput.map((each) => [...each]);
+              doutput[row][column] = Number(event.target.value);
+              set({ doutput, preset: "own" });
+            },
+          },
+          ...[3, 2, 1, 0, -1, -2, -3].map((n) => element("option", { value: n }, short(n))),
+        ),
+      ),
+    );
+    this.presets = choice(
+      "Upstream gradient",
+      `${this.id}-preset`,
+      "preset",
+      data.presets.map((each) => [each.id, each.name]),
+      state.preset,
+      (preset) => set({ preset }),
+    );
+    return element(
+      "div",
+      { class: "upstream" },
+      this.presets,
+      element(
+        "table",
+        { class: "entries" },
+        element("caption", { html: `${data.matrices.doutput.symbol} <span>choose each entry</span>` }),
+        element(
+          "tbody",
+          {},
+          ...this.entries.map((line, row) =>
+            element(
+              "tr",
+              {},
+              element("th", { scope: "row" }, data.tokens[row]),
+              ...line.map((select) => element("td", {}, select)),
+            ),
+          ),
+        ),
+      ),
+      this.presetNote,
+    );
+  }
+
   preset(name) {
     const { doutput } = this.data;
     if (name === "ones") return doutput.map((line) => line.map(() => 1));
@@ -266,23 +265,14 @@ class Stepper {
 
   // What stands there at this step.
   show(step) {
-    const { data } = this;
-    const headers = {
-      queries: data.tokens,
-      keys: data.tokens,
-      features: data.features,
-      entries: data.entries,
-      sum: ["sum"],
-      average: ["average"],
-    };
     this.tables = {};
     const matrix = (name) => {
-      const about = data.matrices[name];
+      const about = this.data.matrices[name];
       const made = new MatrixTable({
         ...about,
         name,
-        rows: headers[about.rows],
-        columns: headers[about.columns],
+        rows: this.headers[about.rows],
+        columns: this.headers[about.columns],
         note: this.axes(name),
         words: name === "allowed" ? (may) => (may ? "yes" : "no") : null,
       });
@@ -400,7 +390,12 @@ class Stepper {
     this.presetNote.innerHTML = data.presets.find((each) => each.id === state.preset)?.note ?? "";
     this.summary.textContent = `Choices: ${data.tokens[state.query]} · mask: ${mask.name} · temperature ${temperature.value}`;
     this.spell();
-    this.python(mask, temperature);
+    const rows = state.doutput.map((line) => `[${line.join(", ")}]`);
+    this.python({
+      temperature: temperature.value,
+      mask: mask.code,
+      doutput: `np.array([${rows.join(", ")}], float)`,
+    });
   }
 
   // Where the picked token stands in a matrix: in its rows, or in its columns where a product
@@ -435,97 +430,33 @@ class Stepper {
   // The arithmetic of a row of the result, the picked one unless the reader points at another.
   spell(row = this.state.query, at = null) {
     const { data, now } = this;
-    const { worked } = this.steps[this.state.step];
-    if (!worked.kind) {
+    const step = this.steps[this.state.step];
+    if (!step.worked.kind) {
       this.worked.replaceChildren();
       return;
     }
-    const about = data.matrices[this.result];
-    const names = { keys: data.tokens, features: data.features, entries: data.entries };
-    const lines = now[this.result][row].map((value, column) => [
-      `${data.tokens[row]} · ${names[about.columns][column]}`,
-      this.arithmetic(worked, row, column, value),
-    ]);
-    if (worked.kind === "centre") {
-      const sum = now.dweights[row].map((x, s) => `${factor(x)}·${factor(now.weights[row][s])}`);
-      const r = now.average[row][0];
-      const sign = equals(...now.dweights[row], ...now.weights[row], r);
-      lines.unshift([`average of ${data.tokens[row]}`, `${sum.join(" + ")} ${sign} ${short(r)}`]);
-    }
-    if (worked.kind === "softmax") {
-      const sum = now.exponentials[row].map(short).join(" + ");
-      const sign = equals(...now.exponentials[row], now.total[row][0]);
-      lines.unshift([`sum of ${data.tokens[row]}`, `${sum} ${sign} ${short(now.total[row][0])}`]);
-    }
-    const extra = lines.length - now[this.result][row].length;
+    const { plain, columns } = data.matrices[this.result];
+    const token = data.tokens[row];
+    const line = (name, text, isUsed) =>
+      element(
+        "div",
+        { class: isUsed ? "used" : null },
+        element("dt", {}, name),
+        element("dd", {}, text),
+      );
+    const first = ofRow(step, now, row);
     this.worked.replaceChildren(
-      element("p", { class: "note" }, `${about.plain}, the row of “${data.tokens[row]}”, by hand:`),
+      element("p", { class: "note" }, `${plain}, the row of “${token}”, by hand:`),
       element(
         "dl",
         {},
-        ...lines.map(([name, text], n) =>
-          element(
-            "div",
-            { class: at !== null && n - extra === at ? "used" : null },
-            element("dt", {}, name),
-            element("dd", {}, text),
-          ),
+        first ? line(`${first[0]} of ${token}`, first[1]) : null,
+        ...this.headers[columns].map((name, column) =>
+          line(`${token} · ${name}`, ofEntry(step, now, data.scale, row, column), column === at),
         ),
       ),
     );
   }
-
-  arithmetic(worked, row, column, value) {
-    const { now } = this;
-    if (worked.kind === "product") {
-      const along = ([name, axis], n) =>
-        axis === "row" ? now[name][n] : now[name].map((line) => line[n]);
-      const left = along(worked.left, row);
-      const right = along(worked.right, column);
-      const sum = left.map((x, n) => `${factor(x)}·${factor(right[n])}`).join(" + ");
-      return `${sum} ${equals(...left, ...right, value)} ${short(value)}`;
-    }
-    if (worked.kind === "scale") {
-      const before = now[this.steps[this.state.step].inputs[0]][row][column];
-      const scale = this.data.scale;
-      return `${short(before)} / ${short(scale)} ${equals(before, scale, value)} ${short(value)}`;
-    }
-    if (worked.kind === "mask") {
-      return now.allowed[row][column] ? `may be seen: stays ${short(value)}` : "hidden: −∞";
-    }
-    if (worked.kind === "softmax") {
-      const above = now.exponentials[row][column];
-      const total = now.total[row][0];
-      if (total === 0) return "0 / max(0, 1) = 0";
-      return `${short(above)} / ${short(total)} ${equals(above, total, value)} ${short(value)}`;
-    }
-    if (worked.kind === "centre") {
-      const [x, r] = [now.dweights[row][column], now.average[row][0]];
-      return `${short(x)} − ${factor(r)} ${equals(x, r, value)} ${short(value)}`;
-    }
-    const [a, c] = [now.weights[row][column], now.centred[row][column]];
-    return `${short(a)} · ${factor(c)} ${equals(a, c, value)} ${short(value)}`;
-  }
-
-  // The Python below shows what the reader chose.
-  python(mask, temperature) {
-    const rows = this.state.doutput.map((line) => `[${line.join(", ")}]`).join(", ");
-    const chosen = {
-      "temperature = ": String(temperature.value),
-      "mask = ": mask.code,
-      "doutput = ": `np.array([${rows}], float)`,
-    };
-    const text = element("div");
-    this.code.innerHTML = this.codeLines
-      .map((line) => {
-        text.innerHTML = line;
-        const name = Object.keys(chosen).find((each) => text.textContent.startsWith(each));
-        return name ? `${name}${chosen[name]}` : line;
-      })
-      .join("\n");
-  }
 }
 
-document
-  .querySelectorAll('[data-simulation="attention_stepper"]')
-  .forEach((figure, number) => new Stepper(figure, number));
+simulate("attention_stepper", (...all) => new Stepper(...all));

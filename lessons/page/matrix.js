@@ -1,5 +1,36 @@
-// What simulations share: elements, numbers as text, matrices as tables, and lighting things up
-// together. Nothing here computes: the numbers come from numformer.
+// What simulations share: their start, elements, numbers as text, matrices as tables, lighting
+// things up together, and the Python below. Nothing here computes: the numbers come from numformer.
+
+/**
+ * Put the simulation `name` in the place of its picture, wherever the page has it:
+ * `start(figure, data, number)` fills the stage, and `data` is what Python gave it.
+ */
+export function simulate(name, start) {
+  document.querySelectorAll(`[data-simulation="${name}"]`).forEach((figure, number) => {
+    figure.querySelector(".simulation-picture").hidden = true;
+    figure.querySelector(".simulation-stage").hidden = false;
+    const data = figure.querySelector('script[type="application/json"]').textContent;
+    start(figure, JSON.parse(data), number);
+  });
+}
+
+/**
+ * A function that writes the reader's choices into the Python below a simulation: called with
+ * { name: text }, it turns the line "name = …" into "name = text".
+ */
+export function pythonOf(figure) {
+  const code = figure.querySelector(".simulation-code code");
+  const lines = code.innerHTML.split("\n");
+  const text = element("div");
+  return (chosen) => {
+    const changed = lines.map((line) => {
+      text.innerHTML = line;
+      const name = Object.keys(chosen).find((each) => text.textContent.startsWith(`${each} = `));
+      return name ? `${name} = ${chosen[name]}` : line;
+    });
+    code.innerHTML = changed.join("\n");
+  };
+}
 
 /** element("button", { class: "x", onclick: f }, "text", child): a DOM element. */
 export function element(tag, attributes = {}, ...children) {
@@ -43,13 +74,14 @@ export function equals(...values) {
 }
 
 /**
- * A matrix as a table with a caption; `columns` and `rows` are its headers, `note` names its axes.
+ * A matrix as a table with a caption: `symbol` in HTML, `plain` in letters. `columns` and `rows`
+ * are its headers, `note` names its axes, `words(number)` is what stands in a cell for a number.
  * `set(values)` shows numbers, with `mark` those that changed stand out for a moment.
  */
 export class MatrixTable {
   constructor({ name, symbol, plain, rows, columns, note, words = null }) {
-    Object.assign(this, { name, words });
-    this.symbol = element("button", {
+    this.words = words;
+    const button = element("button", {
       type: "button",
       class: "matrix-symbol",
       "data-matrix": name,
@@ -65,7 +97,7 @@ export class MatrixTable {
       element(
         "table",
         {},
-        element("caption", {}, this.symbol, ` ${size}`, this.note),
+        element("caption", {}, button, ` ${size}`, this.note),
         element(
           "thead",
           {},
@@ -123,7 +155,7 @@ export class MatrixTable {
 const flashes = new WeakMap();
 
 /** Mark a cell as changed for a moment. */
-export function flash(cell) {
+function flash(cell) {
   clearTimeout(flashes.get(cell));
   cell.classList.remove("changed");
   void cell.offsetWidth; // so that the animation starts anew
