@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.widgets import RadioButtons, Slider
 
 from lessons.attention_steps import FORWARD, MATRICES, SOFTMAX, STEPS, Step
-from lessons.lesson import BLUE, ORANGE, plain
+from lessons.lesson import BLUE, Matrix, plain
 from lessons.simulation import Simulation, equation, numbers, tagged
 from lessons.trace import Line, find, trace
 from numformer.backend import dot_last
@@ -319,27 +318,12 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
         figure.suptitle(f"{STEPS.index(step) + 1}. {step.title}", fontsize=12)
 
     def draw_matrix(self, axes, name: str, array: np.ndarray, picked: int = -1) -> None:
-        array = np.asarray(array, float)
-        finite = np.where(np.isfinite(array), array, 0)
-        size = np.abs(finite) / (np.abs(finite).max() or 1)
-        colours = np.empty((*array.shape, 4))
-        colours[..., :3] = np.where(finite[..., None] < 0, to_rgb(ORANGE), to_rgb(BLUE))
-        colours[..., 3] = 0.5 * size
-        axes.imshow(colours, aspect="auto")
-        whole = (finite == finite.round()).all()
-        for (row, column), number in np.ndenumerate(array):
-            axes.text(column, row, written(number, whole), ha="center", va="center", fontsize=7.5)
-        matrix = MATRICES[name]
-        rows, columns = array.shape
-        labels = {"features": self.features, "keys": self.tokens, "entries": self.entries}
-        labels = labels.get(matrix.columns, [matrix.columns])
-        axes.set_xticks(range(columns), labels, fontsize=6.5)
-        axes.set_yticks(range(rows), self.tokens, fontsize=6.5)
-        axes.tick_params(length=0, pad=1, top=False, labeltop=True, labelbottom=False)
-        axes.set_title(f"${matrix.latex}$  ({rows} × {columns})", fontsize=9, loc="left")
-        for side in axes.spines.values():
-            side.set_color((0.5, 0.5, 0.5, 0.6))
-        if picked >= 0 and matrix.rows == "queries":
+        """The picked token stands out where rows are queries."""
+        made = MATRICES[name]
+        columns = {"features": self.features, "keys": self.tokens, "entries": self.entries}
+        columns = columns.get(made.columns, [made.columns])
+        Matrix(made.latex, np.asarray(array, float), self.tokens, columns).draw(axes)
+        if picked >= 0 and made.rows == "queries":
             axes.axhspan(picked - 0.5, picked + 0.5, fill=False, color=BLUE, linewidth=1.5)
 
     def window(self, figure) -> list:
@@ -374,11 +358,3 @@ print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\
         query.on_clicked(redraw)
         redraw()
         return [step, temperature, mask, query]
-
-
-def written(number: float, whole: bool) -> str:
-    """A number as a matrix shows it: two decimals (none where all are integers), a true minus."""
-    if number == -np.inf:
-        return "−∞"
-    text = f"{number:.0f}" if whole or number == 0 else f"{number:.2f}"
-    return text.replace("-", "−") if float(text) else text.lstrip("-")

@@ -17,6 +17,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 PICTURES = Path("runs/lessons")  # where pictures go when there is no window
@@ -140,12 +141,14 @@ class Matrix(Piece):
     columns: Sequence[str]
 
     def cells(self) -> list[list[str]]:
-        """The numbers as they are shown: integers as such, others with two decimals."""
-        whole = (self.numbers == np.round(self.numbers)).all()
-        # Adding 0 turns -0.0 into 0.0.
-        rounded = np.round(self.numbers, 2) + 0.0
-        cells = [[f"{number:.{0 if whole else 2}f}" for number in row] for row in rounded]
-        return [[cell.replace("-", "−") for cell in row] for row in cells]
+        """The numbers as text: two decimals, an exact 0 or integers without, a true minus."""
+        whole = all(number == np.round(number) for number in self.numbers.flat)
+        return [[written(number, whole) for number in row] for row in self.numbers]
+
+    def strengths(self) -> np.ndarray:
+        """How strongly each entry is coloured, by its size; as in page/matrix.js."""
+        sizes = np.abs(np.where(np.isfinite(self.numbers), self.numbers, 0))
+        return np.where(sizes, 0.06 + 0.42 * sizes / (sizes.max() or 1), 0)
 
     def markdown(self) -> str:
         name = f"{self.symbol} {self.numbers.shape}"
@@ -153,14 +156,13 @@ class Matrix(Piece):
         return table([name, *self.columns], rows).markdown()
 
     def html(self, page) -> str:
-        largest = np.abs(self.numbers).max() or 1
         head = "".join(f'<th scope="col">{name}</th>' for name in self.columns)
         body = ""
-        for name, cells, numbers in zip(self.rows, self.cells(), self.numbers, strict=True):
+        rows = zip(self.rows, self.cells(), self.numbers, self.strengths(), strict=True)
+        for name, *row in rows:
             body += f'<tr><th scope="row">{name}</th>'
-            for cell, number in zip(cells, numbers, strict=True):
+            for cell, number, strength in zip(*row, strict=True):
                 side = "positive" if number > 0 else "negative"
-                strength = 0.55 * abs(number) / largest
                 body += f'<td style="background: rgb(var(--{side}) / {strength:.2f})">{cell}</td>'
             body += "</tr>"
         shape = " × ".join(map(str, self.numbers.shape))
@@ -169,6 +171,30 @@ class Matrix(Piece):
             f'<div class="scroll" tabindex="0"><table class="matrix"><caption>{caption}</caption>'
             f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
+
+    def draw(self, axes) -> None:
+        """The same with matplotlib."""
+        colours = np.empty((*self.numbers.shape, 4))
+        colours[..., :3] = np.where(self.numbers[..., None] < 0, to_rgb(ORANGE), to_rgb(BLUE))
+        colours[..., 3] = self.strengths()
+        axes.imshow(colours, aspect="auto")
+        for (row, column), text in np.ndenumerate(self.cells()):
+            axes.text(column, row, text, ha="center", va="center", fontsize=7.5)
+        rows, columns = self.numbers.shape
+        axes.set_xticks(range(columns), self.columns, fontsize=6.5)
+        axes.set_yticks(range(rows), self.rows, fontsize=6.5)
+        axes.tick_params(length=0, pad=1, top=False, labeltop=True, labelbottom=False)
+        axes.set_title(f"${self.symbol}$  ({rows} × {columns})", fontsize=9, loc="left")
+        for side in axes.spines.values():
+            side.set_color((0.5, 0.5, 0.5, 0.6))
+
+
+def written(number: float, whole: bool) -> str:
+    """A number of a matrix, `whole` where all are integers."""
+    if number == -np.inf:
+        return "−∞"
+    text = f"{number:.0f}" if whole or number == 0 else f"{number:.2f}"
+    return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
 @dataclass(frozen=True)

@@ -354,9 +354,10 @@ def what_the_scale_does():
 
             On its way to a query the gradient is multiplied by keys, and these grow longer with
             $d_k$. So at $d_k = {last}$ a typical query gets a gradient of length
-            {scientific(np.median(without["query"]))} without the scale (with it
-            {np.median(with_it["query"]):.2f}), but the mean is {without["query"].mean():.1f} (with it
-            {with_it["query"].mean():.2f}). Most queries learn nothing, and a few are thrown far.
+            {scientific(np.median(without["query"]))} without the scale
+            (with it {np.median(with_it["query"]):.2f}), but the mean is
+            {without["query"].mean():.1f} (with it {with_it["query"].mean():.2f}). Most queries
+            learn nothing, and a few are thrown far.
         """),
     ]
 
