@@ -56,10 +56,8 @@ def attention_stepper(
     return Simulation(
         name="attention_stepper",
         title="Attention, step by step, there and back",
-        caption="Walk through the steps. At each, change something (the picked token, the mask, "
-        "the temperature, later the gradient) and watch which numbers answer. Point at or "
-        "tap a symbol, a matrix or a name in the code: the three light up together. Point at an "
-        "entry of a result to see what it is made of.",
+        caption="Read it row by row: forward in the first two rows, then backward, from the "
+        "third row to the fourth. Each gradient stands below the matrix that it belongs to.",
         alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: S, "
         "Z, the weights A and the output O. Below them, each under the matrix that it belongs to: "
         "the gradients dS, dZ, dA and dO, then dQ, dK and dV.",
@@ -215,13 +213,18 @@ class Example:
     def note(self, temperature: float) -> str:
         scale = float(np.sqrt(self.query.shape[1]))
         if temperature == 1:
-            return "As in the paper: the queries stay as they are."
+            return (
+                "As in the paper. At any other, the query is divided by it. That gives the same "
+                "as dividing the scores, and the library's own lines stay as they are."
+            )
         given = f"The library gets query / {temperature:g}. "
         if temperature == 1 / scale:
             return given + f"This undoes the division by √d_k = {scale:g}: attention unscaled."
         if temperature == scale:
             return given + f"The division by √d_k = {scale:g} is the same thing: now it acts twice."
-        return given + f"The division by √d_k = {scale:g} is such a temperature too."
+        if temperature < 1:
+            return given + "Scores grow: watch the largest weight of each row in A."
+        return given + "Scores shrink: watch the weights of a row in A become alike."
 
     def presets(self, page) -> list[dict]:
         choices = (
@@ -263,6 +266,7 @@ class Example:
             "answer": page.markdown(step.answer),
             "equation": equation(step.equation, SYMBOLS, page),
             "code": "\n".join(coded),
+            "note": page.markdown(step.note),
             "of": shown[0].function,
             "inputs": step.inputs,
             "results": step.results,

@@ -87,7 +87,8 @@ class Step:
     inputs: tuple[str, ...]
     results: tuple[str, ...]
     worked: dict = field(default_factory=dict)
-    inverts: str = ""  # the forward step that a backward step undoes
+    inverts: str = ""  # the forward step that a backward step goes back through
+    note: str = ""  # on a name in the code
 
 
 def product(left: str, left_axis: str, right: str, right_axis: str) -> dict:
@@ -103,8 +104,8 @@ STEPS = (
         "**value** (what it hands over). Each is one row. Pick a token: its query is the marked "
         "row.",
         "Which key fits the marked query best?",
-        "Multiply the query with each key, entry by entry, and add up. The largest sum fits best. "
-        "The next step does this for all pairs at once.",
+        "Multiply the query with each key, entry by entry, and add up: that is its score. The "
+        "largest fits best. The next step does this for all pairs at once.",
         r"\mathrm{Attention}(@query, @key, @value) = "
         r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
         (Code(FORWARD, "def", {"query": "query", "key": "key", "value": "value"}),),
@@ -117,8 +118,10 @@ STEPS = (
         "Every query meets every key",
         "An entry of $S$ is the dot product of one query with one key. It is large where both have "
         "large numbers in the same places.",
-        "You change one query. Which entries of $S$ change?",
-        "Only its own row. $S$ has a row for each query and a column for each key.",
+        "Pick another token: which row of $S$ is marked? Raise the temperature: which entries "
+        "change?",
+        "The row of its query, which has one score for each key. The temperature divides every "
+        "query, so it divides all of $S$; only a 0 stays as it is.",
         r"@scores = @query @key^\top",
         (Code(FORWARD, "scores = matmul", {"scores": "scores", "query": "query", "key": "key"}),),
         ("query", "key"),
@@ -185,6 +188,9 @@ STEPS = (
         ("masked",),
         ("exponentials", "total", "weights"),
         {"kind": "softmax"},
+        note="`highest` is the largest score of each row; the library finds it just before. Why "
+        "`maximum(total, 1)`? A row that may see nothing has total 0, and 0 / 1 is 0. In every "
+        "other the largest score alone adds exp(0) = 1, so nothing changes.",
     ),
     Step(
         "blend",
@@ -288,10 +294,10 @@ STEPS = (
     ),
     Step(
         "centred",
-        "dA − r",
+        "C",
         "Softmax, first line: subtract the average",
-        "The weights of a row sum to 1: one grows only if others shrink. So what counts is how "
-        "much better an entry is than its row's average $r$, in which each counts by its weight.",
+        "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
+        "an entry is above its row's average $r$, in which each counts by its weight.",
         "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
         "The one with the large weight: it is nearly the average itself.",
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}"
@@ -375,7 +381,9 @@ STEPS = (
         "A key was read by every query, so its gradient gathers from all of them: a column of "
         "$\\mathrm{d}S$. Now each input has a gradient of its own shape.",
         "With $\\mathrm{d}O$ for only the picked token, which rows of $\\mathrm{d}K$ are not 0?",
-        "Those of the keys that this token looked at. A key acts on every output that may see it.",
+        "At most those of the keys that this token may see: without a mask all, with the causal "
+        "mask those up to itself. With the causal mask and the first token all rows are 0: its "
+        "only weight is 1, whatever its score.",
         r"@dkey = @dscores^\top @query",
         (Code(BACKWARD, "dkey = ", {"dkey": "dkey", "dscores": "dscores", "query": "query"}),),
         ("dscores", "query"),

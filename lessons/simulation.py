@@ -13,7 +13,7 @@ from lessons.lesson import Picture
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Picture):
-    """A simulation; `caption` says what to do.
+    """A simulation; `caption` says how to read its picture, its module what to do on a page.
 
     `name` is the name of its module and style sheet in lessons/page, and the class of its figure.
     `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for pages
@@ -32,9 +32,8 @@ class Simulation(Picture):
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
 <figure class="simulation {self.name}" data-simulation="{self.name}">
-<figcaption><h3>{self.title}</h3>
-{page.markdown(self.caption)}</figcaption>
-<div class="simulation-picture">{self.svg()}</div>
+<figcaption><h3>{self.title}</h3></figcaption>
+<div class="simulation-picture">{self.svg()}{page.markdown(self.caption)}</div>
 <div class="simulation-stage" hidden></div>
 <details class="simulation-code"><summary>The same numbers in Python</summary>
 {page.code(self.code)}</details>

@@ -5,6 +5,12 @@ import { choice, element, lightTogether, MatrixTable, pythonOf, short, simulate 
 // temperature numformer computed the forward pass, and the backward pass of every upstream
 // gradient with a single 1. Backward is linear, so those of any other are sums of these.
 
+const HOW =
+  "Walk through the steps. At each, change something (the picked token, the mask, the " +
+  "temperature, later the gradient) and watch which numbers answer. Point at or tap a symbol, a " +
+  "matrix or a name in the code: the three light up together. Point at or tap an entry of a " +
+  "result to see what it is made of.";
+
 class Stepper {
   constructor(figure, data, number) {
     Object.assign(this, { figure, data, steps: data.steps });
@@ -52,6 +58,9 @@ class Stepper {
     const forward = this.steps.filter((step) => !step.inverts).map((step) => step.id);
     const inverted = [...new Set(this.steps.map((step) => step.inverts))].filter((id) => id);
     const column = (id) => `--column: ${forward.indexOf(id) + 1}`;
+    // Where there is little room, a column is as wide as its name.
+    const widths = this.steps.filter((step) => !step.inverts).map(({ name }) => name.length + 2);
+    const columns = widths.map((width) => `minmax(0, ${width}fr)`).join(" ");
     this.dots = this.steps.map((step, n) =>
       element(
         "button",
@@ -74,20 +83,23 @@ class Stepper {
         element("span", { class: "track-name" }, title),
         ...content,
       );
-    const button = (name, turn, text) =>
+    const button = (name, turn, ...text) =>
       element(
         "button",
         { type: "button", class: name, onclick: () => this.go(this.state.step + turn) },
-        text,
+        ...text,
       );
-    this.step = element("div", { class: "step", tabindex: "-1" });
-    this.previous = button("previous", -1, "← Previous");
-    this.next = button("next", 1, "Next →");
+    const word = (text) => element("span", { class: "word" }, text);
+    this.words = element("div", { class: "step-words" });
+    this.numbers = element("div", { class: "step-numbers" });
+    this.previous = button("previous", -1, "←", word(" Previous"));
+    this.next = button("next", 1, word("Next "), "→");
     this.place = element("span", { class: "place" });
     stage.append(
+      element("p", { class: "how" }, HOW),
       element(
         "nav",
-        { class: "steps", "aria-label": "Steps" },
+        { class: "steps", "aria-label": "Steps", style: `--columns: ${columns}` },
         track("forward", "Forward →", ...dotsOf("")),
         track(
           "backward",
@@ -95,20 +107,11 @@ class Stepper {
           ...inverted.map((id) =>
             element("div", { class: "mirror", style: column(id) }, ...dotsOf(id)),
           ),
-          element("span", { class: "track-gap" }, "nothing to undo: a hidden entry has weight 0"),
+          element("span", { class: "track-gap" }, "no step back: a hidden entry has weight 0"),
         ),
       ),
-      element(
-        "div",
-        { class: "bench" },
-        this.controls(),
-        element(
-          "div",
-          { class: "work" },
-          this.step,
-          element("div", { class: "turn" }, this.previous, this.place, this.next),
-        ),
-      ),
+      element("div", { class: "bench" }, this.words, this.controls(), this.numbers),
+      element("div", { class: "turn" }, this.previous, this.place, this.next),
       this.announcement,
     );
     stage.addEventListener("keydown", (event) => {
@@ -146,9 +149,8 @@ class Stepper {
     this.upstream = this.upstreamControls(set);
     this.summary = element("summary");
     this.choices = element(
-      "details",
-      { class: "controls", open: !matchMedia("(max-width: 48rem)").matches },
-      this.summary,
+      "div",
+      { class: "options" },
       choice(
         "Picked token",
         `${this.id}-query`,
@@ -157,26 +159,31 @@ class Stepper {
         state.query,
         (query) => set({ query }),
       ),
-      choice(
-        "Mask",
-        `${this.id}-mask`,
-        "mask",
-        data.masks.map((each) => [each.id, each.name]),
-        state.mask,
-        (mask) => set({ mask }),
-      ),
-      this.maskNote,
       element(
         "div",
         { class: "temperature" },
         element("label", { for: `${this.id}-temperature` }, "Temperature"),
         this.temperature,
         this.slider,
+        this.temperatureNote,
       ),
-      this.temperatureNote,
+      element(
+        "div",
+        {},
+        choice(
+          "Mask",
+          `${this.id}-mask`,
+          "mask",
+          data.masks.map((each) => [each.id, each.name]),
+          state.mask,
+          (mask) => set({ mask }),
+        ),
+        this.maskNote,
+      ),
       this.upstream,
     );
-    return this.choices;
+    const open = !matchMedia("(max-width: 60rem)").matches;
+    return element("details", { class: "controls", open }, this.summary, this.choices);
   }
 
   upstreamControls(set) {
@@ -258,8 +265,8 @@ class Stepper {
     this.update(false);
     if (!byReader) return;
     this.announcement.textContent = `Step ${to + 1} of ${this.steps.length}, ${step.part}: ${step.title}`;
-    if (this.step.getBoundingClientRect().top < 0) {
-      this.step.scrollIntoView({ block: "start" });
+    if (this.words.getBoundingClientRect().top < 0) {
+      this.words.scrollIntoView({ block: "start" });
     }
   }
 
@@ -292,7 +299,8 @@ class Stepper {
       ),
     );
     this.result = step.results.at(-1);
-    this.step.replaceChildren(
+    this.answer = element("p");
+    this.words.replaceChildren(
       element(
         "header",
         {},
@@ -306,7 +314,12 @@ class Stepper {
         { class: "ask" },
         element("summary", { html: step.ask }),
         element("div", { html: step.answer }),
+        this.answer,
       ),
+    );
+    this.numbers.replaceChildren(
+      matrices,
+      this.worked,
       element(
         "div",
         { class: "rule" },
@@ -316,14 +329,13 @@ class Stepper {
           { class: "library" },
           element("p", { class: "note" }, `numformer, in ${step.of}`),
           element("div", { html: step.code }),
+          element("div", { class: "note", html: step.note }),
         ),
       ),
-      matrices,
-      this.worked,
     );
     // The step about the upstream gradient is where it is chosen; later ones have it at hand.
     (step.id === "upstream" ? matrices : this.choices).append(this.upstream);
-    for (const each of this.step.querySelectorAll("pre, .equation, .inverted")) {
+    for (const each of this.figure.querySelectorAll(".bench :is(pre, .equation, .inverted)")) {
       if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // so that keys can scroll it
     }
     const shown = this.tables[this.result].element;
@@ -347,7 +359,7 @@ class Stepper {
     return element(
       "p",
       { class: "undoes" },
-      step.id === "upstream" ? "Starts where forward ended: " : "Undoes the forward step ",
+      step.id === "upstream" ? "Starts where forward ended: " : "Goes back through step ",
       element(
         "button",
         { type: "button", class: "link", onclick: () => this.go(n) },
@@ -389,6 +401,7 @@ class Stepper {
     }
     this.presetNote.innerHTML = data.presets.find((each) => each.id === state.preset)?.note ?? "";
     this.summary.textContent = `Choices: ${data.tokens[state.query]} · mask: ${mask.name} · temperature ${temperature.value}`;
+    this.answer.textContent = step.id === "inputs" ? this.best() : "";
     this.spell();
     const rows = state.doutput.map((line) => `[${line.join(", ")}]`);
     this.python({
@@ -396,6 +409,16 @@ class Stepper {
       mask: mask.code,
       doutput: `np.array([${rows.join(", ")}], float)`,
     });
+  }
+
+  // The key that fits the picked token's query best, with its score.
+  best() {
+    const { data, now, state } = this;
+    const scores = now.scores[state.query];
+    const key = scores.indexOf(Math.max(...scores));
+    const step = this.steps.find((each) => each.id === "scores");
+    const worked = ofEntry(step, now, data.scale, state.query, key);
+    return `For “${data.tokens[state.query]}” it is the key of “${data.tokens[key]}”: ${worked}.`;
   }
 
   // Where the picked token stands in a matrix: in its rows, or in its columns where a product

@@ -25,7 +25,7 @@ for (const form of document.querySelectorAll("form.question")) {
     }
     const right = Math.abs(given - Number(answer)) <= Number(tolerance ?? 0) * (1 + 1e-9);
     form.dataset.verdict = right ? "right" : "wrong";
-    verdict.textContent = right ? "Right. Here is why:" : "Not right. Try again, or open the answer.";
+    verdict.textContent = right ? "✓ Right. Here is why:" : "✗ Not right. Try again, or open the answer.";
     if (right) solution.open = true;
   });
 }
