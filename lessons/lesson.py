@@ -56,6 +56,7 @@ PLAIN = [
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
 SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
 
@@ -120,14 +121,20 @@ class Words(Piece):
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -> Words:
-    """Rows of words and numbers; numbers stand as they are formatted by the caller."""
+    """Rows of words and numbers; numbers stand as they are formatted by the caller.
+
+    Columns of numbers only, after the first, stand at the right.
+    """
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    columns = [list(column) for column in zip(*cells, strict=True)]
+    rules = []
+    for at, column in enumerate(columns):
+        width = max(map(len, column))
+        is_right = at > 0 and all(NUMBERS.fullmatch(cell) for cell in column[1:])
+        columns[at] = [cell.rjust(width) if is_right else cell.ljust(width) for cell in column]
+        rules.append("-" * (width + 1) + (":" if is_right else "-"))
+    lines = ["| " + " | ".join(row) + " |" for row in zip(*columns, strict=True)]
+    lines.insert(1, "|" + "|".join(rules) + "|")
     return Words("\n".join(lines) + (f"\n\n*{caption}*" if caption else ""))
 
 
