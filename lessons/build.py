@@ -23,6 +23,7 @@ from lessons.simulation import Simulation
 from numformer import __version__
 from numformer.checkpoint_io import write_atomically
 from numformer.errors import InputError, complain
+from toy_tasks.script import exit_code
 
 try:
     from markdown_it import MarkdownIt
@@ -199,8 +200,11 @@ about, and derives the gradient of each by hand.</p>
 
 
 def build(out: Path) -> str:
-    """Write the pages into the folder `out`; the last line to print."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write the pages into the folder `out` -> the last line to print. Raises InputError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError("--out is a folder to write in", problem, "Give another.") from None
     counts = Counter()
     for entry in COURSE:
         if entry.path:
@@ -226,13 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("site"), help="folder (default: site)")
     out = parser.parse_args(arguments).out
-    try:
-        print(build(out))
-    except OSError as problem:
-        complain(InputError("--out is a folder to write in", problem, "Give another folder."))
-        return 2
+    print(build(out))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -706,14 +706,14 @@ def the_lines_of_backward():
 # %% [markdown]
 # To take with you, with $T$ queries and $S$ keys:
 #
-# | gradient | of | shape |
+# | forward | backward | shape |
 # |---|---|---|
-# | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $O = AV$ | $(S, d_v)$ |
-# | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $O = AV$ | $(T, S)$ |
-# | $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$ | $A =
-# \mathrm{softmax}(Z)$ | $(T, S)$ | | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $Z = S /
-# \sqrt{d_k}$ | $(T, S)$ | | $\mathrm{d}Q = \mathrm{d}S\,K$ | $S = QK^\top$ | $(T, d_k)$ |
-# | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $S = QK^\top$ | $(S, d_k)$ |
+# | $O = AV$ | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $(S, d_v)$ |
+# | | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $(T, S)$ |
+# | softmax, row by row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
+# | $Z = S / \sqrt{d_k}$ | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $(T, S)$ |
+# | $S = QK^\top$ | $\mathrm{d}Q = \mathrm{d}S\,K$ | $(T, d_k)$ |
+# | | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $(S, d_k)$ |
 #
 # Forward has two matrix products, backward four of the same size. That is why a training step costs
 # about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
@@ -752,7 +752,7 @@ def gradient_check():
 
 # %%
 def printed(numbers) -> str:
-    return "[" + ", ".join(f"{number:.3g}" for number in numbers).replace("-", "−") + "]"
+    return "[" + ", ".join(f"{number + 0.0:.3g}" for number in numbers).replace("-", "−") + "]"
 
 
 @show

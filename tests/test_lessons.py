@@ -19,7 +19,7 @@ import lessons
 from lessons import exercises_03
 from lessons.__main__ import main
 from lessons.exercise import EQUAL, Sizes
-from lessons.lesson import Beside, Picture, Piece, plain
+from lessons.lesson import Beside, Matrix, Picture, Piece, pieces, plain, statements
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
@@ -383,6 +383,14 @@ def test_without_a_command_the_lessons_are_listed(call):
     assert any("python -m lessons check 3 FILE" in line for line in out)
 
 
+def test_the_answers_of_lesson_3_are_these():
+    questions = lessons.load(3).quiz()
+    assert [round(question.answer, 2) for question in questions] == [8, 0.6, 448, 1, 1, 2, 1]
+    right = [question.choices[question.answer] for question in questions if question.choices]
+    for solution, word in zip(right, ("0", "the sign", "very much smaller", "after"), strict=True):
+        assert word in solution
+
+
 @pytest.mark.parametrize("number", LESSONS)
 def test_the_quiz_command_asks_the_lesson(number, call, monkeypatch):
     questions = lessons.load(number).quiz()
@@ -460,7 +468,8 @@ def compared_once():
     compare = lesson.compare
 
     def remembered(*arguments, **options):
-        call = repr((arguments, options))
+        scores = options.get("scores", {})
+        call = (str(arguments), *scores)
         if call not in found:
             found[call] = compare(*arguments, **options)
         return found[call]
@@ -576,6 +585,66 @@ def test_plain_text_has_formulas_in_letters():
     ]
 
 
+def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
+    table = "| a | b |\n|---|---|\n| 1 | −2 |\n| 3 | 4 |"
+    code = "```\nprice = '$'\n\n\nprint(price)\n```"
+    shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{table}\n\n{code}\n\n    a  b\n    c")
+    assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
+    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i}$$") == (
+        "    Σ(i=1..d_k) (∂ L) / (∂ x_i)"
+    )
+
+
+def test_a_matrix_shows_its_numbers():
+    numbers = np.array([[-1.25, 0.001], [0, -np.inf]])
+    matrix = Matrix("M", numbers, ["a", "b"], ["c", "d"])
+    assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
+    assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
+    assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+
+
+def words_of(name: str) -> str:
+    """What a function of lesson 3 says, in one line."""
+    found = [piece.markdown() for piece in pieces(getattr(lessons.load(3), name))
+             if not isinstance(piece, Picture)]  # fmt: skip
+    return " ".join(" ".join(found).split())
+
+
+def test_the_numbers_in_the_text_are_these():
+    """By hand, or from formulas that the lesson does not use."""
+    lesson = lessons.load(3)
+    scores = np.array([[0, 4, 2, 0], [4, 0, 0, 2], [0, 3, 0, 0], [0, 5, 4, 0]]) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    four = pieces(lesson.four_steps)
+    for piece, expected in zip(
+        four, (2 * scores, scores, weights, weights @ lesson.value), strict=True
+    ):
+        np.testing.assert_allclose(piece.numbers, expected, atol=1e-12)
+    assert "0.61 · 1 + 0.08 · 0 + 0.60 · (−1) + 0.56 · 1 = 0.58" in words_of(
+        "back_through_the_blend"
+    )
+    average = "0.13 · (−1) + 0.60 · 0 + 0.13 · 4 + 0.13 · (−5) = −0.27"
+    assert average in words_of("back_through_the_softmax")
+    rows, _ = pieces(lesson.back_through_the_softmax)
+    np.testing.assert_allclose(rows.numbers[3], [-0.0979, 0.1601, 0.5704, -0.6326], atol=1e-4)
+    jacobian, words = pieces(lesson.jacobian)
+    row = weights[2]
+    np.testing.assert_allclose(np.diag(jacobian.numbers), row * (1 - row), atol=1e-12)
+    np.testing.assert_allclose(jacobian.numbers.sum(axis=0), 0, atol=1e-12)
+    power = re.search(r"10\^\{(-\d+)\}", words.markdown())[1]
+    assert int(power) <= -10
+    told = words_of("often_told")
+    for right in ("[0.411, 0.185, 0.336, 0.0679]", "[0.598, 0.22, 0.133, 0.0491]", "0.971", "0.847",
+                  "and that is nan", "[1, 0, 0, 0]. Zeroed afterwards they are [0.0826, 0, 0, 0]",
+                  "the scores get [0.0758,", "Right is [0, 0, 0, 0]"):  # fmt: skip
+        assert right in told, (right, told)
+    checked = words_of("gradient_check")
+    assert all(f"| {name} " in checked for name in ("query", "key", "value"))
+    assert all(int(power) <= -8 for power in re.findall(r"10\^\{(-\d+)\}", checked))
+    for rise in ("0.599016 | 0.02", "0.999982 | 0.000002"):
+        assert rise in words_of("a_saturated_row"), words_of("a_saturated_row")
+
+
 def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
     from matplotlib import pyplot
 
@@ -639,15 +708,16 @@ def open_page(chromium, site):
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        page.on("console", lambda message: said.append((message.type, message.text)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site[0] / name).as_uri())
         return page
 
-    requests = []
+    requests, said = [], []
     yield opened
     for context in contexts:
         context.close()
+    problems += [words for kind, words in said if kind in ("error", "warning")]
     assert problems == []
     inside = ("data:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []
@@ -702,6 +772,24 @@ def test_formulas_are_mathml_and_pictures_have_words(open_page):
     assert len(identifiers) == len(set(identifiers))
     for link in page.locator("a[href^='#']").all():
         assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
+
+
+def test_the_page_has_all_its_code_tables_and_reasons(open_page):
+    page = open_page()
+    text = page.locator("article").evaluate("article => article.textContent")
+    assert "def random_attention" in text and "import numpy as np" in text
+    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
+        why = " ".join(form.locator("details").text_content().split())
+        assert plain(question.why).split()[0] in why and len(why) > 60
+    links = page.locator("nav.contents a").all_inner_texts()
+    assert links == page.locator("article h2").all_inner_texts() and len(links) > 8
+    assert page.locator("header > nav").inner_text().endswith("Lesson 3 of 12")
+    assert page.locator(".simulation figcaption").first.inner_text()
+    assert page.locator(".beside").count() == 3
+    lines = [line for function in (scaled_dot_product_attention_backward, softmax_backward)
+             for line in statements(function)]  # fmt: skip
+    for line in lines:
+        assert line in text
 
 
 def test_without_scripts_pictures_answers_and_text_are_there(open_page):
@@ -903,3 +991,84 @@ def test_the_stepper_can_be_tapped_on_a_phone(open_page):
     for name in STEPS:
         stepper.locator(f"button.dot[data-go={name}]").tap()
         assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def evaluated(text: str) -> float:
+    """The value of arithmetic as the page writes it."""
+    return eval(text.replace("−", "-").replace("·", "*").replace("max(0, 1)", "1"))
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_the_arithmetic_that_is_spelt_out_is_true(mask, open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator(f"[data-choice=mask] input[value={mask}]").check(force=True)
+    compared = 0
+    for name in STEPS:
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        for picked in range(4):
+            stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+            lines = stepper.locator(".worked dd").all_inner_texts()
+            cells = stepper.locator(".matrix-box").last.locator("tbody tr").nth(picked)
+            row = cells.locator("td").evaluate_all("all => all.map(one => one.dataset.value)")
+            row = [float(value) for value in row]
+            if name == "mask":
+                hidden = [value == -np.inf for value in row]
+                assert [line == "hidden: −∞" for line in lines] == hidden
+                continue
+            if not lines:
+                continue
+            for line, value in zip(lines, [None] * (len(lines) - len(row)) + row, strict=True):
+                left, sign, right = re.fullmatch(r"(.*) ([=≈]) (\S+)", line).groups()
+                wanted = evaluated(right) if value is None else value
+                assert abs(evaluated(right) - wanted) <= 0.005 + 1e-9
+                exact = sign == "=" and value is not None
+                assert abs(evaluated(left) - wanted) <= (1e-6 if exact else 0.15), (name, line)
+                compared += 1
+    assert compared > 100
+
+
+def test_presets_and_links_of_the_stepper(open_page):
+    page = open_page()
+    stepper, step = stepper_of(page)
+    given = lessons.load(3).doutput
+    stepper.locator("button.dot[data-go=upstream]").click()
+    picked = given * (np.arange(4) == 2)[:, None]
+    for preset, expected in (("ones", np.ones((4, 2))), ("picked", picked), ("given", given)):
+        stepper.locator(f"[data-choice=preset] input[value={preset}]").check(force=True)
+        np.testing.assert_array_equal(shown_matrices(stepper)["doutput"], expected)
+    links = dict(
+        dvalue="blend", dweights="blend", dscaled="softmax", dscores="scale", dkey="scores"
+    )
+    for name, back in links.items():
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        stepper.locator(".undoes button").click()
+        assert step() == back
+
+
+def test_pointing_lights_up_and_shows_what_an_entry_is_made_of(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=scores]").click()
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").hover()
+    assert {one.get_attribute("data-matrix") for one in stepper.locator(".lit").all()} == {"key"}
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() == 0
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").click()
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() >= 3  # pinned
+    stepper.locator("[data-matrix=scores] td[data-row='2'][data-column='1']").hover()
+    used = stepper.locator("td.used").evaluate_all(
+        "all => all.map(c => [c.closest('.matrix-box').dataset.matrix, c.dataset.row])"
+    )
+    assert {("query", "2"), ("key", "1")} <= set(map(tuple, used))
+    assert not {("query", "1"), ("key", "2")} & set(map(tuple, used))
+
+
+def test_the_python_under_the_stepper_follows_the_upstream_gradient(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=upstream]").click()
+    stepper.locator("[data-choice=preset] input[value=ones]").check(force=True)
+    names = scope(stepper.locator(".simulation-code code").text_content())
+    np.testing.assert_array_equal(names["doutput"], np.ones((4, 2)))
