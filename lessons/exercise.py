@@ -351,8 +351,6 @@ def _advice(problem: BaseException, function: Callable) -> list[str]:
             "A name is misspelt, not imported, or has no value at this line yet. The function's "
             f"arguments are {names}."
         ]
-    if not isinstance(problem, ValueError):
-        return []
     if "axes don't match" in said:
         return ["transpose(...) wants a number for each axis; swapaxes(-1, -2) exchanges two."]
     if not re.search("not be broadcast|core dimension|not aligned", said):
@@ -417,7 +415,7 @@ def _symptoms(checked: GradientCheck, wrong: list[str], sizes: Sizes) -> list[st
         worst = tuple(map(int, np.unravel_index(difference.argmax(), difference.shape)))
         words.append(
             f"{name}: {count} of {explicit.size} entries are wrong. The worst, at {worst}, is "
-            f"{explicit[worst]:.6g} and should be {numerical[worst]:.6g}."
+            f"{explicit[worst] + 0:.6g} and should be {numerical[worst] + 0:.6g}."
         )
         patterns.setdefault(_pattern(explicit, numerical, sizes), []).append(name)
     for pattern, names in patterns.items():

@@ -119,6 +119,19 @@ SOFTMAX_MISTAKES = [
         "The sum runs over queries and keys together. Each row of weights is a softmax of its own: "
         "ask along which axis weights add up to 1.",
     ),
+    *(
+        Mistake(
+            lambda dw, w, axes=axes: w * (dw - (dw * w).sum(axis=axes, keepdims=True)),
+            f"The sum runs over the keys and over {too} too. The arrays have four axes, (batch, "
+            "heads, T, S), and each row along the last is a softmax of its own: ask along which "
+            "axis weights add up to 1.",
+        )
+        for axes, too in (
+            ((0, -1), "sequences"),
+            ((1, -1), "heads"),
+            ((1, 2, 3), "heads and queries"),
+        )
+    ),
     Mistake(
         lambda dw, w: w * (dw - (dw * w).sum(axis=-1)),
         "The sum of each row has lost its axis, so NumPy lines it up with the wrong one. A sum of "
@@ -523,7 +536,7 @@ MENDED_MISTAKES = [
     Mistake(
         altered(scaled=lambda v: v.dscores / v.weights.shape[1] / math.sqrt(v.query.shape[-1])),
         "Now dquery and dkey are divided by the number of heads in place of that of sequences. "
-        "Heads do not meet in here either: ask whether there is anything to take a mean of.",
+        "Heads do not meet in attention either: ask whether there is anything to take a mean of.",
     ),
     Mistake(
         altered(

@@ -153,6 +153,26 @@ WRONG = {
             softmax("return weights * dweights - weights * np.vdot(weights, dweights)"),
             "over the whole array",
         ),
+        "loops for three axes": (
+            softmax("""
+                result = np.zeros_like(weights)
+                for b in range(weights.shape[0]):
+                    for t in range(weights.shape[1]):
+                        w, d = weights[b, t], dweights[b, t]
+                        result[b, t] = w * (d - np.sum(w * d))
+                return result
+            """),
+            "over queries and keys together",
+        ),
+        "loops for two axes": (
+            softmax("""
+                result = np.zeros_like(weights)
+                for t in range(len(weights)):
+                    result[t] = weights[t] * (dweights[t] - np.vdot(weights[t], dweights[t]))
+                return result
+            """),
+            "over heads and queries too",
+        ),
         "the batch": (softmax(ROW_BY_ROW.replace("return ", "return 1/3 * ")), "by the batch size"),
         "the sign": (
             softmax("g = weights * dweights\nreturn g + weights * g.sum(-1, keepdims=True)"),

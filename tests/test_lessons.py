@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import lessons
 from lessons import exercises_03
 from lessons.__main__ import main
-from lessons.exercise import EQUAL, Sizes
+from lessons.exercise import EQUAL, Mistake, Sizes
 from lessons.lesson import Beside, Picture, Piece, plain
 from lessons.percent import cells
 from lessons.quiz import Question, ask
@@ -121,6 +122,11 @@ def test_known_mistakes_are_wrong_and_each_in_its_own_way(name):
         known[sizes].append(result)
 
 
+def test_explanations_hold_no_formula():
+    whys = [mistake.why for name in KNOWN for mistake in KNOWN[name]]
+    assert not [why for why in whys if re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape", why)]
+
+
 def test_which_results_are_right_is_said_first(checked):
     _, said, _ = checked(attention(dK="np.einsum('bhts,bhtk->bhsk', dZ, Q)"))
     table = "dquery (3, 2, 5, 11) right dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) right"
@@ -188,6 +194,21 @@ def test_a_mistake_of_two_results_is_explained_once(checked):
     assert said.count("Every entry is 2.21") == 1 and "dquery and dkey: Every entry" in said
 
 
+def test_two_results_with_the_same_explanation_get_it_once():
+    right = exercises_03.altered()
+
+    def off(*wrong):
+        def backward(*arguments):
+            return tuple(x + x**2 * w for x, w in zip(right(*arguments), wrong, strict=True))
+
+        return backward
+
+    mistakes = [Mistake(off(1, 0, 0), "Squared."), Mistake(off(0, 1, 0), "Squared.")]
+    exercise = replace(EXERCISES["attention_backward"], mistakes=mistakes)
+    said = exercise.check(off(1, 1, 1)).words
+    assert said.endswith("\n\ndquery and dkey: Squared.\n\nThen look again at dvalue.")
+
+
 @pytest.mark.parametrize("line", ["-dS @ K", "dA @ K / 11**0.5"])
 def test_a_cause_has_to_make_wrong_only_what_is_wrong(line, checked):
     _, said, _ = checked(attention(dQ=line))
@@ -248,6 +269,8 @@ def test_a_loop_without_end_is_stopped(checked, monkeypatch):
     assert "stopped after 0.05 seconds: a loop in it does not end. line " in said
     code, said, err = checked("while True: pass")
     assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
+    monkeypatch.undo()
+    assert checked(RIGHT["softmax_backward"][0])[0] == 0
     assert signal.getsignal(signal.SIGVTALRM) is before
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
