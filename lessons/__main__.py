@@ -79,6 +79,13 @@ def _wrapped(words: str) -> str:
     return textwrap.indent("\n\n".join(blocks), "    ")
 
 
+def _lesson(text: str) -> int:
+    if not text.lstrip("-").isdigit():
+        rule = "the lesson's number comes first, as in `check 3 mine.py`"
+        raise argparse.ArgumentTypeError(f"{rule}, and not {text!r}")
+    return integer(text)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -100,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("check", "check the exercises in a file"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("number", type=integer, help="the lesson's number")
+        command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
             command.add_argument("file", type=path, metavar="FILE", help="a Python file of yours")
     options = parser.parse_args(arguments)
