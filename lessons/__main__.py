@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 import lessons
-from lessons.exercise import solutions, starter
 from lessons.quiz import ask
+from lessons.reader_file import solutions, starter
 from numformer.errors import InputError
 from toy_tasks.script import exit_code, integer, path
 
@@ -60,10 +60,10 @@ def check(number: int, file: Path) -> int:
         words = verdict.words
         right += verdict.right
         if not verdict.right:
-            wrong.add(exercise.name)
             called = getattr(found[exercise.name], "__code__", main.__code__).co_names
             if begin := [name for name in called if name in wrong]:
                 words = f"It calls {begin[0]}: mend that first.\n\n{words}"
+            wrong.add(exercise.name)
         print(f"{exercise.name}\n\n{_wrapped(words)}\n", flush=True)
     print(f"{right} of {len(found)} right")
     return 0 if right == len(found) else 1

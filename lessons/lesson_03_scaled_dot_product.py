@@ -710,7 +710,7 @@ def the_lines_of_backward():
 # |---|---|---|
 # | $O = AV$ | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $(S, d_v)$ |
 # | | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $(T, S)$ |
-# | softmax, row by row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
+# | softmax of a row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
 # | $Z = S / \sqrt{d_k}$ | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $(T, S)$ |
 # | $S = QK^\top$ | $\mathrm{d}Q = \mathrm{d}S\,K$ | $(T, d_k)$ |
 # | | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $(S, d_k)$ |
