@@ -22,8 +22,6 @@ import math
 
 import numpy as np
 
-from lessons.attention_stepper import attention_stepper
-from lessons.exercises_03 import EXERCISES
 from lessons.lesson import (
     BLUE,
     GREEN,
@@ -37,8 +35,10 @@ from lessons.lesson import (
     show,
     table,
 )
+from lessons.lesson_03.attention_stepper import attention_stepper
+from lessons.lesson_03.exercises import EXERCISES
+from lessons.lesson_03.retrieval import compare
 from lessons.quiz import Question
-from lessons.retrieval import compare
 from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
 from numformer.gradient_check import check
 from numformer.layers.attention import (
@@ -376,7 +376,7 @@ def what_the_scale_does():
 # The paper (section 3.2.1, after Britz et al. 2017) tells that for small $d_k$ additive and
 # dot-product attention do alike, and that additive attention wins for large $d_k$ where the dot
 # product is not scaled. It *suspects* saturation as the reason. Is it so?
-# Here is a small test (`lessons/retrieval.py`).
+# Here is a small test (`lessons/lesson_03/retrieval.py`).
 #
 # Eight words of one language ask for their translations, which stand in another order. The model
 # has a vector for each of 32 words in each language, random at first, and has to learn which fits

@@ -7,7 +7,7 @@ words that only its explanation has. No text is copied from the checker's known 
 import inspect
 import textwrap
 
-from lessons import exercises_03
+from lessons.lesson_03 import exercises as exercises_03
 
 HEADER = "import math\nimport numpy as np\n\n"
 

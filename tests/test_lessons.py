@@ -19,10 +19,10 @@ from lesson_solutions import HEADER, RIGHT, WRONG, attention, function, softmax
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
-from lessons import exercises_03
 from lessons.__main__ import main
 from lessons.exercise import EQUAL, Mistake, Sizes
 from lessons.lesson import Beside, Matrix, Picture, Piece, pieces, plain, statements
+from lessons.lesson_03 import exercises as exercises_03
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
@@ -647,7 +647,7 @@ def compared_once():
         return found[call]
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("lessons.retrieval.compare", remembered)
+        patches.setattr("lessons.lesson_03.retrieval.compare", remembered)
         patches.setattr(lesson, "compare", remembered)
         yield
 
