@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 
 import lessons
-from lessons.exercise import solutions, starter
 from lessons.quiz import ask
+from lessons.reader_file import solutions, starter
 from numformer.errors import InputError
 from toy_tasks.script import exit_code, integer, path
 
@@ -60,10 +60,10 @@ def check(number: int, file: Path) -> int:
         words = verdict.words
         right += verdict.right
         if not verdict.right:
-            wrong.add(exercise.name)
             called = getattr(found[exercise.name], "__code__", main.__code__).co_names
             if begin := [name for name in called if name in wrong]:
                 words = f"It calls {begin[0]}: mend that first.\n\n{words}"
+            wrong.add(exercise.name)
         print(f"{exercise.name}\n\n{_wrapped(words)}\n", flush=True)
     print(f"{right} of {len(found)} right")
     return 0 if right == len(found) else 1
@@ -77,6 +77,13 @@ def _wrapped(words: str) -> str:
         for block in words.split("\n\n")
     ]
     return textwrap.indent("\n\n".join(blocks), "    ")
+
+
+def _lesson(text: str) -> int:
+    if not text.lstrip("-").isdigit():
+        rule = "the lesson's number comes first, as in `check 3 mine.py`"
+        raise argparse.ArgumentTypeError(f"{rule}, and not {text!r}")
+    return integer(text)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("check", "check the exercises in a file"),
     ):
         command = commands.add_parser(name, help=about, description=about)
-        command.add_argument("number", type=integer, help="the lesson's number")
+        command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
             command.add_argument("file", type=path, metavar="FILE", help="a Python file of yours")
     options = parser.parse_args(arguments)

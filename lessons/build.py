@@ -23,6 +23,7 @@ from lessons.simulation import Simulation
 from numformer import __version__
 from numformer.checkpoint_io import write_atomically
 from numformer.errors import InputError, complain
+from toy_tasks.script import exit_code
 
 try:
     from markdown_it import MarkdownIt
@@ -42,7 +43,6 @@ except ModuleNotFoundError as missing:
     )
     sys.exit(2)
 
-PAGE = FOLDER / "page"  # style sheets and scripts
 SHORT = 8  # lines of code that stand on a page unfolded
 IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
@@ -52,7 +52,7 @@ class Page:
     """Turns what a lesson is made of into HTML, and gathers the scripts that it needs."""
 
     def __init__(self):
-        self.scripts: list[str] = []
+        self.scripts: list[Path] = []
         self.counts = Counter()
         self._latex = LatexToMathML()
         self._markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -93,9 +93,10 @@ class Page:
         return made.replace("<pre>", '<pre tabindex="0">')
 
     def script(self, name: str) -> None:
-        """Put the module page/NAME.js into the page, once."""
-        if name not in self.scripts:
-            self.scripts.append(name)
+        """Put the module NAME.js, of all pages or of a lesson, into the page, once."""
+        (path,) = FOLDER.glob(f"*/{name}.js")
+        if path not in self.scripts:
+            self.scripts.append(path)
 
     def cell(self, cell: Cell, module) -> str:
         """A cell of a lesson and what its functions show."""
@@ -118,21 +119,21 @@ class Page:
         return "".join([*parts, code])
 
 
-def bundle(name: str, met: set[str] | None = None) -> str:
-    """The module page/NAME.js and in it, each once, those that it and they import.
+def bundle(path: Path, met: set[Path] | None = None) -> str:
+    """A JavaScript module and in it, each once, those that it and they import.
 
     A page that was opened from a folder may not import modules from other files.
     """
-    met = {name} if met is None else met
+    met = set() if met is None else met
+    if path in met:
+        return ""
+    met.add(path)
 
     def imported(match):
-        if match[1] in met:
-            return ""
-        met.add(match[1])
-        return bundle(match[1], met)
+        return bundle((path.parent / match[1]).resolve(), met)
 
-    text = (PAGE / f"{name}.js").read_text(encoding="utf-8")
-    text = re.sub(r"^import [^;]* from \"\./(\w+)\.js\";$", imported, text, flags=re.MULTILINE)
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r'^import [^;]* from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
     return re.sub(r"^export ", "", text, flags=re.MULTILINE)
 
 
@@ -167,7 +168,7 @@ def lesson_page(entry: Entry) -> tuple[str, Counter]:
     ).groups()
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', rest)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
-    scripts = "".join(f'<script type="module">\n{bundle(name)}</script>\n' for name in page.scripts)
+    scripts = "".join(f'<script type="module">\n{bundle(path)}</script>\n' for path in page.scripts)
     made = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
 <span>Lesson {entry.number} of {len(COURSE)}</span></nav></header>
 <main id="content"><article>
@@ -199,8 +200,11 @@ about, and derives the gradient of each by hand.</p>
 
 
 def build(out: Path) -> str:
-    """Write the pages into the folder `out`; the last line to print."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write the pages into the folder `out` -> the last line to print. Raises InputError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError("--out is a folder to write in", problem, "Give another.") from None
     counts = Counter()
     for entry in COURSE:
         if entry.path:
@@ -211,7 +215,9 @@ def build(out: Path) -> str:
             print(
                 f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True
             )
-    style = "".join(path.read_text(encoding="utf-8") for path in sorted(PAGE.glob("*.css")))
+    style = "".join(
+        path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*/*.css"), reverse=True)
+    )
     write_atomically(out / "style.css", style.encode())
     write_atomically(out / "index.html", index_page().encode())
     named = [(counts[name], name) for name in ("lesson", *COUNTED)]
@@ -226,13 +232,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("site"), help="folder (default: site)")
     out = parser.parse_args(arguments).out
-    try:
-        print(build(out))
-    except OSError as problem:
-        complain(InputError("--out is a folder to write in", problem, "Give another folder."))
-        return 2
+    print(build(out))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

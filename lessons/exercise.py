@@ -6,37 +6,28 @@ import inspect
 import io
 import linecache
 import re
-import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from lessons.lesson import Piece, plain
+from lessons.explanations import (
+    EQUAL,
+    Sizes,
+    a_thing,
+    advice,
+    of_other_shape,
+    symptoms,
+    told,
+)
+from lessons.lesson import Piece
+from lessons.reader_file import TooLong, limited
 from numformer.backend import kind
-from numformer.diagnosis import UNKNOWN
 from numformer.errors import InputError
 from numformer.gradient_check import TOLERANCE, GradientCheck
 from numformer.layer import Layer
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a case, all different, so that nothing wrong can fit by chance."""
-
-    B: int = 2
-    H: int = 3
-    T: int = 4
-    S: int = 5
-    K: int = 6
-    K_v: int = 7
-
-
-# Where all sizes are equal every product can be formed, so that it can be compared with others.
-EQUAL = Sizes(3, 3, 3, 3, 3, 3)
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,8 @@ class Exercise(Piece):
     `start` is where the reader begins: its source is shown and written into the starter file, its
     name is looked for in the reader's file. `case(function, sizes)` gives a Layer, whose forward is
     the library's and whose backward returns function(...), and the inputs of its forward. The
-    results of the function are the gradients of those that are floating-point arrays.
+    results of the function are the gradients of those that are floating-point arrays. `done` says
+    to those who have it right what it shows or what comes next.
     """
 
     lesson: int
@@ -80,6 +72,7 @@ class Exercise(Piece):
     start: Callable
     case: Callable[[Callable, Sizes], tuple[Layer, list]]
     mistakes: Sequence[Mistake]
+    done: str
 
     @property
     def name(self) -> str:
@@ -109,9 +102,25 @@ class Exercise(Piece):
     def check(self, function: Callable) -> Verdict:
         """Compare what the reader's function returns with numerical gradients."""
         if not callable(function):
-            return Verdict(False, f"It is no function but a {type(function).__name__}.")
+            return Verdict(False, f"It is no function but {a_thing(function)}.")
         try:
-            return self._compare(function, Sizes())
+            with limited():
+                return self._checked(function)
+        except TooLong as problem:
+            words = f"It was {problem}: a loop in it does not end."
+            return Verdict(False, words + self._place(function, problem))
+
+    def _checked(self, function: Callable) -> Verdict:
+        try:
+            verdict = self._compare(function, Sizes())
+            if verdict.right and not self._right_elsewhere(function):
+                words = (
+                    "Right with the arrays of the first check, wrong with others of other sizes. "
+                    "Look for a number that stands for a size, and for what is kept from call to "
+                    "call."
+                )
+                return Verdict(False, words)
+            return verdict
         except Trouble as trouble:
             words = str(trouble)
         # Whether it is a mistake with a name shows where every product can be formed.
@@ -120,6 +129,11 @@ class Exercise(Piece):
             if again.known:
                 words += f"\n\nWhere all sizes are equal it can be compared. {again.words}"
         return Verdict(False, words)
+
+    def _right_elsewhere(self, function: Callable) -> bool:
+        with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
+            return self._compare(function, EQUAL).right
+        return False
 
     def _compare(self, function: Callable, sizes: Sizes) -> Verdict:
         """The verdict on a case of these sizes. Raises Trouble where nothing can be compared."""
@@ -130,7 +144,7 @@ class Exercise(Piece):
                 checked = self._gradient_check(function, sizes, shapes)
             wrong = [name for name in shapes if not _right(checked, name[1:])]
             if not wrong:
-                return Verdict(True, f"Right: {', '.join(shapes)}.")
+                return Verdict(True, f"Right: {', '.join(shapes)}. {self.done}")
             causes = self._causes(given, wrong, arguments, shapes)
         lines = [
             f"    {name:<8} {shape!s:<14} {'wrong' if name in wrong else 'right'}"
@@ -144,14 +158,21 @@ class Exercise(Piece):
         left = [name for name in wrong if not any(name in names for names in causes)]
         if left and causes:
             words.append(f"Then look again at {' and '.join(left)}.")
-        else:
-            words += [f"{name}: {_symptom(checked, name[1:])}" for name in left]
+        elif left:
+            words += symptoms(checked, left, sizes)
+            if len(left) == 1 < len(shapes):
+                words.append(
+                    f"{left[0]} alone is wrong, so look at the line that only it comes from: that "
+                    "begins from the wrong array, or has the wrong sign or factor."
+                )
         return Verdict(False, "\n\n".join(words), known=bool(causes))
 
     def _call(self, sizes: Sizes) -> tuple[list, dict[str, tuple]]:
         """What the function is called with, and the name and shape of each of its results."""
         seen = []
         layer, inputs = self.case(lambda *arguments: seen.extend(arguments), sizes)
+        # Not the numbers of the gradient check, so that nothing kept from here is right there.
+        inputs = [x[::-1].copy() if kind(x) else x for x in inputs]
         output = layer.forward(*inputs)
         layer.backward(np.random.default_rng(1).standard_normal(output.shape))
         pairs = zip(inspect.signature(layer.forward).parameters, inputs, strict=False)
@@ -162,12 +183,16 @@ class Exercise(Piece):
         copies = copy.deepcopy(arguments)
         try:
             returned = function(*copies)
-        except (Exception, SystemExit) as problem:  # whatever a reader's function does
+        except (KeyboardInterrupt, TooLong):
+            raise
+        except BaseException as problem:  # whatever a reader's function does
             raise Trouble(self._raised(function, problem)) from None
         wanted = ", ".join(shapes)
         if returned is None:
             raise Trouble(f"It returns None. Its last line has to be `return {wanted}`.")
         results = returned if isinstance(returned, tuple | list) else (returned,)
+        if isinstance(returned, list) and not any(kind(result) for result in results):
+            raise Trouble("It returns a list of numbers and not an array: use np.array(...).")
         if len(results) != len(shapes):
             raise Trouble(
                 f"It returns {len(results)} result{'s' * (len(results) != 1)} and not "
@@ -176,9 +201,9 @@ class Exercise(Piece):
         named = dict(zip(shapes, results, strict=True))
         for name, result in named.items():
             if not isinstance(result, np.ndarray | np.generic):
-                raise Trouble(f"Its {name} is a {type(result).__name__} and not an array.")
+                raise Trouble(f"Its {name} is {a_thing(result)} and not an array.")
             if result.shape != shapes[name]:
-                raise Trouble(_of_other_shape(name, result.shape, shapes))
+                raise Trouble(of_other_shape(name, result.shape, shapes))
             if result.dtype != np.float64:
                 raise Trouble(
                     f"Its {name} is of {result.dtype}, where it was given float64: a formula keeps "
@@ -201,14 +226,25 @@ class Exercise(Piece):
             name = frames[-1][0].f_code.co_name
             also = "" if name == self.name else f"It calls {name}, which is n"
             return f"{also or 'N'}ot written yet."
-        words = f"It raises {type(problem).__name__}: {problem}"
+        said = told(problem)
+        if "gufunc" in said:
+            said = "the shapes of a matrix product do not fit."
+        words = f"It raises {type(problem).__name__}: {said}"
+        place = self._place(function, problem)
+        if not place:
+            return f"{words}\n\nIt is called as {self.name}{inspect.signature(self.start)}."
+        return "\n\n".join([words + place, *advice(problem, function)])
+
+    def _place(self, function: Callable, problem: BaseException) -> str:
+        """The line of the reader's on which something was raised, and with which arrays."""
         file = getattr(getattr(function, "__code__", None), "co_filename", None)
+        frames = traceback.walk_tb(problem.__traceback__)
         own = [(frame, line) for frame, line in frames if frame.f_code.co_filename == file]
         if not own:
-            return f"{words}\n\nIt is called as {self.name}{inspect.signature(self.start)}."
+            return ""
         frame, number = own[-1]
         line = linecache.getline(file, number).strip()
-        words += f"\n\n    line {number}: {line}"
+        words = f"\n\n    line {number}: {line}"
         arrays = {
             name: value.shape
             for name in dict.fromkeys(re.findall(r"\w+", line))
@@ -216,10 +252,6 @@ class Exercise(Piece):
         }
         if arrays:
             words += "\n    with " + ", ".join(f"{name} {shape}" for name, shape in arrays.items())
-            words += (
-                "\n\nA gradient has the shape of what it belongs to: say for each axis on that "
-            )
-            words += "line whether the result keeps it or adds up over it."
         return words
 
     def _gradient_check(self, function: Callable, sizes: Sizes, shapes: dict) -> GradientCheck:
@@ -235,33 +267,28 @@ class Exercise(Piece):
             ) from None
 
     def _causes(self, given, wrong, arguments, shapes) -> dict[tuple[str, ...], str]:
-        """For results that a known mistake gives too: what to say to it."""
-        outcomes = []
+        """For results that a known mistake gives too: what to say to it.
+
+        A mistake that would make wrong what is right here is none of the causes.
+        """
+        right, outcomes = shapes.keys() - {*wrong}, []
         for mistake in self.mistakes:
             with contextlib.suppress(Trouble):  # some cannot be formed where sizes differ
                 results = self._results(mistake.wrong, arguments, shapes)
                 same = {n for n in shapes if np.allclose(given[n], results[n], 1e-9, 1e-12, True)}
-                outcomes.append((same, mistake.why))
+                if right <= same:
+                    outcomes.append((same, mistake.why))
+                if same == shapes.keys():
+                    break
         causes, left = {}, set(wrong)
         while outcomes:
-            # The mistake that explains most of what is wrong, and is right where this is.
-            same, why = max(outcomes, key=lambda outcome: (len(outcome[0] & left), len(outcome[0])))
+            # The mistake that explains most of what is wrong.
+            same, why = max(outcomes, key=lambda outcome: len(outcome[0] & left))
             if not same & left:
                 break
-            causes[tuple(name for name in shapes if name in same & left)] = why
+            causes[why] = causes.get(why, set()) | (same & left)
             left -= same
-        return causes
-
-
-def _of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
-    words = f"Its {name} has the shape {shape}, but a gradient has the shape of what it belongs to"
-    words += f", and {name[1:]} is {shapes[name]}."
-    owners = [other for other, of_other in shapes.items() if of_other == shape]
-    if owners:
-        words += (
-            f" That is the shape of {owners[0]}: are the results in the order {', '.join(shapes)}?"
-        )
-    return words
+        return {tuple(n for n in shapes if n in names): why for why, names in causes.items()}
 
 
 def _right(checked: GradientCheck, name: str) -> bool:
@@ -270,86 +297,3 @@ def _right(checked: GradientCheck, name: str) -> bool:
     numerical, rounding = checked.numerical(name, direction)
     explicit = (checked.gradients[name] * direction).sum()
     return bool(np.isclose(explicit, numerical, rtol=TOLERANCE, atol=10 * rounding))
-
-
-def _symptom(checked: GradientCheck, name: str) -> str:
-    """How a gradient differs, in words, where no known mistake explains it."""
-    explicit, numerical = checked.elementwise(name)
-    odd = np.argwhere(~np.isfinite(explicit))
-    if len(odd):
-        return (
-            f"it holds NaN or infinity, first at {tuple(map(int, odd[0]))}. Look for a division by "
-            "what can be 0, or an exponential that is too large."
-        )
-    difference = abs(explicit - numerical)
-    worst = tuple(map(int, np.unravel_index(np.nanargmax(difference), difference.shape)))
-    count = int((difference > 1e-6 * np.nanmax(abs(numerical))).sum())
-    if not count:
-        return "it is right to a few digits only. Something is rounded on the way, as by float32."
-    with contextlib.redirect_stdout(io.StringIO()):
-        meaning = checked.row(name).meaning
-    if meaning.startswith(UNKNOWN[:16]):
-        meaning = "No pattern that the check knows: take a small example and go line by line."
-    return (
-        f"{count} of {explicit.size} entries are wrong. The worst, at {worst}, is "
-        f"{explicit[worst]:.6g} and should be {numerical[worst]:.6g}. "
-        f"{meaning[:1].upper()}{meaning[1:]}"
-    )
-
-
-def starter(title: str, exercises: Sequence[Exercise]) -> str:
-    """The file that a reader begins with."""
-    parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
-    parts.append("import math\n\nimport numpy as np\n")
-    for number, exercise in enumerate(exercises, 1):
-        told = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
-        parts.append("\n" + textwrap.indent(told, "# ", lambda _: True).replace("# \n", "#\n"))
-        parts.append(f"\n\n{exercise.code}")
-    return "\n".join(parts)
-
-
-def solutions(path: Path, exercises: Sequence[Exercise]) -> dict[str, object]:
-    """What a reader's file defines under the names of the exercises.
-
-    Raises InputError where the file cannot be read or run, or defines none of them.
-    """
-    rule = "FILE is a Python file with functions of the exercises"
-    fix = f"`python -m lessons start {exercises[0].lesson} FILE` writes one to begin with."
-    try:
-        code = compile(path.read_bytes(), str(path), "exec")
-    except OSError as problem:
-        raise InputError(rule, f"{path} ({problem.strerror})", fix) from None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        line = getattr(problem, "lineno", None)
-        place = f"{path}, line {line}" if line else path
-        what = getattr(problem, "msg", problem)
-        raise InputError(
-            "FILE is a Python file", f"{place}: {what}", "Mend that line first." if line else fix
-        ) from None
-    # As `python FILE` would: what lies beside the file can be imported.
-    paths = sys.path[:]
-    sys.path.insert(0, str(path.resolve().parent))
-    names = {"__name__": path.stem, "__file__": str(path)}
-    try:
-        exec(code, names)
-    except (Exception, SystemExit) as problem:  # whatever a file does as it is run
-        lines = [
-            line
-            for frame, line in traceback.walk_tb(problem.__traceback__)
-            if frame.f_code.co_filename == str(path)
-        ]
-        place = f"{path}, line {lines[-1]}" if lines else path
-        raise InputError(
-            "FILE runs without an error",
-            f"{place}: {type(problem).__name__}: {problem}",
-            "Mend that line first.",
-        ) from None
-    finally:
-        sys.path[:] = paths
-    found = {
-        exercise.name: names[exercise.name] for exercise in exercises if exercise.name in names
-    }
-    if not found:
-        wanted = ", ".join(exercise.name for exercise in exercises)
-        raise InputError(f"FILE defines one of {wanted}", f"none of them in {path}", fix)
-    return found

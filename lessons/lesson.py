@@ -48,7 +48,7 @@ PLAIN = [
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
     (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
-    (r"([_^])\{([\w.−]*)\}", r"\1\2"),
+    (r"([_^])\{([\w.,−]*)\}", r"\1\2"),
     (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
     (r"\*\*|[$`]", ""),
     (r"^> ", ""),
@@ -76,15 +76,16 @@ def plain(markdown: str) -> str:
             return f"{match[2]}\n{UNDERLINES.get(len(match[1]), '') * len(match[2])}".rstrip()
         if text.startswith("|"):
             return text
-        items = re.split(r"\n(?=- )", text)
+        items = re.split(r"\n(?=- |\d+\. )", text)
+        indents = ["  " * bool(re.match(r"- |\d+\. ", item)) for item in items]
         return "\n".join(
-            textwrap.fill(
-                " ".join(item.split()), 88, subsequent_indent="  " * item.startswith("- ")
-            )
-            for item in items
+            textwrap.fill(" ".join(item.split()), 88, subsequent_indent=indent)
+            for item, indent in zip(items, indents, strict=True)
         )
 
-    return "\n\n".join(block(text) for text in markdown.strip("\n").split("\n\n") if text)
+    # A block of code may hold blank lines; all others end at one.
+    blocks = re.findall(r"^```[\s\S]*?^```$|(?:^.+$\n?)+", markdown, re.MULTILINE)
+    return "\n\n".join(block(text.strip("\n")) for text in blocks)
 
 
 def scientific(number: float) -> str:
@@ -263,7 +264,7 @@ class Picture(Piece):
                     pyplot.close(figure)
                     return ""
                 self.in_window(figure)
-        except ImportError:  # a toolkit that is set, but not there or without a display
+        except (ImportError, RuntimeError):  # a toolkit that is not there or has no display
             return ""
         return f"window {self.name}"
 

@@ -22,8 +22,6 @@ import math
 
 import numpy as np
 
-from lessons.attention_stepper import attention_stepper
-from lessons.exercises_03 import EXERCISES
 from lessons.lesson import (
     BLUE,
     GREEN,
@@ -37,8 +35,10 @@ from lessons.lesson import (
     show,
     table,
 )
+from lessons.lesson_03.attention_stepper import attention_stepper
+from lessons.lesson_03.exercises import EXERCISES
+from lessons.lesson_03.retrieval import compare
 from lessons.quiz import Question
-from lessons.retrieval import compare
 from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
 from numformer.gradient_check import check
 from numformer.layers.attention import (
@@ -376,7 +376,7 @@ def what_the_scale_does():
 # The paper (section 3.2.1, after Britz et al. 2017) tells that for small $d_k$ additive and
 # dot-product attention do alike, and that additive attention wins for large $d_k$ where the dot
 # product is not scaled. It *suspects* saturation as the reason. Is it so?
-# Here is a small test (`lessons/retrieval.py`).
+# Here is a small test (`lessons/lesson_03/retrieval.py`).
 #
 # Eight words of one language ask for their translations, which stand in another order. The model
 # has a vector for each of 32 words in each language, random at first, and has to learn which fits
@@ -706,14 +706,14 @@ def the_lines_of_backward():
 # %% [markdown]
 # To take with you, with $T$ queries and $S$ keys:
 #
-# | gradient | of | shape |
+# | forward | backward | shape |
 # |---|---|---|
-# | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $O = AV$ | $(S, d_v)$ |
-# | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $O = AV$ | $(T, S)$ |
-# | $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$ | $A =
-# \mathrm{softmax}(Z)$ | $(T, S)$ | | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $Z = S /
-# \sqrt{d_k}$ | $(T, S)$ | | $\mathrm{d}Q = \mathrm{d}S\,K$ | $S = QK^\top$ | $(T, d_k)$ |
-# | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $S = QK^\top$ | $(S, d_k)$ |
+# | $O = AV$ | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $(S, d_v)$ |
+# | | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $(T, S)$ |
+# | softmax of a row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
+# | $Z = S / \sqrt{d_k}$ | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $(T, S)$ |
+# | $S = QK^\top$ | $\mathrm{d}Q = \mathrm{d}S\,K$ | $(T, d_k)$ |
+# | | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $(S, d_k)$ |
 #
 # Forward has two matrix products, backward four of the same size. That is why a training step costs
 # about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
@@ -752,7 +752,7 @@ def gradient_check():
 
 # %%
 def printed(numbers) -> str:
-    return "[" + ", ".join(f"{number:.3g}" for number in numbers).replace("-", "−") + "]"
+    return "[" + ", ".join(f"{number + 0.0:.3g}" for number in numbers).replace("-", "−") + "]"
 
 
 @show

@@ -7,7 +7,7 @@ words that only its explanation has. No text is copied from the checker's known 
 import inspect
 import textwrap
 
-from lessons import exercises_03
+from lessons.lesson_03 import exercises as exercises_03
 
 HEADER = "import math\nimport numpy as np\n\n"
 
@@ -84,6 +84,16 @@ RIGHT = {
             product -= weights * product.sum(axis=-1)[..., np.newaxis]
             return product
         """),
+        softmax("""
+            turned = np.moveaxis(weights * dweights, -1, 0)
+            sums = sum(turned)
+            return np.moveaxis(np.asfortranarray(turned), 0, -1) - weights * sums[..., None]
+        """),
+        softmax("""
+            s = np.float64(1)
+            result = weights * (dweights - s * (weights * dweights).sum(-1, keepdims=True))
+            return [np.broadcast_to(result, weights.shape)]
+        """),
     ],
     "attention_backward": [
         attention(),
@@ -143,7 +153,27 @@ WRONG = {
             softmax("return weights * dweights - weights * np.vdot(weights, dweights)"),
             "over the whole array",
         ),
-        "the batch": (softmax(ROW_BY_ROW.replace("return ", "return 0.5 * ")), "by the batch size"),
+        "loops for three axes": (
+            softmax("""
+                result = np.zeros_like(weights)
+                for b in range(weights.shape[0]):
+                    for t in range(weights.shape[1]):
+                        w, d = weights[b, t], dweights[b, t]
+                        result[b, t] = w * (d - np.sum(w * d))
+                return result
+            """),
+            "over queries and keys together",
+        ),
+        "loops for two axes": (
+            softmax("""
+                result = np.zeros_like(weights)
+                for t in range(len(weights)):
+                    result[t] = weights[t] * (dweights[t] - np.vdot(weights[t], dweights[t]))
+                return result
+            """),
+            "over heads and queries too",
+        ),
+        "the batch": (softmax(ROW_BY_ROW.replace("return ", "return 1/3 * ")), "by the batch size"),
         "the sign": (
             softmax("g = weights * dweights\nreturn g + weights * g.sum(-1, keepdims=True)"),
             "A sign is wrong",
@@ -160,10 +190,61 @@ WRONG = {
             """),
             "uphill",
         ),
+        "the plain mean": (
+            softmax("return weights * (dweights - np.mean(dweights, axis=-1)[..., None])"),
+            "You subtract the plain mean",
+        ),
+        "the largest": (
+            softmax("return weights * (dweights - np.amax(dweights, -1, keepdims=True))"),
+            "You subtract the largest",
+        ),
+        "the whole sum": (
+            softmax("d = dweights * weights\nreturn d - d.sum(-1, keepdims=True)"),
+            "from every entry alike",
+        ),
+        "log-softmax": (
+            softmax("return dweights - weights * dweights.sum(-1)[..., None]"),
+            "the backward of log-softmax",
+        ),
+        "cross-entropy": (softmax("return weights - dweights"), "softmax and cross-entropy give"),
+        "own term twice": (
+            softmax("""
+                result = weights * (1 - weights) * dweights
+                return result - weights * np.einsum('...s,...s', weights, dweights)[..., None]
+            """),
+            "own term is counted twice",
+        ),
+        "own term not at all": (
+            softmax("""
+                g = weights * dweights
+                others = g.sum(axis=-1, keepdims=True) - g
+                return g - weights * others
+            """),
+            "own term is left out of the sum",
+        ),
+        "the sum alone": (
+            softmax("return -weights * np.einsum('...s,...s', weights, dweights)[..., None]"),
+            "comes from the division by the sum",
+        ),
+        "one weight squared": (
+            softmax("return weights * dweights - weights**2 * np.sum(dweights, -1, keepdims=True)"),
+            "occurs twice in what is",
+        ),
+        "exchanged": (
+            softmax("g = weights * dweights\nreturn g - dweights * g.sum(axis=-1)[..., None]"),
+            "have changed places",
+        ),
+        "weights once more": (
+            softmax("""
+                g = weights * dweights
+                return weights * (g - (weights * g).sum(axis=-1)[..., None])
+            """),
+            "once too often",
+        ),
     },
     "attention_backward": {
         "no scale": (attention(dS="dZ"), "The scale is missing: "),
-        "scale in dquery alone": (attention(dS="dZ", dQ="dZ @ K / 6**0.5"), "in dkey alone"),
+        "scale in dquery alone": (attention(dS="dZ", dQ="dZ @ K / 11**0.5"), "in dkey alone"),
         "scale in dkey alone": (attention(dQ="dZ @ K"), "in dquery alone"),
         "scale twice": (attention(dS="dZ / K.shape[-1]"), "You divide by d_k"),
         "scale of the values": (attention(dS="dZ * V.shape[3] ** -0.5"), "of the values in it"),
@@ -184,6 +265,33 @@ WRONG = {
             ),
             "Query and key are exchanged",
         ),
+        "scale by the queries": (attention(dS="dZ / math.sqrt(Q.shape[-2])"), "number of queries,"),
+        "scale by the keys": (attention(dS="dZ / np.sqrt(K.shape[2])"), "the number of keys,"),
+        "arguments exchanged": (
+            attention(dZ="dA * (A - np.sum(A * dA, axis=3)[..., None])"),
+            "have changed places",
+        ),
+        "weights before the softmax": (
+            attention(dA="A * (dO @ V.swapaxes(2, 3))"),
+            "once too often",
+        ),
+        "dkey from the weights": (
+            attention(dK="np.einsum('bhts,bhtk->bhsk', A, Q)"),
+            "dkey is made of the weights",
+        ),
+        "dquery from the weights, scaled": (
+            attention(dQ="A @ K / math.sqrt(K.shape[-1])"),
+            "dquery is made of the weights",
+        ),
+        "dkey from dquery": (
+            attention(dQ="dS @ K", dK="dS.swapaxes(2, 3) @ dQ"),
+            "dkey is made of another gradient",
+        ),
+        "dvalue from the values": (
+            attention(dV="A.swapaxes(-1, -2) @ V"),
+            "dvalue is made of the values",
+        ),
+        "dvalue entry by entry": (attention(dV="A * dO"), "dvalue is multiplied entry by entry"),
         "dvalue from gradients": (attention(dV="dO.swapaxes(2, 3) @ dO"), "Its dvalue has the"),
         ".T": (attention(dV="A.T @ dO"), "turns round all axes"),
         "two mistakes": (
@@ -202,6 +310,7 @@ WRONG = {
         "dvalue too": (mended("-2) @ doutput", "-2) @ doutput / len(doutput)"), "dvalue was right"),
         "turned round": (mended("/ len(weights)", "* len(weights)"), "Turning a wrong factor"),
         "the queries": (mended("len(weights)", "weights.shape[2]"), "by the number of queries"),
+        "the heads": (mended("len(weights)", "weights.shape[1]"), "by the number of heads"),
         "no sum": (mended("(dweights - expected)", "dweights"), "You took out the sum"),
         "no scale": (
             mended(" / len(weights)").replace(" / math.sqrt(d_k)", ""),

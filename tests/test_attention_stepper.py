@@ -12,9 +12,9 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from lessons import attention_stepper as stepper
-from lessons.attention_stepper import TEMPERATURES, Example
-from lessons.attention_steps import MATRICES, STEPS
+from lessons.lesson_03 import attention_stepper as stepper
+from lessons.lesson_03.attention_stepper import TEMPERATURES, Example
+from lessons.lesson_03.attention_steps import MATRICES, STEPS
 from lessons.simulation import equation, numbers, tagged
 from lessons.trace import find, trace
 from numformer.layers.attention import (

@@ -1,12 +1,15 @@
 """The course: exercises and their checker, questions, the commands, the text, the pages."""
 
 import io
+import itertools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +19,10 @@ from lesson_solutions import HEADER, RIGHT, WRONG, attention, function, softmax
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
-from lessons import exercises_03
 from lessons.__main__ import main
-from lessons.exercise import EQUAL, Sizes
-from lessons.lesson import Beside, Picture, Piece, plain
+from lessons.exercise import EQUAL, Mistake, Sizes
+from lessons.lesson import Beside, Matrix, Picture, Piece, pieces, plain, statements
+from lessons.lesson_03 import exercises as exercises_03
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
@@ -68,7 +71,7 @@ def checked(call, tmp_path):
 def test_right_solutions_of_every_style_pass(name, index, checked):
     code, said, err = checked(RIGHT[name][index])
     assert (code, err) == (0, []), said
-    assert f"{name} Right: d" in said
+    assert f"{name} Right: d" in said and EXERCISES[name].done in said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,7 @@ def test_wrong_solutions_hear_what_is_wrong(name, wrong, checked):
 KNOWN = {
     "softmax_backward": exercises_03.SOFTMAX_MISTAKES,
     "attention_backward": exercises_03.ATTENTION_MISTAKES[: len(exercises_03.FAULTS) + 1],
-    "mended_attention_backward": exercises_03.MENDED_MISTAKES[:8],
+    "mended_attention_backward": exercises_03.MENDED_MISTAKES[:9],
 }
 
 
@@ -119,9 +122,14 @@ def test_known_mistakes_are_wrong_and_each_in_its_own_way(name):
         known[sizes].append(result)
 
 
+def test_explanations_hold_no_formula():
+    whys = [mistake.why for name in KNOWN for mistake in KNOWN[name]]
+    assert not [why for why in whys if re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape", why)]
+
+
 def test_which_results_are_right_is_said_first(checked):
     _, said, _ = checked(attention(dK="np.einsum('bhts,bhtk->bhsk', dZ, Q)"))
-    table = "dquery (2, 3, 4, 6) right dkey (2, 3, 5, 6) wrong dvalue (2, 3, 5, 7) right"
+    table = "dquery (3, 2, 5, 11) right dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) right"
     assert table in said
     assert said.index(table) < said.index("The scale is missing in dkey alone")
 
@@ -129,7 +137,7 @@ def test_which_results_are_right_is_said_first(checked):
 def test_two_mistakes_in_two_results_are_both_explained(checked):
     _, said, _ = checked(attention(dV="A.T.T @ dO", dS="dZ"))
     assert "dvalue lacks a transpose" in said and "The scale is missing: " in said
-    _, said, _ = checked(attention(dV="np.einsum('bhts,bhtv->bhsv', A, dO) / 6 ** 0.5", dS="dZ"))
+    _, said, _ = checked(attention(dV="np.einsum('bhts,bhtv->bhsv', A, dO) / 11 ** 0.5", dS="dZ"))
     assert "dvalue is scaled" in said and "The scale is missing: " in said
 
 
@@ -137,8 +145,8 @@ def test_each_of_three_mistakes_is_explained():
     source = attention(
         dQ="dS @ K",
         dK="np.einsum('bhts,bhtk->bhsk', dZ, Q)",
-        dV="np.einsum('bhts,bhtv->bhsv', A, dO) / 6 ** 0.5",
-        dS="dZ * 6 ** 0.5",
+        dV="np.einsum('bhts,bhtv->bhsv', A, dO) / 11 ** 0.5",
+        dS="dZ * 11 ** 0.5",
     )
     said = EXERCISES["attention_backward"].check(scope(source)["attention_backward"]).words
     for words in ("The scale is turned round", "scale is missing", "dvalue is scaled"):
@@ -147,19 +155,160 @@ def test_each_of_three_mistakes_is_explained():
 
 def test_beside_a_known_mistake_an_unknown_one_waits(checked):
     source = attention(
-        dQ="np.einsum('bhts,bhsk->bhtk', dS, K ** 3)", dV="A.swapaxes(2, 3) @ dO / 6**0.5"
+        dQ="np.einsum('bhts,bhsk->bhtk', dS, K ** 3)", dV="A.swapaxes(2, 3) @ dO / 11**0.5"
     )
     _, said, _ = checked(source)
     assert "dvalue: dvalue is scaled" in said and "Then look again at dquery." in said
     assert "entries are wrong" not in said
 
 
-def test_an_unknown_mistake_gets_the_numbers_and_the_diagnosis(checked):
-    _, said, _ = checked(attention(dQ="1.5 * np.einsum('bhts,bhsk->bhtk', dS, K)"))
-    assert "126 of 144 entries are wrong. The worst, at (" in said
-    assert "Constant ratio 1.5" in said
-    _, said, _ = checked(attention(dQ="np.einsum('bhts,bhsk->bhtk', dS, K ** 3)"))
-    assert "No pattern that the check knows" in said and "--elementwise" not in said
+S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"2 * {S_BACKWARD}", "Every entry is 2 times what it should be: a factor is missing"),
+        (f"-3 * {S_BACKWARD}", "is -3 times what it should be, which is -3, and 3 is the number"),
+        (f"{S_BACKWARD} / math.sqrt(7)", "which is 1/sqrt(7), and 7 is the number of keys here"),
+        ("np.zeros_like(weights)", "Every entry is 0:"),
+        ("np.where(weights > 0, {}, 1)", "Wrong are only entries that should be 0."),
+        ("({})[:, ::-1, :, :] * [[[1]], [[1]]]", "It is no pattern that the check knows."),
+        ("({}) * np.array([1, 2, 3])[:, None, None, None]", "where the index of axis 0 is 0."),
+        ("({}) * weights", "It is no pattern that the check knows. Take a small example"),
+    ],
+)
+def test_an_unknown_mistake_gets_the_numbers_and_no_formula(line, words, checked):
+    _, said, _ = checked(softmax("return " + line.replace("{}", S_BACKWARD)))
+    assert re.search(
+        r"dscores: \d+ of 210 entries are wrong. The worst, at \(\d, \d, \d, \d\)", said
+    )
+    assert words in said
+    for foreign in ("number of heads", "LayerNorm", "grad +=", "embedding", "dy", "weights * ("):
+        assert foreign not in said
+
+
+def test_a_mistake_of_two_results_is_explained_once(checked):
+    _, said, _ = checked(attention(dS="dZ / 1.5"))
+    assert "dquery: 308 of 330 entries" in said and "dkey: 440 of 462 entries" in said
+    assert said.count("Every entry is 2.21") == 1 and "dquery and dkey: Every entry" in said
+
+
+def test_two_results_with_the_same_explanation_get_it_once():
+    right = exercises_03.altered()
+
+    def off(*wrong):
+        def backward(*arguments):
+            return tuple(x + x**2 * w for x, w in zip(right(*arguments), wrong, strict=True))
+
+        return backward
+
+    mistakes = [Mistake(off(1, 0, 0), "Squared."), Mistake(off(0, 1, 0), "Squared.")]
+    exercise = replace(EXERCISES["attention_backward"], mistakes=mistakes)
+    said = exercise.check(off(1, 1, 1)).words
+    assert said.endswith("\n\ndquery and dkey: Squared.\n\nThen look again at dvalue.")
+
+
+@pytest.mark.parametrize("line", ["-dS @ K", "dA @ K / 11**0.5"])
+def test_a_cause_has_to_make_wrong_only_what_is_wrong(line, checked):
+    _, said, _ = checked(attention(dQ=line))
+    assert "dquery alone is wrong, so look at the line that only it comes from" in said
+    assert "softmax is" not in said and ("Every entry has the wrong sign." in said) == (
+        line[0] == "-"
+    )
+
+
+def test_sizes_are_told_apart_by_every_factor():
+    """No product of powers of up to three sizes is that of others, nor 1."""
+    powers = (-1, -0.5, 0, 0.5, 1)
+    sizes = list(vars(Sizes()).values())
+    exponents = [e for e in itertools.product(powers, repeat=6) if sum(map(bool, e)) <= 3]
+    factors = np.sort(np.exp(np.array(exponents) @ np.log(sizes)))
+    assert (factors[1:] / factors[:-1] - 1).min() > 1e-7
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        softmax("g = weights * dweights\nreturn g - weights * g.sum((0, -1), keepdims=True)"),
+        softmax("g = weights * dweights\nreturn g - weights * g.sum((1, -1), keepdims=True)"),
+        softmax("g = weights * dweights\nreturn g - weights * g[:1].sum(-1, keepdims=True)"),
+        softmax("return S_BACKWARD / weights.sum(-1, keepdims=True)"),
+        softmax("g = weights * dweights\nreturn g - weights * np.swapaxes(g, 2, 3).sum(2)"),
+        attention(dS="dZ / 11**0.5"),
+        attention(dS="dZ / V.shape[-1]**0.5"),
+        attention(dK="np.einsum('bhts,bhtk->bhsk', dS[:, :1], Q)"),
+        attention(dV="np.einsum('bhts,bhtv->bhsv', A[:1], dO)"),
+        *(
+            softmax(f"weights = seen.setdefault({key}, weights)\nreturn S_BACKWARD").replace(
+                "def ", "seen = {}\n\ndef "
+            )
+            for key in ("0", "weights.shape")
+        ),
+        softmax("return seen.setdefault(0, S_BACKWARD)").replace("def ", "seen = {}\n\ndef "),
+        softmax("seen.append(1)\nreturn S_BACKWARD if len(seen) < 6 else weights").replace(
+            "def ", "seen = []\n\ndef "
+        ),
+    ],
+)
+def test_what_is_right_by_chance_is_wrong(source, checked):
+    code, said, err = checked(source.replace("S_BACKWARD", S_BACKWARD))
+    assert (code, err) == (1, []) and " 0 of 1 right" in said
+
+
+def test_a_size_written_as_a_number_is_told(checked):
+    assert "Look for a number that stands for a size" in checked(attention(dS="dZ / 11**0.5"))[1]
+
+
+def test_a_loop_without_end_is_stopped(checked, monkeypatch):
+    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.05)
+    before = signal.getsignal(signal.SIGVTALRM)
+    loop = "while True:\n    try:\n        weights.sum()\n    except Exception:\n        pass"
+    code, said, err = checked(softmax(loop))
+    assert (code, err) == (1, [])
+    assert "stopped after 0.05 seconds: a loop in it does not end. line " in said
+    code, said, err = checked("while True: pass")
+    assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
+    monkeypatch.undo()
+    assert checked(RIGHT["softmax_backward"][0])[0] == 0
+    assert signal.getsignal(signal.SIGVTALRM) is before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+
+
+def test_outside_the_main_thread_there_is_no_limit():
+    exercise = EXERCISES["softmax_backward"]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(exercise.check, softmax_backward).result().right
+
+
+SHAPES = "A gradient has the shape of what it belongs to"
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "about_shapes"),
+    [
+        ("weigths * 3", "A name is misspelt, not imported, or has no value", False),
+        ("weights.transpose(1, 0)", "wants a number for each axis", False),
+        (
+            "weights @ dweights",
+            "last axis of a, here 7, has to equal the last but one of b, here 5",
+            True,
+        ),
+        ("weights @ dweights.T", "last but one of b, here 2", True),
+        ("weights @ np.zeros((4, 4, 7, 1))", "the axes before the last two, batch and heads", True),
+        ("weights * dweights.swapaxes(2, 3)", "could not be broadcast", True),
+        ("np.einsum('ij,jk', weights, dweights)", "It raises ValueError", False),
+        ("int('x')", "invalid literal", False),
+    ],
+)
+def test_an_exception_is_followed_by_what_helps(line, words, about_shapes, checked):
+    _, said, _ = checked(softmax(f"return {line}"))
+    assert words in said and (SHAPES in said) == about_shapes and "gufunc" not in said
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+def test_a_phone_shows_the_code_to_begin_with(exercise):
+    assert max(map(len, exercise.code.splitlines())) <= 70
 
 
 @pytest.mark.parametrize(
@@ -170,22 +319,23 @@ def test_an_unknown_mistake_gets_the_numbers_and_the_diagnosis(checked):
         (attention(**{"return": "dQ, dK"}), "2 results and not 3: its last line"),
         (attention(**{"return": "dQ"}), "1 result and not 3: its last line"),
         (softmax("return 0.5"), "Its dscores is a float and not an array."),
-        (softmax("return (dweights * weights).tolist()"), "returns 2 results and not 1"),
-        (softmax("return weights.sum(axis=-1)"), "shape (2, 3, 4), but a gradient has the shape"),
+        (softmax("return (dweights * weights).tolist()"), "returns a list of numbers and not an"),
+        (softmax("return (weights * dweights).swapaxes(2, 3)"), "axes stand in another order"),
+        (softmax("return weights.sum(axis=-1)"), "shape (3, 2, 5), but a gradient has the shape"),
         (softmax("return (dweights * weights).astype(np.float32)"), "is of float32"),
         (softmax("weights *= dweights\nreturn weights"), "It writes into its argument weights"),
-        (softmax("return dweights / weights"), "it holds NaN or infinity, first at (0, 0, 0, 4)"),
+        (softmax("return dweights / weights"), "it holds NaN or infinity, first at (0, 0, 0, 6)"),
         (
             RIGHT["softmax_backward"][0] + ".round(6)",
             "right to a few digits only",
         ),
         (softmax("total = dweights.summ()"), "It raises AttributeError: "),
-        (softmax("total = dweights.summ()"), "line 5: total = dweights.summ() with dweights (2, 3"),
+        (softmax("total = dweights.summ()"), "line 5: total = dweights.summ() with dweights (3, 2"),
         (softmax("return exit()"), "It raises SystemExit"),
         (softmax("return softmax_backward(dweights, weights)"), "It raises RecursionError"),
         (softmax("return dweights + np.random.rand()"), "Called again with the same arguments"),
         (function("softmax_backward", "weights", "return weights"), "called as softmax_backward("),
-        (HEADER + "softmax_backward = 3", "It is no function but a int."),
+        (HEADER + "softmax_backward = 3", "It is no function but an int."),
         (
             softmax("raise NotImplementedError\n")
             + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER),
@@ -216,7 +366,7 @@ def test_only_the_exercises_in_the_file_count(checked):
 def test_a_print_in_a_solution_is_seen_once(checked):
     source = softmax("print('shape', weights.shape)\n" + "return weights * dweights")
     _, said, _ = checked(source)
-    assert said.count("shape (2, 3, 4, 5)") == 1
+    assert said.count("shape (3, 2, 5, 7)") == 1
 
 
 @pytest.mark.parametrize(
@@ -243,6 +393,25 @@ def test_a_file_may_import_what_lies_beside_it(checked, tmp_path):
     before = sys.path[:]
     assert checked("from beside_mine import softmax_backward")[0] == 0
     assert sys.path == before
+
+
+def test_what_a_file_may_be_made_of(checked):
+    """What asks for its module by name, and functions that call themselves."""
+    source = RIGHT["softmax_backward"][0]
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    code, said, err = checked(f"{head}\n\n@dataclass\nclass A:\n    x: int = 1\n\n\n{source}")
+    assert (code, err) == (0, []), said
+    wrong = "def softmax_backward(dweights, weights, n=3):\n    return dweights if n == 0 else "
+    code, said, err = checked(f"{wrong}softmax_backward(dweights, weights, n - 1)\n")
+    assert (code, err) == (1, []) and "mend that first" not in said
+
+
+@pytest.mark.parametrize(
+    "raised", ["class Odd(BaseException): pass", "class Odd(Exception):\n    __str__ = None"]
+)
+def test_whatever_a_solution_raises_is_told(raised, checked):
+    code, said, err = checked(f"{raised}\n\n\n{softmax('raise Odd')}")
+    assert (code, err) == (1, []) and "It raises Odd" in said
 
 
 def test_a_missing_file_hints_at_start(call, tmp_path):
@@ -383,6 +552,14 @@ def test_without_a_command_the_lessons_are_listed(call):
     assert any("python -m lessons check 3 FILE" in line for line in out)
 
 
+def test_the_answers_of_lesson_3_are_these():
+    questions = lessons.load(3).quiz()
+    assert [round(question.answer, 2) for question in questions] == [8, 0.6, 448, 1, 1, 2, 1]
+    right = [question.choices[question.answer] for question in questions if question.choices]
+    for solution, word in zip(right, ("0", "the sign", "very much smaller", "after"), strict=True):
+        assert word in solution
+
+
 @pytest.mark.parametrize("number", LESSONS)
 def test_the_quiz_command_asks_the_lesson(number, call, monkeypatch):
     questions = lessons.load(number).quiz()
@@ -412,6 +589,9 @@ def test_a_lesson_that_is_not_there_is_refused(command, call, tmp_path):
 def test_wrong_usage_is_refused(call):
     for arguments in (["chek", "3"], ["check"], ["check", "3"], ["quiz", "x"], ["3", "4"]):
         assert call(main, *arguments)[0] == 2
+    for command in ("check", "start"):
+        code, _, err = call(main, command, "mine.py", "3")
+        assert code == 2 and "number comes first, as in `check 3 mine.py`" in err[-1]
     code, out, _ = call(main, "--help")
     assert code == 0 and any("exit codes: 0" in line for line in out)
 
@@ -460,13 +640,14 @@ def compared_once():
     compare = lesson.compare
 
     def remembered(*arguments, **options):
-        call = repr((arguments, options))
+        scores = options.get("scores", {})
+        call = (str(arguments), *scores)
         if call not in found:
             found[call] = compare(*arguments, **options)
         return found[call]
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("lessons.retrieval.compare", remembered)
+        patches.setattr("lessons.lesson_03.retrieval.compare", remembered)
         patches.setattr(lesson, "compare", remembered)
         yield
 
@@ -576,6 +757,66 @@ def test_plain_text_has_formulas_in_letters():
     ]
 
 
+def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
+    table = "| a | b |\n|---|---|\n| 1 | −2 |\n| 3 | 4 |"
+    code = "```\nprice = '$'\n\n\nprint(price)\n```"
+    shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{table}\n\n{code}\n\n    a  b\n    c")
+    assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
+    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i}$$") == (
+        "    Σ(i=1..d_k) (∂ L) / (∂ x_i)"
+    )
+
+
+def test_a_matrix_shows_its_numbers():
+    numbers = np.array([[-1.25, 0.001], [0, -np.inf]])
+    matrix = Matrix("M", numbers, ["a", "b"], ["c", "d"])
+    assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
+    assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
+    assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+
+
+def words_of(name: str) -> str:
+    """What a function of lesson 3 says, in one line."""
+    found = [piece.markdown() for piece in pieces(getattr(lessons.load(3), name))
+             if not isinstance(piece, Picture)]  # fmt: skip
+    return " ".join(" ".join(found).split())
+
+
+def test_the_numbers_in_the_text_are_these():
+    """By hand, or from formulas that the lesson does not use."""
+    lesson = lessons.load(3)
+    scores = np.array([[0, 4, 2, 0], [4, 0, 0, 2], [0, 3, 0, 0], [0, 5, 4, 0]]) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    four = pieces(lesson.four_steps)
+    for piece, expected in zip(
+        four, (2 * scores, scores, weights, weights @ lesson.value), strict=True
+    ):
+        np.testing.assert_allclose(piece.numbers, expected, atol=1e-12)
+    assert "0.61 · 1 + 0.08 · 0 + 0.60 · (−1) + 0.56 · 1 = 0.58" in words_of(
+        "back_through_the_blend"
+    )
+    average = "0.13 · (−1) + 0.60 · 0 + 0.13 · 4 + 0.13 · (−5) = −0.27"
+    assert average in words_of("back_through_the_softmax")
+    rows, _ = pieces(lesson.back_through_the_softmax)
+    np.testing.assert_allclose(rows.numbers[3], [-0.0979, 0.1601, 0.5704, -0.6326], atol=1e-4)
+    jacobian, words = pieces(lesson.jacobian)
+    row = weights[2]
+    np.testing.assert_allclose(np.diag(jacobian.numbers), row * (1 - row), atol=1e-12)
+    np.testing.assert_allclose(jacobian.numbers.sum(axis=0), 0, atol=1e-12)
+    power = re.search(r"10\^\{(-\d+)\}", words.markdown())[1]
+    assert int(power) <= -10
+    told = words_of("often_told")
+    for right in ("[0.411, 0.185, 0.336, 0.0679]", "[0.598, 0.22, 0.133, 0.0491]", "0.971", "0.847",
+                  "and that is nan", "[1, 0, 0, 0]. Zeroed afterwards they are [0.0826, 0, 0, 0]",
+                  "the scores get [0.0758,", "Right is [0, 0, 0, 0]"):  # fmt: skip
+        assert right in told, (right, told)
+    checked = words_of("gradient_check")
+    assert all(f"| {name} " in checked for name in ("query", "key", "value"))
+    assert all(int(power) <= -8 for power in re.findall(r"10\^\{(-\d+)\}", checked))
+    for rise in ("0.599021 | 0.023764", "0.999982 | 0.000002"):
+        assert rise in words_of("a_saturated_row"), words_of("a_saturated_row")
+
+
 def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
     from matplotlib import pyplot
 
@@ -639,15 +880,16 @@ def open_page(chromium, site):
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+        page.on("console", lambda message: said.append((message.type, message.text)))
         page.on("request", lambda request: requests.append(request.url))
         page.goto((site[0] / name).as_uri())
         return page
 
-    requests = []
+    requests, said = [], []
     yield opened
     for context in contexts:
         context.close()
+    problems += [words for kind, words in said if kind in ("error", "warning")]
     assert problems == []
     inside = ("data:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []
@@ -702,6 +944,24 @@ def test_formulas_are_mathml_and_pictures_have_words(open_page):
     assert len(identifiers) == len(set(identifiers))
     for link in page.locator("a[href^='#']").all():
         assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
+
+
+def test_the_page_has_all_its_code_tables_and_reasons(open_page):
+    page = open_page()
+    text = page.locator("article").evaluate("article => article.textContent")
+    assert "def random_attention" in text and "import numpy as np" in text
+    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
+        why = " ".join(form.locator("details").text_content().split())
+        assert plain(question.why).split()[0] in why and len(why) > 60
+    links = page.locator("nav.contents a").all_inner_texts()
+    assert links == page.locator("article h2").all_inner_texts() and len(links) > 8
+    assert page.locator("header > nav").inner_text().endswith("Lesson 3 of 12")
+    assert page.locator(".simulation figcaption").first.inner_text()
+    assert page.locator(".beside").count() == 3
+    lines = [line for function in (scaled_dot_product_attention_backward, softmax_backward)
+             for line in statements(function)]  # fmt: skip
+    for line in lines:
+        assert line in text
 
 
 def test_without_scripts_pictures_answers_and_text_are_there(open_page):
@@ -903,3 +1163,84 @@ def test_the_stepper_can_be_tapped_on_a_phone(open_page):
     for name in STEPS:
         stepper.locator(f"button.dot[data-go={name}]").tap()
         assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def evaluated(text: str) -> float:
+    """The value of arithmetic as the page writes it."""
+    return eval(text.replace("−", "-").replace("·", "*").replace("max(0, 1)", "1"))
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_the_arithmetic_that_is_spelt_out_is_true(mask, open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator(f"[data-choice=mask] input[value={mask}]").check(force=True)
+    compared = 0
+    for name in STEPS:
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        for picked in range(4):
+            stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+            lines = stepper.locator(".worked dd").all_inner_texts()
+            cells = stepper.locator(".matrix-box").last.locator("tbody tr").nth(picked)
+            row = cells.locator("td").evaluate_all("all => all.map(one => one.dataset.value)")
+            row = [float(value) for value in row]
+            if name == "mask":
+                hidden = [value == -np.inf for value in row]
+                assert [line == "hidden: −∞" for line in lines] == hidden
+                continue
+            if not lines:
+                continue
+            for line, value in zip(lines, [None] * (len(lines) - len(row)) + row, strict=True):
+                left, sign, right = re.fullmatch(r"(.*) ([=≈]) (\S+)", line).groups()
+                wanted = evaluated(right) if value is None else value
+                assert abs(evaluated(right) - wanted) <= 0.005 + 1e-9
+                exact = sign == "=" and value is not None
+                assert abs(evaluated(left) - wanted) <= (1e-6 if exact else 0.15), (name, line)
+                compared += 1
+    assert compared > 100
+
+
+def test_presets_and_links_of_the_stepper(open_page):
+    page = open_page()
+    stepper, step = stepper_of(page)
+    given = lessons.load(3).doutput
+    stepper.locator("button.dot[data-go=upstream]").click()
+    picked = given * (np.arange(4) == 2)[:, None]
+    for preset, expected in (("ones", np.ones((4, 2))), ("picked", picked), ("given", given)):
+        stepper.locator(f"[data-choice=preset] input[value={preset}]").check(force=True)
+        np.testing.assert_array_equal(shown_matrices(stepper)["doutput"], expected)
+    links = dict(
+        dvalue="blend", dweights="blend", dscaled="softmax", dscores="scale", dkey="scores"
+    )
+    for name, back in links.items():
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        stepper.locator(".undoes button").click()
+        assert step() == back
+
+
+def test_pointing_lights_up_and_shows_what_an_entry_is_made_of(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=scores]").click()
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").hover()
+    assert {one.get_attribute("data-matrix") for one in stepper.locator(".lit").all()} == {"key"}
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() == 0
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").click()
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() >= 3  # pinned
+    stepper.locator("[data-matrix=scores] td[data-row='2'][data-column='1']").hover()
+    used = stepper.locator("td.used").evaluate_all(
+        "all => all.map(c => [c.closest('.matrix-box').dataset.matrix, c.dataset.row])"
+    )
+    assert {("query", "2"), ("key", "1")} <= set(map(tuple, used))
+    assert not {("query", "1"), ("key", "2")} & set(map(tuple, used))
+
+
+def test_the_python_under_the_stepper_follows_the_upstream_gradient(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=upstream]").click()
+    stepper.locator("[data-choice=preset] input[value=ones]").check(force=True)
+    names = scope(stepper.locator(".simulation-code code").text_content())
+    np.testing.assert_array_equal(names["doutput"], np.ones((4, 2)))

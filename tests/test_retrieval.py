@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from lessons.retrieval import SCORES, SET, WORDS, Lookup, compare, draw
+from lessons.lesson_03.retrieval import SCORES, SET, WORDS, Lookup, compare, draw
 from numformer.gradient_check import GradientCheck
 
 

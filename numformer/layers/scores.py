@@ -64,8 +64,8 @@ class MultiplicativeScore(Layer):
     """query (..., T, K_q), key (..., S, K_k) -> scores (..., T, S): Q W K^T.
 
     A dot product for queries and keys of any two sizes: W carries a query to where the keys are.
-    Its initial values are those of Linear, so Q W is as large as Q, and the scores of entries of
-    variance 1 have variance d_k, like the dot products without the scale.
+    Its initial values are those of Linear. For queries and keys of one size d_k and variance 1 the
+    scores begin with variance d_k, like the dot products without the scale.
     """
 
     def __init__(self, d_query: int, d_key: int, rng: np.random.Generator):
@@ -111,8 +111,8 @@ class AdditiveScore(Layer):
 
     A small network with one hidden layer of size A looks at every pair of query and key, so it
     needs memory for T S A numbers where a dot product needs T S. The initial values are those of
-    Linear; as v is the smaller the larger A is, the scores begin with about the same variance for
-    every A.
+    Linear. As v begins the smaller the larger A is, the scores begin with a variance of about 1
+    where A is about as large as queries and keys; they never need a scale.
     """
 
     def __init__(self, d_query: int, d_key: int, d_hidden: int, rng: np.random.Generator):

@@ -1,4 +1,4 @@
-import { equals, factor, short } from "./matrix.js";
+import { equals, factor, short } from "../page/matrix.js";
 
 // The arithmetic of a step of the attention stepper, spelt out: "0·0 + 2·2 + 1·1 + 0·0 = 5". `now`
 // has the numbers of each matrix by its name; a step's `worked` says which of them take part.

@@ -1,5 +1,5 @@
 import { ofEntry, ofRow } from "./attention_arithmetic.js";
-import { choice, element, lightTogether, MatrixTable, pythonOf, short, simulate } from "./matrix.js";
+import { choice, element, lightTogether, MatrixTable, pythonOf, short, simulate } from "../page/matrix.js";
 
 // Steps through attention, forward and backward. No attention is computed here: for each mask and
 // temperature numformer computed the forward pass, and the backward pass of every upstream

@@ -66,7 +66,10 @@ def an_attention(function, sizes: Sizes):
 
 
 def softmax_backward(dweights, weights):
-    """dweights, weights (..., S) -> dscores (..., S), where weights = softmax(scores)."""
+    """dweights, weights (..., S) -> dscores (..., S).
+
+    Forward was weights = softmax(scores).
+    """
     raise NotImplementedError
 
 
@@ -116,6 +119,19 @@ SOFTMAX_MISTAKES = [
         "The sum runs over queries and keys together. Each row of weights is a softmax of its own: "
         "ask along which axis weights add up to 1.",
     ),
+    *(
+        Mistake(
+            lambda dw, w, axes=axes: w * (dw - (dw * w).sum(axis=axes, keepdims=True)),
+            f"The sum runs over the keys and over {too} too. The arrays have four axes, (batch, "
+            "heads, T, S), and each row along the last is a softmax of its own: ask along which "
+            "axis weights add up to 1.",
+        )
+        for axes, too in (
+            ((0, -1), "sequences"),
+            ((1, -1), "heads"),
+            ((1, 2, 3), "heads and queries"),
+        )
+    ),
     Mistake(
         lambda dw, w: w * (dw - (dw * w).sum(axis=-1)),
         "The sum of each row has lost its axis, so NumPy lines it up with the wrong one. A sum of "
@@ -163,6 +179,69 @@ SOFTMAX_MISTAKES = [
         "You apply the softmax once more, to the gradients. Backward does not repeat the forward "
         "step: it multiplies with the step's derivative, at the weights that forward found.",
     ),
+    Mistake(
+        lambda dw, w: w * (dw - dw.mean(axis=-1, keepdims=True)),
+        "You subtract the plain mean of dweights, in which every key counts the same. The keys of "
+        "a row do not count the same: ask what says how much each counts.",
+    ),
+    Mistake(
+        lambda dw, w: w * (dw - dw.max(axis=-1, keepdims=True)),
+        "You subtract the largest dweights of each row. Forward subtracts the largest score, so "
+        "that exp does not overflow, and its result stays the same. That does not carry over to "
+        "gradients: look at what the Jacobian has beside its diagonal.",
+    ),
+    Mistake(
+        lambda dw, w: w * dw - inner(dw, w),
+        "The sum of the row is subtracted from every entry alike, even where the weight is 0. In "
+        "the Jacobian's entries beside the diagonal two weights meet. You have one of them, under "
+        "the sum: look for the other.",
+    ),
+    Mistake(
+        lambda dw, w: dw - w * dw.sum(axis=-1, keepdims=True),
+        "This is the backward of log-softmax, whose result is the logarithm of the weights. Here "
+        "forward returned the weights themselves, so one factor more comes in by the chain rule. "
+        "Begin at the Jacobian under “Through the softmax”.",
+    ),
+    *(
+        Mistake(
+            wrong,
+            "A difference of weights and something else is what softmax and cross-entropy give "
+            "together, where that something is the target. Here no loss follows the softmax, and "
+            "dweights is a gradient: the chain rule multiplies it with the Jacobian.",
+        )
+        for wrong in (lambda dw, w: w - dw, lambda dw, w: dw - w)
+    ),
+    Mistake(
+        lambda dw, w: dw * w * (1 - w) - w * inner(dw, w),
+        "Each score's own term is counted twice: once on the diagonal, where 1 - weights has it, "
+        "and again in the sum over the whole row. Write out a row of two keys and count the terms.",
+    ),
+    Mistake(
+        lambda dw, w: w * dw - w * (inner(dw, w) - dw * w),
+        "Each score's own term is left out of the sum, and it is missing on the diagonal too. "
+        "Compare your diagonal with that of the Jacobian.",
+    ),
+    Mistake(
+        lambda dw, w: -w * inner(dw, w),
+        "This is the part of the derivative that comes from the division by the sum. The other "
+        "part is missing: a score also raises its own weight, by way of its exponential.",
+    ),
+    Mistake(
+        lambda dw, w: w * dw - w * w * dw.sum(axis=-1, keepdims=True),
+        "The weight of the score itself occurs twice in what is subtracted. In the Jacobian's "
+        "entries beside the diagonal two weights meet, of two keys: under the sum each dweights "
+        "goes with the weight of its own key.",
+    ),
+    Mistake(
+        lambda dw, w: right_softmax_backward(w, dw),
+        "dweights and weights have changed places, in the formula or where the function is called: "
+        "dweights comes first.",
+    ),
+    Mistake(
+        lambda dw, w: right_softmax_backward(dw * w, w),
+        "The weights are multiplied in once too often: dweights was multiplied with them before "
+        "the step through the softmax, which does that itself.",
+    ),
 ]
 
 
@@ -170,10 +249,12 @@ SOFTMAX_MISTAKES = [
 
 
 def attention_backward(doutput, query, key, value, weights):
-    """doutput (..., T, d_v) -> dquery (..., T, d_k), dkey (..., S, d_k), dvalue (..., S, d_v).
+    """doutput (..., T, d_v) -> dquery, dkey, dvalue.
 
-    Forward was weights = softmax(query key^T / sqrt(d_k)), output = weights value, with
-    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v), weights (..., T, S).
+    Forward was weights = softmax(query key^T / sqrt(d_k)),
+    output = weights value, with
+    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v),
+    weights (..., T, S).
     """
     raise NotImplementedError
 
@@ -262,6 +343,15 @@ FAULTS: list[tuple[dict, str]] = [
         "The scale has the size of the values in it. Forward scales a product of queries and keys. "
         "Here the two sizes differ, as d_k and d_v may: take the one that forward takes.",
     ),
+    *(
+        (
+            dict(scaled=lambda v, array=array: v.dscores / math.sqrt(getattr(v, array).shape[-2])),
+            f"You scale by the number of {whose}, a length: axis -2 where d_k is another. Forward "
+            "scales so that an inner product does not grow with the number of its terms. Ask "
+            "which axis of query and key is summed over.",
+        )
+        for array, whose in (("query", "queries"), ("key", "keys"))
+    ),
     (
         dict(dkey=lambda v: v.scaled @ v.query),
         f"dkey lacks a transpose. {UNTRANSPOSED}",
@@ -287,6 +377,39 @@ FAULTS: list[tuple[dict, str]] = [
         "dkey is made of the keys. In a product each factor's gradient contains the other factor: "
         "how far a key moves a score is said by the query. Look at the lesson's “Through a matrix "
         "product”.",
+    ),
+    *(
+        (
+            {name: lambda v, line=line, power=power: line(v) / v.query.shape[-1] ** power},
+            f"{name} is made of the weights. They are a result of the product of queries and keys, "
+            "and backward multiplies with the gradient of that result: which array of yours is it?",
+        )
+        for name, line in (
+            ("dquery", lambda v: v.weights @ v.key),
+            ("dkey", lambda v: transpose(v.weights) @ v.query),
+        )
+        for power in (0, 0.5)
+    ),
+    *(
+        (
+            line,
+            f"{next(iter(line))} is made of another gradient. In a product each factor's gradient "
+            "contains the other factor as forward had it, query or key, and not its gradient.",
+        )
+        for line in (
+            dict(dkey=lambda v: transpose(v.scaled) @ v.dquery),
+            dict(dquery=lambda v: v.scaled @ (transpose(v.scaled) @ v.query)),
+        )
+    ),
+    (
+        dict(dvalue=lambda v: transpose(v.weights) @ v.value),
+        "dvalue is made of the values. In a product the gradient of a factor contains the other "
+        "factor and the gradient of the product: value does not occur in dvalue.",
+    ),
+    (
+        dict(dvalue=lambda v: v.weights * v.doutput),
+        "dvalue is multiplied entry by entry. Forward has a matrix product there, weights with "
+        "values, so backward has matrix products too: each value collects from all queries.",
     ),
     (
         dict(dvalue=lambda v: v.weights @ v.doutput),
@@ -356,7 +479,11 @@ ATTENTION_MISTAKES = [
 
 
 def mended_attention_backward(doutput, query, key, value, weights):
-    """doutput (..., T, d_v) -> dquery (..., T, d_k), dkey (..., S, d_k), dvalue (..., S, d_v)."""
+    """doutput (..., T, d_v) -> dquery, dkey, dvalue.
+
+    query (..., T, d_k), key (..., S, d_k), value (..., S, d_v),
+    weights (..., T, S).
+    """
     d_k = query.shape[-1]
     dvalue = weights.swapaxes(-1, -2) @ doutput
     dweights = doutput @ value.swapaxes(-1, -2)
@@ -407,6 +534,11 @@ MENDED_MISTAKES = [
         "softmax's weights add up to 1 already: ask whether there is anything to take a mean of.",
     ),
     Mistake(
+        altered(scaled=lambda v: v.dscores / v.weights.shape[1] / math.sqrt(v.query.shape[-1])),
+        "Now dquery and dkey are divided by the number of heads in place of that of sequences. "
+        "Heads do not meet in attention either: ask whether there is anything to take a mean of.",
+    ),
+    Mistake(
         altered(
             scaled=lambda v: v.weights * v.dweights / len(v.weights) / math.sqrt(v.query.shape[-1])
         ),
@@ -422,11 +554,14 @@ EXERCISES = [
         lesson=3,
         title="The softmax, backwards",
         task="""Write the gradient of the softmax. `weights` is what forward returned, `dweights`
-the gradient that arrives there. Every row is a softmax of its own; where a key is masked its weight
-is 0. Nothing else is needed: the scores themselves do not occur in the result.""",
+the gradient that arrives there. Both have four axes, (batch, heads, T, S), and every row along the
+last is a softmax of its own; where a key is masked its weight is 0. Nothing else is needed: the
+scores themselves do not occur in the result.""",
         start=softmax_backward,
         case=a_softmax,
         mistakes=SOFTMAX_MISTAKES,
+        done="A masked key gets the gradient 0, because its weight is 0. Attention's backward "
+        "needs this function as one of its steps.",
     ),
     Exercise(
         lesson=3,
@@ -438,6 +573,8 @@ $d_v$.""",
         start=attention_backward,
         case=an_attention,
         mistakes=ATTENTION_MISTAKES,
+        done="That is the whole way back through attention, with masked keys and with T unlike S. "
+        "The library's backward does the same, with dropout besides.",
     ),
     Exercise(
         lesson=3,
@@ -447,5 +584,7 @@ its author saw nothing: the optimizer was Adam. Find the line and mend it.""",
         start=mended_attention_backward,
         case=an_attention,
         mistakes=MENDED_MISTAKES,
+        done="dquery and dkey were too small and pointed the right way, and Adam divides by a "
+        "gradient's size: the loss hid the mistake, and numerical gradients show it.",
     ),
 ]

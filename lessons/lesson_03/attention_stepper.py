@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from matplotlib.widgets import RadioButtons, Slider
 
-from lessons.attention_steps import FORWARD, MATRICES, SOFTMAX, STEPS, Step
 from lessons.lesson import BLUE, Matrix, plain
+from lessons.lesson_03.attention_steps import FORWARD, MATRICES, SOFTMAX, STEPS, Step
 from lessons.simulation import Simulation, equation, numbers, tagged
 from lessons.trace import Line, find, trace
 from numformer.backend import dot_last

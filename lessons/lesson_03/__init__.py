@@ -1,0 +1,1 @@
+"""What lesson 3 is made of, besides its text."""
