@@ -207,6 +207,14 @@ def test_values_are_those_of_any_upstream_gradient(example):
         np.testing.assert_allclose(array, expected[name], atol=1e-12, err_msg=name)
 
 
+def test_the_keys_that_a_token_reaches_are_as_the_last_step_says(example):
+    for row in range(len(TOKENS)):
+        doutput = example.doutput * (np.arange(len(TOKENS)) == row)[:, None]
+        dkey = example.values(example.masks[1]["mask"], 1, doutput)["dkey"]  # the causal mask
+        assert not np.any(dkey[row + 1 :])
+        assert np.any(dkey) == (row > 0)  # a single weight is 1, whatever its score
+
+
 def test_a_token_that_sees_nothing_has_zeros_and_no_nan(data):
     blind = data["picked"]
     for forward, backward in zip(
