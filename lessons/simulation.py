@@ -16,9 +16,9 @@ class Simulation(Picture):
     """A simulation; `caption` says how to read its picture, its module what to do on a page.
 
     `name` is that of its module and style sheet in its lesson's folder, and the class of its
-    figure. `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for pages
-    without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets and
-    returns these. `code` are lines of Python that give its numbers.
+    figure. `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for
+    pages without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets
+    and returns these. `code` are lines of Python that give its numbers.
     """
 
     title: str
