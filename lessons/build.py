@@ -192,8 +192,8 @@ def index_page() -> str:
     body = f"""<main id="content"><article>
 <h1>The Transformer, forward and backward</h1>
 <p>Twelve lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
-products, simple neural networks and softmax. Every lesson shows the lines of numformer that it is
-about, and derives the gradient of each by hand.</p>
+products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
+and, where they have gradients, derives these by hand.</p>
 <ol class="course">{"".join(items)}</ol>
 </article></main>"""
     return frame("numformer lessons", body, "The Transformer, forward and backward, in 12 lessons")

@@ -181,9 +181,9 @@ def results_are_mixtures():
 # query which keys it may see. The scores of all others count as $-\infty$. Since $e^{-\infty} = 0$,
 # their weights are exactly 0, and the rest of the row still sums to 1.
 #
-# Below are the library's own lines, taken from its source. The code calls the four steps `scores`
-# (first $S$, then $Z$), `weights` ($A$) and the result ($O$). Later lessons put more axes in front,
-# for sentences and heads; these lines carry them along.
+# Below are the library's own lines, taken from its source. In the code `scores` holds first $S$,
+# then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
+# more axes in front, for sentences and heads; these lines carry them along.
 
 
 # %%
@@ -367,20 +367,21 @@ def what_the_scale_does():
 #
 # A dot product is not the only way to compare a query with a key. Two others, both from 2015:
 #
-# - **additive** (Bahdanau et al. 2015), a small network with one hidden layer:
-#   $S_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
+# - **additive** (Bahdanau et al. 2015), a small network with one hidden layer, where $W_q$, $W_k$
+#   and the vector $v$ are learned: $S_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
 # - **multiplicative** (Luong et al. 2015, who call it "general"; the Transformer paper uses the
 #   word for the plain dot product, too), a dot product with a learned matrix in between:
 #   $S_{ts} = q_t W k_s^\top$.
 #
-# The paper (section 3.2.1, after Britz et al. 2017) tells that for small $d_k$ additive and
-# dot-product attention do alike, and that additive attention wins for large $d_k$ where the dot
-# product is not scaled. It *suspects* saturation as the reason. Is it so?
-# Here is a small test (`lessons/lesson_03/retrieval.py`).
+# The paper (section 3.2.1, after Britz et al. 2017) says that for small $d_k$ additive and
+# dot-product attention do equally well, and that additive attention wins for large $d_k$ where the
+# dot product is not scaled. It *suspects* saturation as the reason. Is it so? Here is a small test
+# (`lessons/lesson_03/retrieval.py`).
 #
 # Eight words of one language ask for their translations, which stand in another order. The model
 # has a vector for each of 32 words in each language, random at first, and has to learn which fits
-# which. Query and key are these vectors, so their size is $d_k$. Every score function trains for
+# which. Query and key are these vectors, so their size is $d_k$. There are four score functions:
+# the dot product with and without the scale, the additive and the multiplicative. Each trains for
 # the same 100 steps, with the best of the same five learning rates, from three seeds.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
@@ -477,8 +478,8 @@ def four_ways_to_score():
         ),
         Words(rf"""
             The paper's claim holds here. Without the scale the scores begin with a standard
-            deviation of {dot.spread:.0f}: each word is sure of its translation, and mostly wrong.
-            The gradient of a typical row of scores is
+            deviation of {dot.spread:.0f}: each word is sure of one translation, mostly of a wrong
+            one. The gradient of a typical row of scores is
             {scaled.gradient / dot.gradient:.0f} times smaller than with the scale, so it hardly
             learns that it was wrong. It does learn, but slowly. The multiplicative score has no
             scale either, and fails in the same way.
@@ -506,10 +507,12 @@ def four_ways_to_score():
 # Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
 # gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
 # $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
-# $\mathrm{d}O$. We owe it $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
+# $\mathrm{d}O$. To what comes before it we owe $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
 #
-# Backward is forward read upwards. There are only two kinds of steps to go back through: a matrix
-# product, and the softmax. In our example we take a $\mathrm{d}O$ without any pattern.
+# Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
+# product, the scale and the softmax. The scale is quickly done: $Z = S/\sqrt{d_k}$ gives
+# $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any
+# pattern.
 #
 # ### Through a matrix product
 #
@@ -540,7 +543,9 @@ def sum_of_products(left, right) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
     factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
     terms = " + ".join(f"{a:.2f} · {b}" for a, b in zip(left, factors, strict=True))
-    return f"{terms} = {left @ right:.2f}".replace("-", "−")
+    numbers = np.array([*left, left @ right])
+    equals = "=" if (numbers.round(2) == numbers).all() else "≈"
+    return f"{terms} {equals} {numbers[-1]:.2f}".replace("-", "−")
 
 
 @show
@@ -557,9 +562,10 @@ def back_through_the_blend():
             By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x
             of $\mathrm{{d}}O$, {sum_of_products(weights[:, cat], doutput[:, 0])}.
 
-            And how *it* would like its weight of *cat* to change: the row of *cat* in $V$ with
-            its row of $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. More of *cat* or
-            less would make no difference to the loss.
+            And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$
+            with the row of *it* in $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. If
+            this weight changed alone, the loss would stay as it is. But a row sums to 1, so it
+            cannot change alone. That is what the softmax brings in.
         """),
     ]
 
@@ -620,10 +626,11 @@ def jacobian():
 # $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
 # Read it in words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry
-# counts by its weight. A score gets a gradient where its token would do better or worse than this
-# average, in proportion to its weight. Three things follow:
+# counts by its weight. A score gets a positive gradient where more weight for its token would raise
+# the loss by more than this average, and a negative one where by less. Both are in proportion to
+# its weight. Three things follow:
 #
-# - A score whose weight is 0 gets no gradient. Nothing flows to a masked token.
+# - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
 # - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
 #   saturation.
 # - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
@@ -684,8 +691,8 @@ def the_lines_of_backward():
                 $\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights *after* it:
                 they are what the values were really blended with.""",
             "ddropped = ": r"""The other factor of the same product:
-                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry asks: would token $t$ do better with
-                more of value $s$?""",
+                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry says how much the loss rises when
+                token $t$ takes a little more of value $s$.""",
             "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
                 Without dropout nothing happens here.""",
             "dscores = softmax_backward": r"""Through the softmax:
@@ -704,7 +711,8 @@ def the_lines_of_backward():
 
 
 # %% [markdown]
-# To take with you, with $T$ queries and $S$ keys:
+# To take with you. In the last column $T$ is the number of queries and $S$ that of keys; elsewhere
+# $S$ are the scores.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -875,7 +883,7 @@ def quiz() -> list[Question]:
 # python -m lessons check 3 mine.py
 # ```
 #
-# The checker moves your inputs a little and measures, as above. Where a gradient is wrong it tries
+# The checker moves the inputs a little and measures, as above. Where a gradient is wrong it tries
 # to name the mistake.
 
 
@@ -889,7 +897,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/attention.py`: the lines of this lesson, and right below them the multi-head
+# - `numformer/layers/attention.py`: the lines of this lesson, and further down the multi-head
 #   attention of lesson 4.
 # - *Attention Is All You Need*, section 3.2.1 with its footnote 4: what you have just read, in half
 #   a page.

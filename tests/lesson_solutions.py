@@ -253,7 +253,7 @@ WRONG = {
             attention(dV="np.einsum('bhst,bhtv->bhsv', A, dO)"),
             "dvalue lacks a transpose",
         ),
-        "softmax skipped": (attention(dZ="dA"), "the softmax is passed by"),
+        "softmax skipped": (attention(dZ="dA"), "the softmax is skipped"),
         "softmax forward": (
             attention(dZ="np.exp(dA) / np.exp(dA).sum(axis=-1, keepdims=True)"),
             "the softmax once more",

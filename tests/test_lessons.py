@@ -792,10 +792,10 @@ def test_the_numbers_in_the_text_are_these():
         four, (2 * scores, scores, weights, weights @ lesson.value), strict=True
     ):
         np.testing.assert_allclose(piece.numbers, expected, atol=1e-12)
-    assert "0.61 · 1 + 0.08 · 0 + 0.60 · (−1) + 0.56 · 1 = 0.58" in words_of(
+    assert "0.61 · 1 + 0.08 · 0 + 0.60 · (−1) + 0.56 · 1 ≈ 0.58" in words_of(
         "back_through_the_blend"
     )
-    average = "0.13 · (−1) + 0.60 · 0 + 0.13 · 4 + 0.13 · (−5) = −0.27"
+    average = "0.13 · (−1) + 0.60 · 0 + 0.13 · 4 + 0.13 · (−5) ≈ −0.27"
     assert average in words_of("back_through_the_softmax")
     rows, _ = pieces(lesson.back_through_the_softmax)
     np.testing.assert_allclose(rows.numbers[3], [-0.0979, 0.1601, 0.5704, -0.6326], atol=1e-4)

@@ -214,8 +214,8 @@ class Example:
         scale = float(np.sqrt(self.query.shape[1]))
         if temperature == 1:
             return (
-                "As in the paper. Any other divides the query: that gives the same as dividing "
-                "the scores, and the library's own lines stay as they are."
+                "As in the paper. Any other temperature divides the query: that gives the same as "
+                "dividing the scores, and the library's own lines stay as they are."
             )
         given = f"The library gets query / {temperature:g}. "
         if temperature == 1 / scale:

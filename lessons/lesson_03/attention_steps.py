@@ -104,7 +104,7 @@ STEPS = (
         "**value** (what it hands over). Each is one row. Pick a token: its query is the marked "
         "row.",
         "Which key fits the marked query best?",
-        "Multiply the query with each key, entry by entry, and add up: that is its score. The "
+        "Multiply the query by each key, entry by entry, and add up: that is its score. The "
         "largest fits best. The next step does this for all pairs at once.",
         r"\mathrm{Attention}(@query, @key, @value) = "
         r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
@@ -172,8 +172,8 @@ STEPS = (
         "to 1. The row's largest score is subtracted first. That cancels, and no exponential can "
         "overflow.",
         "Lower the temperature. What happens to the largest weight of each row?",
-        "It goes to 1 and the others to 0: the soft lookup becomes a hard one. Scores that tie "
-        "share. A high temperature makes all weights alike.",
+        "It goes to 1 and the others to 0: the soft lookup becomes a hard one. If several scores "
+        "are the highest, they get equal weights. A high temperature makes all weights alike.",
         r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
         "\n\n"
         r"@total_t = \sum_s @exponentials_{ts}"
@@ -276,8 +276,8 @@ STEPS = (
         "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
         "value $s$ to output $t$. That counts as far as it points along $\\mathrm{d}O_t$.",
         "Does the mask change $\\mathrm{d}A$?",
-        "No. It says what a weight would do, not whether it may. The mask comes in two steps on, "
-        "where hidden entries have weight 0.",
+        "No. It says what a weight would do, not whether it may. The mask comes in with the "
+        "weights, in the next two steps: a hidden entry has weight 0.",
         r"@dweights = @doutput @value^\top",
         (
             Code(
@@ -356,9 +356,9 @@ STEPS = (
         "dquery",
         "dQ",
         "Back to the queries",
-        "A query's gradient is a blend of the keys, with its row of $\\mathrm{d}S$ as weights. "
-        "These may be negative: a step against the gradient moves the query towards some keys and "
-        "away from others.",
+        "A query's gradient is a sum of the keys, each times its entry in the query's row of "
+        "$\\mathrm{d}S$. These entries may be negative: a step against the gradient moves the "
+        "query towards some keys and away from others.",
         "Set $\\mathrm{d}O$ to only the picked token. Which rows of $\\mathrm{d}Q$ are not 0?",
         "At most its own. A query acts on its own output alone.",
         r"@dquery = @dscores @key",

@@ -140,9 +140,9 @@ SOFTMAX_MISTAKES = [
     ),
     Mistake(
         lambda dw, w: w * (dw - (dw * w).mean(axis=-1, keepdims=True)),
-        "You subtract a mean where the derivation has a sum: it is too small by the number of "
-        "keys. The weights in it already make it a weighted mean. Look at the Jacobian's second "
-        "part: no number of keys stands there.",
+        "You subtract a mean where the derivation has a sum: it is too small by a factor, the "
+        "number of keys. The weights in it already make it a weighted mean. Look at the Jacobian's "
+        "second part: no number of keys stands there.",
     ),
     Mistake(
         lambda dw, w: w * (dw - (dw * w).sum(axis=-1, keepdims=True)) / len(w),
@@ -153,9 +153,9 @@ SOFTMAX_MISTAKES = [
     ),
     Mistake(
         lambda dw, w: w * (dw + inner(dw, w)),
-        "A sign is wrong. Where all weights of a row are wished to grow by the same, nothing may "
-        "happen, because they have to add up to 1: try dweights of ones. Look at the sign of the "
-        "Jacobian's entries beside the diagonal.",
+        "A sign is wrong. Where the loss rises by the same with every weight of a row, the scores "
+        "get no gradient, because the weights have to add up to 1: try dweights of ones. Look at "
+        "the sign of the Jacobian's entries beside the diagonal.",
     ),
     Mistake(
         lambda dw, w: w * dw,
@@ -170,14 +170,14 @@ SOFTMAX_MISTAKES = [
     ),
     Mistake(
         lambda dw, w: dw,
-        "What comes in goes out unchanged: the softmax is passed by. A softmax squeezes, and so "
+        "What comes in goes out unchanged: the softmax is skipped. A softmax squeezes, and so "
         "changes its gradient: dweights of ones, for example, has to become 0. Begin at “Through "
         "the softmax”.",
     ),
     Mistake(
         lambda dw, w: softmax(dw),
         "You apply the softmax once more, to the gradients. Backward does not repeat the forward "
-        "step: it multiplies with the step's derivative, at the weights that forward found.",
+        "step: it multiplies by the step's derivative, at the weights that forward found.",
     ),
     Mistake(
         lambda dw, w: w * (dw - dw.mean(axis=-1, keepdims=True)),
@@ -318,14 +318,14 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(dkey=lambda v: transpose(v.dscores) @ v.query),
         "The scale is missing in dkey alone. Queries and keys meet in one product, and it is this "
-        "product that is scaled. So both gradients pass the scale: apply it where they still have "
-        "their way in common.",
+        "product that is scaled. So both gradients pass the scale: apply it before their ways "
+        "part.",
     ),
     (
         dict(dquery=lambda v: v.dscores @ v.key),
         "The scale is missing in dquery alone. Queries and keys meet in one product, and it is "
-        "this product that is scaled. So both gradients pass the scale: apply it where they still "
-        "have their way in common.",
+        "this product that is scaled. So both gradients pass the scale: apply it before their ways "
+        "part.",
     ),
     (
         dict(scaled=lambda v: v.dscores / v.query.shape[-1]),
@@ -335,7 +335,7 @@ FAULTS: list[tuple[dict, str]] = [
     ),
     (
         dict(scaled=lambda v: v.dscores * math.sqrt(v.query.shape[-1])),
-        "The scale is turned round: you multiply with sqrt(d_k) where forward divides. The "
+        "The scale is turned round: you multiply by sqrt(d_k) where forward divides. The "
         "derivative of c x by x is c, so the same factor stands in backward, not its inverse.",
     ),
     (
@@ -363,8 +363,8 @@ FAULTS: list[tuple[dict, str]] = [
     (
         dict(dquery=lambda v: v.scaled @ v.query, dkey=lambda v: transpose(v.scaled) @ v.key),
         "Query and key are exchanged. In a product each factor's gradient contains the other "
-        "factor: a query moves the score by as much as the key is long. Look at the lesson's "
-        "“Through a matrix product”.",
+        "factor: how far a query moves a score is said by the key, and how far a key moves it by "
+        "the query. Look at the lesson's “Through a matrix product”.",
     ),
     (
         dict(dquery=lambda v: v.scaled @ v.query),
@@ -382,7 +382,7 @@ FAULTS: list[tuple[dict, str]] = [
         (
             {name: lambda v, line=line, power=power: line(v) / v.query.shape[-1] ** power},
             f"{name} is made of the weights. They are a result of the product of queries and keys, "
-            "and backward multiplies with the gradient of that result: which array of yours is it?",
+            "and backward multiplies by the gradient of that result: which array of yours is it?",
         )
         for name, line in (
             ("dquery", lambda v: v.weights @ v.key),
@@ -434,8 +434,8 @@ FAULTS: list[tuple[dict, str]] = [
     ),
     (
         dict(dweights=lambda v: v.doutput @ v.value),
-        "dweights lacks a transpose. Its entry (t, s) asks how much the output of query t gains "
-        "from value s: the inner product of row t of doutput with row s of the values.",
+        "dweights lacks a transpose. Its entry (t, s) says how much the loss rises when query t "
+        "takes more of value s: the inner product of row t of doutput with row s of the values.",
     ),
     *(
         ({name: WITH_T[name] for name in names}, ALL_AXES)
@@ -454,8 +454,8 @@ FAULTS: list[tuple[dict, str]] = [
             dscores=lambda v: v.dweights,
             scaled=lambda v: v.dweights,
         ),
-        "Two steps between the output and the product of queries and keys are passed by: softmax "
-        "and scale. Read forward upwards: each of its steps has a line in backward.",
+        "Two steps between the output and the product of queries and keys are skipped: softmax and "
+        "scale. Read forward upwards: each of its steps has a line in backward.",
     ),
 ]
 
@@ -515,7 +515,7 @@ MENDED_MISTAKES = [
     Mistake(
         divided_by_batch(1, 1, 1),
         "Now all three agree, and all three are wrong: dvalue was right before. The batch size "
-        "belongs into none of them, since sequences of a batch do not meet in attention.",
+        "belongs in none of them, since sequences of a batch do not meet in attention.",
     ),
     Mistake(
         divided_by_batch(-1, -1, 0),
