@@ -48,7 +48,7 @@ PLAIN = [
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
     (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
-    (r"([_^])\{([\w.,−]*)\}", r"\1\2"),
+    (r"([_^])\{([\w.,−∞-]*)\}", r"\1\2"),
     (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
     (r"\*\*|[$`]", ""),
     (r"^> ", ""),
@@ -75,7 +75,7 @@ def plain(markdown: str) -> str:
         if match := re.match(r"(#+) (.*)", text):
             return f"{match[2]}\n{UNDERLINES.get(len(match[1]), '') * len(match[2])}".rstrip()
         if text.startswith("|"):
-            return text
+            return aligned(text)
         items = re.split(r"\n(?=- |\d+\. )", text)
         indents = ["  " * bool(re.match(r"- |\d+\. ", item)) for item in items]
         return "\n".join(
@@ -86,6 +86,22 @@ def plain(markdown: str) -> str:
     # A block of code may hold blank lines; all others end at one.
     blocks = re.findall(r"^```[\s\S]*?^```$|(?:^.+$\n?)+", markdown, re.MULTILINE)
     return "\n\n".join(block(text.strip("\n")) for text in blocks)
+
+
+def aligned(text: str) -> str:
+    """A table in Markdown with every column as wide as its widest cell."""
+    rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in text.splitlines()]
+    to_the_right = [mark.endswith(":") for mark in rows.pop(1)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows.insert(1, ["-" * width for width in widths])
+    lines = [
+        " | ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_the_right, strict=True)
+        )
+        for row in rows
+    ]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def scientific(number: float) -> str:
@@ -127,15 +143,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
     Columns of numbers only, after the first, stand at the right.
     """
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
-    columns = [list(column) for column in zip(*cells, strict=True)]
-    rules = []
-    for at, column in enumerate(columns):
-        width = max(map(len, column))
-        is_right = at > 0 and all(NUMBERS.fullmatch(cell) for cell in column[1:])
-        columns[at] = [cell.rjust(width) if is_right else cell.ljust(width) for cell in column]
-        rules.append("-" * (width + 1) + (":" if is_right else "-"))
-    lines = ["| " + " | ".join(row) + " |" for row in zip(*columns, strict=True)]
-    lines.insert(1, "|" + "|".join(rules) + "|")
+    of_numbers = [all(map(NUMBERS.fullmatch, column[1:])) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["---", *("---:" if is_right else "---" for is_right in of_numbers[1:])])
+    lines = [f"| {' | '.join(row)} |" for row in cells]
     return Words("\n".join(lines) + (f"\n\n*{caption}*" if caption else ""))
 
 

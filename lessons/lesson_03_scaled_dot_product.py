@@ -573,9 +573,9 @@ def back_through_the_blend():
 # %% [markdown]
 # ### Through the softmax
 #
-# Take one row, and write $n$ for its sum of exponentials:
+# Take one row, and write $n = \sum_u e^{z_u}$ for its sum of exponentials:
 #
-# $$a_s = \frac{e^{z_s}}{n} \qquad n = \sum_u e^{z_u}$$
+# $$a_s = \frac{e^{z_s}}{n}$$
 #
 # What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$, then
 # only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of $n$:

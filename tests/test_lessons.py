@@ -758,9 +758,10 @@ def test_plain_text_has_formulas_in_letters():
 
 
 def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
-    table = "| a | b |\n|---|---|\n| 1 | −2 |\n| 3 | 4 |"
+    markdown = "| a | $b_{t,s}$ |\n|---|---:|\n| 1 | −2 |\n| | 4 |"
+    table = "| a | b_t,s |\n| - | ----- |\n| 1 |    −2 |\n|   |     4 |"
     code = "```\nprice = '$'\n\n\nprint(price)\n```"
-    shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{table}\n\n{code}\n\n    a  b\n    c")
+    shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{markdown}\n\n{code}\n\n    a  b\n    c")
     assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
     assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i}$$") == (
         "    Σ(i=1..d_k) (∂ L) / (∂ x_i)"
