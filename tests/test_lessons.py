@@ -609,13 +609,21 @@ def test_the_program_lists_where_letters_are_few(monkeypatch):
     assert "Scaled dot-product attention" in out and "\\u221ad_k" in out and err == ""
 
 
-def test_ctrl_c_in_a_question_ends_it(call, monkeypatch):
+@pytest.fixture
+def interruptible():
+    """Ctrl-C does what it does in a terminal, also where a shell had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_a_question_ends_it(call, monkeypatch, interruptible):
     monkeypatch.setattr("builtins.input", lambda prompt: os.kill(os.getpid(), signal.SIGINT))
     code, out, err = call(main, "quiz", "3")
     assert (code, err) == (130, []) and out[0].startswith("Question 1 of ")
 
 
-def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path):
+def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path, interruptible):
     file = tmp_path / "mine.py"
     file.write_text(
         softmax("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile 1: pass")
