@@ -673,13 +673,15 @@ def test_an_import_prints_nothing_and_draws_nothing(number, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(tmp_path, monkeypatch):
-    monkeypatch.setenv("MPLBACKEND", "agg")
+def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
     monkeypatch.chdir(tmp_path)
-    process = program("3")
-    out, err = process.communicate(timeout=600)
-    assert (process.returncode, err) == (0, "")
-    told = {line.split(":")[0] for line in out.splitlines() if line.startswith("runs/lessons/")}
+    code, lines, err = call(main, "3")
+    assert (code, err) == (0, [])
+    out = "\n".join(lines)
+    told = {line.split(":")[0] for line in lines if line.startswith("runs/lessons/")}
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
     assert told == written and len(written) >= 6
     headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
