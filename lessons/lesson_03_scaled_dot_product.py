@@ -278,8 +278,10 @@ WIDTHS = 2 ** np.arange(11)
 
 
 def random_attention(d_k: int, scaled: bool, rng: np.random.Generator):
-    """400 random queries, each with 16 random keys of size d_k -> their scores and weights, and
-    the length of the gradient of each row of scores and of each query."""
+    """400 random queries, each with 16 random keys of its own.
+
+    -> scores and weights (400, 1, 16), and the lengths (400,) of dscores and of dquery.
+    """
     query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
     scale = 1 / math.sqrt(d_k) if scaled else 1.0
     scores = scale * query @ key.swapaxes(1, 2)
