@@ -108,13 +108,15 @@ def the_three_vectors_of_each_token():
 
 
 # %%
+scores = query @ key.T
+scaled = scores / math.sqrt(query.shape[-1])
+weights = softmax(scaled)
+output = weights @ value
+
+
 @show
 def four_steps():
-    """The four steps on the example, beside the library's result."""
-    scores = query @ key.T
-    scaled = scores / math.sqrt(query.shape[-1])
-    weights = softmax(scaled)
-    output = weights @ value
+    """The four steps on the example, equal to the library's result."""
     assert np.allclose(output, ScaledDotProductAttention().forward(query, key, value))
     return [
         Matrix("S", scores, tokens, tokens),
@@ -139,7 +141,6 @@ def four_steps():
 @show
 def results_are_mixtures():
     """The values and the results as points."""
-    output = ScaledDotProductAttention().forward(query, key, value)
 
     def draw(figure):
         axes = figure.subplots()
@@ -250,7 +251,7 @@ def stepper():
 @show
 def a_saturated_row():
     """The same row with larger and larger scores, and how it answers to a small change."""
-    row, cat = query[2] @ key.T / 2, tokens.index("cat")
+    row, cat = scaled[tokens.index("it")], tokens.index("cat")
     found = []
     for factor in (1, 2, 4, 8):
         before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(4)[cat]]))
@@ -553,7 +554,6 @@ def sum_of_products(left, right) -> str:
 @show
 def back_through_the_blend():
     """The gradients of values and weights on the example."""
-    weights = softmax(query @ key.T / 2)
     dvalue, dweights = weights.T @ doutput, doutput @ value.T
     cat, it = tokens.index("cat"), tokens.index("it")
     return [
@@ -598,7 +598,6 @@ def back_through_the_blend():
 @show
 def jacobian():
     """The Jacobian of softmax for the row of `it`, by formula and by small steps."""
-    scaled = query @ key.T / math.sqrt(query.shape[-1])
     z = scaled[tokens.index("it")]
     a = softmax(z)
     formula = np.diag(a) - np.outer(a, a)
@@ -643,17 +642,16 @@ def jacobian():
 def back_through_the_softmax():
     """The row of `it`, from the gradient of its weights to that of its scores."""
     it = tokens.index("it")
-    weights = softmax(query @ key.T / 2)[it]
-    dweights = doutput[it] @ value.T
-    average = dweights @ weights
-    dscores = softmax_backward(dweights, weights)
-    rows = np.array([weights, dweights, dweights - average, dscores])
+    a, da = weights[it], doutput[it] @ value.T
+    average = a @ da
+    dz = softmax_backward(da, a)
+    rows = np.array([a, da, da - average, dz])
     names = ["weight a", "gradient da", "da minus average", "times a: dz"]
     return [
         Matrix(r"\text{it}", rows, names, tokens),
         Words(f"""
-            The average is {sum_of_products(weights, dweights)}. The last line sums to
-            {abs(dscores.sum()):.0f}.
+            The average is {sum_of_products(a, da)}. The last line sums to
+            {abs(dz.sum()):.0f}.
         """),
     ]
 
@@ -775,11 +773,11 @@ def often_told():
         all_hidden = exponentials / exponentials.sum()
     nothing = softmax(np.zeros(4), np.zeros(4, dtype=bool))
 
-    scaled, allowed = query @ key.T / 2, np.tril(np.ones((4, 4), dtype=bool))
-    before, after = softmax(scaled, allowed), softmax(scaled) * allowed
+    allowed = np.tril(np.ones((4, 4), dtype=bool))
+    before, after = softmax(scaled, allowed), weights * allowed
     dweights = np.array([1.0, 0, 0, 0])  # the gradient of the first weight
     right = softmax_backward(dweights, before[0])
-    wrong = softmax_backward(dweights, softmax(scaled)[0])
+    wrong = softmax_backward(dweights, weights[0])
     return Words(f"""
         **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The
         printed numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too
@@ -811,7 +809,6 @@ def often_told():
 @show
 def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
-    weights = softmax(query @ key.T / 2)
     return [
         Question(
             question="Query and key have 64 independent random numbers each, with mean 0 and "
