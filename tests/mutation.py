@@ -157,19 +157,23 @@ class Collected:
 
 
 class Failures(list):
-    """The pytest plugin that notes the kinds of exceptions that tests fail with."""
+    """The pytest plugin that notes the exceptions that tests fail with."""
 
     def pytest_exception_interact(self, call):
-        self.append(call.excinfo.typename)
+        self.append(call.excinfo.value)
 
 
-def failure(item: pytest.Item, following: pytest.Item | None) -> str:
-    """The kind of exception that a test fails with, or ""; `following` may share its fixtures."""
+def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException | None:
+    """The exception that a test fails with, if any; `following` may share its fixtures."""
     failures, plugins = Failures(), item.config.pluginmanager
     plugins.register(failures)
-    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-    plugins.unregister(failures)
-    return failures[0] if failures else ""
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    except BaseException as raised:  # pytest lets some through
+        failures.append(raised)
+    finally:
+        plugins.unregister(failures)
+    return failures[0] if failures else None
 
 
 def code_name(code: types.CodeType) -> str:
@@ -179,31 +183,37 @@ def code_name(code: types.CodeType) -> str:
 
 
 def observe(items: list[pytest.Item], note: Note) -> str:
-    """Run tests that must pass -> JSON: of each its seconds and the functions that it runs."""
-    library, seen, observed = str(LIBRARY) + os.sep, set(), {}
+    """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
+
+    One that fails is tried once more, for here the library's tests are only looked at; all that
+    raised is told.
+    """
+    library, seen, observed, raised = str(LIBRARY) + os.sep, set(), {}, []
 
     def see(frame, event, argument):
         seen.add(frame.f_code)
 
     for item, following in zip(items, [*items[1:], None], strict=True):
-        seen.clear()
-        note(item.nodeid)
-        started = time.perf_counter()
-        sys.settrace(see)
-        try:
+        for _ in range(2):
+            seen.clear()
+            note(item.nodeid)
+            started = time.perf_counter()
+            sys.settrace(see)
             problem = failure(item, following)
-        except BaseException as raised:
-            problem = repr(raised)
-        sys.settrace(None)
-        if problem:
-            return json.dumps({"failed": f"{item.nodeid}: {problem}"})
-        names = sorted({code_name(c) for c in seen if c.co_filename.startswith(library)})
-        observed[item.nodeid] = time.perf_counter() - started, names
-    return json.dumps(observed)
+            sys.settrace(None)
+            if problem is None:
+                names = sorted({code_name(c) for c in seen if c.co_filename.startswith(library)})
+                observed[item.nodeid] = time.perf_counter() - started, names
+                break
+            text = "".join(traceback.format_exception(problem))
+            raised.append(f"nothing is broken, but {item.nodeid} failed:\n{text}")
+        else:
+            break
+    return json.dumps({"observed": observed, "raised": raised})
 
 
 def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
-    """As `observe`, in processes; it ends here if a test fails although nothing is broken."""
+    """As `observe`, in processes; it ends here if a test fails twice although nothing is broken."""
     known = STATE / "observed.json"
     if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
         return content["observed"]
@@ -214,11 +224,14 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
     for job, answer in in_processes(jobs, observe):
         bar.update(len(job))
-        died = answer.startswith("died")
-        part = {"failed": answer} if died else json.loads(answer)
-        if "failed" in part:
-            sys.exit(f"error: nothing is broken, but {part['failed']}")
-        observed |= part
+        if answer.startswith("died"):
+            sys.exit(f"error: nothing is broken, but a test {answer}")
+        part = json.loads(answer)
+        for text in part["raised"]:
+            tqdm.write(text, file=sys.stderr)
+        if len(part["observed"]) < len(job):
+            sys.exit("error: a test fails although nothing is broken")
+        observed |= part["observed"]
     bar.close()
     known.write_text(json.dumps({"digest": digest(), "observed": observed}))
     return observed
@@ -276,12 +289,9 @@ def who_notices(
         limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
         signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
         signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
-        try:
-            problem = failure(item, following)
-        except BaseException as raised:  # pytest lets some through
-            problem = type(raised).__name__
-        if problem:
-            return f"{problem} in {item.nodeid}"
+        problem = failure(item, following)
+        if problem is not None:
+            return f"{type(problem).__name__} in {item.nodeid}"
     return ""
 
 

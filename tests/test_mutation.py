@@ -1,6 +1,7 @@
 """The mutation proof itself: its operators break what they say, and its verdicts are right."""
 
 import ast
+import json
 import os
 import signal
 from pathlib import Path
@@ -95,16 +96,16 @@ class Item:
         self.nodeid, self.test = nodeid, test
 
 
+def failure(item, following):
+    try:
+        item.test()
+    except Exception as raised:
+        return raised
+    return None
+
+
 def verdict(source, mutant, monkeypatch, *items):
     """What who_notices says, in a process of its own as always."""
-
-    def failure(item, following):
-        try:
-            item.test()
-        except AssertionError:
-            return "AssertionError"
-        return ""
-
     monkeypatch.setattr(mutation, "failure", failure)
     observed = {item.nodeid: (0.01, []) for item in items}
 
@@ -207,3 +208,25 @@ def test_the_fast_subset_has_every_kind():
 def test_a_name_that_fits_no_mutant_proves_nothing(capsys):
     assert mutation.main(["--only", "no such place"]) == 2
     assert capsys.readouterr().out.startswith("error: no mutant's name holds 'no such place'")
+
+
+def test_a_test_that_fails_once_is_told_of_and_one_that_fails_twice_is_not_observed(monkeypatch):
+    monkeypatch.setattr(mutation, "failure", failure)
+    calls = []
+
+    def fails_once():
+        calls.append("once")
+        assert len(calls) > 1
+
+    def fails():
+        raise ValueError("always")
+
+    items = [Item("first", fails_once), Item("second", fails), Item("third", fails_once)]
+    ((_, answer),) = mutation.in_processes([items], mutation.observe)
+    answer = json.loads(answer)
+    assert list(answer["observed"]) == ["first"]
+    assert [text.split(" failed")[0].split()[-1] for text in answer["raised"]] == [
+        *("first", "second", "second")
+    ]
+    assert "assert len(calls) > 1" in answer["raised"][0]
+    assert "ValueError: always" in answer["raised"][1]
