@@ -350,7 +350,7 @@ class Stepper {
 
   axes(name) {
     const { rows, columns } = this.data.matrices[name];
-    return ["sum", "average"].includes(columns) ? "one a query" : `${rows} × ${columns}`;
+    return ["sum", "average"].includes(columns) ? "one per query" : `${rows} × ${columns}`;
   }
 
   mirror(step) {
