@@ -30,8 +30,6 @@ class Sizes:
 EQUAL = Sizes(3, 3, 3, 3, 3, 3)
 
 
-# Seconds of computation that a reader's file and each of its functions may take.
-
 SMALLER = "Take a small example, one sequence with two tokens, and compare line by line."
 
 
@@ -60,6 +58,10 @@ def advice(problem: BaseException, function: Callable) -> list[str]:
         ]
     if "axes don't match" in said:
         return ["transpose(...) wants a number for each axis; swapaxes(-1, -2) exchanges two."]
+    if "1- or 2-d" in said:
+        return ["That function takes one row or one matrix; here the arrays have four axes."]
+    if "remapped" in said and "requested shape" not in said:  # by einsum, not by a @ b
+        return ["In einsum a letter has one size: set its letters beside the shapes, axis by axis."]
     if not re.search("not be broadcast|core dimension|not aligned", said):
         return []
     advice = []
@@ -85,7 +87,8 @@ def of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
     owners = [other for other, of_other in shapes.items() if of_other == shape]
     if owners:
         words += (
-            f" That is the shape of {owners[0]}: are the results in the order {', '.join(shapes)}?"
+            f" That is the shape of {owners[0]}: are the results in the order {', '.join(shapes)}, "
+            "and does its product add up over the right axis?"
         )
     return words
 

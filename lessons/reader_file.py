@@ -14,7 +14,7 @@ from lessons.explanations import told
 from lessons.lesson import plain
 from numformer.errors import InputError
 
-LIMIT = 60
+LIMIT = 60  # seconds of computation, for the file and for each of its functions
 
 
 class TooLong(BaseException):

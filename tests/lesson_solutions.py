@@ -149,6 +149,14 @@ WRONG = {
             """),
             "over the queries and not over the keys",
         ),
+        "over sequences": (
+            softmax("return weights * (dweights - (weights * dweights).sum(0))"),
+            "over the sequences and not",
+        ),
+        "over heads": (
+            softmax("return weights * (dweights - np.sum(weights * dweights, 1)[:, None])"),
+            "over the heads and not",
+        ),
         "the whole array": (
             softmax("return weights * dweights - weights * np.vdot(weights, dweights)"),
             "over the whole array",
@@ -265,6 +273,18 @@ WRONG = {
             ),
             "Query and key are exchanged",
         ),
+        "scale by the sequences": (attention(dS="dZ / len(Q) ** 0.5"), "number of sequences."),
+        "scale by the heads": (attention(dS="dZ / Q.shape[1] ** 0.5"), "number of heads."),
+        "mask forgotten": (
+            attention(dA="np.einsum('bhtv,bhsv->bhts', dO, V)\nA = again(Q, K)")
+            + "\n\ndef again(Q, K):\n    A = np.exp(Q @ K.swapaxes(2, 3) / 11**0.5)\n"
+            + "    return A / A.sum(axis=-1, keepdims=True)\n",
+            "without the mask",
+        ),
+        "keepdims, head by head": (
+            attention(dZ="A * (dA - (A * dA).sum(axis=-1)[..., None, :])"),
+            "has lost its axis",
+        ),
         "scale by the queries": (attention(dS="dZ / math.sqrt(Q.shape[-2])"), "number of queries,"),
         "scale by the keys": (attention(dS="dZ / np.sqrt(K.shape[2])"), "the number of keys,"),
         "arguments exchanged": (
@@ -311,7 +331,10 @@ WRONG = {
         "turned round": (mended("/ len(weights)", "* len(weights)"), "Turning a wrong factor"),
         "the queries": (mended("len(weights)", "weights.shape[2]"), "by the number of queries"),
         "the heads": (mended("len(weights)", "weights.shape[1]"), "by the number of heads"),
-        "no sum": (mended("(dweights - expected)", "dweights"), "You took out the sum"),
+        "no sum": (
+            mended("(dweights - expected)", "dweights"),
+            "The sum that you took out was right",
+        ),
         "no scale": (
             mended(" / len(weights)").replace(" / math.sqrt(d_k)", ""),
             "The scale is missing: ",

@@ -298,6 +298,8 @@ SHAPES = "A gradient has the shape of what it belongs to"
         ("weights @ np.zeros((4, 4, 7, 1))", "the axes before the last two, batch and heads", True),
         ("weights * dweights.swapaxes(2, 3)", "could not be broadcast", True),
         ("np.einsum('ij,jk', weights, dweights)", "It raises ValueError", False),
+        ("np.einsum('abcd,abdc->abc', weights, dweights)", "a letter has one size", False),
+        ("np.diag(weights)", "the arrays have four axes", False),
         ("int('x')", "invalid literal", False),
     ],
 )

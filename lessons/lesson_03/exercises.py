@@ -121,6 +121,15 @@ SOFTMAX_MISTAKES = [
     ),
     *(
         Mistake(
+            lambda dw, w, axis=axis: w * (dw - (dw * w).sum(axis=axis, keepdims=True)),
+            f"The sum runs over the {whose} and not over the keys. The arrays have four axes, "
+            "(batch, heads, T, S), and each row along the last is a softmax of its own: ask along "
+            "which axis weights add up to 1.",
+        )
+        for axis, whose in ((0, "sequences"), (1, "heads"))
+    ),
+    *(
+        Mistake(
             lambda dw, w, axes=axes: w * (dw - (dw * w).sum(axis=axes, keepdims=True)),
             f"The sum runs over the keys and over {too} too. The arrays have four axes, (batch, "
             "heads, T, S), and each row along the last is a softmax of its own: ask along which "
@@ -132,11 +141,14 @@ SOFTMAX_MISTAKES = [
             ((1, 2, 3), "heads and queries"),
         )
     ),
-    Mistake(
-        lambda dw, w: w * (dw - (dw * w).sum(axis=-1)),
-        "The sum of each row has lost its axis, so NumPy lines it up with the wrong one. A sum of "
-        "shape (..., T) has to stand beside an array of shape (..., T, S). Look at the arguments "
-        "of the sum.",
+    *(
+        Mistake(
+            lambda dw, w, axes=axes: w * (dw - (dw * w).sum(axis=-1)[axes]),
+            "The sum of each row has lost its axis, so NumPy lines it up with the wrong one. A sum "
+            "of shape (..., T) has to stand beside an array of shape (..., T, S). Look at the "
+            "arguments of the sum.",
+        )
+        for axes in (..., (..., None, slice(None)))  # all at once, and head by head
     ),
     Mistake(
         lambda dw, w: w * (dw - (dw * w).mean(axis=-1, keepdims=True)),
@@ -307,6 +319,13 @@ WITH_T = {
     "dweights": lambda v: v.doutput @ v.value.T,
     "dkey": lambda v: v.scaled.T @ v.query,
 }
+
+
+def unmasked(v):
+    """The weights as they would be without a mask."""
+    return softmax(v.query @ transpose(v.key) / math.sqrt(v.query.shape[-1]))
+
+
 # The lines that readers write in the place of those of LINES, and what to say to it.
 FAULTS: list[tuple[dict, str]] = [
     (
@@ -342,6 +361,15 @@ FAULTS: list[tuple[dict, str]] = [
         dict(scaled=lambda v: v.dscores / math.sqrt(v.value.shape[-1])),
         "The scale has the size of the values in it. Forward scales a product of queries and keys. "
         "Here the two sizes differ, as d_k and d_v may: take the one that forward takes.",
+    ),
+    *(
+        (
+            dict(scaled=lambda v, axis=axis: v.dscores / math.sqrt(v.query.shape[axis])),
+            f"You scale by the number of {whose}. Here the arrays have four axes, (batch, heads, "
+            "T, d_k) for the queries. Ask which axis of query and key is summed over, and count "
+            "axes from the end.",
+        )
+        for axis, whose in ((0, "sequences"), (1, "heads"))
     ),
     *(
         (
@@ -451,6 +479,14 @@ FAULTS: list[tuple[dict, str]] = [
     ),
     (
         dict(
+            dscores=lambda v: right_softmax_backward(v.dweights, unmasked(v)),
+            dvalue=lambda v: transpose(unmasked(v)) @ v.doutput,
+        ),
+        "The weights are computed once more, from queries and keys, but without the mask that "
+        "forward had. Those that forward used are given to you: look at the arguments.",
+    ),
+    (
+        dict(
             dscores=lambda v: v.dweights,
             scaled=lambda v: v.dweights,
         ),
@@ -542,8 +578,9 @@ MENDED_MISTAKES = [
         altered(
             scaled=lambda v: v.weights * v.dweights / len(v.weights) / math.sqrt(v.query.shape[-1])
         ),
-        "You took out the sum, which was right, and left in what was wrong. A row of weights adds "
-        "up to 1, and the sum is what this costs. Put it back and look at the rest of that line.",
+        "The sum that you took out was right, and what is wrong is still there. A row of weights "
+        "adds up to 1, and the sum is what this costs. Put it back and look at the rest of that "
+        "line.",
     ),
     *ATTENTION_MISTAKES,
 ]
