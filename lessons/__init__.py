@@ -19,7 +19,7 @@ class Entry:
 
     number: int
     title: str
-    question: str  # what it answers
+    question: str  # what it answers, in markdown
 
     @property
     def path(self) -> Path | None:
@@ -29,7 +29,7 @@ class Entry:
 COURSE = [
     Entry(1, "The recurrence bottleneck", "Why do recurrent networks forget?"),
     Entry(2, "Attention as a soft lookup", "What does it mean to look something up softly?"),
-    Entry(3, "Scaled dot-product attention", "Why are scores scaled, and what flows back?"),
+    Entry(3, "Scaled dot-product attention", r"Why divide by $\sqrt{d_k}$, and what flows back?"),
     Entry(4, "Multi-head attention", "Why look several times at once?"),
     Entry(5, "Position", "How does a model know what comes first?"),
     Entry(6, "The encoder block", "What stands around attention, and what is it for?"),

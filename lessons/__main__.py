@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import lessons
+from lessons.lesson import plain
 from lessons.quiz import ask
 from lessons.reader_file import solutions, starter
 from numformer.errors import InputError
@@ -26,7 +27,7 @@ def contents() -> str:
     lines = ["The Transformer, forward and backward, in twelve lessons", ""]
     for entry in lessons.COURSE:
         lines.append(f"{entry.number:4}  {entry.title}{'' if entry.path else '  (to come)'}")
-        lines.append(f"      {entry.question}")
+        lines.append(f"      {plain(entry.question)}")
     return "\n".join([*lines, "", COMMANDS])
 
 

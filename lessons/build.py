@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lessons import COURSE, FOLDER, Entry, load
 from lessons.exercise import Exercise
-from lessons.lesson import Matrix, Picture, pieces
+from lessons.lesson import Matrix, Picture, pieces, plain
 from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -177,14 +177,14 @@ def lesson_page(entry: Entry) -> tuple[str, Counter]:
 {rest}
 </article></main>"""
     title = f"{entry.number}. {entry.title} · numformer"
-    return frame(title, made, entry.question, scripts), page.counts
+    return frame(title, made, plain(entry.question), scripts), page.counts
 
 
 def index_page() -> str:
     """The twelve lessons, those to come marked so."""
-    items = []
+    items, page = [], Page()
     for entry in COURSE:
-        title = f"<strong>{entry.title}</strong> <span>{entry.question}</span>"
+        title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
         if entry.path:
             items.append(f'<li><a href="{entry.path.stem}.html">{title}</a></li>')
         else:

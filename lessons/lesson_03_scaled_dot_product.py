@@ -5,9 +5,10 @@
 # > $\sqrt{d_k}$? And how does a mistake in the result find its way back to the word that caused it?
 #
 # Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
-# told you the distance. You looked for a noun, and *cat* was one.
+# told you how far back. You looked for a noun, and *cat* was one.
 #
-# Attention does this with numbers. Each token has three vectors:
+# Attention does this with numbers. A model reads a text as *tokens*; here each word is one. Each
+# token has three vectors:
 #
 # - a **query**: what it looks for,
 # - a **key**: what it offers to those who look,
@@ -50,13 +51,14 @@ from numformer.layers.softmax import softmax, softmax_backward
 # %% [markdown]
 # ## Four tokens
 #
-# In a trained model these vectors come out of learned projections. Here we choose them, so that
-# they mean something. The four numbers of a query or key stand for *article*, *noun*, *pronoun*,
-# *verb*. *the* looks for its noun. *cat* looks for its article, and a little for a verb. *it* looks
-# for a noun that is not a pronoun. *purrs* looks for its subject: a noun, or else a pronoun.
+# In a trained model each of these vectors is the token's own vector times a learned matrix. Here
+# we choose them, so that they mean something. The four numbers of a query or key stand for
+# *article*, *noun*, *pronoun*, *verb*. *the* looks for its noun. *cat* looks for its article, and
+# a little for a verb. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject:
+# a noun, or else a pronoun.
 #
-# A key may offer two things. *cat* is a noun, and a little of what a pronoun stands for; *it* the
-# other way round.
+# A key may offer two things. *cat* offers a noun (2) and a little of a pronoun (1), because a
+# pronoun may stand for it. *it* offers the same two the other way round.
 
 # %%
 tokens = ["the", "cat", "it", "purrs"]
@@ -77,8 +79,8 @@ def the_three_vectors_of_each_token():
 
 
 # %% [markdown]
-# Query and key have $d_k = 4$ numbers, because they are compared with each other. A value may have
-# another size, $d_v$; here it is 2, so that we can draw it as a point.
+# Query and key have equally many numbers, $d_k = 4$, because they are compared with each other. A
+# value may have another size, $d_v$; here it is 2, so that we can draw it as a point.
 #
 # ## Four steps
 #
@@ -93,8 +95,8 @@ def the_three_vectors_of_each_token():
 #
 # $$Z = \frac{S}{\sqrt{d_k}}$$
 #
-# **3. Turn scores into weights.** The softmax makes every row positive and lets it sum to 1, so
-# that a row tells how a whole is shared out. The highest score gets the largest weight, but no
+# **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1,
+# so that a row tells how a whole is shared out. The highest score gets the largest weight, but no
 # weight is 0. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
@@ -133,8 +135,8 @@ def four_steps():
 # Check one entry by hand. The query of *it* is (0, 2, −1, 0), the key of *cat* is (0, 2, 1, 0), so
 # their score is 2 · 2 − 1 · 1 = 3. Divided by 2 it is 1.5.
 #
-# Weights are positive and sum to 1. So a result never leaves the polygon that the values span: it
-# is a mixture of what is there, and nothing else.
+# Weights are positive and sum to 1. So a result never leaves the area between the values: it is a
+# mixture of what is there, and nothing else.
 
 
 # %%
@@ -184,7 +186,8 @@ def results_are_mixtures():
 #
 # Below are the library's own lines, taken from its source. In the code `scores` holds first $S$,
 # then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
-# more axes in front, for sentences and heads; these lines carry them along.
+# more axes in front, for many sentences at once and for several *heads* (lesson 4); these lines
+# carry them along.
 
 
 # %%
@@ -216,7 +219,8 @@ def the_lines_of_forward():
 # steps are derived further down; come back for them, or run ahead and see what you can guess.
 #
 # There is a slider for the **temperature**: all scores are divided by one more number. Below 1 it
-# makes the weights sharper, above 1 flatter. The mask is a step of its own here.
+# makes the weights sharper, above 1 flatter. The mask is a step of its own here; the library
+# applies it inside its softmax.
 
 
 # %%
@@ -232,19 +236,20 @@ def stepper():
 # %% [markdown]
 # ## Why divide by $\sqrt{d_k}$?
 #
-# Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each product
-# $q_i k_i$ then has mean 0 and variance 1 too. A dot product adds $d_k$ of them, and variances of
-# independent numbers add:
+# Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each
+# product $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the
+# mean of $q_i^2$ times that of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances
+# of independent numbers add:
 #
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
 #
 # So a typical score has size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1, whatever
 # $d_k$ is. That is all that the scale does (footnote 4 of the paper).
 #
-# What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
-# score takes nearly everything. The row is *saturated*: it does not answer any more. Take the row
-# of *it* and make its scores larger. Then raise the score of *cat* by 0.1, and see how much the
-# weight of *cat* rises.
+# What is bad about large scores? The softmax looks at *differences*. If they are large, the
+# highest score takes nearly everything. The row is *saturated*: it hardly answers to a small
+# change. Take the row of *it* and make its scores larger. Then raise the score of *cat* by 0.1,
+# and see how much the weight of *cat* rises.
 
 
 # %%
@@ -270,8 +275,9 @@ def a_saturated_row():
 # A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it
 # so: the gradient is nearly 0, and there is nothing to learn from.
 #
-# Now for random queries and keys of many sizes, with the scale and without: the variance of the
-# scores, the largest weight of a row, and the length of the gradient that a row of scores gets.
+# Now 400 random queries with 16 random keys each, for many $d_k$, with the scale and without.
+# Look at the variance of the scores and at the largest weight of a row. Then send a random
+# gradient to the weights, and see how long the gradient is that arrives at the scores of a row.
 
 
 # %%
@@ -352,8 +358,8 @@ def what_the_scale_does():
         Words(f"""
             The median tells of a typical row: without the scale almost nothing flows through it.
             A few rows still have two scores that happen to be close, and these few carry the
-            gradient: nine tenths of it come from {without["carriers"]} of the 400 rows, with the
-            scale from {with_it["carriers"]}.
+            gradient: nine tenths of it come from {without["carriers"]} of the 400 rows. With the
+            scale they come from {with_it["carriers"]}.
 
             On its way to a query the gradient is multiplied by keys, and these grow longer with
             $d_k$. So at $d_k = {last}$ a typical query gets a gradient of length
@@ -381,11 +387,13 @@ def what_the_scale_does():
 # dot product is not scaled. It *suspects* saturation as the reason. Is it so? Here is a small test
 # (`lessons/lesson_03/retrieval.py`).
 #
-# Eight words of one language ask for their translations, which stand in another order. The model
-# has a vector for each of 32 words in each language, random at first, and has to learn which fits
-# which. Query and key are these vectors, so their size is $d_k$. There are four score functions:
-# the dot product with and without the scale, the additive and the multiplicative. Each trains for
-# the same 100 steps, with the best of the same five learning rates, from three seeds.
+# Eight words of one language ask for their translations, which stand in another order. Each
+# translation carries a random value, and its word should fetch just this value: the loss is the
+# mean squared error. The model has a vector for each of 32 words in each language, random at
+# first, and has to learn which fits which. Query and key are these vectors, so their size is
+# $d_k$. There are four score functions: the dot product with and without the scale, the additive
+# and the multiplicative. Each trains for the same 100 steps, three times from other random
+# numbers, with the best of the same five learning rates.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
 
@@ -453,14 +461,14 @@ def four_ways_to_score():
             f"{widths[-1]} "
             + ", ".join(f"{score} is at {found:.2f}" for score, found in last.items())
             + ".",
-            "**What was learned.** Mean of three seeds, on new sets of eight words.",
+            "**What was learned.** Mean of three runs, on new sets of eight words.",
         ),
         Picture(
             "lesson_03_learning",
             learning,
             "Loss against step at the largest width. The scaled dot product falls to 0 at once, "
             "the additive score more slowly; the other two begin higher and stay above.",
-            "**How it was learned**, at the largest width.",
+            f"**How it was learned**, at $d_k = {widths[-1]}$.",
         ),
         table(
             [
@@ -483,23 +491,23 @@ def four_ways_to_score():
             The paper's claim holds here. Without the scale the scores begin with a standard
             deviation of {dot.spread:.0f}: each word is sure of one translation, mostly of a wrong
             one. The gradient of a typical row of scores is
-            {scaled.gradient / dot.gradient:.0f} times smaller than with the scale, so it hardly
-            learns that it was wrong. It does learn, but slowly. The multiplicative score has no
-            scale either, and fails in the same way.
+            {scaled.gradient / dot.gradient:.0f} times smaller than with the scale, so at first it
+            hardly learns that it was wrong. It does learn, but slowly. The multiplicative score has
+            no scale either, and fails in the same way.
 
             It is the size of the first scores that decides, for every kind of score. Let the matrix
-            of the multiplicative score begin smaller, by $\sqrt{{d_k}}$: it finds
-            {100 * small_w.accuracy.mean():.0f} % of the words. Let the $v$ of the additive score,
-            which begins the smaller the more numbers it has, begin with variance 1 instead: it
-            finds {100 * large_v.accuracy.mean():.0f} %.
+            of the multiplicative score begin $\sqrt{{d_k}}$ times smaller: it finds
+            {100 * small_w.accuracy.mean():.0f} % of the words. The $v$ of the additive score begins
+            the smaller the more numbers it has. Let it begin with variance 1 instead: it finds only
+            {100 * large_v.accuracy.mean():.0f} %.
 
             One experiment is not a law. Here each word has a vector of its own, with the variance
-            that the paper assumes. Where queries and keys come out of learned projections, or begin
+            that the paper assumes. Where learned matrices make the queries and keys, or all begins
             smaller, it may end otherwise.
 
-            Why does the Transformer not use the additive score? It makes a hidden vector for every
-            *pair* of a query and a key, where the dot product has one number, and no single matrix
-            product computes it.
+            Why does the Transformer not use the additive score? The paper's reason is speed and
+            memory. The additive score makes a hidden vector for every *pair* of a query and a key,
+            where the dot product has one number, and no single matrix product computes it.
         """),
     ]
 
@@ -510,7 +518,8 @@ def four_ways_to_score():
 # Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
 # gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
 # $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
-# $\mathrm{d}O$. To what comes before it we owe $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$.
+# $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
+# $\mathrm{d}K$ and $\mathrm{d}V$.
 #
 # Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
 # product, the scale and the softmax. The scale is quickly done: $Z = S/\sqrt{d_k}$ gives
@@ -523,8 +532,9 @@ def four_ways_to_score():
 #
 # $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
 #
-# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$.
-# So its gradient collects from all of them:
+# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor
+# $A_{ts}$. By the chain rule each use contributes its factor times the gradient of its result,
+# and the contributions add up:
 #
 # $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj}$$
 #
@@ -537,18 +547,20 @@ def four_ways_to_score():
 # As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$.
 #
 # Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
-# the shapes: a gradient has the shape of what it belongs to. Where all sizes differ only one way
-# fits. (In our example they do not. This is why tests should have more keys than queries.)
+# the shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way
+# fits. (In our example most sizes are 4, and a wrong transpose would fit as well. So let a test
+# have more keys than queries.)
 
 
 # %%
 def sum_of_products(left, right) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
     factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
-    terms = " + ".join(f"{a:.2f} · {b}" for a, b in zip(left, factors, strict=True))
     numbers = np.array([*left, left @ right])
+    digits = 0 if (numbers.round() == numbers).all() else 2
+    terms = " + ".join(f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True))
     equals = "=" if (numbers.round(2) == numbers).all() else "≈"
-    return f"{terms} {equals} {numbers[-1]:.2f}".replace("-", "−")
+    return f"{terms} {equals} {numbers[-1]:.{digits}f}".replace("-", "−")
 
 
 @show
@@ -579,19 +591,21 @@ def back_through_the_blend():
 #
 # $$a_s = \frac{e^{z_s}}{n}$$
 #
-# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$, then
-# only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of $n$:
+# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$,
+# then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of
+# $n$, and that of $n$ is $e^{z_u}$:
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
 #
-# If it is its own score, the exponential above the line rises as well, and its derivative is
-# itself:
+# If it is its own score, $u = s$, the exponential above the line rises as well, and its
+# derivative is itself:
 #
 # $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
 # a_s^2$$
 #
-# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$. For
-# the row of *it* it is small enough to look at.
+# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$,
+# where $\mathrm{diag}(a)$ has $a$ on its diagonal and 0 elsewhere. Its row $s$ belongs to the
+# weight $a_s$, its column $u$ to the score $z_u$. Here it is for *it*.
 
 
 # %%
@@ -608,9 +622,10 @@ def jacobian():
     return [
         Matrix("J", formula, tokens, tokens),
         Words(f"""
-            This is the formula. Raise each score a little, see how the weights really change, and
-            the largest difference is {scientific(np.abs(formula - measured).max())}. Each
-            column sums to 0: where a score rises, what one token gains, the others lose.
+            These numbers come from the formula. Raise each score a little and see how the weights
+            really change: the largest difference is
+            {scientific(np.abs(formula - measured).max())}. Each column sums to 0: where a score
+            rises, what one token gains, the others lose.
         """),
     ]
 
@@ -743,11 +758,15 @@ def gradient_check():
     return table(
         ["gradient of", "explicit", "measured", "relative error"],
         [
-            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", scientific(row.error))
+            (
+                row.name,
+                *(f"{number:.9f}".replace("-", "−") for number in (row.explicit, row.numerical)),
+                scientific(row.error),
+            )
             for row in rows
         ],
-        "Explicit: the gradient times a random direction. Measured: the input is moved along it, "
-        "and a fixed sum of the results changes by so much.",
+        "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
+        "fixed weighted sum of the results changes as the input moves in this direction.",
     )
 
 
@@ -902,4 +921,4 @@ def exercises():
 #   a page.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: where attention came from.
-# - Lesson 4: why one look is not enough.
+# - Lesson 4, when it is there: why one look is not enough.

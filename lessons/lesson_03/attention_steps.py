@@ -169,8 +169,8 @@ STEPS = (
         "softmax",
         "Each row becomes weights",
         "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
-        "to 1. The row's largest score is subtracted first. That cancels, and no exponential can "
-        "overflow.",
+        "to 1. The row's largest score is subtracted first: no weight changes by that, and no "
+        "exponential can overflow.",
         "Lower the temperature. What happens to the largest weight of each row?",
         "It goes to 1 and the others to 0: the soft lookup becomes a hard one. If several scores "
         "are the highest, they get equal weights. A high temperature makes all weights alike.",
@@ -274,7 +274,8 @@ STEPS = (
         "dA",
         "Back to the weights",
         "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
-        "value $s$ to output $t$. That counts as far as it points along $\\mathrm{d}O_t$.",
+        "value $s$ to output $t$. The dot product of that value with row $t$ of $\\mathrm{d}O$ "
+        "says how much the loss rises.",
         "Does the mask change $\\mathrm{d}A$?",
         "No. It says what a weight would do, not whether it may. The mask comes in with the "
         "weights, in the next two steps: a hidden entry has weight 0.",
