@@ -715,7 +715,7 @@ def the_lines_of_backward():
             "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = S/\sqrt{d_k}$, so backward scales
                 as well: $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$.""",
             "dquery = ": r"""Forward began with $S = QK^\top$, that is
-                $S_{ts} = \sum_i Q_{ti}K_{si}$. The query of $t$ was used in all of row $t$:
+                $S_{ts} = \sum_i Q_{ti}\,K_{si}$. The query of $t$ was used in all of row $t$:
                 $\mathrm{d}Q = \mathrm{d}S\,K$.""",
             "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
                 $\mathrm{d}K = \mathrm{d}S^\top Q$.""",

@@ -6,10 +6,9 @@ import { choice, element, lightTogether, MatrixTable, pythonOf, short, simulate 
 // gradient with a single 1. Backward is linear, so those of any other are sums of these.
 
 const HOW =
-  "Walk through the steps. At each, change something (the picked token, the mask, the " +
-  "temperature, later the gradient) and watch which numbers answer. Point at or tap a symbol, a " +
-  "matrix or a name in the code: the three light up together. Point at or tap an entry of a " +
-  "result to see what it is made of.";
+  "Walk through the steps. At each, change one of the choices and watch which numbers answer. " +
+  "Point at or tap a symbol, a matrix or a name in the code: all three light up. Point at or tap " +
+  "an entry of a result to see what it is made of.";
 
 class Stepper {
   constructor(figure, data, number) {
