@@ -321,7 +321,11 @@ WRONG = {
         "order": (attention(**{"return": "dV, dQ, dK"}), "are the results in the order"),
     },
     "mended_attention_backward": {
-        "as given": (mended(), "It still does what it did"),
+        "as given": (mended(), "Not begun yet."),
+        "written otherwise": (
+            mended("/ len(weights)", "* (1 / len(doutput))"),
+            "It still does what it did",
+        ),
         "dquery alone": (mended("dscores @ key", "len(key) * dscores @ key"), "dkey is still too"),
         "dkey alone": (
             mended("-2) @ query", "-2) @ query * doutput.shape[0]"),

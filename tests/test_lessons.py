@@ -423,14 +423,13 @@ def test_a_missing_file_hints_at_start(call, tmp_path):
         assert "`python -m lessons start 3 FILE` writes one" in err[0]
 
 
-def test_the_starter_file_is_checked_as_not_written(call, tmp_path):
+def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
     file = tmp_path / "mine.py"
     code, out, _ = call(main, "start", "3", str(file))
     assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {file}")
     code, out, _ = call(main, "check", "3", str(file))
     said = "\n".join(out)
-    assert code == 1 and said.count("Not written yet.") == 2
-    assert "It still does what it did" in said and out[-1] == "0 of 3 right"
+    assert code == 1 and said.count("Not begun yet.") == 3 and out[-1] == "0 of 3 right"
     text = file.read_text()
     for exercise in EXERCISES.values():
         assert exercise.code in text and f". {exercise.title}\n" in text

@@ -11,6 +11,7 @@ It is one task of many: where one trained matrix serves all keys, the ranking ca
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from numformer import Adam, Embedding, Layer, Softmax, inference, pack
 from numformer.backend import matmul
@@ -121,4 +122,7 @@ def compare(widths=(4, 16, 64, 256), seeds=(0, 1, 2), scores=SCORES) -> list[Res
         results = [train(*choice, rate, seeds) for rate in RATES]
         return min(results, key=lambda result: result.losses[-10:].mean())
 
-    return [best(score, scores[score], width) for width in widths for score in scores]
+    # A second thread gains nothing on matrices this small, and beside other programs the two would
+    # wait for each other most of the time.
+    with threadpool_limits(1, "blas"):
+        return [best(score, scores[score], width) for width in widths for score in scores]
