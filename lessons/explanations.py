@@ -29,9 +29,6 @@ class Sizes:
 # Where all sizes are equal every product can be formed, so that it can be compared with others.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3)
 
-
-# Seconds of computation that a reader's file and each of its functions may take.
-
 SMALLER = "Take a small example, one sequence with two tokens, and compare line by line."
 
 

@@ -14,7 +14,7 @@ from lessons.explanations import told
 from lessons.lesson import plain
 from numformer.errors import InputError
 
-LIMIT = 60
+LIMIT = 60  # seconds of computation that a file and each of its functions may take
 
 
 class TooLong(BaseException):
