@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import os
 import re
 import shutil
@@ -1368,6 +1369,22 @@ def test_the_keyboard_walks_the_stepper(open_page):
         assert announced.startswith(f"Step {STEPS.index(name) + 1} of {len(STEPS)}")
     page.keyboard.press("ArrowLeft")
     assert step() == STEPS[-2]
+    stepper.locator(f"button.dot[data-go={STEPS[-2]}]").focus()
+    page.keyboard.press("ArrowLeft")
+    focused = "document.activeElement.dataset.go ?? document.activeElement.className"
+    assert step() == page.evaluate(focused) == STEPS[-3]
+    for control in ("select >> nth=0", "[data-choice=query] input >> nth=0"):
+        stepper.locator(control).focus()
+        page.keyboard.press("ArrowRight")
+        assert step() == STEPS[-3]
+    # Where a button ends, the keyboard stays beside it.
+    for turn, end, beside in (("next", STEPS[-1], "previous"), ("previous", STEPS[0], "next")):
+        stepper.locator(f"button.{turn}").focus()
+        for _ in STEPS:
+            if page.evaluate(focused) == turn:
+                page.keyboard.press("Enter")
+        assert (step(), page.evaluate(focused)) == (end, beside)
+    stepper.locator(f"button.dot[data-go={STEPS[-1]}]").click()
     # Everything that can be changed is reached by Tab.
     reached = set()
     stepper.locator("button.dot").first.focus()
@@ -1460,6 +1477,7 @@ def test_the_arithmetic_that_is_spelt_out_is_true(mask, open_page):
                 wanted = evaluated(right) if value is None else value
                 assert abs(evaluated(right) - wanted) <= 0.005 + 1e-9
                 exact = sign == "=" and value is not None
+                assert exact or name not in ("scores", "dweights")  # all integers
                 assert abs(evaluated(left) - wanted) <= (1e-6 if exact else 0.15), (name, line)
                 compared += 1
     assert compared > 100
@@ -1500,6 +1518,185 @@ def test_pointing_lights_up_and_shows_what_an_entry_is_made_of(open_page):
     )
     assert {("query", "2"), ("key", "1")} <= set(map(tuple, used))
     assert not {("query", "1"), ("key", "2")} & set(map(tuple, used))
+
+
+def given(page) -> dict:
+    """What Python gave the stepper."""
+    data = page.locator("[data-simulation=attention_stepper] > script").text_content()
+    return json.loads(data)
+
+
+def as_shown(page, html: str) -> str:
+    return page.evaluate(
+        "html => { const box = document.createElement('p'); box.innerHTML = html;"
+        " return box.textContent; }",
+        html,
+    ).strip()
+
+
+STATE = """stepper => {
+    const texts = (where, root = stepper) =>
+        [...root.querySelectorAll(where)].map(one => one.textContent.trim());
+    const boxes = [...stepper.querySelectorAll(".matrix-box")].map(box => [box.dataset.matrix, {
+        caption: texts("caption", box)[0],
+        symbol: texts("caption button", box)[0],
+        rows: texts("tbody th", box),
+        columns: texts("thead th", box),
+        cells: [...box.querySelectorAll("tbody td")].map(cell => ({
+            row: Number(cell.dataset.row), column: Number(cell.dataset.column),
+            value: Number(cell.dataset.value), text: cell.textContent,
+            kinds: [...cell.classList], colour: cell.style.backgroundColor,
+        })),
+    }]);
+    return {
+        matrices: Object.fromEntries(boxes),
+        current: [...stepper.querySelectorAll("[aria-current]")].map(dot => dot.dataset.go),
+        passed: [...stepper.querySelectorAll(".dot.passed")].map(dot => dot.dataset.go),
+        labels: [...stepper.querySelectorAll(".dot")].map(dot => dot.getAttribute("aria-label")),
+        upstream: !stepper.querySelector(".upstream").hidden,
+        words: texts(".step-words > header > *").concat(texts(".ask > *")),
+        rule: texts(".rule .equation").concat(texts(".library > *")),
+        worked: texts(".worked dl > div"),
+        used: texts(".worked dl > .used > dt"),
+        undoes: texts(".undoes button")[0] ?? "",
+        place: texts(".place")[0],
+        note: texts("[data-choice=mask] + .note")[0],
+        summary: texts(".controls > summary")[0],
+        temperature: texts(".temperature output").concat(texts(".temperature .note")),
+        spoken: stepper.querySelector(".temperature input").getAttribute("aria-valuetext"),
+        preset: [...stepper.querySelectorAll("[data-choice=preset] :checked")].map(x => x.value),
+        presetNote: texts(".upstream > .note")[0],
+        selects: [...stepper.querySelectorAll("select")].map(select => Number(select.value)),
+    };
+}"""
+
+
+def test_each_step_says_and_marks_what_it_shows(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data = given(page)
+    picked, names = 1, [step["id"] for step in data["steps"]]
+    axes = dict(queries=data["tokens"], keys=data["tokens"], sum=["sum"], average=["average"])
+    axes |= dict(features=data["features"], entries=data["entries"])
+    stepper.locator("[data-choice=mask] input[value=causal]").check(force=True)
+    stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+    for at, step in enumerate(data["steps"]):
+        stepper.locator(f"button.dot[data-go={step['id']}]").click()
+        state = stepper.evaluate(STATE)
+        assert (state["current"], state["passed"]) == ([step["id"]], names[:at])
+        assert state["place"] == f"{at + 1} of {len(names)}"
+        assert state["labels"][at] == f"{at + 1}, {step['part']}: {step['title']}"
+        assert state["upstream"] == (step["part"] == "backward")
+        kicker, title, say, *_ = state["words"]
+        assert (kicker, title) == (f"{step['part']} · {step['name']}", step["title"])
+        said = [as_shown(page, step[name]) for name in ("say", "ask", "answer", "equation", "note")]
+        assert [say, *state["words"][-3:-1], state["rule"][0], state["rule"][-1]] == said
+        assert state["rule"][1:3] == [f"numformer, in {step['of']}", as_shown(page, step["code"])]
+        if step["inverts"]:
+            back = names.index(step["inverts"])
+            assert state["undoes"] == f"{back + 1}, {data['steps'][back]['name']}"
+        assert [*state["matrices"]] == [*step["inputs"], *step["results"]]
+        for name, shown in state["matrices"].items():
+            about = data["matrices"][name]
+            rows, columns = axes[about["rows"]], axes[about["columns"]]
+            assert (shown["rows"], shown["columns"]) == (rows, columns)
+            of = "one a query" if len(columns) == 1 else f"{about['rows']} × {about['columns']}"
+            size = f"({len(rows)} × {len(columns)})"
+            assert shown["caption"] == f"{as_shown(page, about['symbol'])} {size}{of}"
+            for cell in shown["cells"]:
+                hidden = cell["value"] == (0 if name == "allowed" else -np.inf)
+                assert ("hidden-entry" in cell["kinds"]) == hidden
+                if name == "allowed":
+                    assert cell["text"] == ("no" if hidden else "yes")
+                elif cell["value"] and not hidden:
+                    assert ("--negative" in cell["colour"]) == (cell["value"] < 0)
+                    assert "--" in cell["colour"]
+            # The picked token's row, or the column that a product reads.
+            factors = dict([step["worked"]["left"]]) if "left" in step["worked"] else None
+            if factors is None or name in step["results"]:
+                by = "row" if about["rows"] == "queries" or factors else None
+            else:
+                by = factors.get(name)
+            for cell in shown["cells"]:
+                assert ("picked" in cell["kinds"]) == (by == "row" and cell["row"] == picked)
+                is_column = by == "column" and cell["column"] == picked
+                assert ("picked-column" in cell["kinds"]) == is_column
+        if not step["worked"]:
+            continue
+        row, column = 2, 1  # point at an entry: what it is made of is outlined
+        result = stepper.locator(f".matrix-box[data-matrix={step['results'][-1]}]")
+        result.locator(f"td[data-row='{row}'][data-column='{column}']").dispatch_event(
+            "pointerover", {"bubbles": True}
+        )
+        state = stepper.evaluate(STATE)
+        header = result.locator("thead th").nth(column).text_content()
+        assert state["used"] == [f"{data['tokens'][row]} · {header}"]
+        for name, shown in state["matrices"].items():
+            if name == step["results"][-1] or step["worked"]["kind"] != "product":
+                whole = len(shown["columns"]) == 1
+                whole |= (name, step["id"]) == ("masked", "softmax")
+                expected = {(row, c) for c in range(len(shown["columns"])) if whole or c == column}
+            else:
+                sides = dict([step["worked"]["left"], step["worked"]["right"]])
+                place = row if name == step["worked"]["left"][0] else column
+                expected = {
+                    (cell["row"], cell["column"])
+                    for cell in shown["cells"]
+                    if cell[sides[name]] == place
+                }
+            used = {(c["row"], c["column"]) for c in shown["cells"] if "used" in c["kinds"]}
+            assert used == expected, (step["id"], name)
+
+
+def test_every_choice_is_shown_as_it_is(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data, lesson = given(page), lessons.load(3)
+
+    def choose(what, value):
+        stepper.locator(f"[data-choice={what}] input[value='{value}']").check(force=True)
+        return stepper.evaluate(STATE)
+
+    for row, token in enumerate(data["tokens"]):
+        best = int(np.argmax(lesson.scores[row]))
+        worked = choose("query", row)["words"][-1]
+        assert worked.startswith(f"For “{token}” it is the key of “{data['tokens'][best]}”: ")
+        assert worked.endswith(f" = {lesson.scores[row, best]:.0f}.")
+    for mask in data["masks"]:
+        state = choose("mask", mask["id"])
+        assert state["note"] == mask["note"]
+        assert state["summary"] == f"Choices: {token} · mask: {mask['name']} · temperature 1"
+    for at, temperature in enumerate(data["temperatures"]):
+        stepper.locator(".temperature input").fill(str(at))
+        state, value = stepper.evaluate(STATE), f"{temperature['value']:g}"
+        assert state["temperature"] == [value, temperature["note"]] and state["spoken"] == value
+        assert state["summary"].endswith(f" · temperature {value}")
+        note = "queries × features" if value == "1" else f"of the query / {value}"
+        assert state["matrices"]["query"]["caption"].endswith(note)
+    # A row that sees nothing, by hand; and which entries a choice has changed.
+    choose("query", data["picked"])
+    stepper.locator("button.dot[data-go=softmax]").click()
+    assert "0 / max(0, 1) = 0" in choose("mask", "nothing")["worked"][-1]
+    before = shown_matrices(stepper)
+    state = choose("mask", "causal")
+    for name, after in shown_matrices(stepper).items():
+        cells = state["matrices"][name]["cells"]
+        marked = [(cell["row"], cell["column"]) for cell in cells if "changed" in cell["kinds"]]
+        assert marked == list(map(tuple, np.argwhere(after != before[name])))
+    # The upstream gradient.
+    stepper.locator("button.dot[data-go=dvalue]").click()
+    for preset in data["presets"]:
+        state = choose("preset", preset["id"])
+        assert state["presetNote"] == as_shown(page, preset["note"])
+        assert state["preset"] == [preset["id"]]
+        shown = np.ravel(shown_matrices(stepper)["doutput"]).tolist()
+        assert state["selects"] == shown
+    choose("preset", "picked")
+    shown = np.reshape(choose("query", 3)["selects"], (4, 2))
+    np.testing.assert_array_equal(shown, lesson.doutput * (np.arange(4) == 3)[:, None])
+    stepper.locator("select").first.select_option("2")
+    state = stepper.evaluate(STATE)
+    assert (state["preset"], state["presetNote"], state["selects"][0]) == ([], "", 2)
 
 
 def test_the_python_under_the_stepper_follows_the_upstream_gradient(open_page):
