@@ -1,5 +1,6 @@
 """The course: exercises and their checker, questions, the commands, the text, the pages."""
 
+import inspect
 import io
 import itertools
 import json
@@ -22,7 +23,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import lessons
 from lessons.__main__ import main
 from lessons.exercise import EQUAL, Mistake, Sizes
-from lessons.lesson import Beside, Matrix, Picture, Piece, pieces, plain, statements
+from lessons.lesson import (
+    INK,
+    Beside,
+    Matrix,
+    Picture,
+    Piece,
+    pieces,
+    plain,
+    statements,
+    table,
+)
 from lessons.lesson_03 import attention_steps as steps_03
 from lessons.lesson_03 import exercises as exercises_03
 from lessons.lesson_03.attention_stepper import Example
@@ -187,8 +198,28 @@ def test_an_unknown_mistake_gets_the_numbers_and_no_formula(line, words, checked
         r"dscores: \d+ of 210 entries are wrong. The worst, at \(\d, \d, \d, \d\)", said
     )
     assert words in said
+    worst = r"The worst, at \(.*?\), is (\S+) and should be (\S+)\.(?: |$)"
+    given, right = map(float, re.search(worst, said).groups())
+    assert abs(given - right) > 1e-6
+    if times := re.search(r"Every entry is (\S+) times", said):
+        assert np.isclose(given, float(times[1]) * right, rtol=1e-4)
     for foreign in ("number of heads", "LayerNorm", "grad +=", "embedding", "dy", "weights * ("):
         assert foreign not in said
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (3, "the number of sequences"),
+        (5, "the number of queries"),
+        (7, "the number of keys"),
+        (11, "d_k"),
+        (13, "d_v"),
+    ],
+)
+def test_a_size_that_is_a_factor_too_many_is_named(size, words, checked):
+    _, said, _ = checked(attention(dV=f"np.einsum('bhts,bhtv->bhsv', A, dO) * {size}"))
+    assert f"times what it should be, which is {size}, and {size} is {words} here" in said
 
 
 def test_a_mistake_of_two_results_is_explained_once(checked):
@@ -307,6 +338,18 @@ SHAPES = "A gradient has the shape of what it belongs to"
 def test_an_exception_is_followed_by_what_helps(line, words, about_shapes, checked):
     _, said, _ = checked(softmax(f"return {line}"))
     assert words in said and (SHAPES in said) == about_shapes and "gufunc" not in said
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+def test_an_exercise_names_the_shapes_of_its_arguments(exercise):
+    seen, sizes = [], Sizes()
+    layer, inputs = exercise.case(lambda *arguments: seen.extend(arguments), sizes)
+    layer.backward(layer.forward(*inputs))
+    shape = dict(T=sizes.T, S=sizes.S, d_k=sizes.K, d_v=sizes.K_v)
+    for name, array in zip(inspect.signature(exercise.start).parameters, seen, strict=True):
+        told = re.search(rf"\b{name}(?:, \w+)* \(\.\.\., (.*?)\)", exercise.start.__doc__)[1]
+        ends = tuple(shape[letter] for letter in told.split(", "))
+        assert array.shape[-len(ends) :] == ends, name
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
@@ -435,6 +478,8 @@ def test_the_starter_file_is_checked_as_not_written(call, tmp_path):
     text = file.read_text()
     for exercise in EXERCISES.values():
         assert exercise.code in text and f". {exercise.title}\n" in text
+        assert plain(exercise.task) in text.replace("# ", "")
+    assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')
 
 
 def test_a_starter_file_completed_is_right(call, tmp_path):
@@ -474,6 +519,9 @@ class Page:
 
     def code(self, text):
         return f"<pre>{text}</pre>"
+
+    def math(self, latex):
+        return f"<math>{latex}</math>"
 
 
 def test_an_exercise_shows_what_to_begin_with():
@@ -687,6 +735,7 @@ def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, mo
     told = {line.split(":")[0] for line in lines if line.startswith("runs/lessons/")}
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
     assert told == written and len(written) >= 6
+    assert all(len(line.split(": ", 1)[1]) > 20 for line in lines if line.startswith("runs/"))
     headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
     assert len(headings) > 8
     for heading in headings:
@@ -735,6 +784,9 @@ def doubled(x):
 
 def test_lines_that_the_lesson_does_not_explain_stop_it():
     notes = {"y = x + x": "Twice.", "return": ""}
+    shown = Beside(doubled, notes)
+    assert "<p>Twice.</p>\n</div><pre>y = x + x  # once more</pre></li>" in shown.html(Page())
+    assert "Twice.\n\n    y = x + x  # once more\n\n" in shown.markdown()
     assert Beside(doubled, notes).rows() == [("Twice.", "y = x + x  # once more"), ("", "return y")]
     for other in ({"y = 2 * x": "", "return": ""}, {"y = x": ""}, notes | {"more": ""}):
         with pytest.raises(ValueError, match=r"doubled has .* mend the lesson"):
@@ -776,8 +828,8 @@ def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
     code = "```\nprice = '$'\n\n\nprint(price)\n```"
     shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{markdown}\n\n{code}\n\n    a  b\n    c")
     assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
-    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i}$$") == (
-        "    Σ(i=1..d_k) (∂ L) / (∂ x_i)"
+    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i} \\ne 0$$") == (
+        "    Σ(i=1..d_k) (∂ L) / (∂ x_i) ≠ 0"
     )
 
 
@@ -787,6 +839,27 @@ def test_a_matrix_shows_its_numbers():
     assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
     assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
     assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+    made = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(Page())
+    assert "<math>M</math> <small>(2 × 3)</small>" in made
+    head, *body = made.split("<tr>")[1:]
+    assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
+    assert [re.findall(r">([\w−]+)</t", row) for row in body] == [
+        ["a", "−2", "1", "0"],
+        ["b", "3", "−4", "5"],
+    ]
+    sides = [re.findall(r"--(\w+)\) / 0.[1-9]", row) for row in body]
+    assert sides == [["negative", "positive"], ["positive", "negative", "positive"]]
+
+
+def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it():
+    def draw(figure):
+        figure.subplots().set(xlabel="x")
+
+    made = Picture("drawn", draw, "What is <seen>.", "What to look for.").html(Page())
+    assert made.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
+    assert made.endswith("<figcaption><p>What to look for.</p>\n</figcaption></figure>")
+    assert made.count("currentColor") > 3 and INK not in made
+    assert table(["a"], [("b",)], "Seen.").markdown().endswith("\n\n*Seen.*")
 
 
 def words_of(name: str) -> str:
@@ -934,11 +1007,11 @@ def test_random_attention_has_the_gradients_of_numformer(scaled):
 
 def test_what_is_said_of_four_scores_is_what_was_measured():
     lesson = lessons.load(3)
-    accuracy, _, table, words = pieces(lesson.four_ways_to_score)
+    accuracy, _, before, words = pieces(lesson.four_ways_to_score)
     results = lesson.compare()
     wide = {result.score: result for result in results if result.width == 256}
     for score, result in wide.items():
-        row = re.search(rf"\| {score} \| (.*) \|", table.markdown())[1]
+        row = re.search(rf"\| {score} \| (.*) \|", before.markdown())[1]
         told = [float(cell) for cell in row.split(" | ")]
         measured = [result.spread, result.largest, result.gradient]
         np.testing.assert_allclose(told, measured, atol=0.05, rtol=0.02)
