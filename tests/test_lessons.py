@@ -601,6 +601,9 @@ def test_without_a_command_the_lessons_are_listed(call):
         (line,) = (line for line in out if line.startswith(f"{entry.number:4}  {entry.title}"))
         assert line.endswith("(to come)") == (entry.path is None)
     assert any("python -m lessons check 3 FILE" in line for line in out)
+    for command in re.findall(r"python -m lessons ([a-z]+)", " ".join(out)):
+        _, _, err = call(main, command, "--help")
+        assert err == [], command
 
 
 def test_the_answers_of_lesson_3_are_these():
@@ -738,6 +741,9 @@ def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, mo
     assert all(len(line.split(": ", 1)[1]) > 20 for line in lines if line.startswith("runs/"))
     headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
     assert len(headings) > 8
+    places = [out.find(f"\n{plain(heading)}\n---") for heading in headings]
+    places = [place for place in places if place >= 0]
+    assert len(places) > 8 and places == sorted(places)
     for heading in headings:
         assert plain(heading) in out
     assert not re.search(r"[$\\]|\*\*", out)  # formulas in letters
