@@ -1329,13 +1329,19 @@ def test_questions_answer_at_once(open_page):
             choices.nth((question.answer + 1) % len(question.choices)).check()
             form.locator("button").click()
             assert "Not right" in verdict.inner_text()
+            assert form.get_attribute("data-verdict") == "wrong"
             choices.nth(question.answer).check()
         else:
-            form.locator("input").fill(f"{question.answer + 1}")
+            form.locator("input").fill(f"{question.answer + 1.5 * question.tolerance}")
             form.locator("input").press("Enter")
             assert "Not right" in verdict.inner_text()
+            assert not form.locator("strong").first.is_visible()
+            form.locator("input").fill(f"{2 * question.answer} / 2")
+            form.locator("button").click()
+            assert form.get_attribute("data-verdict") == "right"
             form.locator("input").fill(f"{question.answer:.2f}".replace(".", ","))
-        assert verdict.inner_text() == "" and not form.locator("strong").first.is_visible()
+        assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
+        assert form.locator("strong").first.is_visible() == (not question.choices)
         form.locator("button").click()
         assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
 
