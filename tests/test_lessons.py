@@ -1716,6 +1716,10 @@ def test_each_step_says_and_marks_what_it_shows(open_page):
         state = stepper.evaluate(STATE)
         header = result.locator("thead th").nth(column).text_content()
         assert state["used"] == [f"{data['tokens'][row]} · {header}"]
+        for name in {"total", "average"} & {*step["results"]}:
+            told = state["worked"][0].replace("−", "-").split()[-1]
+            cell = state["matrices"][name]["cells"][row]
+            assert abs(float(told) - cell["value"]) <= 0.005 + 1e-9
         for name, shown in state["matrices"].items():
             if name == step["results"][-1] or step["worked"]["kind"] != "product":
                 whole = len(shown["columns"]) == 1
