@@ -29,7 +29,6 @@ class Sizes:
 # Where all sizes are equal every product can be formed, so that it can be compared with others.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3)
 
-
 SMALLER = "Take a small example, one sequence with two tokens, and compare line by line."
 
 

@@ -307,13 +307,14 @@ def what_the_scale_does():
         rng = np.random.default_rng(3)
         runs = [random_attention(d_k, scaled, rng) for d_k in WIDTHS]
         scores, weights, dscores, dquery = (list(column) for column in zip(*runs, strict=True))
+        carried = np.sort(dscores[-1])[::-1].cumsum()  # by the rows with the largest
         measured[scaled] = {
             "variance": [x.var() for x in scores],
             "largest": [x.max(axis=-1).mean() for x in weights],
             "gradient": [np.median(x) for x in dscores],
             "query": dquery[-1],
             # How many of the rows carry nine tenths of the gradient.
-            "carriers": int((dscores[-1].sum() * 0.9 > np.sort(dscores[-1])[::-1].cumsum()).sum()),
+            "carriers": 1 + int((carried < 0.9 * carried[-1]).sum()),
         }
 
     def curves(name, label, scale):

@@ -181,12 +181,27 @@ WRONG = {
             """),
             "over heads and queries too",
         ),
+        "sequences too": (
+            softmax("g = weights * dweights\nreturn g - weights * g.sum((0, 3), keepdims=True)"),
+            "over the keys and over sequences too",
+        ),
+        "heads too": (
+            softmax("g = weights * dweights\nreturn g - weights * g.sum((1, 3), keepdims=True)"),
+            "over the keys and over heads too",
+        ),
+        "the mean": (
+            softmax("g = weights * dweights\nreturn g - weights * g.mean(-1)[..., None]"),
+            "too small by a factor, the number of keys",
+        ),
         "the batch": (softmax(ROW_BY_ROW.replace("return ", "return 1/3 * ")), "by the batch size"),
         "the sign": (
             softmax("g = weights * dweights\nreturn g + weights * g.sum(-1, keepdims=True)"),
             "A sign is wrong",
         ),
-        "the sum": (softmax("return np.multiply(dweights, weights)"), "second part"),
+        "the sum": (
+            softmax("return np.multiply(dweights, weights)"),
+            "second part of the derivative",
+        ),
         "keepdims": (
             softmax("return weights * (dweights - np.sum(weights * dweights, -1))"),
             "has lost its axis",
@@ -251,7 +266,10 @@ WRONG = {
         ),
     },
     "attention_backward": {
-        "no scale": (attention(dS="dZ"), "The scale is missing: "),
+        "no scale": (
+            attention(dS="dZ"),
+            "The scale is missing: every entry is too large by sqrt(d_k)",
+        ),
         "scale in dquery alone": (attention(dS="dZ", dQ="dZ @ K / 11**0.5"), "in dkey alone"),
         "scale in dkey alone": (attention(dQ="dZ @ K"), "in dquery alone"),
         "scale twice": (attention(dS="dZ / K.shape[-1]"), "You divide by d_k"),
@@ -324,7 +342,7 @@ WRONG = {
         "as given": (mended(), "Not begun yet."),
         "written otherwise": (
             mended("/ len(weights)", "* (1 / len(doutput))"),
-            "It still does what it did",
+            "It still does what it did. dvalue is right, dquery and dkey are too small",
         ),
         "dquery alone": (mended("dscores @ key", "len(key) * dscores @ key"), "dkey is still too"),
         "dkey alone": (
@@ -332,9 +350,13 @@ WRONG = {
             "dquery is still too",
         ),
         "dvalue too": (mended("-2) @ doutput", "-2) @ doutput / len(doutput)"), "dvalue was right"),
-        "turned round": (mended("/ len(weights)", "* len(weights)"), "Turning a wrong factor"),
+        "turned round": (
+            mended("/ len(weights)", "* len(weights)"),
+            "Now dquery and dkey are too large",
+        ),
         "the queries": (mended("len(weights)", "weights.shape[2]"), "by the number of queries"),
         "the heads": (mended("len(weights)", "weights.shape[1]"), "by the number of heads"),
+        "the keys": (mended("len(weights)", "weights.shape[3]"), "by the number of keys in place"),
         "no sum": (
             mended("(dweights - expected)", "dweights"),
             "The sum that you took out was right",

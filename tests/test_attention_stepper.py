@@ -310,6 +310,72 @@ def test_the_picture_has_each_gradient_below_what_it_belongs_to(example):
             assert places[rf"$\mathrm{{d}}{name}$"] == (below, column)
 
 
+def test_the_lines_of_a_step_make_what_it_shows(data):
+    """And the names in them, but for the arguments of a whole function, are its matrices."""
+    for step, shown in zip(STEPS, data["steps"], strict=True):
+        lines = {(code.function, code.begins) for code in step.code}
+        made = {(MATRICES[name].function, MATRICES[name].begins) for name in step.results}
+        if step.id == "dweights":  # before and after dropout, which a page has none of
+            made |= {(step.code[0].function, step.code[0].begins)}
+        if step.id == "softmax":  # the row's largest score is subtracted
+            made |= {(step.code[0].function, step.code[0].begins)}
+        assert lines == made, step.id
+        tags = set(re.findall(r'data-matrix="(\w+)"', shown["code"]))
+        assert tags <= {*step.inputs, *step.results} or step.id == "upstream", step.id
+        assert shown["of"] == step.code[0].function
+
+
+def test_a_gradient_has_the_axes_of_what_it_belongs_to():
+    axes = {name: (made.rows, made.columns) for name, made in MATRICES.items()}
+    for name in ("query", "key", "value", "scores", "scaled", "weights", "output"):
+        assert axes[f"d{name}"] == axes[name]
+    for name in ("allowed", "masked", "exponentials", "weights", "centred"):
+        assert axes[name] == axes["scores"] == ("queries", "keys")
+
+
+def test_a_page_has_all_that_a_step_says(data):
+    for step, shown in zip(STEPS, data["steps"], strict=True):
+        for name in ("id", "name", "title", "say", "ask", "answer", "note"):
+            assert shown[name] == getattr(step, name)
+        assert shown["part"] == ("backward" if step.id[0] == "d" or step.inverts else "forward")
+        assert len({step.say, step.ask, step.answer, ""}) == 4
+
+
+def test_each_temperature_says_what_it_does():
+    """With d_k = 4, so that two of them are the scale's own."""
+    wide = {name: np.zeros((3, 4)) for name in ("query", "key")}
+    example = Example(TOKENS, **EXAMPLE | wide)
+    words = {0.5: "undoes the division by √d_k = 2", 1: "As in the paper", 2: "now it acts twice"}
+    for temperature in TEMPERATURES:
+        general = "Scores grow" if temperature < 1 else "Scores shrink"
+        assert words.get(temperature, general) in example.note(temperature)
+        assert temperature == 1 or f"query / {temperature}." in example.note(temperature)
+
+
+def test_drawn_matrices_have_their_numbers_and_names(example):
+    figure = Figure()
+    example.draw(figure)
+    values = direct(example, example.masks[0]["mask"], 1, example.doutput)
+    named = {f"${made.latex}$": name for name, made in MATRICES.items() if name != "masked"}
+    names = dict(queries=TOKENS, keys=TOKENS, features=["f", "g"], entries=["x", "y"])
+    drawn = 0
+    for axes in figure.axes:
+        name = named.get(axes.get_title(loc="left").split("  ")[0])
+        if name is None:
+            continue
+        drawn += 1
+        made = MATRICES[name]
+        assert [each.get_text() for each in axes.get_yticklabels()] == names[made.rows]
+        assert [each.get_text() for each in axes.get_xticklabels()] == names[made.columns]
+        for text in axes.texts:
+            column, row = map(int, text.get_position())
+            number = float(text.get_text().replace("−", "-"))
+            assert abs(number - values[name][row, column]) <= 0.005 + 1e-9, name
+            colour = axes.images[0].get_array()[row, column]
+            assert colour[3] == 0 or (colour[2] > colour[0]) == (values[name][row, column] > 0)
+    assert drawn == 14
+
+
 def test_widgets_redraw(example):
     figure = Figure()
     FigureCanvasAgg(figure)
@@ -326,6 +392,7 @@ def test_widgets_redraw(example):
     step.set_val(6)
     titles, before = shown()
     assert titles == ["$A$  (3 × 3)", "$V$  (3 × 2)", "$O$  (3 × 2)"]
+    assert figure.subfigs[0].get_suptitle() == f"6. {STEPS[5].title}"
     temperature.set_val(0.25)
     assert shown()[1] != before
     mask.set_active(1)

@@ -1,7 +1,9 @@
 """The course: exercises and their checker, questions, the commands, the text, the pages."""
 
+import inspect
 import io
 import itertools
+import json
 import os
 import re
 import shutil
@@ -21,8 +23,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import lessons
 from lessons.__main__ import main
 from lessons.exercise import EQUAL, Mistake, Sizes
-from lessons.lesson import Beside, Matrix, Picture, Piece, pieces, plain, statements
+from lessons.lesson import (
+    INK,
+    Beside,
+    Matrix,
+    Picture,
+    Piece,
+    pieces,
+    plain,
+    statements,
+    table,
+)
+from lessons.lesson_03 import attention_steps as steps_03
 from lessons.lesson_03 import exercises as exercises_03
+from lessons.lesson_03.attention_stepper import Example
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
@@ -184,8 +198,28 @@ def test_an_unknown_mistake_gets_the_numbers_and_no_formula(line, words, checked
         r"dscores: \d+ of 210 entries are wrong. The worst, at \(\d, \d, \d, \d\)", said
     )
     assert words in said
+    worst = r"The worst, at \(.*?\), is (\S+) and should be (\S+)\.(?: |$)"
+    given, right = map(float, re.search(worst, said).groups())
+    assert abs(given - right) > 1e-6
+    if times := re.search(r"Every entry is (\S+) times", said):
+        assert np.isclose(given, float(times[1]) * right, rtol=1e-4)
     for foreign in ("number of heads", "LayerNorm", "grad +=", "embedding", "dy", "weights * ("):
         assert foreign not in said
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (3, "the number of sequences"),
+        (5, "the number of queries"),
+        (7, "the number of keys"),
+        (11, "d_k"),
+        (13, "d_v"),
+    ],
+)
+def test_a_size_that_is_a_factor_too_many_is_named(size, words, checked):
+    _, said, _ = checked(attention(dV=f"np.einsum('bhts,bhtv->bhsv', A, dO) * {size}"))
+    assert f"times what it should be, which is {size}, and {size} is {words} here" in said
 
 
 def test_a_mistake_of_two_results_is_explained_once(checked):
@@ -306,6 +340,18 @@ SHAPES = "A gradient has the shape of what it belongs to"
 def test_an_exception_is_followed_by_what_helps(line, words, about_shapes, checked):
     _, said, _ = checked(softmax(f"return {line}"))
     assert words in said and (SHAPES in said) == about_shapes and "gufunc" not in said
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+def test_an_exercise_names_the_shapes_of_its_arguments(exercise):
+    seen, sizes = [], Sizes()
+    layer, inputs = exercise.case(lambda *arguments: seen.extend(arguments), sizes)
+    layer.backward(layer.forward(*inputs))
+    shape = dict(T=sizes.T, S=sizes.S, d_k=sizes.K, d_v=sizes.K_v)
+    for name, array in zip(inspect.signature(exercise.start).parameters, seen, strict=True):
+        told = re.search(rf"\b{name}(?:, \w+)* \(\.\.\., (.*?)\)", exercise.start.__doc__)[1]
+        ends = tuple(shape[letter] for letter in told.split(", "))
+        assert array.shape[-len(ends) :] == ends, name
 
 
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
@@ -433,6 +479,8 @@ def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
     text = file.read_text()
     for exercise in EXERCISES.values():
         assert exercise.code in text and f". {exercise.title}\n" in text
+        assert plain(exercise.task) in text.replace("# ", "")
+    assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')
 
 
 def test_a_starter_file_completed_is_right(call, tmp_path):
@@ -472,6 +520,9 @@ class Page:
 
     def code(self, text):
         return f"<pre>{text}</pre>"
+
+    def math(self, latex):
+        return f"<math>{latex}</math>"
 
 
 def test_an_exercise_shows_what_to_begin_with():
@@ -551,6 +602,9 @@ def test_without_a_command_the_lessons_are_listed(call):
         (line,) = (line for line in out if line.startswith(f"{entry.number:4}  {entry.title}"))
         assert line.endswith("(to come)") == (entry.path is None)
     assert any("python -m lessons check 3 FILE" in line for line in out)
+    for command in re.findall(r"python -m lessons ([a-z]+)", " ".join(out)):
+        _, _, err = call(main, command, "--help")
+        assert err == [], command
 
 
 def test_the_answers_of_lesson_3_are_these():
@@ -685,8 +739,12 @@ def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, mo
     told = {line.split(":")[0] for line in lines if line.startswith("runs/lessons/")}
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
     assert told == written and len(written) >= 6
+    assert all(len(line.split(": ", 1)[1]) > 20 for line in lines if line.startswith("runs/"))
     headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
     assert len(headings) > 8
+    places = [out.find(f"\n{plain(heading)}\n---") for heading in headings]
+    places = [place for place in places if place >= 0]
+    assert len(places) > 8 and places == sorted(places)
     for heading in headings:
         assert plain(heading) in out
     assert not re.search(r"[$\\]|\*\*", out)  # formulas in letters
@@ -733,6 +791,9 @@ def doubled(x):
 
 def test_lines_that_the_lesson_does_not_explain_stop_it():
     notes = {"y = x + x": "Twice.", "return": ""}
+    shown = Beside(doubled, notes)
+    assert "<p>Twice.</p>\n</div><pre>y = x + x  # once more</pre></li>" in shown.html(Page())
+    assert "Twice.\n\n    y = x + x  # once more\n\n" in shown.markdown()
     assert Beside(doubled, notes).rows() == [("Twice.", "y = x + x  # once more"), ("", "return y")]
     for other in ({"y = 2 * x": "", "return": ""}, {"y = x": ""}, notes | {"more": ""}):
         with pytest.raises(ValueError, match=r"doubled has .* mend the lesson"):
@@ -774,8 +835,8 @@ def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
     code = "```\nprice = '$'\n\n\nprint(price)\n```"
     shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{markdown}\n\n{code}\n\n    a  b\n    c")
     assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
-    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i}$$") == (
-        "    Σ(i=1..d_k) (∂ L) / (∂ x_i)"
+    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i} \\ne 0$$") == (
+        "    Σ(i=1..d_k) (∂ L) / (∂ x_i) ≠ 0"
     )
 
 
@@ -785,6 +846,27 @@ def test_a_matrix_shows_its_numbers():
     assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
     assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
     assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+    made = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(Page())
+    assert "<math>M</math> <small>(2 × 3)</small>" in made
+    head, *body = made.split("<tr>")[1:]
+    assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
+    assert [re.findall(r">([\w−]+)</t", row) for row in body] == [
+        ["a", "−2", "1", "0"],
+        ["b", "3", "−4", "5"],
+    ]
+    sides = [re.findall(r"--(\w+)\) / 0.[1-9]", row) for row in body]
+    assert sides == [["negative", "positive"], ["positive", "negative", "positive"]]
+
+
+def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it():
+    def draw(figure):
+        figure.subplots().set(xlabel="x")
+
+    made = Picture("drawn", draw, "What is <seen>.", "What to look for.").html(Page())
+    assert made.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
+    assert made.endswith("<figcaption><p>What to look for.</p>\n</figcaption></figure>")
+    assert made.count("currentColor") > 3 and INK not in made
+    assert table(["a"], [("b",)], "Seen.").markdown().endswith("\n\n*Seen.*")
 
 
 def words_of(name: str) -> str:
@@ -827,6 +909,258 @@ def test_the_numbers_in_the_text_are_these():
     assert all(int(power) <= -8 for power in re.findall(r"10\^\{(-\d+)\}", checked))
     for rise in ("0.599021 | 0.023764", "0.999982 | 0.000002"):
         assert rise in words_of("a_saturated_row"), words_of("a_saturated_row")
+
+
+def numbers_in(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?", text.replace("−", "-"))]
+
+
+def test_the_matrices_on_the_way_back_are_those_of_numformer():
+    lesson = lessons.load(3)
+    expected = computed(MASKS["none"], 1, lesson.doutput)
+    named = {"dO": "doutput", "dV": "dvalue", "dA": "dweights"}
+    *matrices, _ = pieces(lesson.back_through_the_blend)
+    for piece, (symbol, name) in zip(matrices, named.items(), strict=True):
+        assert piece.symbol == rf"\mathrm{{d}}{symbol[1]}"
+        np.testing.assert_allclose(piece.numbers, expected[name], atol=1e-12)
+    it, cat = lesson.tokens.index("it"), lesson.tokens.index("cat")
+    assert f"2 · (−1) + 1 · 2 = {expected['dweights'][it, cat]:.0f}. If" in words_of(
+        "back_through_the_blend"
+    )
+    rows, _ = pieces(lesson.back_through_the_softmax)
+    average = expected["weights"][it] @ expected["dweights"][it]
+    rules = {
+        "weight a": expected["weights"][it],
+        "gradient da": expected["dweights"][it],
+        "da minus average": expected["dweights"][it] - average,
+        "times a: dz": expected["dscaled"][it],
+    }
+    for name, row, rule in zip(rows.rows, rows.numbers, rules, strict=True):
+        assert name == rule
+        np.testing.assert_allclose(row, rules[rule], atol=1e-12, err_msg=name)
+    # What is to be checked by hand.
+    text = " ".join(Path(lesson.__file__).read_text().replace("\n#", " ").split())
+    by_hand = re.search(
+        r"The query of \*it\* is \((.*?)\), the key of \*cat\* is \((.*?)\), so their score is "
+        r"(.*?) = (\S+)\. Divided by 2 it is (\S+)\.",
+        text,
+    )
+    assert numbers_in(by_hand[1]) == lesson.query[it].tolist()
+    assert numbers_in(by_hand[2]) == lesson.key[cat].tolist()
+    assert evaluated(by_hand[3]) == float(by_hand[4]) == expected["scores"][it, cat]
+    assert float(by_hand[5]) == expected["scaled"][it, cat]
+
+
+def curves(piece) -> dict[str, np.ndarray]:
+    """The heights of a picture's curves by their labels."""
+    (axes,) = piece.figure().axes
+    return {line.get_label(): np.asarray(line.get_ydata(), float) for line in axes.lines}
+
+
+def test_what_is_said_of_the_scale_is_what_was_measured(monkeypatch):
+    lesson, lengths = lessons.load(3), {}
+    measure = lesson.random_attention
+
+    def remembered(d_k, scaled, rng):
+        *others, lengths[scaled], dquery = measure(d_k, scaled, rng)
+        return *others, lengths[scaled], dquery
+
+    monkeypatch.setattr(lesson, "random_attention", remembered)
+    *pictures, words = pieces(lesson.what_the_scale_does)
+    found = {}
+    for piece, name in zip(pictures, ("variance", "largest", "gradient"), strict=True):
+        assert name in piece.alt
+        without, with_it = (curves(piece)[key] for key in ("as it is", r"divided by $\sqrt{d_k}$"))
+        found[name] = without, with_it
+        told = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
+        told = re.sub(r"\$d_k = 1024\$|16 keys", "", told)
+        told = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ .])", told)]
+        np.testing.assert_allclose(told, [without[-1], with_it[-1]], rtol=0.5 / min(told[0], 5))
+    without, with_it = found["variance"]
+    np.testing.assert_allclose(without, lesson.WIDTHS, rtol=0.2)
+    np.testing.assert_allclose(with_it, 1, rtol=0.2)
+    assert found["largest"][0][-1] > 0.9 and abs(found["largest"][1][-1] - 0.25) < 0.05
+    assert found["gradient"][0][-1] < 1e-4 * found["gradient"][0][0]  # as its alt says
+    assert min(found["gradient"][1]) > 0.5 * max(found["gradient"][1])
+    told = re.search(
+        r"from (\d+) of the 400 rows\. With the\s+scale they come from (\d+)", words.markdown()
+    )
+    for count, scaled in zip(map(int, told.groups()), (False, True), strict=True):
+        share = np.sort(lengths[scaled])[::-1].cumsum() / lengths[scaled].sum()
+        assert share[count - 2] < 0.9 <= share[count - 1]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_random_attention_has_the_gradients_of_numformer(scaled):
+    """Values that are the identity make dweights of doutput."""
+    _, weights, dscores, dquery = lessons.load(3).random_attention(
+        9, scaled, np.random.default_rng(1)
+    )
+    rng = np.random.default_rng(1)
+    query, key = rng.standard_normal((400, 1, 9)), rng.standard_normal((400, 16, 9))
+    query = query if scaled else 3 * query
+    value = np.broadcast_to(np.eye(16), (400, 16, 16))
+    _, expected, _ = scaled_dot_product_attention(query, key, value)
+    np.testing.assert_allclose(weights, expected, atol=1e-12)
+    doutput = rng.standard_normal((400, 1, 16))
+    gradients = scaled_dot_product_attention_backward(
+        doutput, query, key, value, expected, expected, None
+    )
+    lengths = np.linalg.norm(gradients[0], axis=-1).ravel() * (1 if scaled else 3)
+    np.testing.assert_allclose(dquery, lengths)
+    lengths = np.linalg.norm(softmax_backward(doutput, expected), axis=-1).ravel()
+    np.testing.assert_allclose(dscores, lengths)
+
+
+def test_what_is_said_of_four_scores_is_what_was_measured():
+    lesson = lessons.load(3)
+    accuracy, _, before, words = pieces(lesson.four_ways_to_score)
+    results = lesson.compare()
+    wide = {result.score: result for result in results if result.width == 256}
+    for score, result in wide.items():
+        row = re.search(rf"\| {score} \| (.*) \|", before.markdown())[1]
+        told = [float(cell) for cell in row.split(" | ")]
+        measured = [result.spread, result.largest, result.gradient]
+        np.testing.assert_allclose(told, measured, atol=0.05, rtol=0.02)
+        assert abs(told[1] - result.largest) < 1e-3 and abs(told[2] - result.gradient) < 1e-4
+        curve = curves(accuracy)[score]
+        means = [each.accuracy.mean() for each in results if each.score == score]
+        np.testing.assert_allclose(curve, means)
+        assert f"{score} is at {means[-1]:.2f}" in accuracy.alt
+    said = " ".join(words.markdown().split())
+    spread, less = re.search(
+        r"standard deviation of (\d+):.* is (\d+) times smaller", said
+    ).groups()
+    assert abs(int(spread) - wide["dot product"].spread) <= 0.5
+    ratio = wide["scaled dot product"].gradient / wide["dot product"].gradient
+    assert abs(int(less) - ratio) <= 0.5
+    small, large = map(int, re.findall(r"finds (?:only )?(\d+) %", said))
+    assert small > 95 > 90 > large  # the text draws its conclusion from this
+
+
+def test_the_points_of_the_mixtures_are_the_results():
+    lesson = lessons.load(3)
+    (axes,) = pieces(lesson.results_are_mixtures)[0].figure().axes
+    points = {each.get_label(): each.get_offsets() for each in axes.collections}
+    np.testing.assert_allclose(points["value"], lesson.value)
+    np.testing.assert_allclose(points["result"], lesson.output)
+
+
+def test_the_reasons_of_the_quiz_have_the_numbers_of_its_answers():
+    """And what is calculated there is true."""
+    lesson = lessons.load(3)
+    variance, weight, count, *_ = questions = lesson.quiz()
+    for question in questions:
+        if not question.choices:
+            assert round(question.answer, 2) in numbers_in(question.why)
+    ((left, right),) = re.findall(r"\$([^$]*) \\approx ([\d.]+)\$", weight.why)
+    assert abs(eval(left) - float(right)) < 0.005 and float(right) == round(weight.answer, 2)
+    given = re.search(r"scores of \*it\* are (.*?)\. What", weight.question)[1]
+    assert numbers_in(given) == lesson.scaled[lesson.tokens.index("it")].tolist()
+    assert f"the variance is {variance.answer**2:.0f}." in variance.why
+    rows, columns = map(int, re.search(r"\$K\$ is \((\d+), (\d+)\)", count.why).groups())
+    assert rows * columns == count.answer == int(re.search(r"holds (\d+)", count.why)[1])
+
+
+# The equations
+
+
+def python_of(latex: str) -> str:
+    """An equation's side as Python: by entries where symbols have indices, else of matrices."""
+    text = re.sub(r"\\(?:,|!|Bigl|Bigr|left|right)", "", latex.replace(r"\mathrm{d}", "d"))
+    text = text.replace(r"\odot", "×").replace(r"^\top", ".T").replace(r"\sqrt{d_k}", "root ")
+    text = re.sub(r"\\frac\{\\partial (\w)_(\w)\}\{\\partial (\w)_(\w)\}", r" J[\2,\4]", text)
+    text = re.sub(r"\\(sum|max)_(\w)", r" \1:\2 ", text)
+    text = re.sub(r"_\{(\w)(\w)\}", r"[\1,\2]", re.sub(r"_(\w)", r"[\1]", text))
+    text = re.sub(r"e\^\{([^{}]*)\}", r" exp(\1)", text)
+    for _ in range(2):
+        text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
+    token = r"(?:sum|max):\w|exp\(|(?:@\w+|root|d?[A-Za-z])(?:\[[\w,]+\]|\.T)?|\^\d|[-+/×()]"
+    assert not re.sub(token, "", text).split(), latex
+    times = "*" if "[" in text else "@"
+    made, ends, before = "", [""], ""  # `ends`: how what is open ends, the innermost last
+    for found in re.findall(token, text):
+        if before and before[-1] not in "(+-/×:" and found[0] not in ")^+-/×":
+            made += times
+        if found[:4] in ("sum:", "max:"):
+            made, ends[-1] = f"{made}{found[:3]}(", f" for {found[4]} in R({found[4]!r})){ends[-1]}"
+            found = ":"
+        elif found[-1] == "(":
+            made, ends = made + found, [*ends, ""]
+        elif found == ")":
+            made += ends.pop() + ")"
+        else:
+            made += found.replace("^", "**").replace("×", "*").replace("@", "")
+        before = found
+    return made + ends.pop()
+
+
+def holds(sides: list[str], values: dict, sizes: dict) -> bool:
+    """Whether all sides of an equation are equal, entry by entry where they have indices."""
+    sides = [python_of(side) for side in sides]
+    free = sorted({name for found in re.findall(r"\[([\w,]+)\]", sides[0])
+                   for name in found.split(",")})  # fmt: skip
+    for places in itertools.product(*(range(sizes[name]) for name in free)):
+        at = dict(zip(free, places, strict=True))
+        if at.get("s", -1) == at.get("u", -2) and "J" in sides[0]:
+            continue  # the derivative by another score
+        names = values | at | {"R": lambda name: range(sizes[name]), "exp": np.exp}
+        first, *others = (np.asarray(eval(side, names)) for side in sides)
+        if not all(first.size == other.size and np.allclose(first, other) for other in others):
+            return False
+    return True
+
+
+def test_every_equation_of_the_lesson_holds(rng):
+    """On random matrices of which no two sizes are equal, as numformer computes them."""
+    sizes = dict(t=3, s=5, u=5, i=4, j=2)
+    query, key = rng.standard_normal((3, 4)), rng.standard_normal((5, 4))
+    value, doutput = rng.standard_normal((5, 2)), rng.standard_normal((3, 2))
+    output, weights, _ = scaled_dot_product_attention(query, key, value)
+    dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+        doutput, query, key, value, weights, weights, None
+    )
+    z, da = query[1] @ key.T / 2, doutput[1] @ value.T
+    dweights, a = doutput @ value.T, weights[1]
+    dscaled = softmax_backward(dweights, weights)
+    values = dict(
+        Q=query, K=key, V=value, S=query @ key.T, Z=query @ key.T / 2, A=weights, O=output,
+        dO=doutput, dV=dvalue, dA=dweights, dZ=dscaled, dS=dscaled / 2, dQ=dquery, dK=dkey,
+        a=a, z=z, n=np.exp(z).sum(), da=da, dz=dscaled[1], J=np.diag(a) - np.outer(a, a), root=2,
+    )  # fmt: skip
+    text = re.sub(r"\n# ?|\n +", " ", Path(lessons.load(3).__file__).read_text())
+    text = text.replace("{{d}}", "{d}").replace("\\\\", "\\").replace("$$", "$")
+    held = []
+    for formula in re.findall(r"\$([^$]+)\$", text):
+        sides = re.split(r"(?<!\\)=", formula.strip())
+        known = r"(\\mathrm\{d\})?[QKVSZAOazn](_\w|_\{\w\w\})?|\\frac\{\\partial a_s\}.*"
+        other = re.search(r"tanh|W|ldots", formula)
+        if len(sides) > 1 and re.fullmatch(known, sides[0].strip()) and not other:
+            assert holds(sides, values, sizes), formula
+            held.append(formula)
+    assert len(held) > 30 and len(set(held)) > 15
+    of_size = {"T": 3, "S": 5, "d_k": 4, "d_v": 2}
+    rows = re.findall(r"\| \$\\mathrm\{d\}(\w).*? \| \$\((\w+), (\w+)\)\$ \|", text)
+    for name, *shape in rows:
+        assert values[f"d{name.upper()}"].shape == tuple(of_size[size] for size in shape), name
+    assert len(rows) == 6
+
+
+def test_every_equation_of_the_stepper_holds():
+    lesson = lessons.load(3)
+    sizes = dict(t=4, s=4, u=4, j=2)
+    arrays = (lesson.query, lesson.key, lesson.value, lesson.doutput)
+    example = Example(lesson.tokens, *arrays, lesson.features, ["x", "y"])
+    values = example.values(example.masks[0]["mask"], 1, lesson.doutput) | {"root": 2}
+    values |= {name: values[name][:, 0] for name in ("total", "average")}
+    held = 0
+    for step in steps_03.STEPS:
+        for formula in step.equation.split("\n\n"):
+            if re.search(r"Attention|partial|cases", formula):
+                continue
+            assert holds(formula.split("="), values, sizes), step.id
+            held += 1
+    assert held == 14
 
 
 def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
@@ -996,13 +1330,19 @@ def test_questions_answer_at_once(open_page):
             choices.nth((question.answer + 1) % len(question.choices)).check()
             form.locator("button").click()
             assert "Not right" in verdict.inner_text()
+            assert form.get_attribute("data-verdict") == "wrong"
             choices.nth(question.answer).check()
         else:
-            form.locator("input").fill(f"{question.answer + 1}")
+            form.locator("input").fill(f"{question.answer + 1.5 * question.tolerance}")
             form.locator("input").press("Enter")
             assert "Not right" in verdict.inner_text()
+            assert not form.locator("strong").first.is_visible()
+            form.locator("input").fill(f"{2 * question.answer} / 2")
+            form.locator("button").click()
+            assert form.get_attribute("data-verdict") == "right"
             form.locator("input").fill(f"{question.answer:.2f}".replace(".", ","))
-        assert verdict.inner_text() == "" and not form.locator("strong").first.is_visible()
+        assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
+        assert form.locator("strong").first.is_visible() == (not question.choices)
         form.locator("button").click()
         assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
 
@@ -1115,6 +1455,22 @@ def test_the_keyboard_walks_the_stepper(open_page):
         assert announced.startswith(f"Step {STEPS.index(name) + 1} of {len(STEPS)}")
     page.keyboard.press("ArrowLeft")
     assert step() == STEPS[-2]
+    stepper.locator(f"button.dot[data-go={STEPS[-2]}]").focus()
+    page.keyboard.press("ArrowLeft")
+    focused = "document.activeElement.dataset.go ?? document.activeElement.className"
+    assert step() == page.evaluate(focused) == STEPS[-3]
+    for control in ("select >> nth=0", "[data-choice=query] input >> nth=0"):
+        stepper.locator(control).focus()
+        page.keyboard.press("ArrowRight")
+        assert step() == STEPS[-3]
+    # Where a button ends, the keyboard stays beside it.
+    for turn, end, beside in (("next", STEPS[-1], "previous"), ("previous", STEPS[0], "next")):
+        stepper.locator(f"button.{turn}").focus()
+        for _ in STEPS:
+            if page.evaluate(focused) == turn:
+                page.keyboard.press("Enter")
+        assert (step(), page.evaluate(focused)) == (end, beside)
+    stepper.locator(f"button.dot[data-go={STEPS[-1]}]").click()
     # Everything that can be changed is reached by Tab.
     reached = set()
     stepper.locator("button.dot").first.focus()
@@ -1207,6 +1563,7 @@ def test_the_arithmetic_that_is_spelt_out_is_true(mask, open_page):
                 wanted = evaluated(right) if value is None else value
                 assert abs(evaluated(right) - wanted) <= 0.005 + 1e-9
                 exact = sign == "=" and value is not None
+                assert exact or name not in ("scores", "dweights")  # all integers
                 assert abs(evaluated(left) - wanted) <= (1e-6 if exact else 0.15), (name, line)
                 compared += 1
     assert compared > 100
@@ -1247,6 +1604,189 @@ def test_pointing_lights_up_and_shows_what_an_entry_is_made_of(open_page):
     )
     assert {("query", "2"), ("key", "1")} <= set(map(tuple, used))
     assert not {("query", "1"), ("key", "2")} & set(map(tuple, used))
+
+
+def given(page) -> dict:
+    """What Python gave the stepper."""
+    data = page.locator("[data-simulation=attention_stepper] > script").text_content()
+    return json.loads(data)
+
+
+def as_shown(page, html: str) -> str:
+    return page.evaluate(
+        "html => { const box = document.createElement('p'); box.innerHTML = html;"
+        " return box.textContent; }",
+        html,
+    ).strip()
+
+
+STATE = """stepper => {
+    const texts = (where, root = stepper) =>
+        [...root.querySelectorAll(where)].map(one => one.textContent.trim());
+    const boxes = [...stepper.querySelectorAll(".matrix-box")].map(box => [box.dataset.matrix, {
+        caption: texts("caption", box)[0],
+        symbol: texts("caption button", box)[0],
+        rows: texts("tbody th", box),
+        columns: texts("thead th", box),
+        cells: [...box.querySelectorAll("tbody td")].map(cell => ({
+            row: Number(cell.dataset.row), column: Number(cell.dataset.column),
+            value: Number(cell.dataset.value), text: cell.textContent,
+            kinds: [...cell.classList], colour: cell.style.backgroundColor,
+        })),
+    }]);
+    return {
+        matrices: Object.fromEntries(boxes),
+        current: [...stepper.querySelectorAll("[aria-current]")].map(dot => dot.dataset.go),
+        passed: [...stepper.querySelectorAll(".dot.passed")].map(dot => dot.dataset.go),
+        labels: [...stepper.querySelectorAll(".dot")].map(dot => dot.getAttribute("aria-label")),
+        upstream: !stepper.querySelector(".upstream").hidden,
+        words: texts(".step-words > header > *").concat(texts(".ask > *")),
+        rule: texts(".rule .equation").concat(texts(".library > *")),
+        worked: texts(".worked dl > div"),
+        used: texts(".worked dl > .used > dt"),
+        undoes: texts(".undoes button")[0] ?? "",
+        place: texts(".place")[0],
+        note: texts("[data-choice=mask] + .note")[0],
+        summary: texts(".controls > summary")[0],
+        temperature: texts(".temperature output").concat(texts(".temperature .note")),
+        spoken: stepper.querySelector(".temperature input").getAttribute("aria-valuetext"),
+        preset: [...stepper.querySelectorAll("[data-choice=preset] :checked")].map(x => x.value),
+        presetNote: texts(".upstream > .note")[0],
+        selects: [...stepper.querySelectorAll("select")].map(select => Number(select.value)),
+    };
+}"""
+
+
+def test_each_step_says_and_marks_what_it_shows(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data = given(page)
+    picked, names = 1, [step["id"] for step in data["steps"]]
+    axes = dict(queries=data["tokens"], keys=data["tokens"], sum=["sum"], average=["average"])
+    axes |= dict(features=data["features"], entries=data["entries"])
+    stepper.locator("[data-choice=mask] input[value=causal]").check(force=True)
+    stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+    for at, step in enumerate(data["steps"]):
+        stepper.locator(f"button.dot[data-go={step['id']}]").click()
+        state = stepper.evaluate(STATE)
+        assert (state["current"], state["passed"]) == ([step["id"]], names[:at])
+        assert state["place"] == f"{at + 1} of {len(names)}"
+        assert state["labels"][at] == f"{at + 1}, {step['part']}: {step['title']}"
+        assert state["upstream"] == (step["part"] == "backward")
+        kicker, title, say, *_ = state["words"]
+        assert (kicker, title) == (f"{step['part']} · {step['name']}", step["title"])
+        said = [as_shown(page, step[name]) for name in ("say", "ask", "answer", "equation", "note")]
+        assert [say, *state["words"][-3:-1], state["rule"][0], state["rule"][-1]] == said
+        assert state["rule"][1:3] == [f"numformer, in {step['of']}", as_shown(page, step["code"])]
+        if step["inverts"]:
+            back = names.index(step["inverts"])
+            assert state["undoes"] == f"{back + 1}, {data['steps'][back]['name']}"
+        assert [*state["matrices"]] == [*step["inputs"], *step["results"]]
+        for name, shown in state["matrices"].items():
+            about = data["matrices"][name]
+            rows, columns = axes[about["rows"]], axes[about["columns"]]
+            assert (shown["rows"], shown["columns"]) == (rows, columns)
+            of = "one per query" if len(columns) == 1 else f"{about['rows']} × {about['columns']}"
+            size = f"({len(rows)} × {len(columns)})"
+            assert shown["caption"] == f"{as_shown(page, about['symbol'])} {size}{of}"
+            for cell in shown["cells"]:
+                hidden = cell["value"] == (0 if name == "allowed" else -np.inf)
+                assert ("hidden-entry" in cell["kinds"]) == hidden
+                if name == "allowed":
+                    assert cell["text"] == ("no" if hidden else "yes")
+                elif cell["value"] and not hidden:
+                    assert ("--negative" in cell["colour"]) == (cell["value"] < 0)
+                    assert "--" in cell["colour"]
+            # The picked token's row, or the column that a product reads.
+            factors = dict([step["worked"]["left"]]) if "left" in step["worked"] else None
+            if factors is None or name in step["results"]:
+                by = "row" if about["rows"] == "queries" or factors else None
+            else:
+                by = factors.get(name)
+            for cell in shown["cells"]:
+                assert ("picked" in cell["kinds"]) == (by == "row" and cell["row"] == picked)
+                is_column = by == "column" and cell["column"] == picked
+                assert ("picked-column" in cell["kinds"]) == is_column
+        if not step["worked"]:
+            continue
+        row, column = 2, 1  # point at an entry: what it is made of is outlined
+        result = stepper.locator(f".matrix-box[data-matrix={step['results'][-1]}]")
+        result.locator(f"td[data-row='{row}'][data-column='{column}']").dispatch_event(
+            "pointerover", {"bubbles": True}
+        )
+        state = stepper.evaluate(STATE)
+        header = result.locator("thead th").nth(column).text_content()
+        assert state["used"] == [f"{data['tokens'][row]} · {header}"]
+        for name in {"total", "average"} & {*step["results"]}:
+            told = state["worked"][0].replace("−", "-").split()[-1]
+            cell = state["matrices"][name]["cells"][row]
+            assert abs(float(told) - cell["value"]) <= 0.005 + 1e-9
+        for name, shown in state["matrices"].items():
+            if name == step["results"][-1] or step["worked"]["kind"] != "product":
+                whole = len(shown["columns"]) == 1
+                whole |= (name, step["id"]) == ("masked", "softmax")
+                expected = {(row, c) for c in range(len(shown["columns"])) if whole or c == column}
+            else:
+                sides = dict([step["worked"]["left"], step["worked"]["right"]])
+                place = row if name == step["worked"]["left"][0] else column
+                expected = {
+                    (cell["row"], cell["column"])
+                    for cell in shown["cells"]
+                    if cell[sides[name]] == place
+                }
+            used = {(c["row"], c["column"]) for c in shown["cells"] if "used" in c["kinds"]}
+            assert used == expected, (step["id"], name)
+
+
+def test_every_choice_is_shown_as_it_is(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data, lesson = given(page), lessons.load(3)
+
+    def choose(what, value):
+        stepper.locator(f"[data-choice={what}] input[value='{value}']").check(force=True)
+        return stepper.evaluate(STATE)
+
+    for row, token in enumerate(data["tokens"]):
+        best = int(np.argmax(lesson.scores[row]))
+        worked = choose("query", row)["words"][-1]
+        assert worked.startswith(f"For “{token}” it is the key of “{data['tokens'][best]}”: ")
+        assert worked.endswith(f" = {lesson.scores[row, best]:.0f}.")
+    for mask in data["masks"]:
+        state = choose("mask", mask["id"])
+        assert state["note"] == mask["note"]
+        assert state["summary"] == f"Choices: {token} · mask: {mask['name']} · temperature 1"
+    for at, temperature in enumerate(data["temperatures"]):
+        stepper.locator(".temperature input").fill(str(at))
+        state, value = stepper.evaluate(STATE), f"{temperature['value']:g}"
+        assert state["temperature"] == [value, temperature["note"]] and state["spoken"] == value
+        assert state["summary"].endswith(f" · temperature {value}")
+        note = "queries × features" if value == "1" else f"of the query / {value}"
+        assert state["matrices"]["query"]["caption"].endswith(note)
+    # A row that sees nothing, by hand; and which entries a choice has changed.
+    choose("query", data["picked"])
+    stepper.locator("button.dot[data-go=softmax]").click()
+    assert "0 / max(0, 1) = 0" in choose("mask", "nothing")["worked"][-1]
+    before = shown_matrices(stepper)
+    state = choose("mask", "causal")
+    for name, after in shown_matrices(stepper).items():
+        cells = state["matrices"][name]["cells"]
+        marked = [(cell["row"], cell["column"]) for cell in cells if "changed" in cell["kinds"]]
+        assert marked == list(map(tuple, np.argwhere(after != before[name])))
+    # The upstream gradient.
+    stepper.locator("button.dot[data-go=dvalue]").click()
+    for preset in data["presets"]:
+        state = choose("preset", preset["id"])
+        assert state["presetNote"] == as_shown(page, preset["note"])
+        assert state["preset"] == [preset["id"]]
+        shown = np.ravel(shown_matrices(stepper)["doutput"]).tolist()
+        assert state["selects"] == shown
+    choose("preset", "picked")
+    shown = np.reshape(choose("query", 3)["selects"], (4, 2))
+    np.testing.assert_array_equal(shown, lesson.doutput * (np.arange(4) == 3)[:, None])
+    stepper.locator("select").first.select_option("2")
+    state = stepper.evaluate(STATE)
+    assert (state["preset"], state["presetNote"], state["selects"][0]) == ([], "", 2)
 
 
 def test_the_python_under_the_stepper_follows_the_upstream_gradient(open_page):

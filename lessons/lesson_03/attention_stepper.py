@@ -258,7 +258,6 @@ class Example:
         return {
             "id": step.id,
             "name": step.name,
-            "symbol": (step.results or step.inputs)[-1],
             "part": "backward" if step.inverts else "forward",
             "title": step.title,
             "say": page.markdown(step.say),
