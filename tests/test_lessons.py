@@ -40,11 +40,16 @@ from lessons.lesson_03.attention_stepper import Example
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
+from numformer.config import Config
+from numformer.layer import pack
 from numformer.layers.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
 from numformer.layers.softmax import softmax_backward
+from numformer.loss import CrossEntropy
+from numformer.model import Transformer
+from numformer.optim import Adam
 
 ROOT = Path(__file__).parents[1]
 LESSON = "lesson_03_scaled_dot_product.html"
@@ -913,6 +918,26 @@ def test_the_numbers_in_the_text_are_these():
 
 def numbers_in(text: str) -> list[float]:
     return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?", text.replace("−", "-"))]
+
+
+def test_one_row_of_nan_spoils_a_model_as_the_text_says(monkeypatch):
+    def by_the_formula(scores, mask):
+        exponentials = np.exp(np.where(mask, scores, -np.inf))
+        return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(scores.dtype)
+
+    monkeypatch.setattr("numformer.layers.attention.softmax", by_the_formula)
+    sizes = dict(source_vocabulary=300, target_vocabulary=300, d_model=16, d_ff=32, heads=2)
+    for empty_sentence in (False, True):
+        model, loss = Transformer(Config(**sizes, layers=2, p_drop=0)), CrossEntropy()
+        adam, rng = Adam(pack(model)), np.random.default_rng(0)
+        source, target = rng.integers(4, 300, (2, 5, 6))
+        source[3] *= not empty_sentence  # 0 is padding
+        with np.errstate(invalid="ignore"):
+            loss.forward(model.forward(source, target), target)
+            model.backward(loss.backward())
+            adam.step(0.001)
+        parameters = [each.data.ravel() for each in model.named_parameters().values()]
+        assert np.isnan(np.concatenate(parameters)).mean().round(2) == float(empty_sentence)
 
 
 def test_the_matrices_on_the_way_back_are_those_of_numformer():
