@@ -81,6 +81,46 @@ def call(capsys):
 
 
 @pytest.fixture
+def checked(call, tmp_path):
+    """`checked(source)` checks a file with exercises of lesson 3 -> exit code, words, errors."""
+    from lessons.__main__ import main
+
+    def check(source: str | bytes) -> tuple[int, str, list[str]]:
+        file = tmp_path / "mine.py"
+        file.write_bytes(source if isinstance(source, bytes) else source.encode())
+        code, out, err = call(main, "check", "3", str(file))
+        return code, " ".join(" ".join(out).split()), err
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def comparisons():
+    """What lesson 3's long experiment gave, by what it was asked."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def compared_once(comparisons):
+    """Lesson 3's long experiment runs once for all tests."""
+    import lessons
+
+    lesson = lessons.load(3)
+    compare = lesson.compare
+
+    def remembered(*arguments, **options):
+        asked = str((arguments, options | {"scores": [*options.get("scores", {})]}))
+        if asked not in comparisons:
+            comparisons[asked] = compare(*arguments, **options)
+        return comparisons[asked]
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr("lessons.lesson_03.retrieval.compare", remembered)
+        patches.setattr(lesson, "compare", remembered)
+        yield
+
+
+@pytest.fixture
 def data(tmp_path):
     """A folder with six words of the language "toy"; gone after the test."""
     words = ["ab\tA B", "ba\tB A", "abc\tA B CH", "cab\tCH A B", "haba\tA B A", "bch\tB CH"]

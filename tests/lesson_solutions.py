@@ -12,6 +12,13 @@ from lessons.lesson_03 import exercises as exercises_03
 HEADER = "import math\nimport numpy as np\n\n"
 
 
+def scope(source: str) -> dict:
+    """What a file with this source defines."""
+    names = {}
+    exec(source, names)
+    return names
+
+
 def function(name: str, parameters: str, body: str) -> str:
     """The source of a file with this function."""
     return f"{HEADER}def {name}({parameters}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
