@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from threadpoolctl import threadpool_limits
+from tqdm import tqdm
 
 from numformer import Adam, Embedding, Layer, Softmax, inference, pack
 from numformer.backend import matmul
@@ -124,5 +125,6 @@ def compare(widths=(4, 16, 64, 256), seeds=(0, 1, 2), scores=SCORES) -> list[Res
 
     # A second thread gains nothing on matrices this small, and beside other programs the two would
     # wait for each other most of the time.
+    choices = [(score, scores[score], width) for width in widths for score in scores]
     with threadpool_limits(1, "blas"):
-        return [best(score, scores[score], width) for width in widths for score in scores]
+        return [best(*choice) for choice in tqdm(choices, "training", leave=False, disable=None)]
