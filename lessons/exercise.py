@@ -13,15 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lessons.explanations import (
-    EQUAL,
-    Sizes,
-    a_thing,
-    advice,
-    of_other_shape,
-    symptoms,
-    told,
-)
+from lessons.explanations import EQUAL, Sizes, a_thing, advice, of_other_shape, symptoms, told
 from lessons.lesson import Piece
 from lessons.reader_file import TooLong, limited
 from numformer.backend import kind

@@ -185,8 +185,8 @@ def code_name(code: types.CodeType) -> str:
 def observe(items: list[pytest.Item], note: Note) -> str:
     """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
 
-    One that fails is tried once more, for here the library's tests are only looked at; all that
-    raised is told.
+    A test that fails is tried once more, because this only looks which test runs what: whether the
+    library is right the suite itself decides. Everything raised is among the answer's texts.
     """
     library, seen, observed, raised = str(LIBRARY) + os.sep, set(), {}, []
 

@@ -378,7 +378,9 @@ def test_the_lesson_runs_as_a_notebook_does(capsys):
 
 
 def test_jupytext_opens_the_lesson_as_a_notebook():
-    jupytext = pytest.importorskip("jupytext", reason="needs pip install jupytext")
+    jupytext = pytest.importorskip(
+        "jupytext", reason="needs the dev extra: pip install -e '.[dev]'"
+    )
     path = Path(lessons.load(3).__file__)
     kinds = [cell.cell_type for cell in jupytext.read(path).cells]
     assert kinds == ["markdown" if cell.is_markdown else "code" for cell in cells(path)]
