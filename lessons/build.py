@@ -21,8 +21,8 @@ from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer import __version__
-from numformer.checkpoint_io import write_atomically
 from numformer.errors import InputError, complain
+from numformer.training.checkpoints import write_atomically
 from toy_tasks.script import exit_code
 
 try:

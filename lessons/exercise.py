@@ -18,7 +18,7 @@ from lessons.lesson import Piece
 from lessons.reader_file import TooLong, limited
 from numformer.backend import kind
 from numformer.errors import InputError
-from numformer.gradient_check import TOLERANCE, GradientCheck
+from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer
 
 

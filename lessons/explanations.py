@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.gradient_check import GradientCheck
+from numformer.gradient_check.gradients import GradientCheck
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from lessons.lesson_03.exercises import EXERCISES
 from lessons.lesson_03.retrieval import compare
 from lessons.quiz import Question
 from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
-from numformer.gradient_check import check
+from numformer.gradient_check.gradients import check
 from numformer.layers.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,

@@ -28,8 +28,8 @@ from numformer.layers.attention import (
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
-from numformer.config import Config
-from numformer.model import (
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import (
     Decoder,
     DecoderLayer,
     Encoder,
@@ -38,13 +38,19 @@ from numformer.model import (
     causal_mask,
     padding_mask,
 )
-from numformer.loss import CrossEntropy
-from numformer.optim import Adam, clip_global_norm, learning_rate, linear_rate, warmup_rate
-from numformer.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
-from numformer.batching import Batch, EpochBatches, pad, pad_sources
-from numformer.decoding import beam_search, greedy
-from numformer.checkpoint_io import load_model, save_model
-from numformer.training import Schedule, Task, train
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.training.optimizers import (
+    Adam,
+    clip_global_norm,
+    learning_rate,
+    linear_rate,
+    warmup_rate,
+)
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
+from numformer.data.batching import Batch, EpochBatches, pad, pad_sources
+from numformer.generation.decoding import beam_search, greedy
+from numformer.training.checkpoints import load_model, save_model
+from numformer.training.loop import Schedule, Task, train
 
 __all__ = [
     "InputError",

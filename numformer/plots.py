@@ -8,9 +8,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from numformer.backend import to_host
-from numformer.batching import Batch
+from numformer.data.batching import Batch
 from numformer.layer import mode
-from numformer.model import Transformer
+from numformer.models.encoder_decoder import Transformer
 
 
 def cross_attention_weights(model: Transformer, batch: Batch) -> np.ndarray:

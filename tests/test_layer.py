@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.config import Config
 from numformer.layer import (
     Layer,
     Parameter,
@@ -19,7 +18,8 @@ from numformer.layer import (
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.model import Transformer
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
 
 
 class Tied(Layer):

@@ -5,11 +5,11 @@ import pytest
 from matplotlib.axes import Axes
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.batching import Batch
-from numformer.config import Config
+from numformer.data.batching import Batch
 from numformer.layer import inference
 from numformer.layers.attention import ScaledDotProductAttention
-from numformer.model import Transformer
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
 from numformer.plots import attention_maps, cross_attention_weights, loss_curve
 
 BATCH = Batch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])

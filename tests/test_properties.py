@@ -16,24 +16,24 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer import gradient_cases
 from numformer.backend import dropout_stream
-from numformer.batching import Batch, EpochBatches, pad
-from numformer.checkpoint_io import load_checkpoint, load_model, save_checkpoint, save_model
-from numformer.config import Config
-from numformer.decoding import beam_search, greedy, length_penalty, log_probabilities
-from numformer.gradient_cases import CASES
-from numformer.gradient_check import check
+from numformer.data.batching import Batch, EpochBatches, pad
+from numformer.data.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
+from numformer.generation.decoding import beam_search, greedy, length_penalty, log_probabilities
+from numformer.gradient_check import cases as gradient_cases
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import check
 from numformer.layer import Layer, Parameter, inference, pack
 from numformer.layers.attention import MultiHeadAttention, Places, ScaledDotProductAttention
+from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.dropout import Dropout
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.softmax import Softmax
-from numformer.loss import CrossEntropy
-from numformer.model import Transformer, causal_mask, padding_mask
-from numformer.optim import Adam, clip_global_norm
-from numformer.parts import Parts
-from numformer.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer, causal_mask, padding_mask
+from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint, save_model
+from numformer.training.optimizers import Adam, clip_global_norm
+from numformer.training.parts import Parts
 
 few, some, many = (settings(max_examples=count) for count in (15, 30, 100))
 pytestmark = pytest.mark.filterwarnings("error")

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import find_backend
-from numformer.batching import Batch, EpochBatches, pad_sources
-from numformer.checkpoint_io import load_model
-from numformer.config import Config
-from numformer.decoding import beam_search, greedy
+from numformer.data.batching import Batch, EpochBatches, pad_sources
+from numformer.data.vocabulary import UNKNOWN, Vocabulary
 from numformer.errors import InputError
+from numformer.generation.decoding import beam_search, greedy
 from numformer.layer import pack
-from numformer.model import Transformer
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
 from numformer.plots import attention_maps, cross_attention_weights
-from numformer.vocabulary import UNKNOWN, Vocabulary
+from numformer.training.checkpoints import load_model
 from toy_tasks import script
 from toy_tasks.datasets import LONGEST, Pair, pronunciations
 

@@ -24,13 +24,13 @@ from numformer.backend import (
     reuse_freed_memory,
     seed_sequence,
 )
-from numformer.checkpoint_io import PARTIAL, locked, require_numbers, write_atomically
-from numformer.config import Config
+from numformer.data.vocabulary import Vocabulary
 from numformer.errors import InputError, complain
-from numformer.model import Transformer
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
 from numformer.plots import loss_curve
-from numformer.training import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
-from numformer.vocabulary import Vocabulary
+from numformer.training.checkpoints import PARTIAL, locked, require_numbers, write_atomically
+from numformer.training.loop import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
 
 MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
 # What a resumed run may do otherwise than before: nothing of it decides what is computed, as long

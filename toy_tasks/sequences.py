@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import seed_sequence
-from numformer.batching import Batch, pad_sources
-from numformer.decoding import greedy
-from numformer.model import Transformer
+from numformer.data.batching import Batch, pad_sources
+from numformer.data.vocabulary import Vocabulary
+from numformer.generation.decoding import greedy
+from numformer.models.encoder_decoder import Transformer
 from numformer.plots import attention_maps, cross_attention_weights
-from numformer.vocabulary import Vocabulary
 from toy_tasks import script
 
 DEFAULTS = dict(

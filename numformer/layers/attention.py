@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module, matmul
+from numformer.data.vocabulary import PADDING
 from numformer.errors import InputError
 from numformer.layer import Layer, saving
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
 from numformer.layers.softmax import softmax, softmax_backward
-from numformer.vocabulary import PADDING
 
 
 def transpose(x):

@@ -57,7 +57,7 @@ P_DROP = SMOOTHING = 0.1
 
 def batches(size: Size, count: int = 8):
     """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T."""
-    from numformer.batching import Batch
+    from numformer.data.batching import Batch
 
     rng = np.random.default_rng(0)
 
@@ -82,9 +82,9 @@ def product_flops(size: Size) -> float:
 
 def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.config import Config
-    from numformer.model import Transformer
-    from numformer.training import Schedule, Trainer
+    from numformer.models.config import Config
+    from numformer.models.encoder_decoder import Transformer
+    from numformer.training.loop import Schedule, Trainer
 
     class Task:
         data = batches(size)

@@ -1,0 +1,113 @@
+"""From lists of ids to padded batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from numformer.backend import seed_sequence
+from numformer.data.vocabulary import END, PADDING, START
+from numformer.errors import InputError
+
+Pair = tuple[Sequence[int], Sequence[int]]
+
+
+def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    """Sequences of ids -> (B, longest), filled up with 0 on the right."""
+    longest = max(map(len, sequences), default=0)
+    padded = np.full((len(sequences), longest), PADDING)
+    for row, sequence in zip(padded, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return padded
+
+
+def pad_sources(sources: Sequence[Sequence[int]]) -> np.ndarray:
+    """Sources -> (B, S): each closed by the end id, which also shows the encoder where it ends."""
+    return pad([[*source, END] for source in sources])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id.
+
+    Raises InputError where padding stands in one of target_in and target_out only.
+    """
+
+    source: np.ndarray
+    target_in: np.ndarray
+    target_out: np.ndarray
+
+    def __post_init__(self):
+        if ((self.target_in != PADDING) != (self.target_out != PADDING)).any():
+            raise InputError(
+                "target_in and target_out have padding (id 0) at the same places, after the target",
+                "a batch that has not",
+                "Leave id 0 out of the targets.",
+            )
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> "Batch":
+        """Pad (source, target) pairs of ids."""
+        targets = [target for _, target in pairs]
+        return cls(
+            source=pad_sources([source for source, _ in pairs]),
+            target_in=pad([[START, *target] for target in targets]),
+            target_out=pad([[*target, END] for target in targets]),
+        )
+
+    def split(self, count: int) -> list["Batch"]:
+        """The batch dealt out in up to `count` batches, none empty, each as short as it can be."""
+        return [
+            Batch(*(_trim(ids[first::count]) for ids in vars(self).values()))
+            for first in range(min(count, len(self.source)))
+        ]
+
+
+def _trim(ids: np.ndarray) -> np.ndarray:
+    """ids (B, T) without the last columns that are all padding; at least one is left."""
+    filled = np.flatnonzero((ids != PADDING).any(axis=0))
+    return ids[:, : filled[-1] + 1 if len(filled) else 1]
+
+
+class EpochBatches:
+    """Batches of `pairs`, every pair once an epoch, pairs of similar length together.
+
+    `batches(step)` depends on nothing but the seed and the step (from 1), so a resumed run goes on
+    exactly where it was. Each epoch shuffles the pairs, sorts them by length within pools of
+    `pool` batches (little padding, still random company), and shuffles the batches.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], batch_size: int, seed: int, pool: int = 20):
+        if not pairs or batch_size < 1:
+            raise InputError(
+                "training needs at least one pair, and batches of at least 1",
+                f"{len(pairs)} pairs, batch size {batch_size}",
+                "Give it data.",
+            )
+        self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
+        self.per_epoch = -(-len(pairs) // batch_size)
+        self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
+
+    def __call__(self, step: int) -> Batch:
+        epoch, place = divmod(step - 1, self.per_epoch)
+        if epoch not in self._batches:
+            self._batches = {epoch: self._shuffle(epoch)}
+        return Batch.of([self.pairs[index] for index in self._batches[epoch][place]])
+
+    def _shuffle(self, epoch: int) -> list[list[int]]:
+        rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))
+        order = rng.permutation(len(self.pairs))
+        size = self.pool * self.batch_size
+        order = [
+            index
+            for start in range(0, len(order), size)
+            for index in sorted(
+                order[start : start + size], key=lambda i: tuple(map(len, self.pairs[i]))
+            )
+        ]
+        batches = [
+            order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch_size)
+        ]
+        rng.shuffle(batches)
+        return batches

@@ -1,0 +1,154 @@
+"""The gradient check as a command.
+
+python -m numformer.gradient_check                    every layer, the loss, the whole model
+python -m numformer.gradient_check module:factory     your own layer
+python -m numformer.gradient_check --elementwise linear/weight
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from numformer.backend import BACKENDS, find_backend
+from numformer.errors import InputError, complain
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import GradientCheck, check
+from numformer.layer import Layer
+
+
+def _told(problem: Exception) -> str:
+    """An exception of someone's own code in one line: its type, text and place."""
+    line = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
+
+
+def _own_layer(place: str) -> dict[str, Callable]:
+    module_name, colon, name = place.partition(":")
+    rule = "a layer of your own is given as module:factory, and factory() returns (layer, inputs)"
+    fix = "For example mine.py with `def case(): return MyLayer(), [x]` is `mine:case`."
+    if not colon:
+        raise InputError(rule, f"{place} without a colon", fix)
+    sys.path.insert(0, os.getcwd())
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except Exception as problem:  # whatever a module does as it is imported
+        raise InputError(rule, f"{place} ({type(problem).__name__}: {problem})", fix) from None
+
+    def case():
+        try:
+            made = factory()
+        except Exception as problem:
+            raise InputError(rule, f"{place} ({_told(problem)})", fix) from None
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Layer)):
+            kinds = [type(part).__name__ for part in made] if isinstance(made, tuple) else []
+            received = f"({', '.join(kinds)})" if kinds else type(made).__name__
+            raise InputError(rule, f"{received} from {place}", fix)
+        if not isinstance(made[1], list | tuple):
+            what = f"{type(made[1]).__name__} instead of a list of inputs from {place}"
+            raise InputError(rule, what, fix)
+        return made
+
+    return {name: case}
+
+
+def _print_elementwise(cases: dict[str, Callable], place: str, xp, worst: int = 20) -> bool:
+    case, _, tensor = place.partition("/")
+    if case not in cases:
+        raise InputError(
+            "--elementwise takes CASE/TENSOR as the table prints it",
+            place,
+            f"The cases are: {', '.join(cases)}.",
+        )
+    checked = GradientCheck(*cases[case](), xp=xp)
+    if tensor not in checked.tensors:
+        raise InputError(
+            f"{case} has the tensors {', '.join(checked.tensors)}",
+            tensor or "none",
+            f"For example --elementwise {case}/{next(iter(checked.tensors))}",
+        )
+    explicit, numerical = checked.elementwise(tensor)
+    row = checked.row(tensor)
+    difference = np.nan_to_num(np.abs(explicit - numerical), nan=-1.0)
+    print(f"{'index':<20} {'explicit':>18} {'numerical':>18} {'ratio':>12}")
+    for flat in np.argsort(-difference, axis=None, kind="stable")[:worst]:
+        index = tuple(int(i) for i in np.unravel_index(flat, explicit.shape))
+        if np.isnan(numerical[index]):
+            break
+        ratio = explicit[index] / numerical[index] if numerical[index] else float("nan")
+        print(f"{index!s:<20} {explicit[index]:18.10g} {numerical[index]:18.10g} {ratio:12.6g}")
+    print(replace(row, name=place, meaning=row.meaning.replace("CASE/TENSOR", place)))
+    return row.passed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 1 where a gradient is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m numformer.gradient_check",
+        description="Compare explicit gradients with numerical ones, in float64, along random "
+        "directions with random upstream gradients. Exit code 1 if any differs.",
+    )
+    parser.add_argument(
+        "layer",
+        nargs="?",
+        help="module:factory, where factory() returns (layer, inputs); default: the whole library",
+    )
+    parser.add_argument(
+        "--elementwise", metavar="CASE/TENSOR", help="print the worst entries of one tensor"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, default="numpy", help="where arrays live")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cases with TEXT in name")
+    options = parser.parse_args(arguments)
+    try:
+        xp = find_backend(options.backend)
+        cases = CASES if options.layer is None else _own_layer(options.layer)
+        if options.elementwise is not None and options.only:
+            raise InputError(
+                "--elementwise names its case itself",
+                f"--only {options.only} beside it",
+                "Leave --only out.",
+            )
+        if options.elementwise is not None:
+            return 0 if _print_elementwise(cases, options.elementwise, xp) else 1
+        chosen = {name: case for name, case in cases.items() if options.only in name}
+        if not chosen:
+            raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
+        started = time.perf_counter()
+        rows, causes = [], {}
+        for case, factory in chosen.items():
+            for row in check(*factory(), xp=xp):
+                name = f"{case}/{row.name}"
+                first = causes.setdefault(row.meaning, name) if row.meaning else name
+                meaning = row.meaning if first == name else f"the same cause as {first}"
+                meaning = meaning.replace("CASE/TENSOR", name)
+                rows.append(replace(row, name=name, meaning=meaning))
+                print(rows[-1], flush=True)
+        if not rows:
+            raise InputError(
+                "a check needs a floating-point input or a parameter",
+                f"nothing to check in {', '.join(chosen)}",
+                "Give floating-point arrays for inputs, and keep weights in Parameters.",
+            )
+    except InputError as problem:
+        complain(problem)
+        return 2
+    except Exception as problem:
+        if options.layer is None:
+            raise
+        complain(RuntimeError(f"{options.layer} does not run: {_told(problem)}"))
+        return 2
+    failed = sum(not row.passed for row in rows)
+    print(f"{failed} of {len(rows)} failed, {time.perf_counter() - started:.1f} s")
+    worst = max(rows, key=lambda row: np.inf if np.isnan(row.error) else row.error)
+    print(f"worst relative error {worst.error:.1e} over {len(rows)} tensors")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

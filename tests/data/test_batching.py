@@ -1,0 +1,187 @@
+"""Padding, batches, and the order in which training meets its pairs."""
+
+import dataclasses
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.backend import seed_sequence
+from numformer.data.batching import Batch, EpochBatches, pad, pad_sources
+from numformer.data.vocabulary import END, PADDING, START
+
+
+def pairs_of(lengths) -> list:
+    """One pair for each length, recognised by its number: every id of pair n is n + 4."""
+    return [([n + 4] * length, [n + 4] * (length + 1)) for n, length in enumerate(lengths)]
+
+
+def numbers_in(batch: Batch) -> list[int]:
+    """Which pairs of `pairs_of` a batch holds, in its order."""
+    return (batch.source[:, 0] - 4).tolist()
+
+
+def epoch(batches: EpochBatches, number: int) -> list[list[int]]:
+    """The pairs of every batch of an epoch (from 0)."""
+    first = number * batches.per_epoch + 1
+    return [numbers_in(batches(step)) for step in range(first, first + batches.per_epoch)]
+
+
+def mixed(count: int = 50) -> list:
+    return pairs_of(np.random.default_rng(0).integers(1, 12, count))
+
+
+# Padding.
+
+
+def test_padding_fills_up_with_0_on_the_right():
+    padded = pad([[5, 6, 7], [], [8]])
+    assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0]])
+    assert np.issubdtype(padded.dtype, np.integer)
+
+
+def test_padding_nothing_gives_no_rows():
+    assert pad([]).shape == (0, 0)
+    assert pad([[], []]).shape == (2, 0)
+
+
+def test_sources_are_closed_by_the_end_id():
+    assert_array_equal(pad_sources([[5, 6], [], (7,)]), [[5, 6, END], [END, 0, 0], [7, END, 0]])
+
+
+def test_a_batch_shifts_the_target_by_one():
+    """What goes in at a position is what came out at the position before."""
+    batch = Batch.of([([5, 6], [7, 8, 9]), ([5], [])])
+    assert_array_equal(batch.source, [[5, 6, END], [5, END, PADDING]])
+    assert_array_equal(batch.target_in, [[START, 7, 8, 9], [START, 0, 0, 0]])
+    assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
+
+
+def test_making_a_batch_leaves_the_pairs_as_they_are():
+    source, target = [5, 6], [7]
+    Batch.of([(source, target)])
+    assert (source, target) == ([5, 6], [7])
+
+
+# Epochs.
+
+
+@pytest.mark.parametrize(("count", "size"), [(50, 8), (48, 8), (5, 8), (9, 1), (200, 3)])
+def test_every_epoch_holds_every_pair_once(count, size):
+    batches = EpochBatches(mixed(count), size, seed=1)
+    assert batches.per_epoch == -(-count // size)
+    for number in range(3):
+        assert sorted(chain(*epoch(batches, number))) == list(range(count))
+
+
+def test_one_batch_of_an_epoch_is_smaller_and_the_others_are_full():
+    sizes = list(map(len, epoch(EpochBatches(mixed(50), 8, seed=1), 0)))
+    assert sorted(sizes) == [2] + [8] * 6
+
+
+def test_batches_are_those_of_their_pairs():
+    pairs = mixed()
+    batch = EpochBatches(pairs, 8, seed=1)(3)
+    expected = Batch.of([pairs[number] for number in numbers_in(batch)])
+    for name in ("source", "target_in", "target_out"):
+        assert_array_equal(getattr(batch, name), getattr(expected, name))
+
+
+def test_a_batch_depends_on_seed_and_step_alone():
+    """Steps in any order, in a new object: what a resumed run needs."""
+    straight = EpochBatches(mixed(), 8, seed=1)
+    expected = [numbers_in(straight(step)) for step in range(1, 22)]
+    jumping = EpochBatches(mixed(), 8, seed=1)
+    for step in (20, 3, 4, 21, 7, 8, 1):
+        assert numbers_in(jumping(step)) == expected[step - 1]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    one, other = (EpochBatches(mixed(), 8, seed=seed) for seed in (1, 2))
+    orders = [str(epoch(batches, number)) for batches in (one, other) for number in range(3)]
+    assert len(set(orders)) == 6
+
+
+def test_pairs_meet_other_company_in_the_next_epoch():
+    """Sorting all of the data by length would make every epoch of the same batches."""
+    batches = EpochBatches(pairs_of(range(1, 121)), 4, seed=1, pool=5)
+    first, second = ({frozenset(b) for b in epoch(batches, number)} for number in (0, 1))
+    assert len(first & second) < 5
+
+
+def test_pairs_of_similar_length_share_a_batch():
+    """Within one pool the lengths of batches do not overlap; in random batches nearly all do."""
+    pairs = mixed(80)
+    lengths = [len(source) for source, _ in pairs]
+    batches = [[lengths[n] for n in b] for b in epoch(EpochBatches(pairs, 8, seed=1), 0)]
+    in_order = sorted(batches, key=lambda batch: (min(batch), max(batch)))
+    assert all(max(before) <= min(after) for before, after in pairwise(in_order))
+    assert batches != in_order  # short and long batches come in random order
+
+
+def test_pairs_alike_in_both_lengths_share_a_batch():
+    pairs = [([4] * (1 + n % 2), [4] * (1 + n // 2 % 2)) for n in range(8)]
+    found = EpochBatches(pairs, 2, seed=1)
+    assert all((found(step).source[0] == found(step).source[1]).all() for step in range(1, 5))
+    assert all((found(step).target_in[0] == found(step).target_in[1]).all() for step in range(1, 5))
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 8), (5, 0), (5, -1)])
+def test_no_data_and_empty_batches_are_refused(count, size, complaint):
+    text = complaint(EpochBatches, mixed(count), size, seed=1)
+    assert "at least one pair" in text and f"{count} pairs, batch size {size}" in text
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
+    pairs = [([4] * n, [5] * (7 - n)) for n in (1, 2, 6, 3, 5)]
+    parts = Batch.of(pairs).split(count)
+    assert len(parts) == min(count, 5)
+    for first, part in enumerate(parts):
+        expected = Batch.of(pairs[first::count])
+        for name, ids in vars(part).items():
+            assert_array_equal(ids, getattr(expected, name))
+
+
+def test_padding_within_a_target_is_refused(complaint):
+    """What leaves padding out would take the wrong symbol for the next one."""
+    assert "Leave id 0 out" in complaint(Batch.of, [([4], [5, 0, 6])])
+
+
+def test_a_part_of_nothing_but_padding_keeps_one_column():
+    source = np.array([[4, 5, 2], [0, 0, 0]])
+    target = np.array([[1, 4, 5], [0, 0, 0]])
+    first, second = Batch(source, target, target).split(2)
+    assert first.source.shape == (1, 3)
+    assert second.source.tolist() == second.target_in.tolist() == [[0]]
+
+
+def test_twenty_batches_are_a_pool_unless_told_otherwise():
+    pairs = [([4] * (1 + n % 7), [5] * (1 + n % 5)) for n in range(300)]
+    default, twenty, other = (
+        [EpochBatches(pairs, 4, 0, *pool)(step).source.tolist() for step in range(1, 76)]
+        for pool in ((), (20,), (21,))
+    )
+    assert default == twenty != other
+
+
+def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
+    """With a pool of one batch, sorting by length stays within each batch."""
+    pairs, orders = [([4 + n], [4 + n]) for n in range(50)], []
+    batches = EpochBatches(pairs, 8, seed=1, pool=1)
+    for epoch in range(20):
+        order = np.random.default_rng(seed_sequence(1, "data", epoch)).permutation(50)
+        expected = {frozenset(order[start : start + 8] + 4) for start in range(0, 50, 8)}
+        steps = range(1 + 7 * epoch, 8 + 7 * epoch)
+        found = [batches(step).source[:, 0] for step in steps]
+        assert {*map(frozenset, found)} == expected
+        orders.append(tuple(np.concatenate(found)))
+    assert len(set(orders)) == 20
+    assert len(batches._batches) == 1  # of the latest epoch alone
+
+
+def test_a_batch_is_not_changed_once_it_is_checked():
+    batch = Batch.of([([4], [5])])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.source = batch.target_in

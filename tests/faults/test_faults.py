@@ -1,0 +1,15 @@
+"""A small run of `python -m tests.faults`: kills leave no trace, and bad files are refused."""
+
+from tests.faults import fault_proof as faults
+import numpy as np
+
+
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
+    flags = [*faults.KILLED, "--steps", 48]
+    survived, hits = faults.survive_kills(3, np.random.default_rng(3), tmp_path, flags)
+    assert survived == sum(hits.values()) == 3
+
+
+def test_bad_files_of_every_kind_are_refused(tmp_path):
+    refused, tried = faults.refuse_bad_files(10, np.random.default_rng(4), tmp_path)
+    assert refused == tried == 10 * len(faults.KINDS)

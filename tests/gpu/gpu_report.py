@@ -1,0 +1,377 @@
+"""Does the library work on this GPU, and how fast? Holds CuPy against NumPy and writes a report.
+
+    python -m tests.gpu [--out gpu_report.md]
+
+Exit code 0: every check passed; 1: one did not; 2: no usable GPU. Takes some minutes, part of
+which is CuPy compiling its kernels the first time.
+"""
+
+import argparse
+import contextlib
+import datetime
+import functools
+import io
+import math
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from numformer import backend
+from numformer.backend import dropout_stream, find_backend, reuse_freed_memory, to_host
+from numformer.data.batching import pad_sources
+from numformer.errors import InputError, complain
+from numformer.generation.decoding import beam_search, greedy
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import TOLERANCE, check, place
+from numformer.layer import FlatParameters, pack
+from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.training import loop as training
+from numformer.training.checkpoints import load_model, write_atomically
+from numformer.training.loop import Schedule, Trainer
+from numformer.training.optimizers import Adam, clip_global_norm
+from toy_tasks import reverse
+from toy_tasks.script import exit_code
+from toy_tasks.sequences import SequenceTask
+from toy_tasks.sequences import main as sequences_main
+
+# Largest difference from NumPy, in units of the largest number (at least 1) of the array: sums run
+# in another order, so the last bits differ.
+BOUNDS = {np.float64: 1e-12, np.float32: 1e-5}
+
+
+class Report:
+    """The checks made so far, printed as they come and at the end written to a file."""
+
+    def __init__(self):
+        self.rows: list[tuple[str, str, str, bool]] = []
+        self.figures: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def checking(self, name: str) -> Iterator[Callable[[float, float], None]]:
+        """`at_most(figure, bound)` in the block gives the verdict; an exception is a failed one."""
+        verdict = []
+        try:
+            yield lambda figure, bound: verdict.append((figure, bound))
+            figure, bound = verdict[-1]
+            row = name, f"{figure:.3g}", f"{bound:.3g}", bool(figure <= bound)  # a NaN fails
+        except Exception as problem:  # the checks that follow are worth their result all the same
+            row = name, f"{type(problem).__name__}: {problem}".replace("\n", " "), "", False
+        self.rows.append(row)
+        print("ok    " if row[-1] else "FAILED", *row[:3], flush=True)
+
+    def measured(self, name: str, figure: str) -> None:
+        """A figure that nothing is held to."""
+        self.figures.append((name, figure))
+        print(name, figure, flush=True)
+
+    def passed(self) -> int:
+        return sum(row[-1] for row in self.rows)
+
+    def last_line(self) -> str:
+        return f"{self.passed()} of {len(self.rows)} checks passed"
+
+    def text(self, machine: dict[str, str]) -> str:
+        """The report in Markdown."""
+        cell = "{}".format
+        tables = [
+            (("machine", ""), machine.items()),
+            (("figure", ""), self.figures),
+            (
+                ("check", "largest difference", "at most", "passed"),
+                [(*row[:3], "yes" if row[3] else "**no**") for row in self.rows],
+            ),
+        ]
+        lines = ["# numformer on a GPU", ""]
+        for head, rows in tables:
+            lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+            lines += ["| " + " | ".join(map(cell, row)).replace("\n", " ") + " |" for row in rows]
+            lines.append("")
+        return "\n".join([*lines, self.last_line(), ""])
+
+
+def difference(found, expected) -> float:
+    """The largest difference of two arrays, or of the arrays in two sequences, as in BOUNDS."""
+    if isinstance(expected, list | tuple):
+        return max((difference(*pair) for pair in zip(found, expected, strict=True)), default=0.0)
+    found, expected = to_host(found), to_host(expected)
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return float("nan")
+    if not expected.size:
+        return 0.0
+    found, expected = found.astype(float), expected.astype(float)
+    return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1))
+
+
+def machine_of(xp) -> dict[str, str]:
+    """What a reader of the figures must know of the machine."""
+    runtime = xp.cuda.runtime
+    driver = "unknown"
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.run(command, capture_output=True, text=True).stdout.split("\n")[0]
+    return {
+        "date": datetime.date.today().isoformat(),
+        "GPU": runtime.getDeviceProperties(0)["name"].decode(),
+        "driver": driver,
+        "CUDA, of the driver": str(runtime.driverGetVersion()),
+        "CUDA, of CuPy": str(runtime.runtimeGetVersion()),
+        "CuPy": xp.__version__,
+        "NumPy": np.__version__,
+        "Python": platform.python_version(),
+        "host": f"{platform.machine()}, {platform.system()}",
+    }
+
+
+# The checks.
+
+
+def differentiate(name: str, dtype, xp) -> list:
+    """Output and gradients of a case: of its inputs and of every parameter."""
+    layer, inputs = CASES[name]()
+    flat = pack(layer, dtype, xp)
+    flat.data += xp.asarray(0.1 * np.random.default_rng(1).standard_normal(len(flat.data)), dtype)
+    dropout_stream.reseed(0, 0)
+    output = xp.asarray(layer.forward(*place(inputs, dtype, xp)))
+    upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
+    gradients = layer.backward(upstream)
+    if not isinstance(gradients, tuple):
+        gradients = () if gradients is None else (gradients,)
+    return [output, *gradients, flat.grad]
+
+
+def check_layers(report: Report, xp, names: list[str]) -> None:
+    for name in names:
+        for dtype, bound in BOUNDS.items():
+            with report.checking(f"{name}, {dtype.__name__}") as at_most:
+                expected = differentiate(name, dtype, np)
+                # Through several layers the differences grow.
+                at_most(difference(differentiate(name, dtype, xp), expected), 10 * bound)
+
+
+def check_gradients(report: Report, xp, names: list[str]) -> None:
+    for name in names:
+        with report.checking(f"gradients of {name} against numerical ones") as at_most:
+            rows = check(*CASES[name](), directions=1, xp=xp)
+            at_most(max(row.error for row in rows), TOLERANCE)
+
+
+def scattered(xp, rows: int, dtype):
+    """scatter_add of many values into a few rows, and into many."""
+    rng = np.random.default_rng(3)
+    target = xp.zeros((rows, 5), dtype=dtype)
+    ids = xp.asarray(np.r_[rng.integers(0, rows, 400), [rows - 1] * 20])
+    backend.scatter_add(target, ids, xp.asarray(rng.standard_normal((420, 5)), dtype=dtype))
+    return target
+
+
+def optimized(xp, dtype, clip: float | None) -> list:
+    """Adam's vectors after three clipped steps."""
+    rng = np.random.default_rng(4)
+    draw = lambda: xp.asarray(rng.standard_normal(70_000), dtype=dtype)  # noqa: E731
+    flat = FlatParameters(draw(), draw())
+    adam, norms = Adam(flat), []
+    for step in range(1, 4):
+        flat.grad[...] = draw()
+        norms.append(clip_global_norm(flat.grad, clip))
+        adam.step(0.01 / step)
+    return [flat.data, adam.mean, adam.square, xp.stack(norms)]
+
+
+def entropy(xp, dtype) -> list:
+    """Loss and gradient of the label-smoothed cross-entropy, with padding."""
+    rng = np.random.default_rng(5)
+    logits = xp.asarray(4 * rng.standard_normal((60, 31)), dtype=dtype)
+    targets = xp.asarray(rng.integers(0, 31, 60) * (np.arange(60) < 50))
+    loss, exponentials, total = cross_entropy(logits, targets, 0.1)
+    dlogits = cross_entropy_backward(1.0, exponentials.copy(), total, targets, 0.1)
+    return [xp.asarray(loss), exponentials, total, dlogits]
+
+
+def formulas() -> dict[str, Callable]:
+    """What to compute with (xp, dtype), by name."""
+
+    def draw(xp, dtype, *shape, seed=0):
+        return xp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+    return {
+        "matmul, 2-d": lambda xp, d: backend.matmul(draw(xp, d, 40, 70), draw(xp, d, 70, 30)),
+        "matmul with one matrix": lambda xp, d: backend.matmul(
+            draw(xp, d, 3, 5, 40), draw(xp, d, 40, 30)
+        ),
+        "matmul, transposed": lambda xp, d: backend.matmul(
+            draw(xp, d, 3, 4, 9, 8).swapaxes(1, 2), draw(xp, d, 3, 9, 6, 8).swapaxes(-1, -2)
+        ),
+        "sum_rows": lambda xp, d: backend.sum_rows(draw(xp, d, 9, 50, 33)),
+        "max_last, short rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 13)),
+        "max_last, long rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 133)),
+        "dot_rows": lambda xp, d: backend.dot_rows(
+            draw(xp, d, 9, 50, 33), draw(xp, d, 9, 50, 33, seed=1)
+        ),
+        "mean_last": lambda xp, d: backend.mean_last(draw(xp, d, 9, 5, 133)),
+        "dot_last": lambda xp, d: backend.dot_last(
+            draw(xp, d, 9, 5, 133), draw(xp, d, 9, 5, 133, seed=1)
+        ),
+        "scatter_add, 30 rows": lambda xp, d: scattered(xp, 30, d),
+        "scatter_add, 3000 rows": lambda xp, d: scattered(xp, 3000, d),
+        "Adam": lambda xp, d: optimized(xp, d, None),
+        "clipping and Adam": lambda xp, d: optimized(xp, d, 100.0),
+        "cross-entropy": entropy,
+    }
+
+
+def check_formulas(report: Report, xp) -> None:
+    for name, compute in formulas().items():
+        for dtype, bound in BOUNDS.items():
+            with report.checking(f"{name}, {dtype.__name__}") as at_most:
+                at_most(difference(compute(xp, dtype), compute(np, dtype)), bound)
+    with report.checking("splitmix64, wrong bits") as at_most:
+        found, expected = (backend.splitmix64(12345, 7, 70_001, each) for each in (xp, np))
+        at_most(int((to_host(found) != expected).sum()), 0)
+    for p in (0.1, 0.5, 0.999999):
+        with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:
+            masks = []
+            for each in (xp, np):
+                dropout_stream.reseed(1, 2)
+                drawn = [dropout_stream.keep(s, p, each.zeros(1)) for s in ((7, 9), (31, 3))]
+                masks.append([to_host(mask) for mask in drawn])
+            at_most(sum(int((a != b).sum()) for a, b in zip(*masks, strict=True)), 0)
+
+
+@functools.cache
+def reverse_task(batch_size: int) -> SequenceTask:
+    return SequenceTask(reverse.RULE, batch_size, 1)
+
+
+def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
+    task = reverse_task(batch_size)
+    model = Transformer(Config.base(len(task.vocabulary), **config), 1)
+    return Trainer(model, task, folder, Schedule(100), 1, xp)
+
+
+def state(trainer: Trainer) -> list:
+    return [trainer.parameters.data, trainer.optimizer.mean, trainer.optimizer.square]
+
+
+def advance(trainer: Trainer, steps: int) -> list[float]:
+    for _ in range(steps):
+        trainer.advance()
+    trainer.read()
+    return trainer.losses
+
+
+def check_training(report: Report, xp, folder: Path) -> None:
+    """Ten steps beside each other, and five and five across a checkpoint, all in float64."""
+    config = dict(d_model=32, d_ff=64, heads=4, layers=2, warmup=20, clip_norm=1.0)
+    float64 = mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp))
+    with float64:
+        with report.checking("losses of ten training steps, float64") as at_most:
+            host, device = (sequence_trainer(folder, each, 16, config) for each in (np, xp))
+            losses = [np.array(advance(each, 10)) for each in (device, host)]
+            at_most(difference(*losses), 1e-9)
+        with report.checking("weights and Adam's state after ten steps, float64") as at_most:
+            at_most(difference(state(device), state(host)), 1e-7)
+        for name, (first, second) in {
+            "from NumPy to CuPy": (np, xp), "from CuPy to NumPy": (xp, np)
+        }.items():  # fmt: skip
+            with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
+                begun, resumed = (
+                    sequence_trainer(folder, each, 16, config) for each in (first, second)
+                )
+                begun.metrics.write_text("")
+                advance(begun, 5)
+                begun.save()
+                resumed.resume()
+                advance(resumed, 5)
+                at_most(difference(state(resumed), state(host)), 1e-7)
+
+
+def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
+    """Train the task by its own script; then decode with what it trained on both."""
+    out = folder / "reverse"
+    with report.checking("reverse trained to its target, exit code") as at_most:
+        arguments, said = ["--backend", "cupy", "--out", str(out), *flags], io.StringIO()
+        started = time.perf_counter()
+        with contextlib.redirect_stdout(said):
+            code = exit_code(lambda: sequences_main(reverse.RULE, arguments))
+        seconds = time.perf_counter() - started
+        print(said.getvalue(), end="")
+        report.measured("reverse, test", (said.getvalue().splitlines() or ["nothing"])[-1])
+        report.measured("reverse, training and evaluation", f"{seconds:.0f} s")
+        at_most(code, 0)
+    task = reverse_task(64)
+    sources = pad_sources([task.vocabulary.encode(source) for source in task.test[:200]])
+    for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
+        with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
+            results = []
+            for each in (xp, np):
+                model, _ = load_model(out / "best.safetensors")
+                pack(model, xp=each)
+                results.append(decode(model, sources, sources.shape[1] + 1))
+            at_most(sum(a != b for a, b in zip(*results, strict=True)), 0)
+
+
+def time_steps(report: Report, xp, folder: Path, sizes: dict[str, dict], steps: int) -> None:
+    """The middle one of three runs of `steps`, each waited for; any time passes."""
+    for name, config in sizes.items():
+        for where, each in (("GPU", xp), ("host", np)):
+            with report.checking(f"training step, {name}, {where}, in ms") as at_most:
+                trainer = sequence_trainer(folder, each, 64, config)
+                advance(trainer, 2)
+                times = []
+                for _ in range(3):
+                    started = time.perf_counter()
+                    advance(trainer, steps)
+                    times.append((time.perf_counter() - started) / steps)
+                at_most(1000 * sorted(times)[1], math.inf)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the checks; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("gpu_report.md"), help="the report")
+    parser.add_argument("--quick", action="store_true", help="few and small checks, to see it work")
+    options = parser.parse_args(arguments)
+    if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
+        parser.error(f"--out is a file in a folder that is there, not {options.out}")
+    reuse_freed_memory()
+    try:
+        xp = find_backend("cupy")
+    except InputError as problem:
+        complain(problem)
+        return 2
+    report, started = Report(), time.perf_counter()
+    layers = list(CASES)[:: 9 if options.quick else 1]
+    whole = [] if options.quick else ["transformer_with_loss_post_norm", "multi_head_attention"]
+    flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split() if options.quick else []
+    sizes = {"d_model 64, 2 layers, batch 64": dict(d_model=64, d_ff=128, heads=4, layers=2)}
+    if not options.quick:
+        sizes["d_model 128, 3 layers, batch 64"] = dict(d_model=128, d_ff=512, heads=4, layers=3)
+        sizes["paper's base model, batch 64"] = {}
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            check_formulas(report, xp)
+            check_layers(report, xp, layers)
+            check_gradients(report, xp, whole or layers[:2])
+            check_training(report, xp, folder)
+            check_reverse(report, xp, folder, flags)
+            time_steps(report, xp, folder, sizes, 1 if options.quick else 5)
+    finally:  # stopped with Ctrl-C it has found something too
+        report.measured("all of this", f"{time.perf_counter() - started:.0f} s")
+        write_atomically(options.out, report.text(machine_of(xp)).encode())
+    print(report.last_line())
+    return 0 if report.passed() == len(report.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,419 @@
+"""The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
+
+import importlib
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+from tests.gpu import gpu_report as gpu
+import numpy as np
+import pytest
+from cupy_stand_in import Undefined, synchronisations
+from numpy.testing import assert_allclose, assert_array_equal
+
+import toy_tasks
+from numformer.backend import scatter_add
+from numformer.data.batching import Batch
+from numformer.generation.decoding import beam_search, greedy
+from numformer.gradient_check import __main__ as gradient_check
+from numformer.layer import pack
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.embedding import embed
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.plots import cross_attention_weights
+from numformer.training.checkpoints import load_checkpoint
+from numformer.training.loop import BrokenNumbers, Schedule, Trainer, read_metrics
+from toy_tasks import pronounce
+from toy_tasks.script import exit_code
+from toy_tasks.sequences import SequenceTask
+from toy_tasks.sequences import main as sequences_main
+
+SCRIPTS = [
+    importlib.import_module(f"toy_tasks.{module.name}")
+    for module in pkgutil.iter_modules(toy_tasks.__path__)
+]
+RULES = [script.RULE for script in SCRIPTS if hasattr(script, "RULE")]
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
+TINY = f"{TINY} --quick --no-plots".split()
+# float32, after some steps of Adam, which makes large what is small
+CLOSE = dict(rtol=1e-3, atol=1e-5)
+
+
+# The stand-in itself.
+
+
+@pytest.fixture
+def x(stand_in):
+    return stand_in.arange(6.0).reshape(2, 3)
+
+
+REFUSED = {
+    "a host array in an operator": lambda cupy, x: x + np.ones(3),
+    "a host array before the operator": lambda cupy, x: np.ones(3) * x,
+    "a host array () in an operator": lambda cupy, x: x * np.array(2.0),
+    "a list in an operator": lambda cupy, x: x.__add__([1.0, 2.0, 3.0]),
+    "a host array in place": lambda cupy, x: x.__imul__(np.ones(3)),
+    "a device array in place": lambda cupy, x: np.ones((2, 3)).__iadd__(x),
+    "a host array in a product": lambda cupy, x: x @ np.ones(3),
+    "a host array in a function": lambda cupy, x: cupy.maximum(x, np.ones(3)),
+    "a host array among others": lambda cupy, x: cupy.stack([x[0], np.ones(3)]),
+    "a host array as out": lambda cupy, x: cupy.exp(x, out=np.ones((2, 3))),
+    "a host mask": lambda cupy, x: cupy.where(np.ones((2, 3), dtype=bool), x, 0),
+    "a host array to fill with": lambda cupy, x: x.__setitem__(0, np.ones(3)),
+    "a device array to fill the host with": lambda cupy, x: np.ones((2, 3)).__setitem__(..., x),
+    "host indices": lambda cupy, x: x[np.array([1, 0])],
+    "indices in a list": lambda cupy, x: x[:, [1, 0]],
+    "implicit conversion": lambda cupy, x: np.asarray(x),
+    "NumPy's function": lambda cupy, x: np.concatenate([x, x]),
+    "NumPy's ufunc": lambda cupy, x: np.exp(x),
+    "a mask of a ufunc": lambda cupy, x: cupy.add(x, x, where=x > 2),
+    "a mask of a sum": lambda cupy, x: x.sum(where=x > 2),
+    "the initial value of a maximum": lambda cupy, x: cupy.max(x, initial=0),
+    "the length of a number": lambda cupy, x: len(x.sum()),
+    "floats cast to integers in place": lambda cupy, x: cupy.arange(3).__iadd__(x[0]),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cupy_refuses_is_refused(what, stand_in, x):
+    with pytest.raises(TypeError):
+        REFUSED[what](stand_in, x)
+    assert_array_equal(x.get(), [[0, 1, 2], [3, 4, 5]])
+
+
+def test_a_function_that_is_not_there_is_named(stand_in):
+    with pytest.raises(AttributeError, match="apply_along_axis"):
+        _ = stand_in.apply_along_axis
+
+
+def test_scalars_of_python_and_numpy_are_operands(stand_in, x):
+    x32 = x.astype(np.float32)
+    for result in (2 * x32, x32 - 1.0, np.float32(2) * x32, stand_in.where(x > 2, x32, -np.inf)):
+        assert type(result) is stand_in.ndarray and result.dtype == np.float32
+    assert (np.float64(2) * x32).dtype == np.float64
+
+
+def test_reductions_and_single_entries_stay_on_the_device(stand_in, x):
+    for number in (x.sum(), x.max(), x[1, 2], x[0] @ x[1], stand_in.sqrt(x.sum())):
+        assert type(number) is stand_in.ndarray and number.shape == ()
+
+
+def test_views_see_what_is_written_in_place(x):
+    row, entry = x[0], x[1, 1]
+    row *= 0
+    entry += 5
+    assert_array_equal(x.get(), [[0, 0, 0], [3, 9, 5]])
+
+
+def test_indices_wrap(stand_in, x):
+    ids = stand_in.asarray([2, -3])
+    assert_array_equal(x[ids].get(), [[0, 1, 2], [3, 4, 5]])
+    assert_array_equal(x[:, ids].get(), [[2, 0], [5, 3]])
+    assert_array_equal(x[..., None, ids + 3].get(), [[[2, 0]], [[5, 3]]])
+    x[ids[:1], ids[:1]] = 7
+    assert x.get()[0, 2] == 7
+
+
+def test_one_place_takes_one_value(stand_in, x):
+    ids = stand_in.asarray([0, 2])  # both are row 0
+    with pytest.raises(Undefined):
+        x[ids] += 1
+    x[ids] = 4
+    stand_in.add.at(x, ids, stand_in.ones((2, 3)))
+    assert_array_equal(x.get(), [[6, 6, 6], [3, 4, 5]])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [float, int, bool, repr, str, "{:.3f}".format, lambda x: x.item(), lambda x: x.tolist(),
+     lambda x: x[x > 1], lambda x: x.reshape(1).nonzero(), lambda x: x.__setitem__(x > 1, 2)],
+)  # fmt: skip
+def test_reading_without_saying_so_is_a_hidden_wait(x, read):
+    with synchronisations() as waits:
+        read(x[0, 1])
+    assert waits.hidden() == waits.total() == 1
+
+
+def test_explicit_reading_is_no_hidden_wait_and_arithmetic_is_none(stand_in, x):
+    with synchronisations() as waits:
+        (stand_in.exp(x) @ x.T).sum()
+        x[stand_in.asarray([0, 1])] += 1
+        assert not waits
+        x.get()
+        stand_in.asnumpy(x)
+    assert waits.total() == 2 and not waits.hidden()
+
+
+def test_what_comes_back_is_a_copy(stand_in, x):
+    x.get()[...] = 9
+    stand_in.asarray(host := np.ones(3))[...] = 9
+    assert x.get().max() == 5 and host.max() == 1
+    assert np.isnan(stand_in.empty(3).get()).all()
+
+
+# The library's functions on it.
+
+
+def test_an_id_out_of_range_reads_another_row(stand_in):
+    """Which is why Embedding checks its ids on the host."""
+    weight = stand_in.arange(6.0).reshape(3, 2)
+    outside, inside = (embed(stand_in.asarray([[index]]), weight).get() for index in (4, 1))
+    assert_array_equal(outside, inside)
+
+
+@pytest.mark.parametrize("rows", [7, 300])
+def test_scatter_add_with_repeated_ids(stand_in, rng, rows):
+    ids, values = rng.integers(0, rows, 40), rng.standard_normal((40, 3))
+    ids[:5] = rows - 1
+    found, expected = stand_in.zeros((rows, 3)), np.zeros((rows, 3))
+    scatter_add(found, stand_in.asarray(ids), stand_in.asarray(values))
+    np.add.at(expected, ids, values)
+    assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
+
+
+def both(**changes) -> tuple[Transformer, Transformer]:
+    """The same model on the host and on the stand-in."""
+    import cupy
+
+    config = Config.base(11, d_model=8, d_ff=16, heads=2, layers=2, **changes)
+    on_host, on_device = Transformer(config, 3), Transformer(config, 3)
+    pack(on_device, np.float32, cupy)
+    return on_host, on_device
+
+
+@pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned")], ids=str)
+def test_decoding_and_attention_maps_are_numpy_s(stand_in, rng, changes):
+    on_host, on_device = both(**changes)
+    source = rng.integers(4, 11, (6, 5))
+    source[:3, 3:] = 0
+    assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
+    batch = Batch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
+    maps = [cross_attention_weights(model, batch) for model in (on_device, on_host)]
+    assert_allclose(*maps, rtol=1e-5, atol=1e-6)
+    for beam in (2, 4):
+        assert beam_search(on_device, source, 7, beam) == beam_search(on_host, source, 7, beam)
+
+
+def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
+    arguments = ["--backend", "cupy", "--only", "linear_without_bias"]
+    with synchronisations() as waits:
+        assert gradient_check.main(arguments) == 0
+    assert waits and "0 of 2 failed" in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gradient_check.main(arguments) == 2
+    assert "needs CuPy and an NVIDIA GPU" in capsys.readouterr().err
+
+
+# Training.
+
+
+class Copying:
+    """Copy words of 1 to 3 symbols."""
+
+    metric, higher_is_better = "measure", True
+
+    def batch(self, step: int) -> Batch:
+        rng = np.random.default_rng(step)
+        words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
+        return Batch.of([(word, word) for word in words])
+
+    def evaluate(self, model) -> dict:
+        return {"measure": 1.0}
+
+    def description(self) -> dict:
+        return {}
+
+
+def trainer(folder, xp, **changes) -> Trainer:
+    sizes = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2, warmup=10)
+    model = Transformer(Config.base(9, **(sizes | changes)), seed=5)
+    return Trainer(model, Copying(), folder, Schedule(9), 1, xp)
+
+
+def advance(trainer: Trainer, steps: int) -> None:
+    for _ in range(steps):
+        trainer.advance()
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_step_waits_for_nothing_and_a_line_of_the_metrics_once(tmp_path, stand_in, clip_norm):
+    device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (stand_in, np))
+    with synchronisations() as waits:
+        advance(device, 5)
+    assert not waits
+    with synchronisations() as waits:
+        line = device.log()
+    assert waits == {"get": 1}
+    advance(host, 5)
+    assert line == pytest.approx(host.log(), rel=1e-5)
+    for _ in range(2):  # a line is of the steps since the line before
+        advance(device, 1)
+        advance(host, 1)
+    assert device.log() == pytest.approx(host.log(), rel=1e-5)
+
+
+def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
+    """The loss of one step, or one entry of its gradient, is `value`."""
+    forward, backward, calls = CrossEntropy.forward, Transformer.backward, []
+
+    def broken_loss(self, *inputs):
+        calls.append(forward(self, *inputs))
+        return calls[-1] * value if where == "loss" and len(calls) == step else calls[-1]
+
+    def broken_gradient(self, dlogits):
+        backward(self, dlogits)
+        if where == "gradient" and len(calls) == step:
+            self.output.weight.grad[3, 1] = value
+
+    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
+    monkeypatch.setattr(Transformer, "backward", broken_gradient)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("what", ["log", "evaluate", "save"])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_broken_numbers_move_no_weight_before_they_are_seen(
+    tmp_path, stand_in, monkeypatch, what, where, value
+):
+    """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
+    break_step(monkeypatch, where, value)
+    broken = trainer(tmp_path, stand_in, clip_norm=1.0)
+    advance(broken, 2)
+    before = broken.model.state_dict()
+    with synchronisations() as waits:
+        advance(broken, 3)
+    assert not waits
+    with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
+        getattr(broken, what)()
+    for name, array in broken.model.state_dict().items():
+        assert_array_equal(array, before[name], err_msg=name)
+    assert broken.step == 2 and not list(tmp_path.iterdir())
+
+
+# The toy tasks as programs.
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch, stand_in):
+    """`program(main, backend, *flags)` runs a script, all of it small, below an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    prepare, prepared = SequenceTask.__init__, {}
+
+    def prepare_little(task, *arguments):
+        if arguments not in prepared:
+            prepare(task, *arguments)
+            little = dict(development=task.development[:32], test=task.test[:64])
+            prepared[arguments] = vars(task) | little
+        vars(task).update(prepared[arguments])
+
+    monkeypatch.setattr(SequenceTask, "__init__", prepare_little)
+
+    def run(main, backend: str, *flags: str) -> int:
+        return exit_code(lambda: main([*TINY, "--backend", backend, *flags]))
+
+    return run
+
+
+def script_of(rule):
+    """The rule's own script."""
+    return lambda arguments: sequences_main(rule, arguments)
+
+
+def assert_same_runs(found: str, expected: str):
+    """The checkpoints' weights and Adam's state, the measures and the losses of two runs agree."""
+    for name in ("last.safetensors", "best.safetensors"):
+        (one, _), (other, _) = (load_checkpoint(Path(folder, name)) for folder in (found, expected))
+        assert one.keys() == other.keys()
+        for tensor in one:
+            assert_allclose(one[tensor], other[tensor], **CLOSE, err_msg=tensor)
+    lines, others = (read_metrics(Path(folder, "metrics.jsonl")) for folder in (found, expected))
+    assert lines == [pytest.approx(line, rel=1e-3) for line in others]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_task_is_on_the_device_what_it_is_on_the_host(rule, program, interrupted_at):
+    """From its start, and where it is resumed on the other of the two."""
+    main, flags = script_of(rule), "--steps 9 --log-every 2 --evaluate-every 4 --out".split()
+    assert program(main, "numpy", *flags, "host") == 0
+    assert program(main, "cupy", *flags, "device") == 0
+    assert_same_runs("device", "host")
+    for first, second in (("cupy", "numpy"), ("numpy", "cupy")):
+        with interrupted_at(5):
+            assert program(main, first, *flags, first) == 130
+        assert program(main, second, "--resume", "--out", first) == 0
+        assert_same_runs(first, "host")
+
+
+def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys):
+    for backend in ("numpy", "cupy"):
+        flags = ["--language", "toy", "--data", str(data), "--steps", "9", "--out", backend]
+        assert program(pronounce.main, backend, *flags) == 0
+    assert_same_runs("cupy", "numpy")
+    said = []
+    for backend in ("numpy", "cupy"):
+        capsys.readouterr()
+        assert program(pronounce.main, backend, "--run", "cupy", "--word", "abba", "hac") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and said[0].startswith("abba\t")
+
+
+# The report on a real card, python -m tests.gpu.
+
+
+def test_the_report_on_a_gpu(tmp_path, stand_in, capsys):
+    path = tmp_path / "report.md"
+    assert gpu.main(["--quick", "--out", str(path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    text = path.read_text()
+    assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
+    assert "**no**" not in text and "| GPU | the stand-in for CuPy |" in text
+    for what in (
+        "Adam, float32",
+        "linear, float64",
+        "from NumPy to CuPy",
+        "beam search",
+        "host | ",
+    ):
+        assert what in text
+
+
+@pytest.mark.parametrize("out", ["", "absent/report.md"])
+def test_a_report_that_cannot_be_written_is_refused_before_the_checks(out, tmp_path, stand_in):
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main(["--quick", "--out", str(tmp_path / out)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):
+    def fail(array):
+        raise RuntimeError("out of memory")
+
+    wrong = {
+        "relu": lambda array: array * 1.01,
+        "softmax": lambda array: array * np.nan,
+        "dropout": lambda array: array.astype(np.float16),
+        "layer_norm": lambda array: array[..., None],
+        "embedding": fail,
+    }
+    right = gpu.differentiate
+
+    def differentiate(name, dtype, xp):
+        change = wrong.get(name, lambda array: array) if xp is stand_in else lambda array: array
+        return [change(array) for array in right(name, dtype, xp)]
+
+    monkeypatch.setattr(gpu, "differentiate", differentiate)
+    report = gpu.Report()
+    gpu.check_layers(report, stand_in, [*wrong, "linear"])
+    assert [row[-1] for row in report.rows] == [False] * 10 + [True] * 2
+    assert report.last_line() == "2 of 12 checks passed"
+    assert "| embedding, float64 | RuntimeError: out of memory |  | **no** |" in report.text({})
+
+
+def test_without_a_gpu_there_is_no_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert gpu.main(["--out", str(tmp_path / "report.md")]) == 2
+    assert capsys.readouterr().err.startswith("error: backend cupy needs CuPy and an NVIDIA GPU")
+    assert not list(tmp_path.iterdir())

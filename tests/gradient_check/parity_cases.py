@@ -1,0 +1,326 @@
+"""What numformer and PyTorch both compute, and numformer's side of it.
+
+Every layer of the gradient check, random Configs on random batches, long sequences, a few steps of
+training and many, and the rounding errors of float32. `solve(case)` gives numformer's results and
+a call for torch's.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Literal, NamedTuple, get_args, get_origin
+from unittest import mock
+
+import numpy as np
+
+from numformer.data.batching import Batch
+from numformer.data.vocabulary import PADDING
+from numformer.gradient_check.cases import CASES, SMALL, VARIATIONS, B, S, T, TransformerWithLoss
+from numformer.gradient_check.gradients import GradientCheck
+from numformer.layer import Layer, inference, pack
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.training import loop as training
+from toy_tasks import reverse
+from toy_tasks.sequences import SequenceTask, digits
+
+
+class Solved(NamedTuple):
+    """One case: what was drawn for it, numformer's results by name, and a call for torch's."""
+
+    drawn: list
+    results: dict[str, np.ndarray]
+    results_of_torch: Callable[[], dict[str, np.ndarray]]
+
+
+def differentiate(layer: Layer, inputs: list, config: Config) -> Solved:
+    """One forward, and one backward from a random upstream gradient; random gamma, beta, biases.
+
+    The results are "output", and each gradient under the name of its tensor.
+    """
+    checked = GradientCheck(layer, inputs)
+
+    def with_torch():
+        import torch_reference
+
+        return torch_reference.differentiate(checked, config)
+
+    drawn = [*checked.inputs, *checked.tensors.values(), checked.upstream]
+    return Solved(drawn, {"output": checked.output, **checked.gradients}, with_torch)
+
+
+def of_layer(case: str) -> Solved:
+    """A case of the gradient check."""
+    variation = next(
+        (changes for name, changes in VARIATIONS.items() if case.endswith(f"_{name}")), {}
+    )
+    return differentiate(*CASES[case](), Config(**(SMALL | variation)))
+
+
+def train(
+    config: Config,
+    batches: list[Batch],
+    seed: int,
+    shift: np.random.Generator | None = None,
+    precise: bool = True,
+) -> Solved:
+    """A step on each batch by numformer's own training loop: losses, norms and final weights.
+
+    `shift` moves the initial weights, gammas and biases among them. `precise` is float64.
+    """
+    model = Transformer(config, seed)
+    task = SimpleNamespace(batch=lambda step: batches[step - 1])
+    # The loop trains in float32, too coarse for most comparisons.
+    in_float64 = mock.patch.object(training, "pack", lambda model, _, xp: pack(model, float, xp))
+    with in_float64 if precise else contextlib.nullcontext():
+        trainer = training.Trainer(model, task, None, training.Schedule(len(batches)), seed, np)
+    if shift:
+        trainer.parameters.data += 0.1 * shift.standard_normal(trainer.parameters.data.shape)
+    initial = model.state_dict()
+
+    norms = []
+    for _ in batches:
+        trainer.advance()
+        norms.append(trainer.norm)
+    results = {"losses": np.array(trainer.losses), "norms": np.array(norms), **model.state_dict()}
+
+    def with_torch():
+        import torch_reference
+
+        return torch_reference.train(config, initial, batches, seed)
+
+    ids = [ids for batch in batches for ids in vars(batch).values()]
+    return Solved([*initial.values(), *ids], results, with_torch)
+
+
+def random_batch(
+    rng: np.random.Generator, config: Config, size: int, source: int, target: int, shortest: int = 1
+) -> Batch:
+    """`size` pairs of `shortest` or more symbols, with the end symbol up to `source`, `target`."""
+
+    def symbols(vocabulary, most):
+        return rng.integers(3, vocabulary, rng.integers(shortest, most))
+
+    return Batch.of(
+        [
+            (symbols(config.source_vocabulary, source), symbols(config.target_vocabulary, target))
+            for _ in range(size)
+        ]
+    )
+
+
+# Ten steps. No field of the optimizer at its default: one that does not arrive is seen.
+
+OPTIMIZER = dict(
+    label_smoothing=0.2, beta1=0.8, beta2=0.95, adam_epsilon=1e-5, warmup=4, factor=0.1, clip_norm=3
+)
+# Training leaves padding out, so its dropout masks have other shapes than torch's.
+TRAINING = Config(**(SMALL | OPTIMIZER | dict(p_drop=0.0)))
+STEPS, SEED = 10, 5
+
+
+def ten_optimizer_steps() -> Solved:
+    rng = np.random.default_rng(SEED)
+    batches = [random_batch(rng, TRAINING, B, S, T) for _ in range(STEPS)]
+    return train(TRAINING, batches, SEED, shift=rng)
+
+
+# Random Configs, on batches of other sizes. Where there is no dropout, padding is also left out,
+# and a few steps are trained.
+
+LONGEST = 9
+DROPOUTS = ("p_drop", "attention_dropout", "activation_dropout")
+CHOICES = {f.name: get_args(f.type) for f in fields(Config) if get_origin(f.type) is Literal}
+
+
+def random_config(rng: np.random.Generator) -> Config:
+    """A small Config with every field drawn."""
+
+    def pick(*values):
+        return values[rng.integers(len(values))]
+
+    def whole(low, high):
+        return int(rng.integers(low, high + 1))
+
+    choices = {name: pick(*values) for name, values in CHOICES.items()}
+    heads, d_k, d_v = whole(1, 4), pick(None, whole(1, 6)), pick(None, whole(1, 6))
+    target_vocabulary = pick(whole(5, 20), 300)  # beyond 256 scatter_add takes another way
+    shared = choices["tying"] == "all"
+    sizes = dict(
+        source_vocabulary=target_vocabulary if shared else whole(5, 20),
+        target_vocabulary=target_vocabulary,
+        d_model=whole(4, 13) if d_k and d_v else heads * whole(4, 5),
+        d_ff=whole(1, 20),
+        heads=heads,
+        d_k=d_k,
+        d_v=d_v,
+        layers=whole(1, 3),
+        max_length=whole(LONGEST, LONGEST + 3),
+    )
+    dropout = pick(False, True)
+    dropouts = {name: pick(0.0, 0.1, 0.3) if dropout else 0.0 for name in DROPOUTS}
+    others = dict(
+        attention_bias=pick(False, True),
+        label_smoothing=pick(0.0, 0.1, 0.4),
+        beta1=pick(0.0, rng.uniform(0.5, 0.95)),
+        beta2=rng.uniform(0.5, 0.999),
+        # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
+        adam_epsilon=10 ** rng.uniform(-5, -3),
+        warmup=whole(1, 6),
+        factor=rng.uniform(0.02, 0.2),
+        clip_norm=pick(None, rng.uniform(0.1, 3)),
+    )
+    return Config(**choices, **sizes, **dropouts, **others)
+
+
+def random_inputs(rng: np.random.Generator, config: Config) -> Batch:
+    """1 to 4 pairs of up to LONGEST ids, some without symbols; at times a source is all padding."""
+    size, source, target = rng.integers((1, 2, 2), (5, LONGEST + 1, LONGEST + 1))
+    batch = random_batch(rng, config, size, source, target, shortest=0)
+    if size > 1 and rng.random() < 0.3:
+        batch.source[0] = PADDING
+    return batch
+
+
+def of_random_config(config: Config, seed: int, way: str) -> Solved:
+    """Its loss and gradients, "padded" or "skipped_padding"; or six steps, "trained"."""
+    rng = np.random.default_rng((seed, 1))
+    if way == "trained":
+        return train(config, [random_inputs(rng, config) for _ in range(6)], seed, shift=rng)
+    batch = random_inputs(rng, config)
+    layer = TransformerWithLoss(config, rng, skip_padding=way == "skipped_padding")
+    return differentiate(layer, list(vars(batch).values()), config)
+
+
+RANDOM_CONFIGS = [random_config(np.random.default_rng((seed, 0))) for seed in range(25)]
+
+
+def random_cases() -> Iterator[tuple[str, Callable[[], Solved]]]:
+    """Name and solver of every way of every random Config."""
+    for seed, config in enumerate(RANDOM_CONFIGS):
+        without_dropout = not any(getattr(config, name) for name in DROPOUTS)
+        ways = ("padded", "skipped_padding", "trained") if without_dropout else ("padded",)
+        for way in ways:
+            yield f"random_{seed}_{way}", partial(of_random_config, config, seed, way)
+
+
+# Long sequences: position tables and causal masks far beyond the sizes elsewhere.
+
+
+def long_sequences(skip_padding: bool) -> Solved:
+    """Logits and gradients, or the loss's without padding, of sources up to 300, targets to 257.
+
+    A first batch leaves position tables of length 256, which have to grow.
+    """
+    rng = np.random.default_rng(11)
+    config = Config.base(30, d_model=16, d_ff=24, heads=2, layers=2, p_drop=0.0)
+    lengths = ((300, 190), (90, 257))
+    batch = Batch.of([[rng.integers(3, 30, n - 1) for n in pair] for pair in lengths])
+    whole = TransformerWithLoss(config, rng, skip_padding)
+    pack(whole, float)
+    with inference():
+        whole.model.forward(batch.source[:, :256], batch.target_in[:, :256])
+    if skip_padding:
+        return differentiate(whole, list(vars(batch).values()), config)
+    return differentiate(whole.model, [batch.source, batch.target_in], config)
+
+
+# A trajectory: digits to reverse, from the first step until most of it is learned.
+
+TRAJECTORY_STEPS = 200
+
+
+def trajectory(precise: bool) -> Solved:
+    """Training on `reverse` with up to 4 digits."""
+    task = SequenceTask(replace(reverse.RULE, source=digits(4)), batch_size=32, seed=1)
+    config = Config.base(
+        len(task.vocabulary), d_model=32, d_ff=64, heads=4, layers=2, p_drop=0.0,
+        label_smoothing=0.0, warmup=50, factor=0.1, decay="linear",
+    )  # fmt: skip
+    batches = [task.batch(step) for step in range(1, TRAJECTORY_STEPS + 1)]
+    return train(config, batches, seed=1, precise=precise)
+
+
+# Rounding: the errors of float32, in units of its epsilon and of a gradient's largest entry.
+
+
+def rounding(norm: str) -> Solved:
+    """The errors of float32 gradients, (tensors,), over six models and batches.
+
+    The truth is numformer's float64, from the same weights. "largest" is the largest error,
+    "typical" the root of the mean square.
+    """
+    config = Config.base(50, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0, norm=norm)
+    drawn, truths, found = [], [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        batch = random_batch(rng, config, 16, 24, 20)
+        model, loss = Transformer(config, seed), CrossEntropy(config.label_smoothing)
+        shift = 0.1 * rng.standard_normal(pack(model).data.shape)
+
+        def gradients(dtype, model=model, loss=loss, batch=batch):
+            pack(model, dtype)
+            logits = model.forward(batch.source, batch.target_in, skip_padding=True)
+            assert logits.dtype == dtype  # nothing on the way widened it
+            loss.forward(logits, batch.target_out)
+            model.backward(loss.backward())
+            return {name: p.grad for name, p in model.named_parameters().items()}
+
+        pack(model).data += shift.astype(np.float32)
+        for stack in (model.encoder, model.decoder):
+            for layer in stack.layers:
+                # Far from ReLU's kink, where rounding decides between two gradients.
+                inner = layer.feed_forward.sublayer.inner
+                inner.weight.data[...] *= 0.1
+                inner.bias.data[...] = (-1) ** np.arange(config.d_ff)
+            if norm == "pre":  # a mean far from 0, which shows where LayerNorm loses digits
+                stack.embedding.weight.data[...] += 1
+        drawn.append((model.state_dict(), batch))
+        found.append(gradients(np.float32))
+        truths.append(gradients(np.float64))
+
+    def errors(found):
+        largest, typical = [], []
+        for name in truths[0]:
+            relative = np.concatenate(
+                [
+                    np.ravel(each[name] - truth[name]) / np.abs(truth[name]).max()
+                    for each, truth in zip(found, truths, strict=True)
+                ]
+            )
+            largest.append(np.abs(relative).max())
+            typical.append(np.sqrt(np.mean(relative**2)))
+        epsilon = np.finfo(np.float32).eps
+        return {"largest": np.array(largest) / epsilon, "typical": np.array(typical) / epsilon}
+
+    def with_torch():
+        import torch_reference
+
+        return errors([torch_reference.gradients(config, *each) for each in drawn])
+
+    arrays = [a for weights, batch in drawn for a in [*weights.values(), *vars(batch).values()]]
+    return Solved(arrays, errors(found), with_torch)
+
+
+SMALL_CASES = {name: partial(of_layer, name) for name in CASES}
+SMALL_CASES["ten_optimizer_steps"] = ten_optimizer_steps
+LARGE_CASES = {
+    **dict(random_cases()),
+    "long_sequences": partial(long_sequences, skip_padding=False),
+    "long_sequences_skipped_padding": partial(long_sequences, skip_padding=True),
+}
+EXACT_CASES = SMALL_CASES | LARGE_CASES
+ALL_CASES = EXACT_CASES | {
+    "trajectory_float64": partial(trajectory, precise=True),
+    "trajectory_float32": partial(trajectory, precise=False),
+    "rounding_post_norm": partial(rounding, "post"),
+    "rounding_pre_norm": partial(rounding, "pre"),
+}
+
+
+@cache
+def solve(case: str) -> Solved:
+    return ALL_CASES[case]()

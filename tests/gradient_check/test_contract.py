@@ -1,0 +1,303 @@
+"""One list of demands, held to every layer: each test runs for every entry of CASES.
+
+It does so with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
+"""
+
+import importlib
+import itertools
+import pkgutil
+
+import cupy_stand_in
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import numformer
+from numformer.backend import array_module, dropout_stream, to_host
+from numformer.gradient_check import cases as gradient_cases
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import GradientCheck, kind, place
+from numformer.layer import Layer, inference, mode, pack
+from numformer.layers.positional import SinusoidalPositions
+
+every_case = pytest.mark.parametrize("name", CASES)
+TIGHT = dict(rtol=1e-12, atol=1e-13)
+
+
+def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
+    """A fresh layer of the case, every parameter shaken, and its inputs, all `dtype` in `xp`."""
+    layer, inputs = CASES[name]()
+    flat = pack(layer, dtype, xp)
+    noise = 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    flat.data += xp.asarray(noise, dtype=dtype)
+    return layer, place(inputs, dtype, xp)
+
+
+def forward(layer: Layer, inputs: list, step: int = 0):
+    """layer.forward with the dropout masks of `step`; the output is an array even where ()."""
+    dropout_stream.reseed(0, step)
+    output = layer.forward(*inputs)
+    return array_module(output).asarray(output)
+
+
+def upstream_for(output, seed: int = 0):
+    upstream = np.random.default_rng(seed).standard_normal(output.shape)
+    return array_module(output).asarray(upstream, dtype=output.dtype)
+
+
+def backward(layer: Layer, dy) -> tuple:
+    """What layer.backward returns, as a tuple whatever the number of gradients."""
+    gradients = layer.backward(dy)
+    return gradients if isinstance(gradients, tuple) else (gradients,) * (gradients is not None)
+
+
+def parameter_gradients(layer: Layer) -> list:
+    return [parameter.grad.copy() for parameter in layer.named_parameters().values()]
+
+
+def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
+    """Gradients of inputs and of parameters from one forward and backward of their own."""
+    layer.zero_grad()
+    forward(layer, inputs, step)
+    return backward(layer, dy), parameter_gradients(layer)
+
+
+def other_inputs(inputs: list) -> list:
+    """The same shapes and kinds with other values: the batch reversed, numbers scaled."""
+    changed = [x[::-1].copy() if kind(x) else x for x in inputs]
+    return [0.7 * x if kind(x) == "f" else x for x in changed]
+
+
+def saved_arrays(layer: Layer) -> list:
+    records = [record for part in layer.layers_within() for record in part.saved]
+    return [value for record in records for value in record.values() if kind(value)]
+
+
+def assert_same(found, expected):
+    assert_array_equal(to_host(found), to_host(expected))
+
+
+# The list of cases itself.
+
+
+def test_every_layer_of_the_library_occurs_in_a_case():
+    """A new layer without a case would escape every other test here."""
+    for module in pkgutil.walk_packages(numformer.__path__, "numformer."):
+        if not module.name.endswith("kernels"):  # a module of kernels needs CuPy and has no layers
+            importlib.import_module(module.name)
+
+    def subclasses(cls):
+        return {cls}.union(*map(subclasses, cls.__subclasses__()))
+
+    ours = {cls for cls in subclasses(Layer) if cls.__module__.startswith("numformer")}
+    concrete = {cls for cls in ours if cls.forward is not Layer.forward}
+    covered = {type(part) for factory in CASES.values() for part in factory()[0].layers_within()}
+    assert len(concrete) > 10
+    assert not {cls.__name__ for cls in concrete - covered}
+
+
+def test_the_cases_make_mistakes_visible():
+    """Sizes of 1, or equal ones, hide wrong axes; masks without a full row hide NaNs."""
+    sizes = [getattr(gradient_cases, letter) for letter in "BSTDHFV"]
+    assert min(sizes) > 1 and len(set(sizes)) == len(sizes)
+    full_rows = ~gradient_cases.SOURCE_MASK.any(axis=-1)
+    assert full_rows.any() and not full_rows.all()
+    shaken = [any(getattr(p, "p_drop", 0) for p in CASES[n]()[0].layers_within()) for n in CASES]
+    assert any(shaken) and not all(shaken)
+
+
+# Gradients.
+
+
+@every_case
+def test_gradients_agree_with_numerical_ones(name):
+    """On the host; a device must give the host's numbers, see below."""
+    layer, inputs = CASES[name]()
+    checked = GradientCheck(layer, inputs)
+    assert len(checked.tensors) == len(layer.named_parameters()) + [*map(kind, inputs)].count("f")
+    for name in checked.tensors:
+        row = checked.row(name, directions=1)
+        assert row.passed, str(row)
+
+
+@every_case
+def test_two_forwards_may_precede_two_backwards(name, xp):
+    """A single slot for saved values, or one shared dropout mask, fails here."""
+    layer, first = prepare(name, xp)
+    second = other_inputs(first)
+    dy_first, dy_second = (upstream_for(forward(layer, first), seed) for seed in (1, 2))
+    of_first, parameters_first = separate(layer, first, 1, dy_first)
+    of_second, parameters_second = separate(layer, second, 2, dy_second)
+
+    layer.zero_grad()
+    forward(layer, first, 1)
+    forward(layer, second, 2)
+    assert_all_close(backward(layer, dy_second), of_second)
+    assert_all_close(backward(layer, dy_first), of_first)
+    sums = [a + b for a, b in zip(parameters_first, parameters_second, strict=True)]
+    assert_all_close(parameter_gradients(layer), sums)
+
+
+@every_case
+def test_backward_adds_to_the_gradients_that_are_there(name, xp):
+    layer, inputs = prepare(name, xp)
+    dy = upstream_for(forward(layer, inputs))
+    _, once = separate(layer, inputs, 0, dy)
+    before = []
+    for parameter in layer.named_parameters().values():
+        parameter.grad[...] = upstream_for(parameter.data, seed=3)
+        before.append(parameter.grad.copy())
+    forward(layer, inputs)
+    backward(layer, dy)
+    sums = [a + b for a, b in zip(before, once, strict=True)]
+    assert_all_close(parameter_gradients(layer), sums)
+
+
+@every_case
+def test_backward_is_linear_in_the_upstream_gradient(name, xp):
+    """Gradients of 0 are exactly 0, and those of 2u - 3v are 2 of u less 3 of v."""
+    layer, inputs = prepare(name, xp)
+    output = forward(layer, inputs)
+    u, v = upstream_for(output, 1), upstream_for(output, 2)
+
+    def gradients(dy):
+        of_inputs, of_parameters = separate(layer, inputs, 0, dy)
+        return [*of_inputs, *of_parameters]
+
+    assert not any(gradient.any() for gradient in gradients(xp.zeros_like(u)))
+    sums = [2 * a - 3 * b for a, b in zip(gradients(u), gradients(v), strict=True)]
+    assert_all_close(gradients(2 * u - 3 * v), sums)
+
+
+def assert_all_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(to_host(one), to_host(other), **TIGHT)
+
+
+# Ownership.
+
+
+@every_case
+def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
+    """Frozen arrays make writing raise; the copies catch writing through an older view.
+
+    Arrays of a device cannot be frozen, so there the copies alone catch it.
+    """
+    layer, inputs = prepare(name, xp)
+    parameters = [parameter.data for parameter in layer.named_parameters().values()]
+    frozen = [value for value in inputs if kind(value)] + parameters
+    copies = freeze(frozen)
+    output = forward(layer, inputs)
+    dy = upstream_for(output)
+    frozen += [output, dy]
+    copies += freeze([output, dy])
+    backward(layer, dy)
+    for array, copy in zip(frozen, copies, strict=True):
+        assert_same(array, copy)
+
+
+def freeze(arrays) -> list:
+    copies = [array.copy() for array in arrays]
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return copies
+
+
+@pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
+@every_case
+def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
+    """Its receiver may overwrite it, also while an earlier forward still waits for its turn."""
+    layer, inputs = prepare(name, xp)
+    with mode(training=dropping):
+        outputs = [forward(layer, inputs), forward(layer, inputs)]
+        dy = upstream_for(outputs[0])
+        gradients = backward(layer, dy)
+    others = [dy, *outputs, *saved_arrays(layer)]
+    others += [value for value in inputs if kind(value)]
+    for parameter in layer.named_parameters().values():
+        others += [parameter.data, parameter.grad]
+    others = [other for other in others if array_module(other) is xp]  # ids stay on the host
+    for gradient in gradients:
+        assert xp is not np or gradient.flags.writeable
+        assert not any(xp.shares_memory(gradient, other) for other in others)
+    for one, other in itertools.combinations(gradients, 2):
+        assert not xp.shares_memory(one, other)
+
+
+# Saved values and modes.
+
+
+@every_case
+def test_each_forward_serves_one_backward(name, xp):
+    layer, inputs = prepare(name, xp)
+    dy = upstream_for(forward(layer, inputs))
+    # Positions that are not learned need nothing saved: y = x + table.
+    saves = not isinstance(layer, SinusoidalPositions)
+    assert (layer.pending() > 0) == saves
+    backward(layer, dy)
+    assert layer.pending() == 0
+    if saves:
+        with pytest.raises(RuntimeError, match="forward before it") as caught:
+            backward(layer, dy)
+        named = str(caught.value).partition(".")[0]
+        assert named in {type(part).__name__ for part in layer.layers_within()}
+
+
+@every_case
+def test_inference_saves_nothing_and_drops_nothing(name, xp):
+    """Dropout that goes on in evaluation, or scales there, differs from p_drop 0."""
+    layer, inputs = prepare(name, xp)
+    with inference():
+        output = forward(layer, inputs)
+    assert layer.pending() == 0
+    for part in layer.layers_within():
+        if hasattr(part, "p_drop"):
+            part.p_drop = 0.0
+    assert_same(output, forward(layer, inputs))
+
+
+@every_case
+def test_state_dict_round_trip(name, xp):
+    layer, inputs = prepare(name, xp)
+    other, _ = CASES[name]()
+    pack(other, np.float64, xp).data.fill(0)
+    state = layer.state_dict()
+    other.load_state_dict(state)
+    for array in state.values():
+        array.fill(np.nan)  # the state is a copy on both sides
+    with inference():
+        assert_same(forward(layer, inputs), forward(other, inputs))
+    for one, two in zip(*(x.named_parameters().values() for x in (layer, other)), strict=True):
+        assert_same(one.data, two.data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every_case
+def test_no_formula_changes_the_dtype(name, xp, dtype):
+    """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
+    layer, inputs = prepare(name, xp, dtype)
+    output = forward(layer, inputs)
+    saved = [value for value in saved_arrays(layer) if kind(value) == "f"]
+    gradients = backward(layer, upstream_for(output))
+    arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
+    assert {array.dtype for array in arrays} == {np.dtype(dtype)}
+    assert all(xp.isfinite(array).all() for array in arrays)
+
+
+# The device.
+
+
+@every_case
+def test_a_device_gives_the_numbers_of_the_host(name, stand_in):
+    """And forward and backward leave them there: nothing waits for the device."""
+    (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)
+    expected = forward(on_host, host_inputs)
+    dy = upstream_for(expected)
+    with cupy_stand_in.synchronisations() as waits:
+        found = forward(layer, inputs)
+        gradients = [*backward(layer, stand_in.asarray(dy)), *parameter_gradients(layer)]
+    assert not waits
+    assert {type(array) for array in (found, *gradients)} == {stand_in.ndarray}
+    expected_gradients = [*backward(on_host, dy), *parameter_gradients(on_host)]
+    assert_all_close([found, *gradients], [expected, *expected_gradients])

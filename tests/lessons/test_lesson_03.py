@@ -1,0 +1,340 @@
+"""Lesson 3 as text: its numbers and its equations are computed again, another way."""
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from attention_numbers import MASKS, computed, evaluated
+
+import lessons
+from lessons.lesson import Picture, pieces
+from lessons.lesson_03 import attention_steps as steps_03
+from lessons.lesson_03.attention_stepper import Example
+from numformer.layer import pack
+from numformer.layers.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.softmax import softmax_backward
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.training.optimizers import Adam
+
+pytestmark = pytest.mark.usefixtures("compared_once")
+
+
+def words_of(name: str) -> str:
+    """What a function of lesson 3 says, in one line."""
+    found = [piece.markdown() for piece in pieces(getattr(lessons.load(3), name))
+             if not isinstance(piece, Picture)]  # fmt: skip
+    return " ".join(" ".join(found).split())
+
+
+def test_the_numbers_in_the_text_are_these():
+    """By hand, or from formulas that the lesson does not use."""
+    lesson = lessons.load(3)
+    scores = np.array([[0, 4, 2, 0], [4, 0, 0, 2], [0, 3, 0, 0], [0, 5, 4, 0]]) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    four = pieces(lesson.four_steps)
+    for piece, expected in zip(
+        four, (2 * scores, scores, weights, weights @ lesson.value), strict=True
+    ):
+        np.testing.assert_allclose(piece.numbers, expected, atol=1e-12)
+    assert "0.61 · 1 + 0.08 · 0 + 0.60 · (−1) + 0.56 · 1 ≈ 0.58" in words_of(
+        "back_through_the_blend"
+    )
+    average = "0.13 · (−1) + 0.60 · 0 + 0.13 · 4 + 0.13 · (−5) ≈ −0.27"
+    assert average in words_of("back_through_the_softmax")
+    rows, _ = pieces(lesson.back_through_the_softmax)
+    np.testing.assert_allclose(rows.numbers[3], [-0.0979, 0.1601, 0.5704, -0.6326], atol=1e-4)
+    jacobian, words = pieces(lesson.jacobian)
+    row = weights[2]
+    np.testing.assert_allclose(np.diag(jacobian.numbers), row * (1 - row), atol=1e-12)
+    np.testing.assert_allclose(jacobian.numbers.sum(axis=0), 0, atol=1e-12)
+    power = re.search(r"10\^\{(-\d+)\}", words.markdown())[1]
+    assert int(power) <= -10
+    told = words_of("often_told")
+    for right in ("[0.411, 0.185, 0.336, 0.0679]", "[0.598, 0.22, 0.133, 0.0491]", "0.971", "0.847",
+                  "and that is nan", "[1, 0, 0, 0]. Zeroed afterwards they are [0.0826, 0, 0, 0]",
+                  "the scores get [0.0758,", "Right is [0, 0, 0, 0]"):  # fmt: skip
+        assert right in told, (right, told)
+    checked = words_of("gradient_check")
+    assert all(f"| {name} " in checked for name in ("query", "key", "value"))
+    assert all(int(power) <= -8 for power in re.findall(r"10\^\{(-\d+)\}", checked))
+    for rise in ("0.599021 | 0.023764", "0.999982 | 0.000002"):
+        assert rise in words_of("a_saturated_row"), words_of("a_saturated_row")
+
+
+def numbers_in(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?", text.replace("−", "-"))]
+
+
+def test_one_row_of_nan_spoils_a_model_as_the_text_says(monkeypatch):
+    def by_the_formula(scores, mask):
+        exponentials = np.exp(np.where(mask, scores, -np.inf))
+        return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(scores.dtype)
+
+    monkeypatch.setattr("numformer.layers.attention.softmax", by_the_formula)
+    sizes = dict(source_vocabulary=300, target_vocabulary=300, d_model=16, d_ff=32, heads=2)
+    for empty_sentence in (False, True):
+        model, loss = Transformer(Config(**sizes, layers=2, p_drop=0)), CrossEntropy()
+        adam, rng = Adam(pack(model)), np.random.default_rng(0)
+        source, target = rng.integers(4, 300, (2, 5, 6))
+        source[3] *= not empty_sentence  # 0 is padding
+        with np.errstate(invalid="ignore"):
+            loss.forward(model.forward(source, target), target)
+            model.backward(loss.backward())
+            adam.step(0.001)
+        parameters = [each.data.ravel() for each in model.named_parameters().values()]
+        assert np.isnan(np.concatenate(parameters)).mean().round(2) == float(empty_sentence)
+
+
+def test_the_matrices_on_the_way_back_are_those_of_numformer():
+    lesson = lessons.load(3)
+    expected = computed(MASKS["none"], 1, lesson.doutput)
+    named = {"dO": "doutput", "dV": "dvalue", "dA": "dweights"}
+    *matrices, _ = pieces(lesson.back_through_the_blend)
+    for piece, (symbol, name) in zip(matrices, named.items(), strict=True):
+        assert piece.symbol == rf"\mathrm{{d}}{symbol[1]}"
+        np.testing.assert_allclose(piece.numbers, expected[name], atol=1e-12)
+    it, cat = lesson.tokens.index("it"), lesson.tokens.index("cat")
+    assert f"2 · (−1) + 1 · 2 = {expected['dweights'][it, cat]:.0f}. If" in words_of(
+        "back_through_the_blend"
+    )
+    rows, _ = pieces(lesson.back_through_the_softmax)
+    average = expected["weights"][it] @ expected["dweights"][it]
+    rules = {
+        "weight a": expected["weights"][it],
+        "gradient da": expected["dweights"][it],
+        "da minus average": expected["dweights"][it] - average,
+        "times a: dz": expected["dscaled"][it],
+    }
+    for name, row, rule in zip(rows.rows, rows.numbers, rules, strict=True):
+        assert name == rule
+        np.testing.assert_allclose(row, rules[rule], atol=1e-12, err_msg=name)
+    # What is to be checked by hand.
+    text = " ".join(Path(lesson.__file__).read_text().replace("\n#", " ").split())
+    by_hand = re.search(
+        r"The query of \*it\* is \((.*?)\), the key of \*cat\* is \((.*?)\), so their score is "
+        r"(.*?) = (\S+)\. Divided by 2 it is (\S+)\.",
+        text,
+    )
+    assert numbers_in(by_hand[1]) == lesson.query[it].tolist()
+    assert numbers_in(by_hand[2]) == lesson.key[cat].tolist()
+    assert evaluated(by_hand[3]) == float(by_hand[4]) == expected["scores"][it, cat]
+    assert float(by_hand[5]) == expected["scaled"][it, cat]
+
+
+def curves(piece) -> dict[str, np.ndarray]:
+    """The heights of a picture's curves by their labels."""
+    (axes,) = piece.figure().axes
+    return {line.get_label(): np.asarray(line.get_ydata(), float) for line in axes.lines}
+
+
+def test_what_is_said_of_the_scale_is_what_was_measured(monkeypatch):
+    lesson, lengths = lessons.load(3), {}
+    measure = lesson.random_attention
+
+    def remembered(d_k, scaled, rng):
+        *others, lengths[scaled], dquery = measure(d_k, scaled, rng)
+        return *others, lengths[scaled], dquery
+
+    monkeypatch.setattr(lesson, "random_attention", remembered)
+    *pictures, words = pieces(lesson.what_the_scale_does)
+    found = {}
+    for piece, name in zip(pictures, ("variance", "largest", "gradient"), strict=True):
+        assert name in piece.alt
+        without, with_it = (curves(piece)[key] for key in ("as it is", r"divided by $\sqrt{d_k}$"))
+        found[name] = without, with_it
+        told = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
+        told = re.sub(r"\$d_k = 1024\$|16 keys", "", told)
+        told = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ .])", told)]
+        np.testing.assert_allclose(told, [without[-1], with_it[-1]], rtol=0.5 / min(told[0], 5))
+    without, with_it = found["variance"]
+    np.testing.assert_allclose(without, lesson.WIDTHS, rtol=0.2)
+    np.testing.assert_allclose(with_it, 1, rtol=0.2)
+    assert found["largest"][0][-1] > 0.9 and abs(found["largest"][1][-1] - 0.25) < 0.05
+    assert found["gradient"][0][-1] < 1e-4 * found["gradient"][0][0]  # as its alt says
+    assert min(found["gradient"][1]) > 0.5 * max(found["gradient"][1])
+    told = re.search(
+        r"from (\d+) of the 400 rows\. With the\s+scale they come from (\d+)", words.markdown()
+    )
+    for count, scaled in zip(map(int, told.groups()), (False, True), strict=True):
+        share = np.sort(lengths[scaled])[::-1].cumsum() / lengths[scaled].sum()
+        assert share[count - 2] < 0.9 <= share[count - 1]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_random_attention_has_the_gradients_of_numformer(scaled):
+    """Values that are the identity make dweights of doutput."""
+    _, weights, dscores, dquery = lessons.load(3).random_attention(
+        9, scaled, np.random.default_rng(1)
+    )
+    rng = np.random.default_rng(1)
+    query, key = rng.standard_normal((400, 1, 9)), rng.standard_normal((400, 16, 9))
+    query = query if scaled else 3 * query
+    value = np.broadcast_to(np.eye(16), (400, 16, 16))
+    _, expected, _ = scaled_dot_product_attention(query, key, value)
+    np.testing.assert_allclose(weights, expected, atol=1e-12)
+    doutput = rng.standard_normal((400, 1, 16))
+    gradients = scaled_dot_product_attention_backward(
+        doutput, query, key, value, expected, expected, None
+    )
+    lengths = np.linalg.norm(gradients[0], axis=-1).ravel() * (1 if scaled else 3)
+    np.testing.assert_allclose(dquery, lengths)
+    lengths = np.linalg.norm(softmax_backward(doutput, expected), axis=-1).ravel()
+    np.testing.assert_allclose(dscores, lengths)
+
+
+def test_what_is_said_of_four_scores_is_what_was_measured():
+    lesson = lessons.load(3)
+    accuracy, _, before, words = pieces(lesson.four_ways_to_score)
+    results = lesson.compare()
+    wide = {result.score: result for result in results if result.width == 256}
+    for score, result in wide.items():
+        row = re.search(rf"\| {score} \| (.*) \|", before.markdown())[1]
+        told = [float(cell) for cell in row.split(" | ")]
+        measured = [result.spread, result.largest, result.gradient]
+        np.testing.assert_allclose(told, measured, atol=0.05, rtol=0.02)
+        assert abs(told[1] - result.largest) < 1e-3 and abs(told[2] - result.gradient) < 1e-4
+        curve = curves(accuracy)[score]
+        means = [each.accuracy.mean() for each in results if each.score == score]
+        np.testing.assert_allclose(curve, means)
+        assert f"{score} is at {means[-1]:.2f}" in accuracy.alt
+    said = " ".join(words.markdown().split())
+    spread, less = re.search(
+        r"standard deviation of (\d+):.* is (\d+) times smaller", said
+    ).groups()
+    assert abs(int(spread) - wide["dot product"].spread) <= 0.5
+    ratio = wide["scaled dot product"].gradient / wide["dot product"].gradient
+    assert abs(int(less) - ratio) <= 0.5
+    small, large = map(int, re.findall(r"finds (?:only )?(\d+) %", said))
+    assert small > 95 > 90 > large  # the text draws its conclusion from this
+
+
+def test_the_points_of_the_mixtures_are_the_results():
+    lesson = lessons.load(3)
+    (axes,) = pieces(lesson.results_are_mixtures)[0].figure().axes
+    points = {each.get_label(): each.get_offsets() for each in axes.collections}
+    np.testing.assert_allclose(points["value"], lesson.value)
+    np.testing.assert_allclose(points["result"], lesson.output)
+
+
+def test_the_reasons_of_the_quiz_have_the_numbers_of_its_answers():
+    """And what is calculated there is true."""
+    lesson = lessons.load(3)
+    variance, weight, count, *_ = questions = lesson.quiz()
+    for question in questions:
+        if not question.choices:
+            assert round(question.answer, 2) in numbers_in(question.why)
+    ((left, right),) = re.findall(r"\$([^$]*) \\approx ([\d.]+)\$", weight.why)
+    assert abs(eval(left) - float(right)) < 0.005 and float(right) == round(weight.answer, 2)
+    given = re.search(r"scores of \*it\* are (.*?)\. What", weight.question)[1]
+    assert numbers_in(given) == lesson.scaled[lesson.tokens.index("it")].tolist()
+    assert f"the variance is {variance.answer**2:.0f}." in variance.why
+    rows, columns = map(int, re.search(r"\$K\$ is \((\d+), (\d+)\)", count.why).groups())
+    assert rows * columns == count.answer == int(re.search(r"holds (\d+)", count.why)[1])
+
+
+# The equations
+
+
+def python_of(latex: str) -> str:
+    """An equation's side as Python: by entries where symbols have indices, else of matrices."""
+    text = re.sub(r"\\(?:,|!|Bigl|Bigr|left|right)", "", latex.replace(r"\mathrm{d}", "d"))
+    text = text.replace(r"\odot", "×").replace(r"^\top", ".T").replace(r"\sqrt{d_k}", "root ")
+    text = re.sub(r"\\frac\{\\partial (\w)_(\w)\}\{\\partial (\w)_(\w)\}", r" J[\2,\4]", text)
+    text = re.sub(r"\\(sum|max)_(\w)", r" \1:\2 ", text)
+    text = re.sub(r"_\{(\w)(\w)\}", r"[\1,\2]", re.sub(r"_(\w)", r"[\1]", text))
+    text = re.sub(r"e\^\{([^{}]*)\}", r" exp(\1)", text)
+    for _ in range(2):
+        text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
+    token = r"(?:sum|max):\w|exp\(|(?:@\w+|root|d?[A-Za-z])(?:\[[\w,]+\]|\.T)?|\^\d|[-+/×()]"
+    assert not re.sub(token, "", text).split(), latex
+    times = "*" if "[" in text else "@"
+    made, ends, before = "", [""], ""  # `ends`: how what is open ends, the innermost last
+    for found in re.findall(token, text):
+        if before and before[-1] not in "(+-/×:" and found[0] not in ")^+-/×":
+            made += times
+        if found[:4] in ("sum:", "max:"):
+            made, ends[-1] = f"{made}{found[:3]}(", f" for {found[4]} in R({found[4]!r})){ends[-1]}"
+            found = ":"
+        elif found[-1] == "(":
+            made, ends = made + found, [*ends, ""]
+        elif found == ")":
+            made += ends.pop() + ")"
+        else:
+            made += found.replace("^", "**").replace("×", "*").replace("@", "")
+        before = found
+    return made + ends.pop()
+
+
+def holds(sides: list[str], values: dict, sizes: dict) -> bool:
+    """Whether all sides of an equation are equal, entry by entry where they have indices."""
+    sides = [python_of(side) for side in sides]
+    free = sorted({name for found in re.findall(r"\[([\w,]+)\]", sides[0])
+                   for name in found.split(",")})  # fmt: skip
+    for places in itertools.product(*(range(sizes[name]) for name in free)):
+        at = dict(zip(free, places, strict=True))
+        if at.get("s", -1) == at.get("u", -2) and "J" in sides[0]:
+            continue  # the derivative by another score
+        names = values | at | {"R": lambda name: range(sizes[name]), "exp": np.exp}
+        first, *others = (np.asarray(eval(side, names)) for side in sides)
+        if not all(first.size == other.size and np.allclose(first, other) for other in others):
+            return False
+    return True
+
+
+def test_every_equation_of_the_lesson_holds(rng):
+    """On random matrices of which no two sizes are equal, as numformer computes them."""
+    sizes = dict(t=3, s=5, u=5, i=4, j=2)
+    query, key = rng.standard_normal((3, 4)), rng.standard_normal((5, 4))
+    value, doutput = rng.standard_normal((5, 2)), rng.standard_normal((3, 2))
+    output, weights, _ = scaled_dot_product_attention(query, key, value)
+    dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+        doutput, query, key, value, weights, weights, None
+    )
+    z, da = query[1] @ key.T / 2, doutput[1] @ value.T
+    dweights, a = doutput @ value.T, weights[1]
+    dscaled = softmax_backward(dweights, weights)
+    values = dict(
+        Q=query, K=key, V=value, S=query @ key.T, Z=query @ key.T / 2, A=weights, O=output,
+        dO=doutput, dV=dvalue, dA=dweights, dZ=dscaled, dS=dscaled / 2, dQ=dquery, dK=dkey,
+        a=a, z=z, n=np.exp(z).sum(), da=da, dz=dscaled[1], J=np.diag(a) - np.outer(a, a), root=2,
+    )  # fmt: skip
+    text = re.sub(r"\n# ?|\n +", " ", Path(lessons.load(3).__file__).read_text())
+    text = text.replace("{{d}}", "{d}").replace("\\\\", "\\").replace("$$", "$")
+    held = []
+    for formula in re.findall(r"\$([^$]+)\$", text):
+        sides = re.split(r"(?<!\\)=", formula.strip())
+        known = r"(\\mathrm\{d\})?[QKVSZAOazn](_\w|_\{\w\w\})?|\\frac\{\\partial a_s\}.*"
+        other = re.search(r"tanh|W|ldots", formula)
+        if len(sides) > 1 and re.fullmatch(known, sides[0].strip()) and not other:
+            assert holds(sides, values, sizes), formula
+            held.append(formula)
+    assert len(held) > 30 and len(set(held)) > 15
+    of_size = {"T": 3, "S": 5, "d_k": 4, "d_v": 2}
+    rows = re.findall(r"\| \$\\mathrm\{d\}(\w).*? \| \$\((\w+), (\w+)\)\$ \|", text)
+    for name, *shape in rows:
+        assert values[f"d{name.upper()}"].shape == tuple(of_size[size] for size in shape), name
+    assert len(rows) == 6
+
+
+def test_every_equation_of_the_stepper_holds():
+    lesson = lessons.load(3)
+    sizes = dict(t=4, s=4, u=4, j=2)
+    arrays = (lesson.query, lesson.key, lesson.value, lesson.doutput)
+    example = Example(lesson.tokens, *arrays, lesson.features, ["x", "y"])
+    values = example.values(example.masks[0]["mask"], 1, lesson.doutput) | {"root": 2}
+    values |= {name: values[name][:, 0] for name in ("total", "average")}
+    held = 0
+    for step in steps_03.STEPS:
+        for formula in step.equation.split("\n\n"):
+            if re.search(r"Attention|partial|cases", formula):
+                continue
+            assert holds(formula.split("="), values, sizes), step.id
+            held += 1
+    assert held == 14

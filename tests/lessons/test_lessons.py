@@ -1,0 +1,1074 @@
+"""The course: its commands, exercises, questions, text and pages, these in a real browser."""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from attention_numbers import MASKS, computed, evaluated
+from lesson_solutions import RIGHT, WRONG, scope, softmax
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+import lessons
+from lessons.__main__ import main
+from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain, statements, table
+from lessons.lesson_03 import exercises as exercises_03
+from lessons.percent import cells
+from lessons.quiz import Question, ask
+from lessons.run import run
+from numformer.layers.attention import scaled_dot_product_attention_backward
+from numformer.layers.softmax import softmax_backward
+
+pytestmark = pytest.mark.usefixtures("compared_once")
+
+ROOT = Path(__file__).parents[2]
+LESSON = "lesson_03_scaled_dot_product.html"
+LESSONS = [entry.number for entry in lessons.COURSE if entry.path]
+EXERCISES = {exercise.name: exercise for exercise in exercises_03.EXERCISES}
+QUESTIONS = [
+    Question("Which one is `even`?", "Half of *two* is one.", 1, ("one", "two", "three")),
+    Question("How much is a quarter?", "It is $0.25$.", 0.25),
+]
+
+
+# Exercises
+
+
+@pytest.mark.parametrize(
+    ("name", "index"), [(name, index) for name in RIGHT for index in range(len(RIGHT[name]))]
+)
+def test_right_solutions_of_every_style_pass(name, index, checked):
+    code, said, err = checked(RIGHT[name][index])
+    assert (code, err) == (0, []), said
+    assert f"{name} Right: d" in said and EXERCISES[name].done in said
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [(name, wrong) for name in WRONG for wrong in WRONG[name]]
+)
+def test_wrong_solutions_hear_what_is_wrong(name, wrong, checked):
+    source, words = WRONG[name][wrong]
+    code, said, err = checked(source)
+    assert (code, err) == (1, [])
+    assert words in said and said.endswith(" 0 of 1 right")
+    others = {other for _, other in WRONG[name].values()} - {words}
+    assert wrong == "two mistakes" or not any(other in said for other in others), said
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (b"", "FILE defines one of softmax_backward, attention_backward"),
+        (b"x = 1\ndef f(:\n", "mine.py, line 2: invalid syntax. Mend that line first."),
+        (b"\x00\xff\xfe\x89PNG", "FILE is a Python file"),
+        (b"caf\xe9 = 1", "FILE is a Python file"),
+        (b"\n\nimport no_such_module\n", "line 3: ModuleNotFoundError: No module named"),
+        (b"softmax_backward = nothing", "line 1: NameError"),
+        (b"import sys\nsys.exit(0)", "line 2: SystemExit"),
+        (b"import json\n\njson.loads('{')", "line 3: JSONDecodeError"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(source, words, checked):
+    code, said, err = checked(source)
+    assert (code, said, len(err)) == (2, "", 1)
+    assert err[0].startswith("error: ") and words in err[0]
+
+
+def test_a_missing_file_hints_at_start(call, tmp_path):
+    for place in (tmp_path / "none.py", tmp_path):
+        code, out, err = call(main, "check", "3", str(place))
+        assert (code, out, len(err)) == (2, [], 1)
+        assert "`python -m lessons start 3 FILE` writes one" in err[0]
+
+
+def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
+    file = tmp_path / "mine.py"
+    code, out, _ = call(main, "start", "3", str(file))
+    assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {file}")
+    code, out, _ = call(main, "check", "3", str(file))
+    said = "\n".join(out)
+    assert code == 1 and said.count("Not begun yet.") == 3 and out[-1] == "0 of 3 right"
+    text = file.read_text()
+    for exercise in EXERCISES.values():
+        assert exercise.code in text and f". {exercise.title}\n" in text
+        assert plain(exercise.task) in text.replace("# ", "")
+    assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')
+
+
+def test_a_starter_file_completed_is_right(call, tmp_path):
+    file = tmp_path / "mine.py"
+    call(main, "start", "3", str(file))
+    formula = "return weights * (dweights - (weights * dweights).sum(-1, keepdims=True))"
+    text = file.read_text().replace("raise NotImplementedError", formula, 1)
+    body = RIGHT["attention_backward"][0].split("\n", 4)[4]
+    names = "    dO, Q, K, V, A = doutput, query, key, value, weights"
+    text = text.replace("    raise NotImplementedError", f"{names}\n{body}")
+    file.write_text(text.replace(" / len(weights)", ""))
+    code, out, err = call(main, "check", "3", str(file))
+    assert (code, out[-1], err) == (0, "3 of 3 right", [])
+
+
+def test_a_starter_file_is_never_written_over_another(call, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("mine")
+    for place in (file, tmp_path, tmp_path / "none" / "mine.py"):
+        code, out, err = call(main, "start", "3", str(place))
+        assert (code, out, len(err)) == (2, [], 1) and "never over another" in err[0]
+    assert file.read_text() == "mine"
+
+
+class Page:
+    """What a page offers to pieces."""
+
+    def __init__(self):
+        self.scripts = []
+        self.script = self.scripts.append
+
+    def markdown(self, text):
+        return f"<p>{text}</p>\n"
+
+    def inline(self, text):
+        return text
+
+    def code(self, text):
+        return f"<pre>{text}</pre>"
+
+    def math(self, latex):
+        return f"<math>{latex}</math>"
+
+
+def test_an_exercise_shows_what_to_begin_with():
+    exercise = EXERCISES["softmax_backward"]
+    for shown in (exercise.markdown(), exercise.html(Page())):
+        assert "def softmax_backward(dweights, weights):" in shown
+        assert "python -m lessons check 3 FILE" in shown and exercise.task in shown
+    assert "SOFTMAX_MISTAKES" not in exercise.html(Page())
+
+
+# Questions
+
+
+def answered(monkeypatch, capsys, text: str) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return ask(QUESTIONS), capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", ["b\n0.25\n", "B)\n1/4\n", "2\n0,26\n", " (b) \n .24\n"])
+def test_right_answers_in_every_form(typed, monkeypatch, capsys):
+    right, said = answered(monkeypatch, capsys, typed)
+    assert right == 2 and said.endswith("2 of 2 right\n")
+    assert said.count("Right.") == 2 and "Half of *two* is one." in said
+
+
+@pytest.mark.parametrize("typed", ["a\n0.27\n", "3\n-0.25\n", "1\n4\n"])
+def test_wrong_answers_are_explained(typed, monkeypatch, capsys):
+    right, said = answered(monkeypatch, capsys, typed)
+    assert right == 0 and said.endswith("0 of 2 right\n")
+    assert "Not right. The answer is: two" in said and "Not right. The answer is: 0.25" in said
+
+
+def test_nonsense_is_asked_again(monkeypatch, capsys):
+    typed = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"
+    right, said = answered(monkeypatch, capsys, typed)
+    assert right == 2
+    assert said.count("This asks for a letter from a to c, and '") == 5
+    assert said.count("This asks for a number such as 0.5 or 1/2, and '") == 5
+
+
+def test_an_empty_line_shows_the_answer(monkeypatch, capsys):
+    right, said = answered(monkeypatch, capsys, "\n\n")
+    assert right == 0 and "The answer is: two" in said and "Not right" not in said
+
+
+@pytest.mark.parametrize(("typed", "right", "left"), [("", 0, 2), ("b\n", 1, 1), ("b\nx", 1, 1)])
+def test_the_end_of_the_input_ends_the_quiz(typed, right, left, monkeypatch, capsys):
+    count, said = answered(monkeypatch, capsys, typed)
+    assert count == right and said.endswith(f"left: {left}.\n{right} of 2 right\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "choices"), [(2, ("a", "b")), (-1, ("a", "b")), (0, ("a",)), (np.nan, ())]
+)
+def test_a_question_without_a_right_answer_is_refused(answer, choices, complaint):
+    assert "the index of one as its answer" in complaint(Question, "?", "!", answer, choices)
+
+
+def test_a_question_on_a_page_works_without_scripts():
+    page = Page()
+    choice, number = (question.html(page) for question in QUESTIONS)
+    assert page.scripts == ["quiz", "quiz"]
+    assert choice.count('<input type="radio" name="answer"') == 3 and 'data-answer="1"' in choice
+    assert 'data-answer="0.25" data-tolerance="0.01"' in number and "radio" not in number
+    for made, solution in ((choice, "two"), (number, "0.25")):
+        assert f"<details><summary>Answer</summary><p><strong>{solution}</strong></p>" in made
+        assert '<p class="verdict" role="status"></p>' in made
+
+
+# The command
+
+
+def test_without_a_command_the_lessons_are_listed(call):
+    code, out, err = call(main)
+    assert (code, err) == (0, [])
+    for entry in lessons.COURSE:
+        (line,) = (line for line in out if line.startswith(f"{entry.number:4}  {entry.title}"))
+        assert line.endswith("(to come)") == (entry.path is None)
+    assert any("python -m lessons check 3 FILE" in line for line in out)
+    for command in re.findall(r"python -m lessons ([a-z]+)", " ".join(out)):
+        _, _, err = call(main, command, "--help")
+        assert err == [], command
+
+
+def test_the_answers_of_lesson_3_are_these():
+    questions = lessons.load(3).quiz()
+    assert [round(question.answer, 2) for question in questions] == [8, 0.6, 448, 1, 1, 2, 1]
+    right = [question.choices[question.answer] for question in questions if question.choices]
+    for solution, word in zip(right, ("0", "the sign", "very much smaller", "after"), strict=True):
+        assert word in solution
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_the_quiz_command_asks_the_lesson(number, call, monkeypatch):
+    questions = lessons.load(number).quiz()
+    typed = [question.answer + bool(question.choices) for question in questions]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{answer}\n" for answer in typed)))
+    code, out, err = call(main, "quiz", str(number))
+    assert (code, out[-1], err) == (0, f"{len(questions)} of {len(questions)} right", [])
+
+
+@pytest.mark.parametrize("arguments", [["3"], ["run", "3"]])
+def test_a_number_alone_runs_the_lesson(arguments, call, monkeypatch):
+    ran = []
+    monkeypatch.setitem(sys.modules, "lessons.run", SimpleNamespace(run=ran.append))
+    assert call(main, *arguments)[0] == 0
+    assert ran == [lessons.load(3)]
+
+
+@pytest.mark.parametrize("command", ["quiz", "run", "start", "check"])
+def test_a_lesson_that_is_not_there_is_refused(command, call, tmp_path):
+    file = [str(tmp_path / "mine.py")] if command in ("start", "check") else []
+    for number in ("13", "0", "-3", "12"):
+        code, out, err = call(main, command, number, *file)
+        assert (code, out) == (2, []) and ("error:" in err[-1])
+    assert not (tmp_path / "mine.py").exists()
+
+
+def test_wrong_usage_is_refused(call):
+    for arguments in (["chek", "3"], ["check"], ["check", "3"], ["quiz", "x"], ["3", "4"]):
+        assert call(main, *arguments)[0] == 2
+    for command in ("check", "start"):
+        code, _, err = call(main, command, "mine.py", "3")
+        assert code == 2 and "number comes first, as in `check 3 mine.py`" in err[-1]
+    code, out, _ = call(main, "--help")
+    assert code == 0 and any("exit codes: 0" in line for line in out)
+
+
+def program(*arguments) -> subprocess.Popen:
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "lessons", *arguments]
+    return subprocess.Popen(command, env=environment, text=True, encoding="utf-8", **pipes)
+
+
+def test_the_program_lists_where_letters_are_few(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    out, err = program().communicate(timeout=60)
+    assert "Scaled dot-product attention" in out and "\\u221ad_k" in out and err == ""
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C does what it does in a terminal, also where a shell had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_a_question_ends_it(call, monkeypatch, interruptible):
+    monkeypatch.setattr("builtins.input", lambda prompt: os.kill(os.getpid(), signal.SIGINT))
+    code, out, err = call(main, "quiz", "3")
+    assert (code, err) == (130, []) and out[0].startswith("Question 1 of ")
+
+
+def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path, interruptible):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        softmax("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile 1: pass")
+    )
+    code, _, err = call(main, "check", "3", str(file))
+    assert (code, err) == (130, [])
+
+
+def test_a_pipe_that_closes_early_is_no_error():
+    process = program()
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait(timeout=60)) == ("", 0)
+
+
+# The lesson as text
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_an_import_prints_nothing_and_draws_nothing(number, tmp_path):
+    name = lessons.load(number).__name__
+    code = f"import sys, {name}; assert 'matplotlib.pyplot' not in sys.modules"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    code, lines, err = call(main, "3")
+    assert (code, err) == (0, [])
+    out = "\n".join(lines)
+    told = {line.split(":")[0] for line in lines if line.startswith("runs/lessons/")}
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
+    assert told == written and len(written) >= 6
+    assert all(len(line.split(": ", 1)[1]) > 20 for line in lines if line.startswith("runs/"))
+    headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
+    assert len(headings) > 8
+    places = [out.find(f"\n{plain(heading)}\n---") for heading in headings]
+    places = [place for place in places if place >= 0]
+    assert len(places) > 8 and places == sorted(places)
+    for heading in headings:
+        assert plain(heading) in out
+    assert not re.search(r"[$\\]|\*\*", out)  # formulas in letters
+
+
+def test_the_lesson_runs_as_a_notebook_does(capsys):
+    """Cell after cell in one namespace; a notebook shows what it can."""
+    displayed = []
+    names = {"__name__": "__main__", "get_ipython": object()}
+    ipython = SimpleNamespace(display=displayed.append)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setitem(sys.modules, "IPython", SimpleNamespace(display=ipython))
+        patches.setitem(sys.modules, "IPython.display", ipython)
+        for cell in cells(Path(lessons.load(3).__file__)):
+            if not cell.is_markdown:
+                exec(compile(cell.text, "<cell>", "exec"), names)
+    assert capsys.readouterr().out == ""
+    module = lessons.load(3)
+    shown = [name for name, value in vars(module).items() if getattr(value, "shown", False)]
+    assert len(displayed) > len(shown) > 8
+    pictures = 0
+    for piece in displayed:
+        assert isinstance(piece, Piece)
+        if isinstance(piece, Picture):
+            pictures += 1
+            assert piece._repr_png_().startswith(b"\x89PNG") and piece._repr_markdown_() is None
+        else:
+            assert len(piece._repr_markdown_()) > 20
+    assert pictures >= 6
+
+
+def test_jupytext_opens_the_lesson_as_a_notebook():
+    jupytext = pytest.importorskip(
+        "jupytext", reason="needs the dev extra: pip install -e '.[dev]'"
+    )
+    path = Path(lessons.load(3).__file__)
+    kinds = [cell.cell_type for cell in jupytext.read(path).cells]
+    assert kinds == ["markdown" if cell.is_markdown else "code" for cell in cells(path)]
+
+
+def doubled(x):
+    """A function to be explained."""
+    y = x + x  # once more
+    return y
+
+
+def test_lines_that_the_lesson_does_not_explain_stop_it():
+    notes = {"y = x + x": "Twice.", "return": ""}
+    shown = Beside(doubled, notes)
+    assert "<p>Twice.</p>\n</div><pre>y = x + x  # once more</pre></li>" in shown.html(Page())
+    assert "Twice.\n\n    y = x + x  # once more\n\n" in shown.markdown()
+    assert Beside(doubled, notes).rows() == [("Twice.", "y = x + x  # once more"), ("", "return y")]
+    for other in ({"y = 2 * x": "", "return": ""}, {"y = x": ""}, notes | {"more": ""}):
+        with pytest.raises(ValueError, match=r"doubled has .* mend the lesson"):
+            Beside(doubled, other).rows()
+
+
+def test_a_text_cell_without_its_sign_stops_the_page(tmp_path):
+    file = tmp_path / "lesson.py"
+    file.write_text("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\nx = 1\n")
+    text, code = cells(file)
+    assert (text.is_markdown, text.text) == (True, "# Title\n\nText.")
+    assert (code.is_markdown, code.text, code.first, code.last) == (False, "x = 1", 6, 7)
+    file.write_text("# %% [markdown]\n# Text.\nx = 1\n")
+    with pytest.raises(ValueError, match="'x = 1'"):
+        cells(file)
+
+
+def test_plain_text_has_formulas_in_letters():
+    shown = plain(
+        "## A *title*\n\nWith $\\sqrt{d_k}$ and **bold** `code`.\n\n"
+        "$$A_{ts} = \\frac{e^{Z_{ts}}}{\\sum_u e^{Z_{tu}}}$$\n\n- one\n  two\n- three"
+    )
+    assert shown.splitlines() == [
+        "A *title*",
+        "---------",
+        "",
+        "With √d_k and bold code.",
+        "",
+        "    A_ts = (e^Z_ts) / (Σ_u e^Z_tu)",
+        "",
+        "- one two",
+        "- three",
+    ]
+
+
+def test_lists_tables_and_code_stay_what_they_are_in_a_terminal():
+    markdown = "| a | $b_{t,s}$ |\n|---|---:|\n| 1 | −2 |\n| | 4 |"
+    table = "| a | b_t,s |\n| - | ----- |\n| 1 |    −2 |\n|   |     4 |"
+    code = "```\nprice = '$'\n\n\nprint(price)\n```"
+    shown = plain(f"1. one\n   more\n2. two $A_{{t,s}}$\n\n{markdown}\n\n{code}\n\n    a  b\n    c")
+    assert shown == f"1. one more\n2. two A_t,s\n\n{table}\n\n{code}\n\n    a  b\n    c"
+    assert plain("$$\\sum_{i=1}^{d_k} \\frac{\\partial L}{\\partial x_i} \\ne 0$$") == (
+        "    Σ(i=1..d_k) (∂ L) / (∂ x_i) ≠ 0"
+    )
+
+
+def test_a_matrix_shows_its_numbers():
+    numbers = np.array([[-1.25, 0.001], [0, -np.inf]])
+    matrix = Matrix("M", numbers, ["a", "b"], ["c", "d"])
+    assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
+    assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
+    assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+    made = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(Page())
+    assert "<math>M</math> <small>(2 × 3)</small>" in made
+    head, *body = made.split("<tr>")[1:]
+    assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
+    assert [re.findall(r">([\w−]+)</t", row) for row in body] == [
+        ["a", "−2", "1", "0"],
+        ["b", "3", "−4", "5"],
+    ]
+    sides = [re.findall(r"--(\w+)\) / 0.[1-9]", row) for row in body]
+    assert sides == [["negative", "positive"], ["positive", "negative", "positive"]]
+
+
+def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it():
+    def draw(figure):
+        figure.subplots().set(xlabel="x")
+
+    made = Picture("drawn", draw, "What is <seen>.", "What to look for.").html(Page())
+    assert made.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
+    assert made.endswith("<figcaption><p>What to look for.</p>\n</figcaption></figure>")
+    assert made.count("currentColor") > 3 and INK not in made
+    assert table(["a"], [("b",)], "Seen.").markdown().endswith("\n\n*Seen.*")
+
+
+def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
+    from matplotlib import pyplot
+
+    monkeypatch.chdir(tmp_path)
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(FigureCanvasAgg, "required_interactive_framework", "a window")
+    monkeypatch.setattr(pyplot, "show", lambda: opened.extend(pyplot.get_fignums()))
+    opened = []
+    lesson = lessons.load(3)
+    cell = SimpleNamespace(is_markdown=False, shown=lambda _: [lesson.stepper])
+    monkeypatch.setattr("lessons.run.cells", lambda path: [cell])
+    try:
+        run(lesson)
+        (figure,) = map(pyplot.figure, pyplot.get_fignums())
+        assert len(opened) == 1 and len(figure.widgets) >= 3
+    finally:
+        pyplot.close("all")
+    assert "window attention_stepper: " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+# The pages, in a real browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, compared_once):
+    """The pages, built once, and the last line that building them prints."""
+    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
+        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
+    from lessons.build import build
+
+    folder = tmp_path_factory.mktemp("pages") / "site"
+    return folder, build(folder)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A headless Chromium, as a driver that opens windows of any size."""
+    reason = "needs the browser extra, pip install -e '.[browser]', and Chromium on the path"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    pytest.importorskip("axe_playwright_python", reason=reason)
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(found):
+        pytest.skip(reason)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=next(filter(None, found)), args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, site):
+    """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
+    contexts, problems = [], []
+
+    def opened(name=LESSON, width=1280, scheme="light", **options):
+        size = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("console", lambda message: said.append((message.type, message.text)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((site[0] / name).as_uri())
+        return page
+
+    requests, said = [], []
+    yield opened
+    for context in contexts:
+        context.close()
+    problems += [words for kind, words in said if kind in ("error", "warning")]
+    assert problems == []
+    inside = ("data:", site[0].as_uri())
+    assert [url for url in requests if not url.startswith(inside)] == []
+
+
+def test_the_pages_are_counted_as_they_are(site, open_page):
+    folder, last_line = site
+    assert {path.name for path in folder.iterdir()} == {"index.html", "style.css", LESSON}
+    page = open_page()
+    kinds = (".simulation", ".question", ".exercise")
+    simulations, questions, exercises = (page.locator(kind).count() for kind in kinds)
+    assert last_line == (
+        f"1 lesson, {simulations} simulation{'s' * (simulations != 1)}, "
+        f"{questions} quiz questions, {exercises} exercises"
+    )
+    assert simulations >= 1 and questions >= 5 and exercises >= 3
+
+
+def test_the_index_leads_to_each_lesson_and_marks_those_to_come(open_page):
+    page = open_page("index.html")
+    assert page.locator(".course > li").count() == 12
+    assert page.locator(".course > li.to-come").count() == 11
+    page.get_by_role("link", name="Scaled dot-product attention").click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Scaled dot-product attention"
+    page.get_by_role("link", name="numformer lessons").click()
+    assert page.url.endswith("index.html")
+
+
+@pytest.mark.parametrize("name", ["index.html", LESSON])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
+def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme, width):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page(name, width, scheme)
+    for folded in page.locator("details").all():
+        folded.evaluate("element => element.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    found = Axe().run(page, options={"preload": False}).response["violations"]
+    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
+
+
+def test_formulas_are_mathml_and_pictures_have_words(open_page):
+    page = open_page()
+    assert page.locator("math").count() > 100
+    assert "$" not in page.locator("article").inner_text()
+    assert "\\" not in page.locator("article").inner_text().replace("\\top", "")
+    of_all = "all => all.map(one => one.getAttribute('aria-label'))"
+    labels = page.eval_on_selector_all("svg", of_all)
+    assert len(labels) >= 5 and all(label and len(label) > 40 for label in labels)
+    identifiers = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
+    assert len(identifiers) == len(set(identifiers))
+    for link in page.locator("a[href^='#']").all():
+        assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
+
+
+def test_the_page_has_all_its_code_tables_and_reasons(open_page):
+    page = open_page()
+    text = page.locator("article").evaluate("article => article.textContent")
+    assert "def random_attention" in text and "import numpy as np" in text
+    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
+        why = " ".join(form.locator("details").text_content().split())
+        assert plain(question.why).split()[0] in why and len(why) > 60
+    links = page.locator("nav.contents a").all_inner_texts()
+    assert links == page.locator("article h2").all_inner_texts() and len(links) > 8
+    assert page.locator("header > nav").inner_text().endswith("Lesson 3 of 12")
+    assert page.locator(".simulation figcaption").first.inner_text()
+    assert page.locator(".beside").count() == 3
+    lines = [line for function in (scaled_dot_product_attention_backward, softmax_backward)
+             for line in statements(function)]  # fmt: skip
+    for line in lines:
+        assert line in text
+
+
+def test_without_scripts_pictures_answers_and_text_are_there(open_page):
+    page = open_page(java_script_enabled=False)
+    assert page.locator(".simulation svg").first.is_visible()
+    assert not page.locator(".question button").first.is_visible()
+    answer = page.locator(".question details").first
+    answer.locator("summary").click()
+    assert answer.locator("strong").first.is_visible()
+
+
+def test_questions_answer_at_once(open_page):
+    page = open_page()
+    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
+        verdict = form.locator(".verdict")
+        form.locator("button").click()
+        assert "first" in verdict.inner_text() or "Write a number" in verdict.inner_text()
+        if question.choices:
+            choices = form.locator("input")
+            choices.nth((question.answer + 1) % len(question.choices)).check()
+            form.locator("button").click()
+            assert "Not right" in verdict.inner_text()
+            assert form.get_attribute("data-verdict") == "wrong"
+            choices.nth(question.answer).check()
+        else:
+            form.locator("input").fill(f"{question.answer + 1.5 * question.tolerance}")
+            form.locator("input").press("Enter")
+            assert "Not right" in verdict.inner_text()
+            assert not form.locator("strong").first.is_visible()
+            form.locator("input").fill(f"{2 * question.answer} / 2")
+            form.locator("button").click()
+            assert form.get_attribute("data-verdict") == "right"
+            form.locator("input").fill(f"{question.answer:.2f}".replace(".", ","))
+        assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
+        assert form.locator("strong").first.is_visible() == (not question.choices)
+        form.locator("button").click()
+        assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
+
+
+# The stepper of lesson 3
+
+STEPS = (
+    "inputs scores scale mask softmax blend upstream dvalue dweights centred dscaled dscores "
+    "dquery dkey"
+).split()
+
+
+def stepper_of(page):
+    found = page.locator("[data-simulation=attention_stepper]")
+    return found, lambda: found.get_attribute("data-step")
+
+
+def shown_matrices(stepper) -> dict[str, np.ndarray]:
+    """The numbers of every matrix that the stepper shows, by name."""
+    cells = stepper.evaluate(
+        """stepper => [...stepper.querySelectorAll(".matrix-box")].map(box => [
+            box.dataset.matrix,
+            [...box.querySelectorAll("tbody tr")].map(row =>
+                [...row.querySelectorAll("td")].map(cell => cell.dataset.value)),
+            [...box.querySelectorAll("tbody tr")].map(row =>
+                [...row.querySelectorAll("td")].map(cell => cell.textContent))])"""
+    )
+    found = {}
+    for name, values, texts in cells:
+        found[name] = np.array(values, dtype=float)
+        for value, text in zip(found[name].ravel(), np.ravel(texts), strict=True):
+            if name != "allowed" and np.isfinite(value):
+                assert abs(float(text.replace("−", "-")) - value) <= 0.005 + 1e-9
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mask", "temperature"), [("none", 4), ("causal", 0), ("padding", 2), ("nothing", 8)]
+)
+def test_each_step_shows_the_numbers_of_numformer(mask, temperature, open_page):
+    """Every step forward and back again, with a mask, a temperature and an upstream gradient."""
+    page = open_page()
+    stepper, step = stepper_of(page)
+    doutput = np.random.default_rng(temperature).integers(-3, 4, (4, 2))
+    stepper.locator("button.dot[data-go=upstream]").click()
+    for (row, column), entry in np.ndenumerate(doutput):
+        stepper.locator(f"select[data-entry='{row},{column}']").select_option(str(entry))
+    stepper.locator("button.dot[data-go=inputs]").click()
+    stepper.locator(f"[data-choice=mask] input[value={mask}]").check(force=True)
+    slider = stepper.locator(".temperature input")
+    slider.fill(str(temperature))
+    temperatures = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
+    expected = computed(MASKS[mask], temperatures[temperature], doutput.astype(float))
+    compared = set()
+    for name in STEPS:
+        assert step() == name
+        for matrix, numbers in shown_matrices(stepper).items():
+            if matrix in expected:
+                np.testing.assert_allclose(
+                    numbers, expected[matrix], rtol=0, atol=2e-5, err_msg=f"{matrix} at {name}"
+                )
+                compared.add(matrix)
+        if name != STEPS[-1]:
+            stepper.locator("button.next").click()
+    assert compared == set(expected)
+    assert stepper.locator("button.next").is_disabled()
+    for name in reversed(STEPS):
+        assert step() == name
+        if name != STEPS[0]:
+            stepper.locator("button.previous").click()
+
+
+def test_the_keyboard_walks_the_stepper(open_page):
+    page = open_page()
+    stepper, step = stepper_of(page)
+    stepper.locator("button.next").focus()
+    page.keyboard.press("Enter")
+    for name in STEPS[2:]:
+        page.keyboard.press("ArrowRight")
+        assert step() == name
+        announced = stepper.locator("[aria-live]").inner_text()
+        assert announced.startswith(f"Step {STEPS.index(name) + 1} of {len(STEPS)}")
+    page.keyboard.press("ArrowLeft")
+    assert step() == STEPS[-2]
+    stepper.locator(f"button.dot[data-go={STEPS[-2]}]").focus()
+    page.keyboard.press("ArrowLeft")
+    focused = "document.activeElement.dataset.go ?? document.activeElement.className"
+    assert step() == page.evaluate(focused) == STEPS[-3]
+    for control in ("select >> nth=0", "[data-choice=query] input >> nth=0"):
+        stepper.locator(control).focus()
+        page.keyboard.press("ArrowRight")
+        assert step() == STEPS[-3]
+    # Where a button ends, the keyboard stays beside it.
+    for turn, end, beside in (("next", STEPS[-1], "previous"), ("previous", STEPS[0], "next")):
+        stepper.locator(f"button.{turn}").focus()
+        for _ in STEPS:
+            if page.evaluate(focused) == turn:
+                page.keyboard.press("Enter")
+        assert (step(), page.evaluate(focused)) == (end, beside)
+    stepper.locator(f"button.dot[data-go={STEPS[-1]}]").click()
+    # Everything that can be changed is reached by Tab.
+    reached = set()
+    stepper.locator("button.dot").first.focus()
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                """() => document.activeElement.closest("[data-choice]")?.dataset.choice
+                    ?? document.activeElement.dataset.entry ?? document.activeElement.type"""
+            )
+        )
+    entries = {f"{row},{column}" for row in range(4) for column in range(2)}
+    assert {"query", "mask", "preset", "range", *entries} <= reached
+
+
+def test_the_picked_token_is_marked_and_spelled_out(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=scores]").click()
+    for row, token in enumerate(lessons.load(3).tokens):
+        stepper.locator(f"[data-choice=query] input[value='{row}']").check(force=True)
+        marked = stepper.locator("[data-matrix=scores] td.picked")
+        assert {cell.get_attribute("data-row") for cell in marked.all()} == {str(row)}
+        assert f"{token} · cat" in stepper.locator(".worked").inner_text()
+    assert "0·0 + 2·2 + 1·1 + 0·0 = 5" in stepper.locator(".worked").inner_text()
+
+
+def test_symbol_matrix_and_code_light_up_together(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=dquery]").click()
+    stepper.locator(".matrix-box[data-matrix=dscores] button.matrix-symbol").focus()
+    lit = stepper.locator(".lit")
+    assert {one.get_attribute("data-matrix") for one in lit.all()} == {"dscores"}
+    assert lit.count() >= 3  # the matrix, its symbol in the equation, its name in the code
+    assert stepper.locator(".code .lit").count() == 1 and stepper.locator("math .lit").count() == 1
+
+
+def test_the_python_under_the_stepper_gives_its_numbers(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("[data-choice=mask] input[value=causal]").check(force=True)
+    stepper.locator(".temperature input").fill("6")
+    stepper.locator(".simulation-code summary").click()
+    names = scope(stepper.locator(".simulation-code code").inner_text())
+    expected = computed(MASKS["causal"], 2, lessons.load(3).doutput)
+    for name in ("dquery", "dkey", "dvalue"):
+        np.testing.assert_allclose(names[name], expected[name], atol=1e-12)
+
+
+def test_the_stepper_can_be_tapped_on_a_phone(open_page):
+    page = open_page(width=375, has_touch=True, is_mobile=True)
+    stepper, step = stepper_of(page)
+    stepper.locator("button.next").tap()
+    assert step() == "scores"
+    stepper.locator("button.dot[data-go=softmax]").tap()
+    assert step() == "softmax"
+    for name in STEPS:
+        stepper.locator(f"button.dot[data-go={name}]").tap()
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_the_arithmetic_that_is_spelt_out_is_true(mask, open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator(f"[data-choice=mask] input[value={mask}]").check(force=True)
+    compared = 0
+    for name in STEPS:
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        for picked in range(4):
+            stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+            lines = stepper.locator(".worked dd").all_inner_texts()
+            cells = stepper.locator(".matrix-box").last.locator("tbody tr").nth(picked)
+            row = cells.locator("td").evaluate_all("all => all.map(one => one.dataset.value)")
+            row = [float(value) for value in row]
+            if name == "mask":
+                hidden = [value == -np.inf for value in row]
+                assert [line == "hidden: −∞" for line in lines] == hidden
+                continue
+            if not lines:
+                continue
+            for line, value in zip(lines, [None] * (len(lines) - len(row)) + row, strict=True):
+                left, sign, right = re.fullmatch(r"(.*) ([=≈]) (\S+)", line).groups()
+                wanted = evaluated(right) if value is None else value
+                assert abs(evaluated(right) - wanted) <= 0.005 + 1e-9
+                exact = sign == "=" and value is not None
+                assert exact or name not in ("scores", "dweights")  # all integers
+                assert abs(evaluated(left) - wanted) <= (1e-6 if exact else 0.15), (name, line)
+                compared += 1
+    assert compared > 100
+
+
+def test_presets_and_links_of_the_stepper(open_page):
+    page = open_page()
+    stepper, step = stepper_of(page)
+    given = lessons.load(3).doutput
+    stepper.locator("button.dot[data-go=upstream]").click()
+    picked = given * (np.arange(4) == 2)[:, None]
+    for preset, expected in (("ones", np.ones((4, 2))), ("picked", picked), ("given", given)):
+        stepper.locator(f"[data-choice=preset] input[value={preset}]").check(force=True)
+        np.testing.assert_array_equal(shown_matrices(stepper)["doutput"], expected)
+    links = dict(
+        dvalue="blend", dweights="blend", dscaled="softmax", dscores="scale", dkey="scores"
+    )
+    for name, back in links.items():
+        stepper.locator(f"button.dot[data-go={name}]").click()
+        stepper.locator(".undoes button").click()
+        assert step() == back
+
+
+def test_pointing_lights_up_and_shows_what_an_entry_is_made_of(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=scores]").click()
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").hover()
+    assert {one.get_attribute("data-matrix") for one in stepper.locator(".lit").all()} == {"key"}
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() == 0
+    stepper.locator(".matrix-box[data-matrix=key] button.matrix-symbol").click()
+    page.mouse.move(0, 0)
+    assert stepper.locator(".lit").count() >= 3  # pinned
+    stepper.locator("[data-matrix=scores] td[data-row='2'][data-column='1']").hover()
+    used = stepper.locator("td.used").evaluate_all(
+        "all => all.map(c => [c.closest('.matrix-box').dataset.matrix, c.dataset.row])"
+    )
+    assert {("query", "2"), ("key", "1")} <= set(map(tuple, used))
+    assert not {("query", "1"), ("key", "2")} & set(map(tuple, used))
+
+
+def given(page) -> dict:
+    """What Python gave the stepper."""
+    data = page.locator("[data-simulation=attention_stepper] > script").text_content()
+    return json.loads(data)
+
+
+def as_shown(page, html: str) -> str:
+    return page.evaluate(
+        "html => { const box = document.createElement('p'); box.innerHTML = html;"
+        " return box.textContent; }",
+        html,
+    ).strip()
+
+
+STATE = """stepper => {
+    const texts = (where, root = stepper) =>
+        [...root.querySelectorAll(where)].map(one => one.textContent.trim());
+    const boxes = [...stepper.querySelectorAll(".matrix-box")].map(box => [box.dataset.matrix, {
+        caption: texts("caption", box)[0],
+        symbol: texts("caption button", box)[0],
+        rows: texts("tbody th", box),
+        columns: texts("thead th", box),
+        cells: [...box.querySelectorAll("tbody td")].map(cell => ({
+            row: Number(cell.dataset.row), column: Number(cell.dataset.column),
+            value: Number(cell.dataset.value), text: cell.textContent,
+            kinds: [...cell.classList], colour: cell.style.backgroundColor,
+        })),
+    }]);
+    return {
+        matrices: Object.fromEntries(boxes),
+        current: [...stepper.querySelectorAll("[aria-current]")].map(dot => dot.dataset.go),
+        passed: [...stepper.querySelectorAll(".dot.passed")].map(dot => dot.dataset.go),
+        labels: [...stepper.querySelectorAll(".dot")].map(dot => dot.getAttribute("aria-label")),
+        upstream: !stepper.querySelector(".upstream").hidden,
+        words: texts(".step-words > header > *").concat(texts(".ask > *")),
+        rule: texts(".rule .equation").concat(texts(".library > *")),
+        worked: texts(".worked dl > div"),
+        used: texts(".worked dl > .used > dt"),
+        undoes: texts(".undoes button")[0] ?? "",
+        place: texts(".place")[0],
+        note: texts("[data-choice=mask] + .note")[0],
+        summary: texts(".controls > summary")[0],
+        temperature: texts(".temperature output").concat(texts(".temperature .note")),
+        spoken: stepper.querySelector(".temperature input").getAttribute("aria-valuetext"),
+        preset: [...stepper.querySelectorAll("[data-choice=preset] :checked")].map(x => x.value),
+        presetNote: texts(".upstream > .note")[0],
+        selects: [...stepper.querySelectorAll("select")].map(select => Number(select.value)),
+    };
+}"""
+
+
+def test_each_step_says_and_marks_what_it_shows(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data = given(page)
+    picked, names = 1, [step["id"] for step in data["steps"]]
+    axes = dict(queries=data["tokens"], keys=data["tokens"], sum=["sum"], average=["average"])
+    axes |= dict(features=data["features"], entries=data["entries"])
+    stepper.locator("[data-choice=mask] input[value=causal]").check(force=True)
+    stepper.locator(f"[data-choice=query] input[value='{picked}']").check(force=True)
+    for at, step in enumerate(data["steps"]):
+        stepper.locator(f"button.dot[data-go={step['id']}]").click()
+        state = stepper.evaluate(STATE)
+        assert (state["current"], state["passed"]) == ([step["id"]], names[:at])
+        assert state["place"] == f"{at + 1} of {len(names)}"
+        assert state["labels"][at] == f"{at + 1}, {step['part']}: {step['title']}"
+        assert state["upstream"] == (step["part"] == "backward")
+        kicker, title, say, *_ = state["words"]
+        assert (kicker, title) == (f"{step['part']} · {step['name']}", step["title"])
+        said = [as_shown(page, step[name]) for name in ("say", "ask", "answer", "equation", "note")]
+        assert [say, *state["words"][-3:-1], state["rule"][0], state["rule"][-1]] == said
+        assert state["rule"][1:3] == [f"numformer, in {step['of']}", as_shown(page, step["code"])]
+        if step["inverts"]:
+            back = names.index(step["inverts"])
+            assert state["undoes"] == f"{back + 1}, {data['steps'][back]['name']}"
+        assert [*state["matrices"]] == [*step["inputs"], *step["results"]]
+        for name, shown in state["matrices"].items():
+            about = data["matrices"][name]
+            rows, columns = axes[about["rows"]], axes[about["columns"]]
+            assert (shown["rows"], shown["columns"]) == (rows, columns)
+            of = "one per query" if len(columns) == 1 else f"{about['rows']} × {about['columns']}"
+            size = f"({len(rows)} × {len(columns)})"
+            assert shown["caption"] == f"{as_shown(page, about['symbol'])} {size}{of}"
+            for cell in shown["cells"]:
+                hidden = cell["value"] == (0 if name == "allowed" else -np.inf)
+                assert ("hidden-entry" in cell["kinds"]) == hidden
+                if name == "allowed":
+                    assert cell["text"] == ("no" if hidden else "yes")
+                elif cell["value"] and not hidden:
+                    assert ("--negative" in cell["colour"]) == (cell["value"] < 0)
+                    assert "--" in cell["colour"]
+            # The picked token's row, or the column that a product reads.
+            factors = dict([step["worked"]["left"]]) if "left" in step["worked"] else None
+            if factors is None or name in step["results"]:
+                by = "row" if about["rows"] == "queries" or factors else None
+            else:
+                by = factors.get(name)
+            for cell in shown["cells"]:
+                assert ("picked" in cell["kinds"]) == (by == "row" and cell["row"] == picked)
+                is_column = by == "column" and cell["column"] == picked
+                assert ("picked-column" in cell["kinds"]) == is_column
+        if not step["worked"]:
+            continue
+        row, column = 2, 1  # point at an entry: what it is made of is outlined
+        result = stepper.locator(f".matrix-box[data-matrix={step['results'][-1]}]")
+        result.locator(f"td[data-row='{row}'][data-column='{column}']").dispatch_event(
+            "pointerover", {"bubbles": True}
+        )
+        state = stepper.evaluate(STATE)
+        header = result.locator("thead th").nth(column).text_content()
+        assert state["used"] == [f"{data['tokens'][row]} · {header}"]
+        for name in {"total", "average"} & {*step["results"]}:
+            told = state["worked"][0].replace("−", "-").split()[-1]
+            cell = state["matrices"][name]["cells"][row]
+            assert abs(float(told) - cell["value"]) <= 0.005 + 1e-9
+        for name, shown in state["matrices"].items():
+            if name == step["results"][-1] or step["worked"]["kind"] != "product":
+                whole = len(shown["columns"]) == 1
+                whole |= (name, step["id"]) == ("masked", "softmax")
+                expected = {(row, c) for c in range(len(shown["columns"])) if whole or c == column}
+            else:
+                sides = dict([step["worked"]["left"], step["worked"]["right"]])
+                place = row if name == step["worked"]["left"][0] else column
+                expected = {
+                    (cell["row"], cell["column"])
+                    for cell in shown["cells"]
+                    if cell[sides[name]] == place
+                }
+            used = {(c["row"], c["column"]) for c in shown["cells"] if "used" in c["kinds"]}
+            assert used == expected, (step["id"], name)
+
+
+def test_every_choice_is_shown_as_it_is(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    data, lesson = given(page), lessons.load(3)
+
+    def choose(what, value):
+        stepper.locator(f"[data-choice={what}] input[value='{value}']").check(force=True)
+        return stepper.evaluate(STATE)
+
+    for row, token in enumerate(data["tokens"]):
+        best = int(np.argmax(lesson.scores[row]))
+        worked = choose("query", row)["words"][-1]
+        assert worked.startswith(f"For “{token}” it is the key of “{data['tokens'][best]}”: ")
+        assert worked.endswith(f" = {lesson.scores[row, best]:.0f}.")
+    for mask in data["masks"]:
+        state = choose("mask", mask["id"])
+        assert state["note"] == mask["note"]
+        assert state["summary"] == f"Choices: {token} · mask: {mask['name']} · temperature 1"
+    for at, temperature in enumerate(data["temperatures"]):
+        stepper.locator(".temperature input").fill(str(at))
+        state, value = stepper.evaluate(STATE), f"{temperature['value']:g}"
+        assert state["temperature"] == [value, temperature["note"]] and state["spoken"] == value
+        assert state["summary"].endswith(f" · temperature {value}")
+        note = "queries × features" if value == "1" else f"of the query / {value}"
+        assert state["matrices"]["query"]["caption"].endswith(note)
+    # A row that sees nothing, by hand; and which entries a choice has changed.
+    choose("query", data["picked"])
+    stepper.locator("button.dot[data-go=softmax]").click()
+    assert "0 / max(0, 1) = 0" in choose("mask", "nothing")["worked"][-1]
+    before = shown_matrices(stepper)
+    state = choose("mask", "causal")
+    for name, after in shown_matrices(stepper).items():
+        cells = state["matrices"][name]["cells"]
+        marked = [(cell["row"], cell["column"]) for cell in cells if "changed" in cell["kinds"]]
+        assert marked == list(map(tuple, np.argwhere(after != before[name])))
+    # The upstream gradient.
+    stepper.locator("button.dot[data-go=dvalue]").click()
+    for preset in data["presets"]:
+        state = choose("preset", preset["id"])
+        assert state["presetNote"] == as_shown(page, preset["note"])
+        assert state["preset"] == [preset["id"]]
+        shown = np.ravel(shown_matrices(stepper)["doutput"]).tolist()
+        assert state["selects"] == shown
+    choose("preset", "picked")
+    shown = np.reshape(choose("query", 3)["selects"], (4, 2))
+    np.testing.assert_array_equal(shown, lesson.doutput * (np.arange(4) == 3)[:, None])
+    stepper.locator("select").first.select_option("2")
+    state = stepper.evaluate(STATE)
+    assert (state["preset"], state["presetNote"], state["selects"][0]) == ([], "", 2)
+
+
+def test_the_python_under_the_stepper_follows_the_upstream_gradient(open_page):
+    page = open_page()
+    stepper, _ = stepper_of(page)
+    stepper.locator("button.dot[data-go=upstream]").click()
+    stepper.locator("[data-choice=preset] input[value=ones]").check(force=True)
+    names = scope(stepper.locator(".simulation-code code").text_content())
+    np.testing.assert_array_equal(names["doutput"], np.ones((4, 2)))

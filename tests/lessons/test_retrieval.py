@@ -1,0 +1,105 @@
+"""The dictionary of lesson 3: its gradients, and what it shows about score functions."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from lessons.lesson_03 import retrieval
+from lessons.lesson_03.retrieval import RATES, SCORES, SET, WORDS, Lookup, compare, draw, look
+from numformer.gradient_check.gradients import GradientCheck
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_agree_with_numerical_ones(score, rng):
+    """With more keys than queries, and with words that occur twice."""
+    query, key = rng.integers(0, 6, (3, 4)), rng.integers(0, 6, (3, 5))
+    layer = Lookup(SCORES[score](4, rng), 4, rng)
+    checked = GradientCheck(layer, [query, key, rng.standard_normal((3, 5, 2))])
+    assert len(checked.tensors) == 1 + len(layer.named_parameters())
+    for name in checked.tensors:
+        row = checked.row(name, directions=1)
+        assert row.passed, str(row)
+
+
+def test_the_words_of_a_set_are_different_and_all_words_occur(rng):
+    words, value = draw(rng, 50)
+    assert words.shape == value.shape[:2] == (50, SET)
+    assert {len(set(row)) for row in words.tolist()} == {SET}
+    assert set(words.ravel().tolist()) == set(range(WORDS))
+
+
+def test_without_the_scale_only_dot_products_get_worse_with_the_width():
+    narrow, wide = 4, 128
+    results = {(each.score, each.width): each for each in compare((narrow, wide), seeds=(0,))}
+    assert len(results) == 2 * len(SCORES)
+
+    def of(width, what):
+        return {score: getattr(results[score, width], what) for score in SCORES}
+
+    assert min(of(narrow, "accuracy").values()) > 0.9
+    accuracy, largest, gradient = (of(wide, what) for what in ("accuracy", "largest", "gradient"))
+    spread = of(wide, "spread")
+    assert abs(spread["dot product"] / wide**0.5 - 1) < 0.2  # its words have variance 1
+    assert abs(spread["scaled dot product"] - 1) < 0.2
+    for score in ("scaled dot product", "additive"):
+        assert accuracy[score] > 0.99 and largest[score] < 0.5
+    for score in ("dot product", "multiplicative"):
+        assert accuracy[score] < 0.95 and largest[score] > 0.95
+        assert gradient[score] < 0.1 * gradient["scaled dot product"]
+        assert results[score, narrow].gradient > 0.9 * gradient["scaled dot product"]
+
+
+def test_what_is_looked_at_is_what_it_is_called(rng):
+    """Row by row, with numerical gradients of each query's own mean squared error."""
+    words, value = draw(rng, 3)
+    model = Lookup(SCORES["dot product"](2, rng), 2, rng)
+    query, key = (layer.forward(words) for layer in (model.query, model.key))
+    scores = query @ key.swapaxes(1, 2)
+    largest, lengths, right = [], [], []
+    for row, values, wanted in (
+        (scores[n, q].astype(float), value[n].astype(float), q)
+        for n in range(3)
+        for q in range(SET)
+    ):
+
+        def error(row, values=values, wanted=wanted):
+            weights = np.exp(row) / np.exp(row).sum()
+            return ((weights @ values - values[wanted]) ** 2).mean()
+
+        moved = [error(row + h) - error(row - h) for h in 1e-5 * np.eye(SET)]
+        lengths.append(np.linalg.norm(moved) / 2e-5)
+        largest.append((np.exp(row) / np.exp(row).sum()).max())
+        right.append(row.argmax() == wanted)
+    expected = scores.std(), np.median(largest), np.median(lengths), np.mean(right)
+    assert 0.05 < np.mean(right) < 0.95
+    np.testing.assert_allclose(look(model, words, value), expected, rtol=1e-3)
+
+
+def test_of_all_rates_the_one_with_the_lowest_last_losses_is_taken(monkeypatch):
+    def trained(score, build, width, rate, seeds):
+        last = abs(RATES.index(rate) - 2.0)
+        return SimpleNamespace(rate=rate, losses=np.r_[np.full(50, 9 - last), np.full(10, last)])
+
+    monkeypatch.setattr(retrieval, "train", trained)
+    assert [result.rate for result in compare((4,), (0,), {"any": None})] == [RATES[2]]
+
+
+def test_accuracy_is_that_on_sets_which_were_not_trained_on(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(retrieval, "STEPS", 3)
+    monkeypatch.setattr(retrieval, "draw", lambda *given: drawn.append(draw(*given)) or drawn[-1])
+    retrieval.train("any", SCORES["dot product"], 4, 0.01, (0,))
+    (held_out, _), *others = drawn
+    assert len(others) == 3
+    trained = {tuple(row) for words, _ in others for row in words.tolist()}
+    assert not trained & set(map(tuple, held_out.tolist()))
+
+
+def test_the_same_seeds_give_the_same_numbers():
+    one, other = (compare((4,), (1, 2), {"any": SCORES["dot product"]})[0] for _ in range(2))
+    assert_array_equal(one.losses, other.losses)
+    assert_array_equal(one.accuracy, other.accuracy)
+    assert len(one.accuracy) == 2 and one.losses[0] > 5 * one.losses[-1]
+    assert np.isfinite(one.losses).all()

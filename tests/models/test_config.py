@@ -1,0 +1,192 @@
+"""Config: the paper's decisions as defaults, and what it refuses."""
+
+import dataclasses
+import inspect
+import math
+import typing
+
+import numpy as np
+import pytest
+
+from numformer.generation.decoding import beam_search
+from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.feed_forward import FeedForward
+from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.linear import Linear
+from numformer.layers.residual import Residual
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.training.loop import Schedule
+from numformer.training.optimizers import Adam, linear_rate, warmup_rate
+
+V = 11
+
+
+def complains(complaint, name: str, value, **others):
+    """Config refuses `value` for `name`, and says which field and what it received."""
+    text = complaint(Config.base, V, **{name: value}, **others)
+    assert name in text and str(value) in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    {
+        "d_model": 512,
+        "d_ff": 2048,
+        "heads": 8,
+        "layers": 6,
+        "norm": "post",
+        "attention_bias": False,
+        "activation": "relu",
+        "positions": "sinusoidal",
+        "max_length": 512,
+        "tying": "all",
+        "p_drop": 0.1,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+        "label_smoothing": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "adam_epsilon": 1e-9,
+        "warmup": 4000,
+        "factor": 1.0,
+        "decay": "inverse_sqrt",
+        "clip_norm": None,
+    }.items(),
+)
+def test_the_paper_s_decisions_are_the_defaults(field, value):
+    assert getattr(Config.base(V), field) == value
+
+
+def test_default_head_sizes_are_64():
+    config = Config.base(V, layers=1)
+    attention = Transformer(config).encoder.layers[0].self_attention.sublayer
+    assert attention.query.weight.shape == (512, 8 * 64)
+    assert (attention.d_k, attention.d_v) == (64, 64)
+
+
+def test_base_and_big_are_the_rows_of_table_3():
+    base, big = Config.base(V), Config.big(V)
+    assert base == Config(source_vocabulary=V, target_vocabulary=V)
+    changed = {k: v for k, v in vars(big).items() if v != vars(base)[k]}
+    assert changed == dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
+    assert Config.big(V, p_drop=0.1, layers=2).p_drop == 0.1
+    assert Config.base(V, heads=4).heads == 4
+
+
+def test_config_is_frozen_and_takes_names_only():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config.base(V).d_model = 3
+    with pytest.raises(TypeError):
+        Config(V, V)
+
+
+SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_length warmup".split()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((n, v) for n in [*SIZES, "d_k", "d_v"] for v in (0, -3)),
+        *((n, None) for n in SIZES),
+        ("heads", True),
+        ("layers", 2.0),
+    ],
+)
+def test_sizes_below_1_are_refused(name, value, complaint):
+    sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
+    text = complaint(Config, **(sizes | {name: value}))
+    assert name in text and f"received {value}" in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["p_drop", "attention_dropout", "activation_dropout", "label_smoothing", "beta1", "beta2"],
+)
+@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, "0.1", None])
+def test_probabilities_and_decays_are_in_0_to_1(name, value, complaint):
+    complains(complaint, name, value)
+    assert getattr(Config.base(V, **{name: 0.0}), name) == 0
+
+
+@pytest.mark.parametrize("name", ["adam_epsilon", "factor", "clip_norm"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, "1"])
+def test_epsilon_factor_and_clipping_are_above_0(name, value, complaint):
+    complains(complaint, name, value)
+    for fine in (0.5, 1, 3):
+        assert getattr(Config.base(V, **{name: fine}), name) == fine
+
+
+@pytest.mark.parametrize("name", ["source_vocabulary", "target_vocabulary"])
+def test_a_vocabulary_holds_a_symbol_beside_the_special_ones(name, complaint):
+    sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
+    assert f"{name} is above 4" in complaint(Config, **(sizes | {name: 4}))
+    assert getattr(Config(**(sizes | {name: 5})), name) == 5
+
+
+def test_biases_are_true_or_false(complaint):
+    complains(complaint, "attention_bias", 1)
+    assert Config.base(V, attention_bias=True).attention_bias is True
+
+
+def test_every_choice_says_what_it_is():
+    told = [each.name for each in dataclasses.fields(Config) if each.metadata.get("help")]
+    assert told == [each.name for each in dataclasses.fields(Config)][2:]
+
+
+@pytest.mark.parametrize("name", ["norm", "activation", "positions", "tying", "decay"])
+def test_choices_are_refused_with_the_list_of_choices(name, complaint):
+    complains(complaint, name, "mine")
+    choices = typing.get_args(Config.__annotations__[name])
+    assert f"{name} is {' or '.join(choices)}" in complaint(Config.base, V, **{name: "mine"})
+    for choice in choices:
+        assert getattr(Config.base(V, **{name: choice}), name) == choice
+
+
+def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
+    for sizes in ({}, dict(d_k=3), dict(d_v=3)):
+        assert "d_model 512, heads 7" in complaint(Config.base, V, heads=7, **sizes)
+    assert Config.base(V, heads=7, d_k=3, d_v=5).heads == 7
+
+
+def test_tying_all_needs_one_vocabulary(complaint):
+    sizes = dict(source_vocabulary=V + 1, target_vocabulary=V)
+    text = complaint(Config, **sizes)
+    assert f"sizes {V + 1} and {V}" in text and '"target"' in text
+    small = dict(d_model=8, d_ff=12, heads=2, layers=1)
+    for tying in ("target", "none"):
+        model = Transformer(Config(**sizes, **small, tying=tying))
+        source, target = np.array([[4, V, 2]]), np.array([[1, V - 1]])
+        assert model.forward(source, target).shape == (1, 2, V)
+
+
+@pytest.mark.parametrize(
+    ("called", "defaults"),
+    [
+        (beam_search, dict(beam=4, alpha=0.6)),  # section 6.1
+        (Adam, dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
+        (warmup_rate, dict(warmup=4000, factor=1.0)),
+        (linear_rate, dict(warmup=4000, factor=1.0)),
+        (CrossEntropy, dict(smoothing=0.1)),  # 5.4
+        (MultiHeadAttention, dict(d_k=None, d_v=None, bias=False, p_drop=0.0)),  # 3.2.2
+        (ScaledDotProductAttention, dict(p_drop=0.0)),
+        (FeedForward, dict(activation="relu", p_drop=0.0)),  # 3.3
+        (Residual, dict(p_drop=0.0, norm="post")),  # 3.1
+        (LayerNorm, dict(epsilon=1e-5)),
+        (Linear, dict(bias=True)),
+        (Schedule, dict(log_every=50, evaluate_every=250)),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
+    parameters = inspect.signature(called).parameters.values()
+    found = {each.name: each.default for each in parameters if each.default is not each.empty}
+    assert found == defaults
+
+
+@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
+@pytest.mark.parametrize("value", [0, 2.5, True])
+def test_a_schedule_counts_whole_steps(name, value, complaint):
+    text = complaint(Schedule, **(dict(steps=3) | {name: value}))
+    assert f"{name} is at least 1; received {value}" in text

@@ -1,0 +1,408 @@
+"""The whole Transformer: sizes, ties, masks, norms, dropout, decoding."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.backend import DropoutStream, dropout_stream
+from numformer.gradient_check.cases import TransformerWithLoss
+from numformer.gradient_check.gradients import GradientCheck
+from numformer.layer import Parameter, inference, pack
+from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.positional import sinusoidal_table
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer, causal_mask, padding_mask
+
+V, D, F, H, N = 11, 8, 12, 2, 2
+SMALL = dict(d_model=D, d_ff=F, heads=H, layers=N)
+SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [3, 2, 0, 0, 0]])
+TARGET = np.array([[1, 9, 4, 5], [1, 9, 9, 8], [1, 7, 0, 0]])
+CLOSE = dict(rtol=1e-10, atol=1e-12)
+
+in_every_form = pytest.mark.parametrize(
+    "form",
+    [
+        dict(norm="post"),
+        dict(norm="pre"),
+        dict(positions="learned", max_length=20),
+        dict(tying="none", attention_bias=True, d_k=3, d_v=5),
+    ],
+    ids=str,
+)
+
+
+def small(**changes) -> Transformer:
+    """A small model in float64, its parameters shaken, without dropout unless asked for."""
+    model = Transformer(Config.base(V, **(SMALL | dict(p_drop=0.0) | changes)))
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+# Numbers of parameters.
+
+
+@pytest.fixture
+def without_memory(monkeypatch):
+    """Parameters of any size that hold one number, so that the paper's models cost nothing."""
+
+    class Zeros:
+        def uniform(self, low, high, size):
+            return np.broadcast_to(np.float32(0), size)
+
+        normal = uniform
+
+    def hold(parameter, data):
+        parameter._data = parameter._grad = np.broadcast_to(np.float32(0), np.shape(data))
+
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Zeros())
+    monkeypatch.setattr(Parameter, "__init__", hold)
+
+
+def paper_count(**changes) -> int:
+    """Parameters of a row of Table 3, with the vocabulary of 37,000 of section 5.1."""
+    return Transformer(Config.base(37000, **changes)).parameter_counts()["total"]
+
+
+@pytest.mark.parametrize(
+    ("row", "millions"),
+    [
+        (dict(d_k=16), -7),
+        (dict(d_k=32), -5),
+        (dict(layers=2), -29),
+        (dict(layers=4), -15),
+        (dict(layers=8), +15),
+        (dict(d_ff=4096), +25),
+        (dict(heads=16, d_k=32, d_v=32), 0),
+        (dict(heads=1, d_k=512, d_v=512), 0),
+    ],
+    ids=str,
+)
+def test_differences_between_rows_of_table_3(row, millions, without_memory):
+    """The table prints millions; d_k 16 with d_v kept, layers and d_ff each have their own."""
+    assert round((paper_count(**row) - paper_count()) / 1e6) == millions
+
+
+def test_base_and_big_have_exactly_the_parts_of_section_3(without_memory):
+    for config, d, f in ((Config.base(37000), 512, 2048), (Config.big(37000), 1024, 4096)):
+        attention, network, norm = 4 * d * d, 2 * d * f + f + d, 2 * d
+        assert Transformer(config).parameter_counts() == {
+            "embedding": 37000 * d,  # source, target and output are one
+            "positions": 0,
+            "attention": 6 * 3 * attention,  # one in an encoder layer, two in a decoder layer
+            "feed_forward": 6 * 2 * network,
+            "norm": 6 * 5 * norm,
+            "total": 37000 * d + 18 * attention + 12 * network + 30 * norm,
+        }
+
+
+def test_counts_of_a_small_model_with_everything_switched_on():
+    changes = dict(norm="pre", positions="learned", max_length=20, attention_bias=True)
+    model = small(**changes, tying="none", d_k=3, d_v=5)
+    counts = model.parameter_counts()
+    attention = (2 * 3 + 5) * H * (D + 1) + (5 * H + 1) * D
+    assert counts == {
+        "embedding": 3 * V * D,
+        "positions": 2 * 20 * D,
+        "attention": 3 * N * attention,
+        "feed_forward": 2 * N * (D * F + F + F * D + D),
+        "norm": (5 * N + 2) * 2 * D,  # pre-norm ends each stack with one more
+        "total": pack(model).data.size,
+    }
+    assert sum(counts.values()) == 2 * counts["total"]
+
+
+# Ties.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        dict(tying="none", source_vocabulary=17),
+        dict(tying="target", positions="learned", max_length=5, norm="pre", attention_bias=True),
+        dict(d_k=1, d_v=9, layers=3),
+        dict(d_model=30, d_ff=1, heads=5),
+    ],
+    ids=str,
+)
+def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
+    config = Config(**(dict(source_vocabulary=11, target_vocabulary=11) | SMALL | changes))
+    matrices = [p.size for p in Transformer(config).named_parameters().values() if p.data.ndim > 1]
+    assert config.least_parameters == sum(matrices)
+
+
+@pytest.mark.parametrize(
+    ("tying", "source_is_target", "target_is_output"),
+    [("all", True, True), ("target", False, True), ("none", False, False)],
+)
+def test_tying_shares_parameter_objects(tying, source_is_target, target_is_output):
+    """Equal values are not enough: after one update they would part."""
+    model = small(tying=tying)
+    source, target = model.encoder.embedding.weight, model.decoder.embedding.weight
+    assert (source is target) == source_is_target
+    assert (target is model.output.weight) == target_is_output
+    assert not (source is model.output.weight and not source_is_target)
+
+
+# Masks: nothing leaks.
+
+
+def test_masks_by_hand():
+    assert_array_equal(padding_mask(SOURCE)[1], [[[True, True, True, False, False]]])
+    assert_array_equal(causal_mask(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    assert padding_mask(SOURCE).shape == (3, 1, 1, 5) and causal_mask(3).shape == (1, 1, 3, 3)
+
+
+@in_every_form
+def test_no_position_sees_the_future(form):
+    """98 % accuracy with the right target as input, and nonsense when decoding."""
+    model = small(**form)
+    logits = model.forward(SOURCE, TARGET)
+    for t in range(1, 4):
+        changed = TARGET.copy()
+        changed[:, t:] = 10
+        found = model.forward(SOURCE, changed)
+        assert_array_equal(found[:, :t], logits[:, :t])
+        assert (found[:, t] != logits[:, t]).any(axis=-1).all()
+
+
+@in_every_form
+def test_every_position_sees_its_past_and_the_whole_source(form):
+    """A mask that hides too much passes every test of leaks."""
+    model = small(**form)
+    logits = model.forward(SOURCE, TARGET)
+    changed = TARGET.copy()
+    changed[:, 0] = 10
+    assert (model.forward(SOURCE, changed) != logits).any(axis=-1).all()
+    for s in range(5):
+        source = SOURCE[:1].copy()
+        source[:, s] = 10
+        assert (model.forward(source, TARGET[:1]) != logits[:1]).any(axis=-1).all()
+
+
+@in_every_form
+def test_padding_changes_no_real_output(form):
+    """A mask on the query axis, or -1e-12 for minus infinity, lets padding through."""
+    model = small(**form)
+    logits = model.forward(SOURCE, TARGET)
+    wider = model.forward(np.pad(SOURCE, ((0, 0), (0, 3))), np.pad(TARGET, ((0, 0), (0, 2))))
+    assert_allclose(wider[:, :4][TARGET > 0], logits[TARGET > 0], **CLOSE)
+
+
+def test_the_embedding_of_padding_changes_no_real_output():
+    """Nor where padding stands in the middle of a target, where the causal mask lets it through."""
+    model, target = small(tying="none"), TARGET.copy()
+    target[0, 1] = 0
+    logits, (memory, _) = model.forward(SOURCE, target), model.encode(SOURCE)
+    for stack in (model.encoder, model.decoder):
+        stack.embedding.weight.data[0] += 5
+    assert_allclose(model.encode(SOURCE)[0][SOURCE > 0], memory[SOURCE > 0], **CLOSE)
+    assert_allclose(model.forward(SOURCE, target)[target > 0], logits[target > 0], **CLOSE)
+
+
+@in_every_form
+def test_rows_of_a_batch_do_not_mix(form):
+    """Neither forward nor backward: gradients of a batch are the sums of those of its rows."""
+    model = small(**form)
+    together = model.forward(SOURCE, TARGET)
+    upstream = np.random.default_rng(2).standard_normal(together.shape)
+    model.backward(upstream)
+    batch_gradients = [p.grad.copy() for p in model.named_parameters().values()]
+    model.zero_grad()
+    for row in range(3):
+        alone = slice(row, row + 1)
+        assert_allclose(model.forward(SOURCE[alone], TARGET[alone]), together[alone], **CLOSE)
+        model.backward(upstream[alone])
+    for one, parameter in zip(batch_gradients, model.named_parameters().values(), strict=True):
+        assert_allclose(parameter.grad, one, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_source_of_nothing_but_padding_stays_finite(dtype):
+    """Every score of its row is masked; a softmax without care gives NaN everywhere."""
+    model = small()
+    flat = pack(model, dtype)
+    source = SOURCE.copy()
+    source[1] = 0
+    logits = model.forward(source, TARGET)
+    model.backward(np.ones_like(logits))
+    assert np.isfinite(logits).all() and np.isfinite(flat.grad).all() and flat.grad.any()
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (), (2, 3, 4)])
+def test_ids_that_are_no_batch_are_refused(shape, complaint):
+    model, ids = small(), np.ones(shape, int)
+    assert f"source length), neither of them 0; received shape {shape}" in complaint(
+        model.forward, ids, TARGET
+    )
+    assert str(shape) in complaint(model.encode, ids)
+    assert f"target length), neither of them 0; received shape {shape}" in complaint(
+        model.forward, SOURCE, ids
+    )
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(2, 3), (3, 2), (1, 3), (3, 1)])
+def test_source_and_target_have_as_many_rows(sources, targets, complaint):
+    """A batch of 1 would broadcast in forward and fail far away in backward."""
+    text = complaint(small().forward, SOURCE[:sources], TARGET[:targets])
+    assert f"{sources} sources and {targets} targets" in text
+
+
+# Norms and dropout stand where the paper puts them.
+
+
+@pytest.mark.parametrize(("norm", "final"), [("post", 0), ("pre", 2)])
+def test_only_pre_norm_has_final_norms(norm, final):
+    model = Transformer(Config.base(V, **SMALL, norm=norm))
+    norms = [part for part in model.layers_within() if isinstance(part, LayerNorm)]
+    assert len(norms) == 5 * N + final
+    for stack in (model.encoder, model.decoder):
+        assert isinstance(stack.norm, LayerNorm) == bool(final)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_stacks_end_with_normalised_vectors(norm):
+    """With gamma 1 and beta 0 as at the start: mean 0 and variance 1 at every position."""
+    model = Transformer(Config.base(V, **SMALL, norm=norm))
+    pack(model, np.float64)
+    with inference():
+        memory, mask = model.encode(SOURCE)
+        ends = [memory, model.decoder.forward(TARGET, memory, causal_mask(4), mask)]
+    for end in ends:
+        assert_allclose(end.mean(axis=-1), 0, atol=1e-12)
+        assert_allclose(end.var(axis=-1), 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned", max_length=9)])
+def test_without_padding_logits_and_gradients_are_the_same(changes, rng):
+    """A source that is all padding, one without any, targets of several lengths."""
+    model = small(**changes)
+    flat, real = pack(model, np.float64), TARGET != 0
+    flat.data += 0.1 * rng.standard_normal(flat.data.shape)
+    dlogits = rng.standard_normal((*TARGET.shape, V)) * real[:, :, None]
+    logits = model.forward(SOURCE, TARGET)
+    model.backward(dlogits)
+    expected = flat.grad.copy()
+    model.zero_grad()
+    assert_allclose(model.forward(SOURCE, TARGET, skip_padding=True), logits[real], **CLOSE)
+    model.backward(dlogits[real])
+    assert_allclose(flat.grad, expected, rtol=1e-9, atol=1e-12)
+    assert real.sum() < real.size and model.pending() == 0
+
+
+@pytest.mark.parametrize("name", ["source", "target"])
+def test_nothing_but_padding_cannot_be_skipped(name, complaint):
+    ids = dict(source=SOURCE, target=TARGET) | {name: np.zeros((3, 2), int)}
+    text = complaint(small().forward, **ids, skip_padding=True)
+    assert f"some {name} position" in text
+
+
+def test_gradients_without_padding_with_every_dropout():
+    rng = np.random.default_rng(0)
+    changes = dict(p_drop=0.3, attention_dropout=0.2, activation_dropout=0.2)
+    layer = TransformerWithLoss(Config.base(V, **(SMALL | changes)), rng, skip_padding=True)
+    next_target = np.where(TARGET != 0, 7, 0)
+    checked = GradientCheck(layer, [SOURCE, TARGET, next_target])
+    for name in checked.tensors:
+        row = checked.row(name, directions=1)
+        assert row.passed, str(row)
+
+
+@pytest.fixture
+def masks_drawn(monkeypatch):
+    """The shape of every dropout mask that is drawn, in order."""
+    shapes, keep = [], DropoutStream.keep
+
+    def counted(stream, shape, p, like):
+        shapes.append(tuple(shape))
+        return keep(stream, shape, p, like)
+
+    monkeypatch.setattr(DropoutStream, "keep", counted)
+    return shapes
+
+
+def test_dropout_is_on_embedding_sums_and_sublayer_outputs_only(masks_drawn):
+    """Section 5.4 names these two; attention weights are not among them."""
+    small(p_drop=0.1).forward(SOURCE, TARGET)
+    assert masks_drawn == [(3, 5, D)] * (1 + 2 * N) + [(3, 4, D)] * (1 + 3 * N)
+
+
+def test_optional_dropouts_add_their_masks(masks_drawn):
+    small(attention_dropout=0.1).forward(SOURCE, TARGET)
+    of_decoder = [(3, H, 4, 4), (3, H, 4, 5)] * N
+    assert masks_drawn == [(3, H, 5, 5)] * N + of_decoder
+    masks_drawn.clear()
+    small(activation_dropout=0.1).forward(SOURCE, TARGET)
+    assert masks_drawn == [(3, 5, F)] * N + [(3, 4, F)] * N
+
+
+def test_no_mask_is_drawn_outside_training(masks_drawn):
+    with inference():
+        small(p_drop=0.1, attention_dropout=0.1, activation_dropout=0.1).forward(SOURCE, TARGET)
+    assert not masks_drawn
+
+
+def test_the_first_dropout_is_on_the_sum_of_embedding_and_position():
+    model = small(p_drop=0.5)
+    keep = dropout_stream.keep((3, 5, D), 0.5, np.zeros(0))
+    embedded = model.encoder.embedding.weight.data[SOURCE] * math.sqrt(D)
+    dropout_stream.reseed(0, 0)
+    expected = keep * (embedded + sinusoidal_table(5, D))
+    assert_allclose(model.encoder.embed(SOURCE), expected, **CLOSE)
+
+
+# Initial weights and decoding.
+
+
+def test_the_seed_determines_the_initial_weights():
+    def weights(*seed):
+        return pack(Transformer(Config.base(V, **SMALL), *seed)).data
+
+    assert_array_equal(weights(3), weights(3))
+    assert_array_equal(weights(0), weights())
+    assert (weights(3) != weights(4)).any()
+
+
+def test_layers_of_a_stack_start_with_different_weights():
+    """Layers made with one seed each are copies that stay alike in what they see."""
+    model = Transformer(Config.base(V, **SMALL))
+    matrices = [p.data for n, p in model.named_parameters().items() if "query.weight" in n]
+    assert len({matrix.tobytes() for matrix in matrices}) == 3 * N
+
+
+@in_every_form
+def test_decoding_step_by_step_equals_the_whole(form):
+    """Positions of the cache, their offset and the memory's padding all enter here."""
+    model, target = small(**form, attention_dropout=0.5), np.where(TARGET, TARGET, 6)
+    with inference():
+        whole = model.forward(SOURCE, target)
+        memory, mask = model.encode(SOURCE)
+        cache = model.decoder.new_cache(3, 4, memory.shape[1])
+        for t in range(4):
+            assert cache.length == t
+            found = model.decode_next(target[:, t], memory, mask, cache)
+            assert_allclose(found, whole[:, t], **CLOSE)
+
+
+def test_chosen_rows_of_a_cache_go_on_as_if_they_had_always_been_there():
+    model, chosen = small(), np.array([1, 1, 0])
+    start, end = np.array([[1, 4], [1, 5], [1, 6]]), np.array([7, 8, 9])
+    with inference():
+        memory, mask = model.encode(SOURCE)
+        cache = model.decoder.new_cache(3, 3, memory.shape[1])
+        for t in range(2):
+            model.decode_next(start[:, t], memory, mask, cache)
+        cache.choose(chosen)
+        found = model.decode_next(end, memory[chosen], mask[chosen], cache)
+        whole = model.forward(SOURCE[chosen], np.column_stack([start[chosen], end]))
+    assert_allclose(found, whole[:, 2], **CLOSE)
+
+
+@pytest.mark.parametrize("ids", [[[4, 2]], np.array([4, 2]), np.zeros((0, 3), int)])
+def test_ids_are_a_matrix_with_something_in_it(ids, complaint):
+    for source, target in ((ids, TARGET), (SOURCE, ids)):
+        assert "ids are a NumPy array" in complaint(small().forward, source, target)

@@ -1,0 +1,45 @@
+"""Mutants that compute what the library computes, each with the proof: no test can notice them."""
+
+EQUIVALENT: dict[str, str] = {
+    "backend.py scatter_add: other constant: 1 -> 2": (
+        "np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first "
+        "difference is above 0 either way, and whether it is 0 is all that counts."
+    ),
+    "backend.py splitmix64: missing call: np.uint64(11400714819323198485) -> "
+    "11400714819323198485": (
+        "A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50)."
+    ),
+    "backend.py splitmix64: missing call: np.uint64(factor) -> factor": (
+        "A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50)."
+    ),
+    "backend.py DropoutStream.reseed: other constant: 1 -> 2": (
+        "Two words of the seed's state instead of one, of which the first is taken: "
+        "SeedSequence.generate_state makes word after word, so the first is the same."
+    ),
+    "generation/decoding.py beam_search: other constant: 2 -> 3": (
+        "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
+        "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
+        "2 beam. Further ones are never looked at; `ends[:, :beam]` looks at the first `beam`."
+    ),
+    "generation/decoding.py _largest: missing bound: :count -> :": (
+        "All candidates instead of 2 beam; what follows looks at none of the others, as above."
+    ),
+    "layers/cross_entropy.py cross_entropy: missing argument: xp.exp(shifted, out=shifted) -> "
+    "xp.exp(shifted)": (
+        "The exponentials in new memory instead of that of `shifted`, which is not read again."
+    ),
+    "layers/cross_entropy.py cross_entropy: swapped operands: "
+    "losses @ share_of_mean(targets, losses.dtype) -> "
+    "share_of_mean(targets, losses.dtype) @ losses": (
+        "The dot product of two vectors, whose products and their order are the same."
+    ),
+    "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (
+        "With one job the gradient is copied, no further job is added, and it is copied back."
+    ),
+    "layers/attention.py SelfAttention.backward: swapped gradients: dx, dmemory = "
+    "super().backward(dy) -> dmemory, dx = super().backward(dy)": (
+        "The two are added, into an array that belongs to nobody else either way."
+    ),
+    "layers/dropout.py Dropout.backward: other branch: dx.copy() if dx is dy else dx -> "
+    "dx.copy()": "A copy of an array that is a new one already.",
+}

@@ -1,0 +1,444 @@
+"""Whatever is on a command line or in a data file: a verdict, or one clear line and exit code 2.
+
+Every call runs in a folder full of traps. One that hangs is ended by an alarm, and one that takes
+half a GiB finds no more memory. Where training would begin a call ends: what was asked is valid.
+"""
+
+import contextlib
+import functools
+import io
+import itertools
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from unittest import mock
+
+from tests.gpu import gpu_report as gpu
+import pytest
+from benchmarks import train_step
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from numformer.errors import InputError
+from numformer.gradient_check import __main__ as gradient_check
+from tests.faults import fault_proof as faults
+from toy_tasks import addition, copy_task, datasets, pronounce, reverse, script, sequences, sort
+from toy_tasks.datasets import LONGEST, MAX_BYTES, read_pairs
+from toy_tasks.sequences import SequenceTask
+
+RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
+TASKS = [functools.partial(sequences.main, rule) for rule in RULES] + [pronounce.main]
+WORDS = "ab\tA B\nba\tB A\nabc\tA B CH\n"
+TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --parts 1 --no-plots".split()
+TINY += "--steps 2 --evaluate-every 2".split()
+
+
+class Reached(Exception):
+    """All checks are passed and the work would begin."""
+
+
+def begin(*arguments, **options):
+    raise Reached
+
+
+def hang(number, frame):
+    raise RecursionError("no end of this call")  # an error that nobody expects and hides
+
+
+PREPARE = SequenceTask.__init__
+
+
+@functools.cache
+def prepared(rule) -> dict:
+    """The attributes of a task, whose sequences take long to draw."""
+    PREPARE(task := SequenceTask.__new__(SequenceTask), rule, 1, 1)
+    return vars(task) | dict(development=task.development[:4], test=task.test[:4])
+
+
+def prepare(task, rule, batch_size, seed):
+    vars(task).update(prepared(rule) | dict(batch_size=batch_size, seed=seed))
+
+
+@functools.cache
+def run_of(task: str) -> dict[str, bytes]:
+    """The files that a run of copy_task or of pronounce leaves."""
+    flags = [*TINY, "--out", "made"]
+    if task == "pronounce":
+        flags += ["--language", "toy", "--data", "words"]
+    with world(runs=False), contextlib.redirect_stdout(io.StringIO()):
+        (pronounce.main if task == "pronounce" else TASKS[0])(flags)
+        return {path.name: path.read_bytes() for path in Path("made").iterdir()}
+
+
+@contextlib.contextmanager
+def world(runs: bool = True):
+    """Within the block the current folder is a new one that holds what paths may name."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        mock.patch.object(SequenceTask, "__init__", prepare),
+        mock.patch.object(sys, "path", [*sys.path]),
+    ):
+        for name in ("empty", "full", "words", "copied", "spoken"):
+            Path(name).mkdir()
+        for split in ("train", "dev", "test"):
+            Path(f"words/toy_{split}.tsv").write_text(WORDS, encoding="utf-8")
+        Path("full/thesis.txt").write_text("years of work")
+        Path("file").write_text("")
+        os.mkfifo("pipe")
+        os.symlink("loop", "loop")
+        os.symlink("nowhere", "dangling")
+        if runs:
+            for folder, task in (("copied", "copy_task"), ("spoken", "pronounce")):
+                for name, content in run_of(task).items():
+                    Path(folder, name).write_bytes(content)
+        Path("mine.py").write_text("def number(): return 5\n")
+        Path("wrong.py").write_text("def wrong(:\n")
+        Path("ends.py").write_text("raise SystemExit(0)\n")
+        yield
+
+
+def state() -> dict[Path, object]:
+    """All that is in the current folder, plain files with their content."""
+    return {
+        path: os.lstat(path).st_mode
+        if path.is_symlink() or not path.is_file()
+        else path.read_bytes()
+        for path in Path().rglob("*")
+    }
+
+
+def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
+    """Call `main` -> exit code, None where the work would begin, and what standard error got."""
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding, errors)
+        for errors in ("strict", "backslashreplace")
+    )
+    before, alarm = state(), signal.signal(signal.SIGALRM, hang)
+    signal.alarm(60)
+    try:
+        with (
+            faults.little_memory(),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = script.exit_code(lambda: main(list(arguments)))
+            sys.stdout.flush()
+    except Reached:
+        code = None
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, alarm)
+    err.seek(0)
+    said = err.read()
+    assert code in (None, 0, 1, 2)
+    if code == 2:
+        usage = said.startswith("usage: ") and ": error: " in said
+        assert usage or re.fullmatch(r"error: .+; received .*\. .+\n", said), said
+        assert state() == before
+    assert before.items() <= state().items()
+    return code, said
+
+
+def flags_of(main) -> list[str]:
+    """Every flag that a command's help names."""
+    with world(False), contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["--help"])
+    return sorted(set(re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())))
+
+
+PATHS = ["file", "empty", "full", "words", "copied", "spoken", "pipe", "loop", "dangling", "absent"]
+PATHS += ["file/below", "empty/new", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "/"]
+PATHS += ["", ".", "..", "~", "x" * 300, "é", "\udcff", "a\nb", "a\0b", "*", "{seed}", "{", "%s"]
+NUMBERS = ["0", "-1", "1", "3", "16", "1000000", str(10**9), str(2**63), str(10**30), "9" * 5000]
+NUMBERS += ["0.5", "1e3", "1e-400", "1e400", "-0.0", "nan", "inf", "-inf", "0x10", "1_0", "٣", "½"]
+OTHERS = ["", " ", "-", "--", "$x^$", "toy", "fre", "xyz", "../toy", "(", "all", "learned", "pre"]
+OTHERS += ["numpy", "linear", "\u202eab", "a" * 10**5, "\0", "None", "True", "linear/weight"]
+VALUES = st.sampled_from([*PATHS, *NUMBERS, *OTHERS]) | st.text(max_size=9)
+
+
+def command_lines(main) -> st.SearchStrategy[list[str]]:
+    """Up to four flags with values of every wrong kind, or with none; or a valid line spoilt."""
+    flag = st.sampled_from([*flags_of(main), "--unknown", "-x", "word"])
+    given = st.lists(st.one_of(st.tuples(flag, VALUES), st.tuples(flag)), max_size=4)
+    toy = ["--language", "toy", "--data", "words"]
+    begun = [[], toy, ["--resume", "--out", "copied"], ["--run", "spoken", "--word", "ab"]]
+    start = st.sampled_from(begun if main is pronounce.main else begun[::2])
+    return st.tuples(start, given).map(lambda drawn: [*drawn[0], *itertools.chain(*drawn[1])])
+
+
+# Command lines.
+
+
+@pytest.mark.parametrize("main", TASKS, ids=lambda main: getattr(main, "__module__", "rule"))
+def test_any_command_line_of_a_task(main):
+    @given(command_lines(main), st.sampled_from(["utf-8", "ascii"]))
+    @settings(max_examples=100 if main in (TASKS[0], TASKS[-1]) else 20)
+    def check(arguments, encoding):
+        with (
+            world(),
+            mock.patch.object(script, "train", begin),
+            mock.patch.object(datasets, "fetch", begin),
+            mock.patch.dict(sys.modules, cupy=None),
+        ):
+            verdict(main, arguments, encoding)
+
+    check()
+
+
+LAYERS = [
+    "",
+    ":",
+    ".x:y",
+    "mine:number",
+    "mine:none",
+    "wrong:x",
+    "ends:x",
+    "math:sqrt",
+    "os:getcwd",
+]
+LAYERS += ["a\nb:c", "ä:ö", "nul\0:x", "mine", "numformer.gradient_check.cases:CASES"]
+LINES = {
+    gradient_check.main: ["--elementwise", "--only", "--backend"],
+    faults.main: ["--kills", "--bad-files", "--seed"],
+    gpu.main: ["--out", "--quick"],
+    train_step.main: ["--sizes", "--threads", "--rounds", "--worker"],
+}
+
+
+@pytest.mark.parametrize("main", LINES, ids=lambda main: main.__module__)
+@settings(max_examples=60)
+@given(drawn=st.data())
+def test_any_command_line_of_a_check(main, drawn):
+    flag = st.sampled_from([*LINES[main], "--unknown"])
+    value = VALUES | st.sampled_from([*LAYERS, "linear/x", "linear", "toy", "torch"])
+    words = st.one_of(st.tuples(flag, value), st.tuples(flag), st.tuples(st.sampled_from(LAYERS)))
+    arguments = [word for words in drawn.draw(st.lists(words, max_size=3)) for word in words]
+    with (
+        world(runs=False),
+        mock.patch.object(gradient_check, "check", begin),
+        mock.patch.object(faults, "survive_kills", begin),
+        mock.patch.object(gpu, "find_backend", begin),
+        mock.patch.multiple(train_step, measure=begin, work=begin),
+        mock.patch.dict(sys.modules, cupy=None),
+    ):
+        verdict(main, arguments)
+
+
+GIANTS = """--d-model 1000000 --heads 1
+--d-ff 1000000000
+--layers 1000000000
+--heads 999999 --d-k 999 --d-v 999
+--d-k 999999999
+--batch-size 1000000000
+--max-length 9999999999 --positions learned
+--layers 99999999 --d-model 1 --heads 1 --d-ff 1
+--d-model 9223372036854775806 --heads 1""".splitlines()
+
+
+@pytest.mark.parametrize("main", [TASKS[0], pronounce.main], ids=["copy_task", "pronounce"])
+def test_giants_are_refused_before_they_are_built(main):
+    toy = ["--language", "toy", "--data", "words"] if main is pronounce.main else []
+    for flags in GIANTS:
+        with world():
+            code, said = verdict(main, [*toy, *flags.split()])
+        assert code == 2 and "sizes that need at least" in said, flags
+
+
+def test_more_processes_than_a_machine_has_are_refused():
+    with world():
+        code, said = verdict(TASKS[0], ["--parts", "100000", "--batch-size", "100000"])
+    assert code == 2 and "at most 128, here 128; received 100000" in said
+
+
+# Runs.
+
+
+def reseal(path: Path, changes: dict) -> None:
+    """Change options in a config.json, whose checksum is right afterwards."""
+    written = json.loads(path.read_text())
+    del written["crc32"]
+    written["options"] |= changes
+    written["crc32"] = zlib.crc32(json.dumps(written).encode())
+    path.write_text(json.dumps(written))
+
+
+OPTIONS = sorted(json.loads(run_of("pronounce")["config.json"])["options"])
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from([(TASKS[0], "copied"), (pronounce.main, "spoken")]),
+    st.dictionaries(
+        st.sampled_from([*OPTIONS, "out", "resume", "help", "more"]),
+        st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES,
+        min_size=1,
+        max_size=3,
+    ),
+)
+@example((pronounce.main, "spoken"), {"data": "a\0b"})
+def test_a_config_json_that_says_anything(run, changes):
+    main, folder = run
+    with (
+        world(),
+        mock.patch.object(script, "train", begin),
+        mock.patch.object(datasets, "fetch", begin),
+    ):
+        reseal(Path(folder, "config.json"), changes)
+        verdict(main, ["--resume", "--out", folder])
+
+
+@pytest.mark.parametrize("flags", ["--d-ff 1000000", "--layers 100000", "--d-model 10000"])
+def test_a_config_json_cannot_ask_for_more_than_its_checkpoint_holds(flags):
+    key, value = flags[2:].replace("-", "_").split()
+    with world():
+        reseal(Path("copied/config.json"), {key: int(value)})
+        code, said = verdict(TASKS[0], ["--resume", "--out", "copied"])
+    assert code == 2 and "as many numbers as its Config asks for" in said
+
+
+def put(kind: str, path: Path) -> None:
+    """Put something that is no plain file, or nothing, in the place of a file."""
+    path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind != "nothing":
+        path.symlink_to(kind)
+
+
+KINDS = ["folder", "pipe", "nothing", "/dev/zero", "/dev/full", "a loop"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "names",
+    ["config.json", "last.safetensors", "metrics.jsonl", "last best metrics.jsonl"],
+)
+def test_a_run_with_something_in_a_file_s_place(kind, names):
+    """Without a checkpoint a killed run begins again; where it cannot, it says so."""
+    files = [name if "." in name else f"{name}.safetensors" for name in names.split()]
+    with world(), mock.patch.object(sequences, "show"):
+        for gone in files[:-1]:
+            Path("copied", gone).unlink()
+        put(kind.replace("a loop", files[-1]), Path("copied", files[-1]))
+        code, _ = verdict(TASKS[0], ["--resume", "--out", "copied"])
+        assert (code == 2) == (kind != "nothing" or len(files) == 1)
+
+
+@pytest.mark.parametrize("place", ["file", "dangling", "loop", "pipe"])
+def test_runs_that_is_no_folder_is_refused(place):
+    with world():
+        os.rename(place, "runs") if place == "file" else os.symlink(place, "runs")
+        for flags in ([], ["--resume"]):
+            assert verdict(TASKS[0], [*TINY, *flags])[0] == 2
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=12) | VALUES, min_size=1, max_size=4), st.booleans())
+@example(["a" * LONGEST], True)
+@example(["a" * (LONGEST + 1)], True)
+@example(["\udcff", "é"], True)
+def test_any_words_are_pronounced_or_refused(words, ascii_only):
+    encoding = "ascii" if ascii_only else "utf-8"
+    with world():
+        code, _ = verdict(pronounce.main, ["--run", "spoken", "--word", *words], encoding)
+    plain = not any(word.startswith("-") for word in words)
+    if plain:
+        lengths = [len(word.strip()) for word in words]
+        assert (code == 0) == (1 <= min(lengths) and max(lengths) <= LONGEST)
+
+
+# Data files.
+
+
+SYMBOLS = st.sampled_from(
+    "a b ab A é e\u0301 \u0301 \u2028 \x85 \0 \ufeff \u202e \ud7ff \U0010ffff \x1c $ ½ \r".split(
+        " "
+    )
+)
+DAMAGE = [
+    b"",
+    b"ab",
+    b"a\tb\tc",
+    b"\tb",
+    b"a\t",
+    b" \tb",
+    b"a\t ",
+    b"\t",
+    b"a\xff\tb",
+    b"a\xed\xa0\x80\tb",
+]
+DAMAGE += [
+    b"a" * 257 + b"\tb",
+    b"a\t" + b"b " * 257,
+    b"a" * 2**18,
+    b"\xef\xbb\xbf",
+    b"a b",
+    b"a\tb\r",
+]
+GOOD = st.tuples(st.lists(SYMBOLS, min_size=1, max_size=5), st.lists(SYMBOLS, min_size=1)).map(
+    lambda pair: ("".join(pair[0]) + "\t" + " ".join(pair[1])).encode()
+)
+LINES_OF_DATA = st.lists(
+    GOOD | st.sampled_from(DAMAGE) | st.binary(max_size=9), min_size=1, max_size=6
+)
+
+
+def refusal(path: Path, content: bytes) -> str:
+    """What the reader says against this content; nothing where it takes it."""
+    path.write_bytes(content)
+    try:
+        pairs = read_pairs(path)
+    except InputError as problem:
+        return str(problem)
+    assert all(1 <= min(map(len, pair)) <= max(map(len, pair)) <= LONGEST for pair in pairs)
+    return ""
+
+
+@settings(max_examples=300)
+@given(LINES_OF_DATA)
+def test_a_file_is_right_where_each_of_its_lines_is(tmp_path_factory, lines):
+    """Otherwise the complaint names the file and a line that is wrong by itself."""
+    lines = [part for line in lines for part in line.split(b"\n")]
+    assume(lines[-1])
+    path = tmp_path_factory.getbasetemp() / "toy_train.tsv"
+    wrong = {str(i) for i, line in enumerate(lines, 1) if refusal(path, line.removesuffix(b"\r"))}
+    said = refusal(path, b"\n".join(lines))
+    assert bool(said) == bool(wrong)
+    if said and len(lines) > 1:
+        assert said.startswith(f"{path}, line ") and said.split()[2] in wrong
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.sampled_from(["train", "dev", "test"]), LINES_OF_DATA, min_size=1))
+def test_any_data_file_is_taken_or_refused(contents):
+    """Up to the start of training: vocabularies, lengths, description."""
+    with world(runs=False), mock.patch.object(script, "train", begin):
+        for split, lines in contents.items():
+            Path(f"words/toy_{split}.tsv").write_bytes(b"\n".join(lines))
+        verdict(pronounce.main, [*TINY, "--language", "toy", "--data", "words"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_something_in_a_data_file_s_place_is_refused(kind, split):
+    with world(runs=False):
+        put(kind.replace("a loop", f"toy_{split}.tsv"), path := Path(f"words/toy_{split}.tsv"))
+        code, said = verdict(pronounce.main, ["--language", "toy", "--data", "words"])
+    assert code == 2 and f"error: {path} must be a file that can be read; received " in said
+
+
+def test_a_giant_data_file_is_refused_unread(tmp_path):
+    with open(tmp_path / "toy_train.tsv", "wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(InputError, match=f"received more than {MAX_BYTES} bytes"):
+        read_pairs(tmp_path / "toy_train.tsv")

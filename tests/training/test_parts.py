@@ -1,0 +1,255 @@
+"""A step in parts: the gradient of the whole batch, the same bits side by side and in turn."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from numformer.data.batching import Batch
+from numformer.errors import InputError
+from numformer.layer import pack
+from numformer.layers.cross_entropy import CrossEntropy
+from numformer.models.config import Config
+from numformer.models.encoder_decoder import Transformer
+from numformer.training import parts as module
+from numformer.training.optimizers import Adam
+from numformer.training.parts import Parts
+
+CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2, label_smoothing=0.3)
+WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
+several_cores = pytest.mark.skipif(
+    sys.platform != "linux", reason="only on Linux do parts have processes of their own"
+)
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """`make(count, cores)`: Parts of a model in float64, its other processes ended afterwards."""
+    made = []
+
+    def build(count, cores=2, dtype=np.float64, **changes):
+        monkeypatch.setattr(module, "cores", lambda: cores)
+        model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
+        flat = pack(model, dtype)
+        flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+        parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), Adam(flat), 7, count)
+        parts.start()
+        made.append(parts)
+        return parts
+
+    yield build
+    for parts in made:
+        parts.close()
+
+
+def steps(parts: Parts, count: int = 3) -> list:
+    """Loss, gradient and weights at each of a few steps, and in the end Adam's vectors."""
+    found = []
+    for step in range(1, count + 1):
+        loss = parts.gradient(step, Batch.of(WORDS))
+        found += [np.asarray(loss), parts.optimizer.parameters.grad.copy()]
+        parts.update(rate=0.01 * step)
+        found.append(parts.optimizer.parameters.data.copy())
+    assert parts.optimizer.steps == count
+    return [*found, parts.optimizer.mean, parts.optimizer.square]
+
+
+@several_cores
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [2, 3, 4, 9])
+def test_side_by_side_and_in_turn_give_the_same_bits(make, count, dtype):
+    """Every process sees the weights of now; losses and gradients are summed in one order."""
+    side_by_side, in_turn = (steps(make(count, cores, dtype)) for cores in (2, 1))
+    for found, expected in zip(side_by_side, in_turn, strict=True):
+        assert_array_equal(found, expected)
+        assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_the_parts_sum_to_the_whole_batch(make, count, cores):
+    """Parts with few real targets weigh little: shares of 1 / count would be wrong."""
+    whole = steps(make(1, p_drop=0.0))
+    for found, expected in zip(steps(make(count, cores, p_drop=0.0)), whole, strict=True):
+        assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
+
+
+def test_parts_and_steps_drop_different_values(make):
+    """The same sequence in both parts gives different losses, and so it does in the next step."""
+    words = Batch.of([WORDS[0]] * 2)
+    parts = make(2, 1, p_drop=0.5)
+    jobs = [(1, 0, words, 1.0), (1, 1, words, 1.0), (2, 0, words, 1.0)]
+    losses = [float(parts._compute(*job)) for job in jobs]
+    assert len(set(losses)) == 3
+    assert losses[0] == float(parts._compute(*jobs[0]))
+
+
+@several_cores
+def test_an_error_in_a_part_arrives(make):
+    """Ids beyond the vocabulary, in the second part only."""
+    parts = make(2)
+    with pytest.raises(InputError, match="below the vocabulary's size 11"):
+        parts.gradient(1, Batch.of([WORDS[0], ([99], [4])]))
+
+
+@several_cores
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_step_after_an_error_is_right(make, bad):
+    """The answers that the failed step left in the pipes must not be taken for the next one's."""
+    parts, words = make(2), [WORDS[0], WORDS[1]]
+    words[bad] = [99], [4]
+    with pytest.raises(InputError):
+        parts.gradient(1, Batch.of(words))
+    for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
+        assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
+    """The gradient that an idle part still holds is of another batch."""
+    parts, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
+    parts.gradient(1, Batch.of(WORDS))
+    loss = parts.gradient(2, Batch.of(WORDS[:2]))
+    assert_allclose(loss, whole.gradient(2, Batch.of(WORDS[:2])), rtol=1e-12)
+    grads = (each.optimizer.parameters.grad for each in (parts, whole))
+    assert_allclose(*grads, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_batch_of_padding_alone_is_refused_in_words(make, complaint):
+    nothing = np.zeros((2, 3), int)
+    batch = Batch(np.array([[4, 2, 0]] * 2), nothing, nothing)
+    assert "some target position" in complaint(make(2, 1).gradient, 1, batch)
+
+
+@several_cores
+def test_each_process_updates_its_share_of_the_weights(make):
+    parts = make(2)
+    assert parts._stretch == slice(0, len(parts.optimizer.mean) // 2)
+
+
+@several_cores
+@pytest.mark.filterwarnings("error")
+def test_other_processes_print_no_warnings(make, capfd):
+    """The first process finds broken numbers in the loss and says so once."""
+    parts = make(2, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        parts.optimizer.parameters.data[...] = np.inf
+        assert not np.isfinite(parts.gradient(1, Batch.of(WORDS)))
+    assert capfd.readouterr() == ("", "")
+
+
+@several_cores
+def test_a_fork_that_fails_leaves_no_process_behind(make, monkeypatch):
+    """Two processes are there when the third cannot be made."""
+    context = module.multiprocessing.get_context("fork")
+    begin, begun = context.Process.start, []
+
+    def start(process):
+        if len(begun) == 2:
+            raise BlockingIOError("no more processes")
+        begin(process)
+        begun.append(process)
+
+    monkeypatch.setattr(context.Process, "start", start)
+    with pytest.raises(BlockingIOError):
+        make(4)
+    assert len(begun) == 2 and not any(process.is_alive() for process in begun)
+
+
+def test_each_part_draws_masks_of_its_own(make):
+    """With all of a batch in one part the sums would be right, and nothing gained."""
+    losses = [float(make(count, 1).gradient(1, Batch.of(WORDS))) for count in (1, 2, 3)]
+    assert len(set(losses)) == 3
+
+
+@several_cores
+def test_blas_has_one_thread_while_the_parts_compute(make):
+    """Its threads would fight over the cores, and their number may decide the last bits."""
+    before = threads_of_blas()
+    with threadpool_limits(2, "blas"):
+        parts = make(2)
+        assert threads_of_blas() == [1] * len(before)
+        parts.end_processes()
+        assert threads_of_blas() == [1] * len(before)
+        parts.close()
+        assert threads_of_blas() == [2] * len(before)
+    assert threads_of_blas() == before
+
+
+def threads_of_blas() -> list[int]:
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
+@several_cores
+def test_a_model_packed_again_is_refused(make):
+    parts = make(2)
+    pack(parts.model)
+    with pytest.raises(RuntimeError, match="packed again"):
+        parts.update(0.1)
+    assert parts.optimizer.steps == 0
+
+
+@several_cores
+def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
+    parts = make(2)
+    parts.processes[0].kill()
+    parts.processes[0].join()
+    with pytest.raises(ChildProcessError, match="was ended"):
+        parts.gradient(1, Batch.of(WORDS))
+
+
+@several_cores
+def test_close_ends_the_processes_and_the_parts_still_compute(make):
+    parts = make(3)
+    processes = parts.processes
+    loss = parts.gradient(1, Batch.of(WORDS))
+    parts.close()
+    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+    assert parts.gradient(1, Batch.of(WORDS)) == loss
+
+
+@several_cores
+def test_no_process_outlives_a_killed_first_one():
+    """kill -9 leaves the first process no time to tell the others."""
+    program = """
+import numpy as np, test_parts
+from numformer.training import parts
+parts.cores = lambda: 3
+model = test_parts.Transformer(test_parts.CONFIG)
+adam = test_parts.Adam(test_parts.pack(model))
+made = parts.Parts(model, test_parts.CrossEntropy(), adam, 7, 3)
+made.start()
+made.gradient(1, test_parts.Batch.of(test_parts.WORDS))
+print(*(process.pid for process in made.processes), flush=True)
+input()
+"""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent)])
+    first = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+    )  # fmt: skip
+    others = [int(pid) for pid in first.stdout.readline().split()]
+    assert len(others) == 2
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    deadline = time.monotonic() + 20
+    while any(is_running(pid) for pid in others):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and is no zombie that waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
