@@ -22,6 +22,11 @@ def array_module(x):
     return sys.modules[type(x).__module__.partition(".")[0]]
 
 
+def on_host(x) -> bool:
+    """Whether `x` is a NumPy array: looking at its numbers waits for no device."""
+    return isinstance(x, np.ndarray)
+
+
 def to_host(x) -> np.ndarray:
     """`x` as a NumPy array; from a GPU this waits for the device."""
     return x.get() if hasattr(x, "get") else np.asarray(x)

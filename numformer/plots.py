@@ -8,19 +8,29 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from numformer.backend import to_host
-from numformer.data.batching import Batch
-from numformer.layer import mode
-from numformer.models.encoder_decoder import Transformer
+from numformer.layer import Layer, mode
 
 
-def cross_attention_weights(model: Transformer, batch: Batch) -> np.ndarray:
-    """The decoder's attention to the source, (layers, B, H, T, S), read from the saved records."""
+def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.
+
+    They are read from the records that the attentions save; dropout is off.
+    """
     with mode(training=False, saving=True):
-        model.forward(batch.source, batch.target_in)
-    attentions = [layer.cross_attention.sublayer.attention for layer in model.decoder.layers]
-    weights = np.stack([to_host(attention.saved[-1]["weights"]) for attention in attentions])
+        model.forward(*inputs)
+    weights = {
+        name: to_host(layer.saved[-1]["weights"])
+        for name, layer in model.named_layers().items()
+        if layer.saved and "weights" in layer.saved[-1]
+    }
     model.clear_saved()
     return weights
+
+
+def cross_attention_weights(model: Layer, *inputs: np.ndarray) -> np.ndarray:
+    """The decoder's attention to the source, (layers, B, H, T, S)."""
+    of_all = attention_weights(model, *inputs)
+    return np.stack([weights for name, weights in of_all.items() if ".cross_attention." in name])
 
 
 def attention_maps(

@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import find_backend
-from numformer.data.batching import Batch, EpochBatches, pad_sources
-from numformer.data.vocabulary import UNKNOWN, Vocabulary
+from numformer.data import UNKNOWN, EpochBatches, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
-from numformer.generation.decoding import beam_search, greedy
+from numformer.generation import beam_search, greedy
 from numformer.layer import pack
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.plots import attention_maps, cross_attention_weights
 from numformer.training.checkpoints import load_model
 from toy_tasks import script
@@ -154,7 +152,8 @@ def show(task: PronunciationTask, model: Transformer, folder: Path, plots: bool)
     if plots:
         word, phonemes = max(examples, key=lambda pair: len(pair[0]) <= 12 and len(pair[0]))
         pair = task.characters.encode(word), task.phonemes.encode(phonemes)
-        weights = cross_attention_weights(model, Batch.of([pair]))[:, 0]
+        batch = PairBatch.of([pair])
+        weights = cross_attention_weights(model, batch.source, batch.target_in)[:, 0]
         title = f"Where the decoder looks as it pronounces {''.join(word)} (⊣ is the end id)"
         attention_maps(folder / "attention.png", weights, [*word, "⊣"], [*phonemes, "⊣"], title)
 
@@ -189,8 +188,15 @@ def learn(options: argparse.Namespace) -> int:
     """Train on a language, then read the test words once."""
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
-    config = script.config_of(options, task.characters, task.phonemes)
-    model, folder = script.train_task(RUN, task, config, options)
+    sizes = dict(source_vocabulary=len(task.characters), target_vocabulary=len(task.phonemes))
+    config = script.chosen(options, Config, **sizes)
+    if config.tying == "all" and task.characters.symbols != task.phonemes.symbols:
+        raise InputError(
+            "tying all needs one vocabulary for source and target",
+            "as many symbols, but others",
+            "Use --tying target or --tying none.",
+        )
+    model, folder = script.train_task(RUN, task, Transformer, config, options)
     show(task, model, folder, plots=not options.no_plots)
     rates = task.measure(model, data["test"], BEAM)
     target = TARGETS.get(options.language)

@@ -7,12 +7,10 @@ import json
 import os
 import re
 import sys
-import types
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
 import numpy as np
 
@@ -24,15 +22,17 @@ from numformer.backend import (
     reuse_freed_memory,
     seed_sequence,
 )
-from numformer.data.vocabulary import Vocabulary
 from numformer.errors import InputError, complain
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Model, Transformer
 from numformer.plots import loss_curve
-from numformer.training.checkpoints import PARTIAL, locked, require_numbers, write_atomically
-from numformer.training.loop import BrokenNumbers, Interrupted, Schedule, Task, read_metrics, train
+from numformer.settings import Settings
+from numformer.training.broken_numbers import BrokenNumbers
+from numformer.training.checkpoints import require_numbers
+from numformer.training.files import PARTIAL, locked, write_atomically
+from numformer.training.loop import Interrupted, Schedule, Task, train
+from numformer.training.recipe import Recipe
+from numformer.training.run_folder import read_metrics
 
-MODEL_FIELDS = [field for field in fields(Config) if not field.name.endswith("_vocabulary")]
 # What a resumed run may do otherwise than before: nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data (train compares what describes it).
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data"}
@@ -65,8 +65,13 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
-    """The flags that every script has. `defaults` replaces defaults of Config and of training."""
+def parser(
+    name: str, description: str, model: type[Model] = Transformer, **defaults
+) -> argparse.ArgumentParser:
+    """The flags that every script has, and those of a kind of model and of the recipe.
+
+    `defaults` replaces their defaults.
+    """
     made = argparse.ArgumentParser(
         prog=f"python -m toy_tasks.{name}",
         description=description,
@@ -87,38 +92,33 @@ def parser(name: str, description: str, **defaults) -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
     add("--no-plots", action="store_true", help="draw no pictures")
-    group = made.add_argument_group("model and optimizer (numformer.config.Config)")
-    for field in MODEL_FIELDS:
-        kind, choices = _flag_type(field.type)
-        flag = f"--{field.name.replace('_', '-')}"
-        settings = dict(default=field.default, help=field.metadata["help"])
-        if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
-        else:
-            group.add_argument(flag, type=kind, choices=choices, **settings)
+    for title, settings in (("model", model.Config), ("training", Recipe)):
+        group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
+        for field in _flags(settings):
+            _add_flag(group, field)
     made.set_defaults(**defaults)
     return made
 
 
-def _flag_type(annotation):
-    if get_origin(annotation) is Literal:
-        return str, get_args(annotation)
-    if get_origin(annotation) is types.UnionType:
-        annotation = get_args(annotation)[0]
-    return integer if annotation is int else annotation, None
+def _flags(settings: type[Settings]) -> list[Field]:
+    """The fields that a user chooses; those without a default belong to the task."""
+    return [field for field in fields(settings) if field.default is not MISSING]
 
 
-def config_of(options: argparse.Namespace, source: Vocabulary, target: Vocabulary) -> Config:
-    """The Config that the flags describe, for a task's vocabularies."""
-    chosen = {field.name: getattr(options, field.name) for field in MODEL_FIELDS}
-    config = Config(source_vocabulary=len(source), target_vocabulary=len(target), **chosen)
-    if config.tying == "all" and source.symbols != target.symbols:
-        raise InputError(
-            "tying all needs one vocabulary for source and target",
-            "as many symbols, but others",
-            "Use --tying target or --tying none.",
-        )
-    return config
+def _add_flag(group, field: Field) -> None:
+    rule, name = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
+    settings = dict(default=field.default, help=field.metadata["help"])
+    if rule.type is bool:
+        group.add_argument(name, action=argparse.BooleanOptionalAction, **settings)
+    else:
+        type_ = integer if rule.type is int else rule.type
+        group.add_argument(name, type=type_, choices=rule.choices, **settings)
+
+
+def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
+    """The config or the recipe that the flags describe; `of_task` are its other fields."""
+    by_flags = {field.name: getattr(options, field.name) for field in _flags(settings)}
+    return settings(**by_flags, **of_task)
 
 
 def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None):
@@ -239,13 +239,16 @@ def _latest_folder(name: str) -> Path:
 
 
 def train_task(
-    name: str, task: Task, config: Config, options: argparse.Namespace
-) -> tuple[Transformer, Path]:
-    """Train as the options say -> the best model and its run folder, named as `parse` says.
+    name: str, task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
+) -> tuple[Model, Path]:
+    """Train a kind of model as the options say -> the best one, its run folder.
+
+    `name` is that of the folder, as `parse` says.
 
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
+    recipe = chosen(options, Recipe)
     _require_length(config, task)
     options.parts = options.parts or (
         min(2, options.batch_size) if xp is np and sys.platform == "linux" else 1
@@ -256,31 +259,33 @@ def train_task(
     if last and last.is_file():
         # Weights and Adam's two vectors, in float32.
         require_numbers(last, last.stat().st_size // 12, config)
-    model = Transformer(config, seed_sequence(options.seed, "weights"))
+    model = kind(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     name = name.format(**vars(options))
     folder = options.out if options.resume else _new_folder(name, options.out)
     with locked(folder):
         if not options.resume:
-            _start(folder, {"options": _plain(vars(options)), "config": asdict(config)})
+            described = {"config": asdict(config), "recipe": asdict(recipe)}
+            _start(folder, {"options": _plain(vars(options)), "model": kind.kind()} | described)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
-        best = train(model, task, folder, schedule, options.seed, xp, options.resume, options.parts)
+        how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
+        best = train(model, task, folder, schedule, recipe, **how)
         print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
             loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
     return model, folder
 
 
-def _require_length(config: Config, task: Task) -> None:
-    if config.positions == "learned" and config.max_length < task.longest:
+def _require_length(config: Settings, task: Task) -> None:
+    if config.longest is not None and config.longest < task.longest:
         raise InputError(
-            f"learned positions reach to max_length = {config.max_length}",
+            f"learned positions reach to max_length = {config.longest}",
             f"a task that needs {task.longest}",
             "Raise --max-length, or use --positions sinusoidal.",
         )
 
 
-def _require_memory(config: Config, options: argparse.Namespace) -> None:
+def _require_memory(config: Settings, options: argparse.Namespace) -> None:
     """Raise InputError where this machine cannot hold the least that is needed.
 
     That is for each parameter its weight, its gradient and Adam's two numbers; for each layer its
@@ -289,7 +294,7 @@ def _require_memory(config: Config, options: argparse.Namespace) -> None:
     """
     needed = 16 * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts
-    needed += 4 * positions * config.layers * (4 * config.d_model + config.d_ff)
+    needed += 4 * positions * config.least_saved
     if needed > memory():
         raise InputError(
             "the model and its batches fit into memory",

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import seed_sequence
-from numformer.data.batching import Batch, pad_sources
-from numformer.data.vocabulary import Vocabulary
-from numformer.generation.decoding import greedy
-from numformer.models.encoder_decoder import Transformer
+from numformer.data import PairBatch, Vocabulary, pad_sources
+from numformer.generation import greedy
+from numformer.models import Config, Transformer
 from numformer.plots import attention_maps, cross_attention_weights
 from toy_tasks import script
 
@@ -79,10 +78,10 @@ class SequenceTask:
         encode = self.vocabulary.encode
         return [(encode(source), encode(self.rule.target(source))) for source in sources]
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> PairBatch:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
         sources = self._sources(rng, wanted=False)
-        return Batch.of(self.encode([next(sources) for _ in range(self.batch_size)]))
+        return PairBatch.of(self.encode([next(sources) for _ in range(self.batch_size)]))
 
     def predict(self, model: Transformer, sources: list[str]) -> list[str]:
         """What the model writes for each source, by greedy decoding."""
@@ -118,7 +117,8 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
         return
     source = max(task.test[:50], key=len)
     target = task.rule.target(source)
-    weights = cross_attention_weights(model, Batch.of(task.encode([source])))[:, 0]
+    batch = PairBatch.of(task.encode([source]))
+    weights = cross_attention_weights(model, batch.source, batch.target_in)[:, 0]
     title = f"{task.rule.name}: where the decoder looks when {target}⊣ is right (⊣ is the end id)"
     attention_maps(folder / "attention.png", weights, [*source, "⊣"], [*target, "⊣"], title)
 
@@ -128,8 +128,10 @@ def main(rule: Rule, arguments: list[str] | None = None) -> int:
     flags = script.parser(rule.name, rule.description, **(DEFAULTS | rule.defaults))
     options = script.parse(flags, rule.name, arguments)
     task = SequenceTask(rule, options.batch_size, options.seed)
-    config = script.config_of(options, task.vocabulary, task.vocabulary)
-    model, folder = script.train_task(rule.name, task, config, options)
+    symbols = len(task.vocabulary)
+    sizes = dict(source_vocabulary=symbols, target_vocabulary=symbols)
+    config = script.chosen(options, Config, **sizes)
+    model, folder = script.train_task(rule.name, task, Transformer, config, options)
     show(task, model, folder, plots=not options.no_plots)
     matched = task.exact_match(model, task.test)
     if options.quick:

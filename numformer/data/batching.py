@@ -28,6 +28,34 @@ def pad_sources(sources: Sequence[Sequence[int]]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Batch:
+    """The host arrays that a model's `predictions` takes, in its order; all begin with the batch.
+
+    What a kind of batch holds are its fields. Each kind says how much it counts.
+    """
+
+    @property
+    def inputs(self) -> tuple[np.ndarray, ...]:
+        """The arrays, in the order of the model's arguments."""
+        return tuple(vars(self).values())
+
+    @property
+    def weight(self) -> int:
+        """How many predictions its mean loss is taken over, and so how much it counts."""
+        return len(self.inputs[0])
+
+    def split(self, count: int) -> list["Batch"]:
+        """The batch dealt out in up to `count` batches, those left out that count nothing."""
+        dealt = [type(self)(*(array[first::count] for array in self.inputs))
+                 for first in range(min(count, len(self.inputs[0])))]  # fmt: skip
+        return [part.trimmed() for part in dealt if part.weight] or [self]
+
+    def trimmed(self) -> "Batch":
+        """The same without what a smaller batch does not need."""
+        return self
+
+
+@dataclass(frozen=True)
+class PairBatch(Batch):
     """source (B, S), target_in (B, T): start id and target, target_out (B, T): target, end id.
 
     Raises InputError where padding stands in one of target_in and target_out only.
@@ -46,7 +74,7 @@ class Batch:
             )
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "Batch":
+    def of(cls, pairs: Sequence[Pair]) -> "PairBatch":
         """Pad (source, target) pairs of ids."""
         targets = [target for _, target in pairs]
         return cls(
@@ -55,12 +83,14 @@ class Batch:
             target_out=pad([[*target, END] for target in targets]),
         )
 
-    def split(self, count: int) -> list["Batch"]:
-        """The batch dealt out in up to `count` batches, none empty, each as short as it can be."""
-        return [
-            Batch(*(_trim(ids[first::count]) for ids in vars(self).values()))
-            for first in range(min(count, len(self.source)))
-        ]
+    @property
+    def weight(self) -> int:
+        """The number of real target positions."""
+        return np.count_nonzero(self.target_out != PADDING)
+
+    def trimmed(self) -> "PairBatch":
+        """The same, each side as short as its longest sequence."""
+        return PairBatch(*map(_trim, self.inputs))
 
 
 def _trim(ids: np.ndarray) -> np.ndarray:
@@ -88,11 +118,11 @@ class EpochBatches:
         self.per_epoch = -(-len(pairs) // batch_size)
         self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
 
-    def __call__(self, step: int) -> Batch:
+    def __call__(self, step: int) -> PairBatch:
         epoch, place = divmod(step - 1, self.per_epoch)
         if epoch not in self._batches:
             self._batches = {epoch: self._shuffle(epoch)}
-        return Batch.of([self.pairs[index] for index in self._batches[epoch][place]])
+        return PairBatch.of([self.pairs[index] for index in self._batches[epoch][place]])
 
     def _shuffle(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))

@@ -24,6 +24,3 @@ class ReLU(Layer):
 
     def backward(self, dy):
         return relu_backward(dy, **self.pop_saved())
-
-
-ACTIVATIONS = {"relu": ReLU}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numformer.layer import Layer
-from numformer.layers.activation import ACTIVATIONS
+from numformer.layers.activation import ReLU
 from numformer.layers.dropout import Dropout
 from numformer.layers.linear import Linear
 
@@ -20,11 +20,11 @@ class FeedForward(Layer):
         d_model: int,
         d_ff: int,
         rng: np.random.Generator,
-        activation: str = "relu",
+        activation: type[Layer] = ReLU,
         p_drop: float = 0.0,
     ):
         self.inner = Linear(d_model, d_ff, rng)
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = activation()
         self.dropout = Dropout(p_drop)
         self.outer = Linear(d_ff, d_model, rng)
 

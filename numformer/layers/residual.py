@@ -12,16 +12,24 @@ class Residual(Layer):
     norm "post" (section 3.1):  y = LayerNorm(x + Dropout(Sublayer(x, *others)))
     norm "pre":                 y = x + Dropout(Sublayer(LayerNorm(x), *others))
 
-    `others` (memory, masks, a cache) go to the sublayer unchanged. `backward` returns dx, or dx
-    and the gradients of those others that have one.
+    `normalization` may be another norm than LayerNorm. `others` (memory, masks, a cache) go to the
+    sublayer unchanged. `backward` returns dx, or dx and the gradients of those others that have
+    one.
     """
 
-    def __init__(self, sublayer: Layer, d_model: int, p_drop: float = 0.0, norm: str = "post"):
+    def __init__(
+        self,
+        sublayer: Layer,
+        d_model: int,
+        p_drop: float = 0.0,
+        norm: str = "post",
+        normalization: type[Layer] = LayerNorm,
+    ):
         if norm not in ("post", "pre"):
             raise InputError("norm is post or pre", repr(norm), "The paper's is post.")
         self.sublayer = sublayer
         self.dropout = Dropout(p_drop)
-        self.norm = LayerNorm(d_model)
+        self.norm = normalization(d_model)
         self.norm_first = norm == "pre"
 
     def forward(self, x, *others):

@@ -4,11 +4,8 @@ What is loaded is checked first, since a file may be cut short, damaged, or made
 whatever is wrong with it is an InputError, before anything is built from it.
 """
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,77 +15,10 @@ import safetensors.numpy
 
 from numformer import __version__
 from numformer.errors import InputError
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
-
-try:
-    import fcntl
-except ImportError:  # where there are no such locks, nothing is locked
-    fcntl = None
-
-FORMAT = 1  # of a checkpoint; counts up when its content changes its meaning
-PARTIAL = ".partial"
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Within the block no other process may hold `folder`. Raises InputError if one does.
-
-    The lock is on the folder itself, so it leaves no file, and it ends with the process that
-    holds it however that dies.
-    """
-    if fcntl is None:
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                "one run at a time writes to a folder",
-                f"{folder}, which another process is writing to",
-                "Wait for that run or stop it, or choose another folder with --out.",
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that at every moment is either the old one or the new one, whole.
-
-    To a temporary file beside it, synced to disk, then renamed. Raises OSError.
-    """
-    temporary = path.with_name(path.name + PARTIAL)
-    try:
-        with named(path), open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:  # Ctrl-C too
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the rename itself is safe once the folder is on disk
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextlib.contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Within the block an OSError without a file's name gets that of `path` (a full disk's)."""
-    try:
-        yield
-    except OSError as problem:
-        if problem.filename is None:
-            problem.filename = str(path)
-        raise
+from numformer.models import Model, model_of
+from numformer.settings import Settings
+from numformer.training.files import write_atomically
+from numformer.training.migrations import FORMAT, migrated
 
 
 def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
@@ -115,7 +45,10 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
 
 
 def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray], dict]:
-    """The arrays, all of `dtype`, and metadata of a checkpoint. InputError for anything else."""
+    """The arrays, all of `dtype`, and metadata of a checkpoint, as the newest format has them.
+
+    Raises InputError for a file that is no whole checkpoint, or of a later numformer.
+    """
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the run folder of a training run, or train again."
     path = Path(path)
@@ -135,10 +68,11 @@ def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray]
         for name, array in tensors.items():
             if not np.isfinite(array).all():
                 raise ValueError(f"{name!r} holds numbers that are not finite")
-        return tensors, metadata
+        return migrated(tensors, metadata)
     except InputError:
         raise
-    except (safetensors.SafetensorError, KeyError, ValueError, RecursionError) as problem:
+    except (safetensors.SafetensorError, LookupError, TypeError, ValueError, AttributeError,
+            RecursionError) as problem:  # fmt: skip
         raise InputError(rule, f"{path} ({problem})", fix) from None
 
 
@@ -150,38 +84,47 @@ def _check_format(path: Path, metadata) -> None:
             f"{path} of format {number}, which a later numformer wrote",
             "Install that version.",
         )
-    if type(number) is not int or number != FORMAT:
+    if type(number) is not int or number < 1:
         raise ValueError("its metadata is not numformer's")
 
 
-def config_in(path: Path, metadata: dict) -> Config:
-    """The Config that a checkpoint's metadata names. Raises InputError where there is none."""
+def model_and_config(path: Path, metadata: dict) -> tuple[type[Model], Settings]:
+    """The kind of model that a checkpoint's metadata names, and its config.
+
+    A field that is absent has its default, which is what it was before there was such a field.
+    Raises InputError where there is no such model or config.
+    """
+    kind = model_of(metadata.get("model"))
     try:
-        return Config(**metadata["config"])
+        return kind, kind.Config(**metadata["config"])
     except (KeyError, TypeError, InputError) as problem:
         raise InputError(
             "a saved model names its Config", f"{path} ({problem})", "Train it again."
         ) from None
 
 
-def save_model(path: Path, model: Transformer, **metadata) -> None:
-    """The model's parameters, with its Config and further JSON `metadata`."""
-    save_checkpoint(Path(path), model.state_dict(), {"config": asdict(model.config), **metadata})
+def save_model(path: Path, model: Model, **metadata) -> None:
+    """The model's parameters, with its kind, its config and further JSON `metadata`."""
+    save_checkpoint(Path(path), model.state_dict(), description(model) | metadata)
 
 
-def load_model(path: Path) -> tuple[Transformer, dict]:
+def description(model: Model) -> dict:
+    """What tells a model from others: its kind and its config, as JSON."""
+    return {"model": model.kind(), "config": asdict(model.config)}
+
+
+def load_model(path: Path) -> tuple[Model, dict]:
     """The model that `save_model` wrote, on the host in float32, and the metadata beside it."""
     tensors, metadata = load_checkpoint(path)
-    config = config_in(path, metadata)
-    held = sum(array.size for array in tensors.values())
-    require_numbers(path, held, config)
-    model = Transformer(config)
+    kind, config = model_and_config(path, metadata)
+    require_numbers(path, sum(array.size for array in tensors.values()), config)
+    model = kind(config)
     model.load_state_dict(tensors)
     return model, metadata
 
 
-def require_numbers(path: Path, held: int, config: Config) -> None:
-    """Raise InputError where a file of `held` numbers has too few for a model of this Config.
+def require_numbers(path: Path, held: int, config: Settings) -> None:
+    """Raise InputError where a file of `held` numbers has too few for a model of this config.
 
     To be asked before the model is built, which might be a giant.
     """

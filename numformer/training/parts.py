@@ -1,9 +1,9 @@
 """A training step in parts: processes that share the weights, each with a part of the batch.
 
 NumPy computes most things on one core. So a batch is dealt out in parts, and where there are cores
-each part has a process of its own, forked from this one. The weights lie in memory that all of
-them see, as do Adam's vectors; every process has a gradient vector there. The gradients are summed
-in a fixed order, so the bits are the same whether parts were computed side by side or in turn.
+each part has a process of its own, forked from this one. Weights and the optimizer's vectors lie in
+memory that all of them see; every process has a gradient vector there. The gradients are summed in
+a fixed order, so the bits are the same whether parts were computed side by side or in turn.
 """
 
 import atexit
@@ -17,19 +17,24 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from numformer.backend import dropout_stream
-from numformer.data.batching import Batch
+from numformer.backend import dropout_stream, on_host
+from numformer.data import Batch
 from numformer.layer import FlatParameters
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models.encoder_decoder import Transformer
-from numformer.training.optimizers import Adam
+from numformer.models import Objective
+from numformer.training.optimizers import Optimizer
 
 
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def blas_threads() -> int:
+    """How many threads a product of matrices takes."""
+    counts = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    return max(counts, default=1)
 
 
 def shared(vector: np.ndarray) -> np.ndarray:
@@ -43,14 +48,16 @@ class Parts:
     """Steps of training, each batch computed in `count` parts.
 
     When the parts get processes of their own, the vectors of `optimizer` and of its parameters move
-    to shared memory; then each process also does its stretch of Adam's update.
+    to shared memory; then each process also does its stretch of the optimizer's update.
+
+    The number of threads may decide the last bits of a product. So `threads` is fixed while the
+    parts compute, and a run that goes on elsewhere takes those that it began with.
     """
 
-    def __init__(
-        self, model: Transformer, loss: CrossEntropy, optimizer: Adam, seed: int, count: int
-    ):
-        self.model, self.loss, self.optimizer = model, loss, optimizer
+    def __init__(self, objective: Objective, optimizer: Optimizer, seed: int, count: int):
+        self.objective, self.optimizer = objective, optimizer
         self.seed, self.count = seed, count
+        self.threads = 1 if count > 1 else blas_threads()
         self.processes: list[multiprocessing.Process] = []
         self._others: list[Connection] = []
         self._limit: threadpool_limits | None = None
@@ -58,19 +65,19 @@ class Parts:
     def start(self) -> None:
         """Give each part a process of its own, where there are cores; without it they take turns.
 
-        Afterwards the other processes see nothing of what changes in the model, its modes or the
-        loss, except the weights, and these only where they are written in place.
+        Afterwards the other processes see nothing of what changes in the objective or the modes,
+        except the weights, and these only where they are written in place.
         """
-        if self.count > 1 and isinstance(self.optimizer.mean, np.ndarray):
-            # Each has one core, and the number of threads may decide the last bits of a product.
-            self._limit = threadpool_limits(1, "blas")
-            # On systems other than Linux, libraries may not survive a fork.
-            if sys.platform == "linux" and cores() > 1:
-                try:
-                    self._fork()
-                except BaseException:  # not all can be made: none shall be left
-                    self.end_processes()
-                    raise
+        if not on_host(self.optimizer.parameters.data):
+            return
+        self._limit = threadpool_limits(self.threads, "blas")
+        # On systems other than Linux, libraries may not survive a fork.
+        if self.count > 1 and sys.platform == "linux" and cores() > 1:
+            try:
+                self._fork()
+            except BaseException:  # not all can be made: none shall be left
+                self.end_processes()
+                raise
 
     def gradient(self, step: int, batch: Batch):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
@@ -78,11 +85,9 @@ class Parts:
         The dropout masks of a part are those of (seed, step, part).
         """
         parts = batch.split(self.count)
-        sizes = [np.count_nonzero(part.target_out) for part in parts]
-        jobs = [
-            (step, index, part, float(size / max(sum(sizes), 1)))
-            for index, (part, size) in enumerate(zip(parts, sizes, strict=True))
-        ]
+        whole = max(sum(part.weight for part in parts), 1)
+        shares = [float(part.weight / whole) for part in parts]  # NumPy's float64 would widen
+        jobs = [(step, index, *each) for index, each in enumerate(zip(parts, shares, strict=True))]
         if self._others:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
@@ -104,9 +109,8 @@ class Parts:
         """`share` times the mean loss of one part, its gradient in the parameters' vector."""
         dropout_stream.reseed(self.seed, step, index)
         self.optimizer.parameters.grad.fill(0)
-        logits = self.model.forward(part.source, part.target_in, skip_padding=True)
-        loss = self.loss.forward(logits, part.target_out)
-        self.model.backward(self.loss.backward(share))
+        loss = self.objective.forward(*part.inputs)
+        self.objective.backward(share)
         return loss * share
 
     def _sum(self, used: int) -> None:
@@ -116,7 +120,7 @@ class Parts:
             total += other
 
     def _update(self, step: int, rate: float) -> None:
-        """Adam's update of this stretch."""
+        """The optimizer's update of this stretch."""
         grad = self._gradients[0]
         self.optimizer.update(grad, step, rate, self._stretch)
 
@@ -137,16 +141,17 @@ class Parts:
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
         """What a method gives in the first processes, called in each with its own arguments."""
         others = self._others[: len(arguments) - 1]
-        for connection, each in zip(others, arguments[1:], strict=True):
-            _or_ended(connection.send, (method, each))
         try:
-            own = getattr(self, method)(*arguments[0])
-        except Exception as problem:  # the answers of the others must be read all the same
-            own = problem
-        except BaseException:  # Ctrl-C: nobody will read them
+            for connection, each in zip(others, arguments[1:], strict=True):
+                _or_ended(connection.send, (method, each))
+            try:
+                own = getattr(self, method)(*arguments[0])
+            except Exception as problem:  # the answers of the others must be read all the same
+                own = problem
+            answers = [own, *(_or_ended(connection.recv) for connection in others)]
+        except BaseException:  # Ctrl-C, or a process that was ended: nobody will read the others
             self.end_processes()
             raise
-        answers = [own, *(_or_ended(connection.recv) for connection in others)]
         if problems := [answer for answer in answers if isinstance(answer, Exception)]:
             raise problems[0]
         return answers
@@ -154,7 +159,7 @@ class Parts:
     def _fork(self) -> None:
         flat, optimizer = self.optimizer.parameters, self.optimizer
         self._gradients = [shared(flat.grad) for _ in range(self.count)]
-        optimizer.mean, optimizer.square = shared(optimizer.mean), shared(optimizer.square)
+        optimizer.state = {name: shared(vector) for name, vector in optimizer.state.items()}
         self._use(0, shared(flat.data))
         atexit.register(self.end_processes)
         for index in range(1, self.count):
@@ -169,7 +174,7 @@ class Parts:
 
     def _use(self, index: int, data: np.ndarray) -> None:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
-        parameters = [*self.model.named_parameters().values()]
+        parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
         ends = [len(data) * each // self.count for each in (index, index + 1)]
         self._stretch = slice(*ends)

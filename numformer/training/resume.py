@@ -2,22 +2,23 @@
 
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.training.checkpoints import load_checkpoint
+from numformer.training.checkpoints import load_checkpoint, model_and_config
+from numformer.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands, as its last.safetensors says. Adam's mean and square are (N,)."""
+    """Where a run stands, as its last.safetensors says. The optimizer's vectors are (N,)."""
 
     weights: dict[str, np.ndarray]
-    mean: np.ndarray
-    square: np.ndarray
+    optimizer: dict[str, np.ndarray]
+    threads: int | None  # of BLAS; unknown in files of format 1
     step: int
     losses: list[float]  # since the last line of metrics.jsonl
     best: dict  # the best evaluation so far
@@ -32,15 +33,20 @@ def summary(metrics: bytes) -> dict:
 def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -> State:
     """What `last` holds, if a run with these settings can go on from it and from `metrics`.
 
-    `settings` are config, seed, steps, parts and task; `metric` is what the task is measured by;
-    `dtype` is that of the weights. Raises InputError, which says what does not fit.
+    `settings` are those of RunFolder; `metric` is what the task is measured by; `dtype` is that of
+    the weights. Raises InputError, which says what does not fit.
     """
     tensors, metadata = load_checkpoint(last, dtype)
-    mean, square = (tensors.pop(f"adam.{name}", None) for name in ("mean", "square"))
-    if mean is None or square is None:
+    prefix = "optimizer."
+    optimizer = {
+        name.removeprefix(prefix): tensors.pop(name)
+        for name in [*tensors]
+        if name.startswith(prefix)
+    }
+    if not optimizer:
         raise InputError(
             "a run is resumed from the last.safetensors that it saved",
-            f"{last}, which holds no state of Adam",
+            f"{last}, which holds no state of an optimizer",
             "Start a new run.",
         )
     if metadata.get("task") != settings["task"]:
@@ -49,21 +55,24 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
             "another task, or data with other symbols",
             "Name the folder of a run of this task, or start a new run.",
         )
-    asked, started = _one_by_one(settings), _one_by_one(metadata)
+    asked, started = _one_by_one(settings), _one_by_one(_completed(last, metadata))
     if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
         name = differing[0]
         raise InputError(
-            "a run is resumed with the Config, seed, steps and parts that it was started with",
+            "a run is resumed with the settings, seed, steps and parts that it was started with",
             f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
             "Leave out what differs, or start a new run.",
         )
     step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
     size = sum(array.size for array in tensors.values())
-    whole = mean.shape == square.shape == (size,) and not (square < 0).any()
+    whole = all(vector.shape == (size,) for vector in optimizer.values())
+    whole &= not (optimizer.get("square", np.zeros(1)) < 0).any()
+    threads = metadata.get("threads")
+    whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
     if not whole or not _can_be(step, losses, best, settings["steps"], metric):
         raise InputError(
             "a checkpoint says where its run stands",
-            f"{last} with a step, losses, best or state of Adam that cannot be",
+            f"{last} with a step, losses, best or state of its optimizer that cannot be",
             "Start a new run.",
         )
     written = metadata.get("metrics")
@@ -75,14 +84,25 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
             f"{metrics}, which is damaged or missing",
             "Put it back as it was, or start a new run.",
         )
-    return State(tensors, mean, square, step, losses, best, length)
+    return State(tensors, optimizer, threads, step, losses, best, length)
 
 
 def _one_by_one(settings: dict) -> dict:
-    """Seed, steps, parts and every field of the Config by name."""
-    config = settings.get("config")
-    others = {name: settings.get(name) for name in ("seed", "steps", "parts")}
-    return others | (config if isinstance(config, dict) else {})
+    """Kind of model, seed, steps, parts and every field of config and recipe by name."""
+    others = {name: settings.get(name) for name in ("model", "seed", "steps", "parts")}
+    return others | settings["config"] | settings["recipe"]
+
+
+def _completed(last: Path, metadata: dict) -> dict:
+    """The metadata with the defaults of those fields that were not there when it was written."""
+    _, config = model_and_config(last, metadata)
+    try:
+        recipe = Recipe(**metadata["recipe"])
+    except (KeyError, TypeError, InputError) as problem:
+        raise InputError(
+            "a run says how it is trained", f"{last} ({problem})", "Start a new run."
+        ) from None
+    return metadata | {"config": asdict(config), "recipe": asdict(recipe)}
 
 
 def _can_be(step, losses, best, steps: int, metric: str) -> bool:

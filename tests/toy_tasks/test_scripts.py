@@ -153,7 +153,7 @@ def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call):
     """A new run and a resumed one; the lock ends with the process that holds it."""
     flags = [*RUN, "--out", "mine"]
     call(copying, *flags)
-    hold = "import pathlib, numformer.checkpoint_io as io\nwith io.locked(pathlib.Path('mine')):\n"
+    hold = "import pathlib, numformer.training.checkpoints as io\nwith io.locked(pathlib.Path('mine')):\n"
     command = [sys.executable, "-c", f"{hold}    print(1, flush=True); input()"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)

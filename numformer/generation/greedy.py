@@ -1,0 +1,66 @@
+"""Greedy generation: the most probable symbol at every position.
+
+It works with every model that writes: `model.start(inputs, length)` reads what is given and returns
+the State before the first position, `model.step(ids, state)` gives the logits of the next one.
+"""
+
+import numpy as np
+
+from numformer.backend import array_module, to_host
+from numformer.data.vocabulary import END, PADDING, START
+from numformer.errors import InputError
+from numformer.layer import inference
+from numformer.models import Model
+
+
+def log_probabilities(logits) -> np.ndarray:
+    """logits (N, V) -> log softmax (N, V) in float64 on the host.
+
+    Padding and start are no symbols of an output; they get minus infinity. Raises InputError for
+    logits that are not numbers.
+    """
+    xp = array_module(logits)
+    shifted = logits.astype(xp.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
+    if np.isnan(result).any():
+        raise InputError(
+            "a model that writes gives numbers for its symbols",
+            "NaN",
+            "Its weights are broken, or they overflow: load others.",
+        )
+    result[:, [PADDING, START]] = -np.inf
+    return result
+
+
+def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]:
+    """inputs (B, S), as model.start takes them -> for each row the ids that the model writes.
+
+    Each is the most probable one at its position, up to the end id. The results hold neither
+    start nor end id and at most `max_length` ids.
+    """
+    require_positive("max_length", max_length)
+    batch = len(inputs)
+    written = np.full((batch, max_length), END)
+    finished = np.zeros(batch, dtype=bool)
+    with inference():
+        state = model.start(inputs, max_length)
+        ids = state.ids
+        for position in range(max_length):
+            ids = log_probabilities(model.step(ids, state)).argmax(axis=-1)
+            written[:, position] = ids
+            finished |= ids == END
+            if finished.all():
+                break
+    return [up_to_end(row) for row in written.tolist()]
+
+
+def up_to_end(ids: list[int]) -> list[int]:
+    """The ids before the first end id."""
+    return ids[: ids.index(END)] if END in ids else ids
+
+
+def require_positive(name: str, value: int) -> None:
+    """Raise InputError for a number below 1."""
+    if value < 1:
+        raise InputError(f"{name} is at least 1", value, f"Ask for a larger {name}.")

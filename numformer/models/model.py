@@ -1,0 +1,95 @@
+"""What the training loop, checkpoints and scripts ask of a model, whichever it is."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer.layer import Layer
+from numformer.layers import CrossEntropy, KeyValueCache
+from numformer.settings import Settings
+
+
+class Model(Layer):
+    """A Layer with a config, whose outputs are logits that a batch has targets for.
+
+    A model of another kind is one file in `numformer/models` with one class of these. A checkpoint
+    names the file (`kind`). `Model(config, seed)` builds it; the seed determines the initial
+    weights. Parameters are float32 on the host until `pack` says otherwise.
+
+    A model that writes also has `start(inputs, length) -> State` and
+    `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
+    """
+
+    Config: type[Settings]
+    config: Settings
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name of the model's file, by which a checkpoint finds it."""
+        return cls.__module__.rpartition(".")[2]
+
+    def predictions(self, *inputs):
+        """The inputs of a batch -> logits (N, V), targets (N,): what it is to predict.
+
+        `backward` takes dlogits (N, V) afterwards.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no predictions")
+
+    def objective(self, label_smoothing: float = 0.0) -> "Objective":
+        """The layer from the inputs of a batch to the loss that training makes small."""
+        return Objective(self, label_smoothing)
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Number of parameters by role: embedding, positions, attention, feed_forward, norm, total.
+
+        A tied embedding counts once; an output projection of its own counts as embedding.
+        """
+        marks = {
+            "norm.": "norm",
+            "attention.sublayer.": "attention",
+            "feed_forward.sublayer.": "feed_forward",
+            "positions.": "positions",
+            "": "embedding",
+        }
+        counts = Counter(dict.fromkeys(marks.values(), 0))
+        for name, parameter in self.named_parameters().items():
+            role = next(role for mark, role in marks.items() if mark in name)
+            counts[role] += parameter.size
+        return {**counts, "total": counts.total()}
+
+
+class Objective(Layer):
+    """The inputs of a batch -> the mean loss of its predictions, (); `backward` takes dloss."""
+
+    def __init__(self, model: Model, label_smoothing: float = 0.0):
+        self.model = model
+        self.loss = CrossEntropy(label_smoothing)
+
+    def forward(self, *inputs):
+        return self.loss.forward(*self.model.predictions(*inputs))
+
+    def backward(self, dloss=1.0):
+        return self.model.backward(self.loss.backward(dloss))
+
+
+@dataclass
+class State:
+    """How far a batch of sequences has been read and written.
+
+    `ids` (B,) are what `step` takes first. `memory` (B, S, D) and its mask (B, 1, 1, S) are what
+    cross-attention looks at, where a model has one.
+    """
+
+    ids: np.ndarray
+    cache: KeyValueCache
+    memory: Any = None
+    memory_mask: Any = None
+
+    def choose(self, rows: np.ndarray) -> None:
+        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        self.ids = self.ids[rows]
+        self.cache.choose(rows)
+        if self.memory is not None:
+            self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]

@@ -1,0 +1,83 @@
+"""Settings: frozen dataclasses whose fields say what they are and what may stand in them.
+
+What a model is made of and how it is trained are such classes. From a field come the check of its
+value, its flag on a command line and the line of `--help`.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, field, fields
+
+from numformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What may stand in a field: in words, as a test, and as the type of a command line's text."""
+
+    words: str
+    holds: Callable[[object], bool]
+    type: type
+    choices: tuple[str, ...] | None = None
+
+
+def _setting(default, what: str, rule: Rule):
+    return field(default=default, metadata={"help": what, "rule": rule})
+
+
+def size(default: int | None, what: str):
+    """A whole number of at least 1; a default of None stands for "derived from others"."""
+    return _setting(default, what, Rule("an integer of at least 1", _is_size, int))
+
+
+def vocabulary(special: int):
+    """The size of a vocabulary, which belongs to the task and has no default."""
+    words = f"above {special}, the number of special ids"
+    return _setting(MISSING, "", Rule(words, lambda v: _is_size(v) and v > special, int))
+
+
+def share(default: float, what: str):
+    """A probability or a rate of decay."""
+    words = "a number of at least 0 and below 1"
+    return _setting(default, what, Rule(words, lambda v: _is_number(v) and 0 <= v < 1, float))
+
+
+def above_zero(default: float | None, what: str):
+    """A positive number; a default of None stands for "without"."""
+    words = "a number above 0" if default is not None else "a number above 0, or None"
+    return _setting(default, what, Rule(words, lambda v: _is_number(v) and v > 0, float))
+
+
+def switch(default: bool, what: str):
+    """True or False."""
+    return _setting(default, what, Rule("True or False", lambda v: type(v) is bool, bool))
+
+
+def choice(default: str, choices: Collection[str], what: str):
+    """One of the names in a registry (or tuple) of choices."""
+    names = tuple(choices)
+    return _setting(default, what, Rule(" or ".join(names), lambda v: v in names, str, names))
+
+
+def _is_size(value) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and value < math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Raises InputError where a field's value breaks the field's rule."""
+
+    def __post_init__(self):
+        for each in fields(self):
+            value, rule = getattr(self, each.name), each.metadata["rule"]
+            left_out = value is None and each.default is None
+            if not left_out and not rule.holds(value):
+                raise InputError(
+                    f"{each.name} is {rule.words}",
+                    repr(value),
+                    f"Change {each.name} (see {type(self).__name__}).",
+                )

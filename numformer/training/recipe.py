@@ -1,0 +1,72 @@
+"""How a model is trained: the loss's smoothing, the optimizer, the learning rate, clipping (5)."""
+
+import inspect
+from dataclasses import dataclass
+
+from numformer import settings
+from numformer.layer import FlatParameters
+from numformer.training.optimizers import OPTIMIZERS, Optimizer
+
+
+def warmup_rate(step: int, d_model: int, warmup: int = 4000, factor: float = 1.0) -> float:
+    """The learning rate of a step, counted from 1   (section 5.3, equation 3).
+
+    rate = factor * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): it rises linearly for
+    `warmup` steps and then falls with the square root of the step.
+    """
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def linear_rate(
+    step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
+) -> float:
+    """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
+
+    A short run ends with small steps this way, which the paper reaches by averaging the last
+    checkpoints (section 6.1). `step` counts from 1 to `steps`; a run shorter than the warm-up
+    only rises.
+    """
+    share = min(step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1))
+    return factor * d_model**-0.5 * warmup**-0.5 * share
+
+
+DECAYS = {
+    "inverse_sqrt": lambda step, steps, *others: warmup_rate(step, *others),
+    "linear": linear_rate,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(settings.Settings):
+    """How a model is trained; defaults are the paper's (section 5). InputError for other values."""
+
+    label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
+    optimizer: str = settings.choice("adam", OPTIMIZERS, "what makes a step of a gradient (5.3)")
+    beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
+    beta2: float = settings.share(0.98, "Adam's decay of the mean squared gradient (5.3)")
+    adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
+    warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
+    factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
+    decay: str = settings.choice(
+        "inverse_sqrt",
+        DECAYS,
+        "how the learning rate falls after warm-up (5.3; linear is not in the paper)",
+    )
+    clip_norm: float | None = settings.above_zero(
+        None, "largest global norm of a gradient (the paper does not clip)"
+    )
+
+    def rate(self, step: int, steps: int, d_model: int) -> float:
+        """The learning rate of a step (from 1) in a run of `steps`."""
+        return DECAYS[self.decay](step, steps, d_model, self.warmup, self.factor)
+
+    def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
+        """The optimizer, with those fields of the recipe that its rule takes."""
+        rule = OPTIMIZERS[self.optimizer]
+        taken = inspect.signature(rule).parameters
+        chosen = {
+            name: value
+            for field, value in vars(self).items()
+            if (name := field.removeprefix(f"{self.optimizer}_")) in taken
+        }
+        return Optimizer(parameters, rule, **chosen)

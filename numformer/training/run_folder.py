@@ -1,0 +1,120 @@
+"""What a training run writes into its folder, and what of it a resumed run must find."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.models import Model
+from numformer.training.checkpoints import (
+    description,
+    load_checkpoint,
+    model_and_config,
+    save_checkpoint,
+    save_model,
+)
+from numformer.training.files import PARTIAL, named
+from numformer.training.resume import State, saved_state, summary
+
+
+def read_metrics(path: Path) -> list[dict]:
+    """The lines of a metrics.jsonl; a last line that a killed run left unfinished is left out."""
+    *lines, _unfinished = path.read_text().split("\n")
+    return [json.loads(line) for line in lines]
+
+
+class RunFolder:
+    """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
+
+    `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
+    config of the model, recipe, seed, steps, parts and task.
+    """
+
+    def __init__(self, folder: Path, settings: dict, metric: str):
+        self.folder, self.settings, self.metric = folder, settings, metric
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    def begin(self) -> None:
+        """Nothing has been measured yet."""
+        if self.metrics.exists() and not self.metrics.is_file():
+            raise InputError(
+                "a run is resumed with the metrics.jsonl that it wrote",
+                f"{self.metrics}, which is no file",
+                "Start a new run.",
+            )
+        self.metrics.write_text("")
+
+    def write(self, line: dict) -> None:
+        """Add a line to metrics.jsonl."""
+        with named(self.metrics), open(self.metrics, "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def save(self, tensors: dict[str, np.ndarray], stands: dict) -> None:
+        """Write last.safetensors: host arrays, and where the run stands."""
+        stands = stands | {"metrics": summary(self._metrics_on_disk())}
+        save_checkpoint(self.last, tensors, self.settings | stands)
+
+    def save_best(self, model: Model, best: dict) -> None:
+        """Write best.safetensors."""
+        save_model(self.best, model, task=self.settings["task"], best=best)
+
+    def load_best(self, model: Model, best: dict, dtype) -> None:
+        """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
+        tensors, metadata = load_checkpoint(self.best, dtype)
+        its_own = metadata.get("best") == best
+        if its_own:
+            kind, config = model_and_config(self.best, metadata)
+            its_own = {"model": kind.kind(), "config": asdict(config)} == description(model)
+        if not its_own:
+            raise InputError(
+                "a run's best.safetensors belongs to its last.safetensors",
+                f"{self.best}, which does not",
+                "Put the run's own back, or start a new run.",
+            )
+        model.load_state_dict(tensors)
+
+    def resume(self, dtype) -> State | None:
+        """Where the saved run stands; None where it was killed before it saved anything.
+
+        Raises InputError, with the folder as it was, unless the run is the one that was started
+        and its files are whole.
+        """
+        if self.last.exists():
+            return saved_state(self.last, self.metrics, self.settings, self.metric, dtype)
+        if self.best.exists():
+            raise InputError(
+                "a run is resumed from the last.safetensors that it saved",
+                f"{self.folder}, which has none beside its best.safetensors",
+                "Put it back, or start a new run.",
+            )
+        return None
+
+    def cut_back(self, state: State | None) -> None:
+        """Bring the folder to where the saved run stands."""
+        if state:
+            os.truncate(self.metrics, state.written)
+        else:
+            self.begin()
+        for path in (self.last, self.best):  # what a kill may have left half written
+            path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
+
+    def _metrics_on_disk(self) -> bytes:
+        """What metrics.jsonl holds, once it is safe from a power cut."""
+        with named(self.metrics), open(self.metrics, "ab+") as file:
+            os.fsync(file.fileno())
+            file.seek(0)
+            return file.read()

@@ -1,0 +1,237 @@
+"""One method for each thing that happens to a training run."""
+
+import functools
+import math
+import operator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from numformer.backend import array_module, on_host, to_host
+from numformer.errors import InputError
+from numformer.layer import FlatParameters, inference, pack
+from numformer.models import Model
+from numformer.training.broken_numbers import BrokenNumbers, broken_parameter, first_broken
+from numformer.training.checkpoints import description
+from numformer.training.optimizers import clip_global_norm
+from numformer.training.parts import Parts
+from numformer.training.recipe import Recipe
+from numformer.training.resume import State
+from numformer.training.run_folder import RunFolder
+
+
+class Trainer:
+    """The state of a training run, and how it changes."""
+
+    def __init__(
+        self,
+        model: Model,
+        task,
+        folder: Path,
+        steps: int,
+        recipe: Recipe,
+        seed: int = 0,
+        xp=np,
+        parts: int = 1,
+    ):
+        model.clear_saved()  # what an interrupted step may have left
+        self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
+        self.optimizer = recipe.optimizer_of(pack(model, np.float32, xp))
+        objective = model.objective(recipe.label_smoothing)
+        self.parts = Parts(objective, self.optimizer, seed, parts)
+        self.losses: list[float] = []  # since the last line of metrics.jsonl
+        self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
+        self.fine = True  # on a GPU an array (): whether all numbers so far were finite
+        self.best: dict = {}
+        self.files = RunFolder(folder, self._settings(), task.metric)
+
+    def _settings(self) -> dict:
+        """What decides how a run goes on, and so must be the same when it is resumed."""
+        return description(self.model) | {
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+            "steps": self.steps,
+            "parts": self.parts.count,
+            "task": self.task.description(),
+        }
+
+    @property
+    def parameters(self) -> FlatParameters:
+        """The vectors of all weights and of all gradients."""
+        return self.optimizer.parameters
+
+    @property
+    def step(self) -> int:
+        """How many steps have been taken."""
+        return self.optimizer.steps
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (from 1)."""
+        return self.recipe.rate(step, self.steps, self.model.config.d_model)
+
+    # Training
+
+    def advance(self) -> None:
+        """One training step: forward, backward, clip, and the optimizer's step."""
+        step = self.step + 1
+        loss = self.parts.gradient(step, self.task.batch(step))
+        norm = clip_global_norm(self.parameters.grad, self.recipe.clip_norm)
+        self.unread.append((step, array_module(norm).stack([loss, norm])))
+        if on_host(self.parameters.grad):
+            self.read()
+        else:
+            self._keep_weights_from_broken_numbers(loss, norm)
+        self.parts.update(self.rate(step))
+
+    def _keep_weights_from_broken_numbers(self, loss, norm) -> None:
+        """On a GPU: from a step with broken numbers on, no step moves a weight.
+
+        Looking at the numbers would wait for the GPU in every step. So they stay there, and where
+        they broke, the gradient and the optimizer's vectors, which decide the update, become 0.
+        """
+        xp = array_module(norm)
+        self.fine = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
+        for vector in (self.parameters.grad, *self.optimizer.state.values()):
+            xp.copyto(vector, 0, where=~self.fine)
+
+    def read(self) -> None:
+        """Look at loss and norm of each step since the last look; the only wait for a GPU.
+
+        Raises BrokenNumbers at the first that is not finite.
+        """
+        if not self.unread:
+            return
+        steps, numbers = zip(*self.unread, strict=True)
+        self.unread = []
+        numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
+        for step, (loss, norm) in zip(steps, numbers, strict=True):
+            if not math.isfinite(norm) or not math.isfinite(loss):
+                self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
+                raise self.broken(step, loss, norm)
+            self.losses.append(loss)
+            self.norm = norm
+
+    def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
+        """What to raise when the numbers of a step broke: it is replayed to name the place."""
+        layers, parameters = self.model.named_layers(), self.model.named_parameters()
+        self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
+        replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
+        place = first_broken(layers | {"loss": self.parts.objective.loss}, parameters, replay)
+        if place is None:
+            largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
+            place = f"the norm alone, by the size of the gradient of {largest}"
+        return BrokenNumbers(
+            f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
+            "weights are those of the step before, and what was saved stands. Start again with a "
+            "smaller --factor or a --clip-norm."
+        )
+
+    def _require_finite_weights(self) -> None:
+        if broken := broken_parameter(self.model.named_parameters()):
+            raise BrokenNumbers(
+                f"step {self.step}: its update made {broken} not finite. What was saved before "
+                "stands. Start again with a smaller --factor."
+            )
+
+    # Measuring
+
+    def log(self) -> dict:
+        """Write the mean loss since the last call, the rate and the gradient's norm."""
+        self.read()
+        line = {
+            "step": self.step,
+            "loss": sum(self.losses) / len(self.losses),
+            "rate": self.rate(self.step),
+            "gradient_norm": self.norm,
+        }
+        self.losses = []
+        self.files.write(line)
+        return line
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure on held-out data, and note whether that is the best so far."""
+        self.read()
+        self._require_finite_weights()
+        with inference():
+            measured = {
+                name: _number(name, v) for name, v in self.task.evaluate(self.model).items()
+            }
+        for name, value in measured.items():
+            if not math.isfinite(value):
+                raise BrokenNumbers(
+                    f"step {self.step}: the evaluation's {name} is {value}, although every weight "
+                    "is finite. What was saved before stands. Start again with a smaller --factor."
+                )
+        self.files.write({"step": self.step, **measured})
+        metric = self.task.metric
+        # Among equals the latest, which has trained longest.
+        as_good = operator.ge if self.task.higher_is_better else operator.le
+        if not self.best or as_good(measured[metric], self.best[metric]):
+            self.best = {"step": self.step, **measured}
+        return measured
+
+    # Saving
+
+    def save(self) -> None:
+        """Write last.safetensors: weights, the optimizer's state, and where the run stands.
+
+        Where these weights are the best, best.safetensors follows; a run that was killed between
+        the two writes it when it is resumed.
+        """
+        self.read()
+        self._require_finite_weights()
+        state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
+        stands = {
+            "step": self.step,  # which is also where the data stands
+            "best": self.best,
+            "losses": self.losses,
+            "threads": self.parts.threads,
+        }
+        self.files.save(self.model.state_dict() | state, stands)
+        self._save_best()
+
+    def _save_best(self) -> None:
+        if self.best and self.best["step"] == self.step:
+            self.files.save_best(self.model, self.best)
+
+    def resume(self) -> None:
+        """Continue from last.safetensors; metrics.jsonl is cut back to its step.
+
+        A run that was killed before it saved anything starts again. Raises InputError, with the
+        folder as it was, unless the run is the one that was started and its files are whole.
+        """
+        state = self.files.resume(self.parameters.data.dtype)
+        if state:
+            self._take_over(state)
+        self.files.cut_back(state)
+        self._save_best()
+
+    def _take_over(self, state: State) -> None:
+        if state.best and state.best["step"] < state.step:
+            self._load_best(state.best)  # is it there, and the run's own?
+        self.model.load_state_dict(state.weights)
+        for name, vector in self.optimizer.state.items():
+            vector[...] = array_module(vector).asarray(state.optimizer[name])
+        self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
+        self.parts.threads = state.threads or self.parts.threads
+
+    def _load_best(self, best: dict) -> None:
+        self.files.load_best(self.model, best, self.parameters.data.dtype)
+
+    def use_best(self) -> dict:
+        """Load best.safetensors into the model; return what it measured."""
+        self._load_best(self.best)
+        return self.best
+
+
+def _number(name: str, value) -> float:
+    """A measure as a Python number. Raises InputError for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            "evaluate() gives a number for each measure",
+            f"{value!r} for {name}",
+            "Return for example {'exact_match': 0.5}.",
+        ) from None
