@@ -6,39 +6,52 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer.backend import to_host
 from numformer.layers.cross_entropy import CrossEntropy
 
 B, T, V = 3, 4, 7
-TARGETS = np.array([[3, 6, 2, 0], [1, 5, 5, 2], [4, 0, 0, 0]])
+TARGETS = np.array([[3, 0, 2, 0], [1, 5, 5, 2], [4, 6, 0, 0]])
+VALID = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 0]], bool)  # 0 is a class like all others
+MASKS = {"all count": None, "some count": VALID}
 
 
-def loss_by_loops(logits, targets, smoothing: float):
+def loss_by_loops(logits, targets, valid, smoothing: float):
     """Section 5.4 and Szegedy et al.: q is 1 - eps on the target plus eps / V on EVERY symbol.
 
-    -> mean loss of the real targets, its gradient with respect to the logits.
+    -> mean loss of the targets that count, its gradient with respect to the logits.
     """
     losses, gradient = [], np.zeros_like(logits)
-    real = [place for place in np.ndindex(targets.shape) if targets[place] != 0]
-    for place in real:
+    counted = [place for place in np.ndindex(targets.shape) if valid is None or valid[place]]
+    for place in counted:
         total = sum(math.exp(logit) for logit in logits[place])
         loss = 0.0
         for v in range(V):
             p = math.exp(logits[place][v]) / total
             q = smoothing / V + (1 - smoothing if v == targets[place] else 0)
             loss -= q * math.log(p)
-            gradient[place][v] = (p - q) / len(real)
+            gradient[place][v] = (p - q) / len(counted)
         losses.append(loss)
     return sum(losses) / len(losses), gradient
 
 
+@pytest.mark.parametrize("valid", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_loss_and_gradient_are_the_definition(smoothing, rng):
-    """eps / (V - 1) on the others, no share for padding's symbol, or a mean over all differ."""
+def test_loss_and_gradient_are_the_definition(smoothing, valid, rng, xp):
+    """eps / (V - 1) on the others, no share for symbol 0, or a mean over all differ."""
     logits = 2 * rng.standard_normal((B, T, V))
     layer = CrossEntropy(smoothing)
-    loss, gradient = loss_by_loops(logits, TARGETS, smoothing)
-    assert_allclose(layer.forward(logits, TARGETS), loss, rtol=1e-13)
-    assert_allclose(layer.backward(), gradient, rtol=1e-10, atol=1e-15)
+    loss, gradient = loss_by_loops(logits, TARGETS, valid, smoothing)
+    assert_allclose(to_host(layer.forward(xp.asarray(logits), TARGETS, valid)), loss, rtol=1e-13)
+    assert_allclose(to_host(layer.backward()), gradient, rtol=1e-10, atol=1e-15)
+
+
+def test_rows_of_the_counted_targets_alone_give_the_same_bits(rng):
+    logits = rng.standard_normal((B, T, V)).astype(np.float32)
+    layer = CrossEntropy(0.1)
+    losses = layer.forward(logits, TARGETS, VALID), layer.forward(logits[VALID], TARGETS[VALID])
+    of_rows, gradient = layer.backward(), layer.backward()
+    assert losses[0] == losses[1]
+    assert_array_equal(gradient[VALID], of_rows)
 
 
 def test_the_paper_s_smoothing_is_the_default():
@@ -62,30 +75,27 @@ def test_smoothing_has_its_minimum_at_the_entropy_of_its_targets():
     assert_allclose(layer.backward(), 0, atol=1e-16)
 
 
-def test_logits_at_padding_do_not_matter(rng):
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", [50.0, -np.inf, np.nan])
+def test_what_is_left_out_does_not_matter(odd, rng):
+    """Neither logits, nor targets that no symbol has, nor how many there are."""
     layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
-    changed = logits.copy()
-    changed[TARGETS == 0] += 50 * rng.standard_normal(V)
-    loss = layer.forward(logits, TARGETS)
-    assert layer.forward(changed, TARGETS) == loss
+    loss = layer.forward(logits, TARGETS, VALID)
     gradient = layer.backward()
-    assert not gradient[TARGETS == 0].any() and gradient[TARGETS != 0].all()
-
-
-def test_more_padding_leaves_the_mean_over_real_targets(rng):
-    """A mean over all positions would shrink with the batch's padding."""
-    logits, wider = rng.standard_normal((2, B, T, V))
-    loss = CrossEntropy(0.1).forward(logits, TARGETS)
-    logits = np.concatenate([logits, wider], axis=1)
-    targets = np.pad(TARGETS, ((0, 0), (0, T)))
-    assert CrossEntropy(0.1).forward(logits, targets) == pytest.approx(loss, rel=1e-13)
+    assert not gradient[~VALID].any() and gradient[VALID].all()
+    changed, targets = logits.copy(), np.where(VALID, TARGETS, -100)
+    changed[~VALID] = odd
+    wider = [((0, 0), (0, T)), ((0, 0), (0, T), (0, 0))]
+    changed, targets = np.pad(changed, wider[1]), np.pad(targets, wider[0])
+    assert layer.forward(changed, targets, np.pad(VALID, wider[0])) == loss
+    assert_array_equal(layer.backward(), np.pad(gradient, wider[1]))
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_batch_of_nothing_but_padding_has_loss_and_gradients_0(rng):
-    layer = CrossEntropy(0.1)
-    assert layer.forward(rng.standard_normal((B, T, V)), np.zeros((B, T), int)) == 0
-    assert not layer.backward().any()
+def test_where_nothing_counts_loss_and_gradients_are_0(rng):
+    layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
+    assert layer.forward(logits, TARGETS, np.zeros((B, T), bool)) == 0
+    assert layer.backward().shape == (B, T, V) and not layer.forward(logits[:0], TARGETS[:0])
 
 
 @pytest.mark.filterwarnings("error")
@@ -102,6 +112,33 @@ def test_huge_logits_stay_finite(dtype):
     assert_array_equal(layer.backward(), expected)
     smoothed = CrossEntropy(0.1)
     assert smoothed.forward(logits[:, :1], targets[:, :1]) == pytest.approx(0.1 * 2e4 * (V - 1) / V)
+
+
+# Logits of float32 that leave its range, and what torch 2.13's cross_entropy makes of them:
+# logits, target, smoothing, loss, gradient.
+EXTREME = [
+    ([1, 2, -np.inf], 1, 0.0, 0.31326165795326233, [0.2689414322, -0.2689414024, 0]),
+    ([1, 2, -np.inf], 2, 0.0, np.inf, [0.2689414322, 0.7310585976, -1]),
+    ([1, 2, -np.inf], 1, 0.1, np.inf, [0.2356081009, -0.2022747397, -0.0333333351]),
+    ([3e38, -3e38, 0], 0, 0.0, 0, [0, 0, 0]),
+    ([3e38, -3e38, 0], 1, 0.0, np.inf, [1, -1, 0]),
+    ([3e38, -3e38, 0], 0, 0.1, np.inf, [0.0666666627, -0.0333333351, -0.0333333351]),
+    ([3e38, 0, 0], 1, 0.0, 3e38, [1, -1, 0]),
+    ([3e38, 0, 0], 0, 0.1, np.inf, [0.0666666627, -0.0333333351, -0.0333333351]),
+    ([-3e38, -3e38, -3e38], 0, 0.1, 1.0986123085021973, [-0.6, 0.3, 0.3]),
+    ([1e38, 0, 2e38], 0, 0.1, 9.999999680285692e37, [-0.9333333373, -0.0333333351, 0.9666666389]),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("logits", "target", "smoothing", "loss", "gradient"), EXTREME)
+def test_logits_at_the_ends_of_float32_cost_what_they_do_in_torch(
+    logits, target, smoothing, loss, gradient
+):
+    layer = CrossEntropy(smoothing)
+    found = layer.forward(np.array([logits], np.float32), np.array([target]))
+    assert_allclose(found, loss, rtol=1e-6)
+    assert_allclose(layer.backward(), [gradient], rtol=1e-6, atol=1e-7)
 
 
 def test_the_upstream_gradient_multiplies(rng):
@@ -126,6 +163,12 @@ def test_the_upstream_gradient_multiplies(rng):
 )
 def test_targets_that_do_not_fit_are_refused(targets, words, complaint):
     assert words in complaint(CrossEntropy().forward, np.zeros((B, T, V)), targets)
+
+
+@pytest.mark.parametrize("valid", [VALID[:, 1:], VALID[0], VALID.astype(int), VALID.ravel()])
+def test_a_mask_that_does_not_fit_is_refused(valid, complaint):
+    said = complaint(CrossEntropy().forward, np.zeros((B, T, V)), TARGETS, valid)
+    assert f"valid {valid.shape} of {valid.dtype}" in said
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5])
