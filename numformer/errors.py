@@ -17,6 +17,10 @@ class InputError(ValueError):
         return f"{rule}; received {received}. {fix}"
 
 
+class BrokenNumbers(ArithmeticError):
+    """The loss, the gradient, a weight, a logit or a measure is not a finite number any more."""
+
+
 def complain(problem: Exception) -> None:
     """Print what went wrong on standard error: one line, whatever it names."""
     print("error:", " ".join(str(problem).split()), file=sys.stderr)

@@ -4,6 +4,7 @@ import operator
 
 import numpy as np
 import pytest
+from numformer.models.config import Config
 from numpy.testing import assert_array_equal
 
 from numformer.layer import (
@@ -18,7 +19,6 @@ from numformer.layer import (
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 
 

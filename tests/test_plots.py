@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from numformer.models.config import Config
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.data.batching import Batch
 from numformer.layer import inference
 from numformer.layers.attention import ScaledDotProductAttention
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 from numformer.plots import attention_maps, cross_attention_weights, loss_curve
 

@@ -22,11 +22,10 @@ from numformer.backend import (
     reuse_freed_memory,
     seed_sequence,
 )
-from numformer.errors import InputError, complain
+from numformer.errors import BrokenNumbers, InputError, complain
 from numformer.models import Model, Transformer
 from numformer.plots import loss_curve
 from numformer.settings import Settings
-from numformer.training.broken_numbers import BrokenNumbers
 from numformer.training.checkpoints import require_numbers
 from numformer.training.files import PARTIAL, locked, write_atomically
 from numformer.training.loop import Interrupted, Schedule, Task, train

@@ -8,7 +8,7 @@ import numpy as np
 
 from numformer.backend import array_module, to_host
 from numformer.data.vocabulary import END, PADDING, START
-from numformer.errors import InputError
+from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
 
@@ -16,18 +16,16 @@ from numformer.models import Model
 def log_probabilities(logits) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
-    Padding and start are no symbols of an output; they get minus infinity. Raises InputError for
-    logits that are not numbers.
+    Padding and start are no symbols of an output; they get minus infinity. Raises BrokenNumbers
+    for logits that are not numbers.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
     if np.isnan(result).any():
-        raise InputError(
-            "a model that writes gives numbers for its symbols",
-            "NaN",
-            "Its weights are broken, or they overflow: load others.",
+        raise BrokenNumbers(
+            "logits are NaN: the weights are broken, or so large that they overflow"
         )
     result[:, [PADDING, START]] = -np.inf
     return result

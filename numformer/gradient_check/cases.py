@@ -23,28 +23,20 @@ from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
+from numformer.layers.mask import causal_mask, padding_mask
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    Transformer,
-    causal_mask,
-    padding_mask,
-)
+from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
 
 B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
 
 SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]])  # the last row: all padding
 TARGET_IN = np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]])
 TARGET_OUT = np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]])
-SOURCE_MASK = padding_mask(SOURCE)
-TARGET_MASK = causal_mask(T) & padding_mask(TARGET_IN)
+SOURCE_MASK = padding_mask(SOURCE != 0)
+TARGET_MASK = causal_mask(T) & padding_mask(TARGET_IN != 0)
 
 CASES: dict[str, Callable[[], tuple[Layer, list]]] = {}
 
@@ -203,28 +195,12 @@ def residual_pre_norm(rng, x, memory):
 
 @case
 def cross_entropy(rng, x, memory):
-    return CrossEntropy(0.0), [rng.standard_normal((B, T, V)), TARGET_OUT]
+    return CrossEntropy(0.0), [rng.standard_normal((B, T, V)), TARGET_OUT, TARGET_OUT != 0]
 
 
 @case
 def label_smoothed_cross_entropy(rng, x, memory):
     return CrossEntropy(0.1), [3 * rng.standard_normal((B, T, V)), TARGET_OUT]
-
-
-class TransformerWithLoss(Layer):
-    """source (B, S), target (B, T), next target (B, T) -> loss (): the objective of training."""
-
-    def __init__(self, config: Config, rng, skip_padding: bool = False):
-        self.skip_padding = skip_padding
-        self.model = Transformer(config, int(rng.integers(100)))
-        self.loss = CrossEntropy(config.label_smoothing)
-
-    def forward(self, source, target_in, target_out):
-        logits = self.model.forward(source, target_in, self.skip_padding)
-        return self.loss.forward(logits, target_out)
-
-    def backward(self, dloss):
-        return self.model.backward(self.loss.backward(dloss))
 
 
 SMALL = dict(
@@ -246,33 +222,34 @@ VARIATIONS = {
 
 
 def _of_config(name: str, changes: dict) -> None:
-    config = Config(**(SMALL | changes))
+    smoothing = changes.get("label_smoothing", 0.1)
+    config = Config(**(SMALL | {n: v for n, v in changes.items() if n != "label_smoothing"}))
 
-    def encoder_layer(rng, x, memory):
-        return EncoderLayer(config, rng), [memory, SOURCE_MASK]
+    def block(rng, x, memory):
+        return Block(config, rng), [memory, SOURCE_MASK]
 
-    def decoder_layer(rng, x, memory):
-        return DecoderLayer(config, rng), [x, memory, TARGET_MASK, SOURCE_MASK]
+    def block_with_cross_attention(rng, x, memory):
+        return Block(config, rng, cross=True), [x, TARGET_MASK, memory, SOURCE_MASK]
 
-    def encoder(rng, x, memory):
-        return Encoder(config, Embedding(config.source_vocabulary, D, rng), rng), [
-            SOURCE,
-            SOURCE_MASK,
-        ]
+    def tower(rng, x, memory):
+        return Tower(config, rng), [memory, SOURCE_MASK]
 
-    def decoder(rng, x, memory):
-        layer = Decoder(config, Embedding(V, D, rng), rng)
-        return layer, [TARGET_IN, memory, TARGET_MASK, SOURCE_MASK]
+    def tower_with_cross_attention(rng, x, memory):
+        return Tower(config, rng, cross=True), [x, TARGET_MASK, memory, SOURCE_MASK]
+
+    def input_embedding(rng, x, memory):
+        return InputEmbedding(config, Embedding(V, D, rng), rng), [SOURCE]
 
     def transformer(rng, x, memory):
         return Transformer(config, int(rng.integers(100))), [SOURCE, TARGET_IN]
 
-    def transformer_with_loss(rng, x, memory):
-        skip_padding = name == "skipped_padding"
-        return TransformerWithLoss(config, rng, skip_padding), [SOURCE, TARGET_IN, TARGET_OUT]
+    def objective(rng, x, memory):
+        model = Transformer(config, int(rng.integers(100)))
+        return Objective(model, smoothing), [SOURCE, TARGET_IN, TARGET_OUT]
 
-    whole = (encoder_layer, decoder_layer, encoder, decoder, transformer, transformer_with_loss)
-    for build in whole if name in ("post_norm", "pre_norm") else (transformer_with_loss,):
+    whole = (block, block_with_cross_attention, tower, tower_with_cross_attention, input_embedding,
+             transformer, objective)  # fmt: skip
+    for build in whole if name in ("post_norm", "pre_norm") else (objective,):
         build.__name__ += f"_{name}"
         case(build)
 

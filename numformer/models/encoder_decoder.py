@@ -99,6 +99,12 @@ class Transformer(Model):
         sources, targets = (
             Places(ids != PADDING, self._xp, skip_padding) for ids in (source, target)
         )
+        if skip_padding and not targets.valid.any():
+            raise InputError(
+                "with skip_padding some target position is no padding",
+                "only id 0",
+                "Leave this batch out.",
+            )
         memory = self._encode(source, sources)
         x = self.decoder.forward(
             self.target.forward(target, targets),
@@ -116,12 +122,8 @@ class Transformer(Model):
 
     def predictions(self, source, target_in, target_out):
         """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,): the real ones."""
-        real = target_in != PADDING
-        if not real.any():
-            raise InputError(
-                "some target position of a batch is no padding", "only id 0", "Leave it out."
-            )
-        return self.forward(source, target_in, skip_padding=True), target_out[real]
+        logits = self.forward(source, target_in, skip_padding=True)
+        return logits, target_out[target_in != PADDING]
 
     # Writing
 

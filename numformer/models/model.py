@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from numformer.backend import array_module
 from numformer.layer import Layer
 from numformer.layers import CrossEntropy, KeyValueCache
 from numformer.settings import Settings
@@ -92,4 +93,5 @@ class State:
         self.ids = self.ids[rows]
         self.cache.choose(rows)
         if self.memory is not None:
+            rows = array_module(self.memory).asarray(rows)
             self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]

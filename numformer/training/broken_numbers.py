@@ -7,10 +7,6 @@ from numformer.backend import array_module, kind
 from numformer.layer import Layer, Parameter
 
 
-class BrokenNumbers(ArithmeticError):
-    """The loss, the gradient, a weight or a measure is not a finite number any more."""
-
-
 def first_broken(
     layers: dict[str, Layer], parameters: dict[str, Parameter], replay: Callable[[], object]
 ) -> str | None:

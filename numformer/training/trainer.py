@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import array_module, on_host, to_host
-from numformer.errors import InputError
+from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
-from numformer.training.broken_numbers import BrokenNumbers, broken_parameter, first_broken
+from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.checkpoints import description
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
@@ -153,16 +153,15 @@ class Trainer:
         """Measure on held-out data, and note whether that is the best so far."""
         self.read()
         self._require_finite_weights()
-        with inference():
-            measured = {
-                name: _number(name, v) for name, v in self.task.evaluate(self.model).items()
-            }
-        for name, value in measured.items():
-            if not math.isfinite(value):
-                raise BrokenNumbers(
-                    f"step {self.step}: the evaluation's {name} is {value}, although every weight "
-                    "is finite. What was saved before stands. Start again with a smaller --factor."
-                )
+        try:
+            with inference():
+                found = self.task.evaluate(self.model)
+            measured = {name: _number(name, value) for name, value in found.items()}
+        except BrokenNumbers as problem:
+            raise BrokenNumbers(
+                f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
+                "What was saved before stands. Start again with a smaller --factor."
+            ) from None
         self.files.write({"step": self.step, **measured})
         metric = self.task.metric
         # Among equals the latest, which has trained longest.
@@ -226,12 +225,15 @@ class Trainer:
 
 
 def _number(name: str, value) -> float:
-    """A measure as a Python number. Raises InputError for what is none."""
+    """A measure as a Python number. InputError for what is none, BrokenNumbers for infinities."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise InputError(
             "evaluate() gives a number for each measure",
             f"{value!r} for {name}",
             "Return for example {'exact_match': 0.5}.",
         ) from None
+    if not math.isfinite(number):
+        raise BrokenNumbers(f"{name} is {number}")
+    return number

@@ -57,7 +57,7 @@ P_DROP = SMOOTHING = 0.1
 
 def batches(size: Size, count: int = 8):
     """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T."""
-    from numformer.data.batching import Batch
+    from numformer.data.batching import PairBatch
 
     rng = np.random.default_rng(0)
 
@@ -66,7 +66,7 @@ def batches(size: Size, count: int = 8):
 
     full = rng.integers(4, size.V, size.T - 1)  # so that every batch is T long
     return [
-        Batch.of([(full, full), *((sequence(), sequence()) for _ in range(size.B - 1))])
+        PairBatch.of([(full, full), *((sequence(), sequence()) for _ in range(size.B - 1))])
         for _ in range(count)
     ]
 
@@ -82,8 +82,7 @@ def product_flops(size: Size) -> float:
 
 def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.models.config import Config
-    from numformer.models.encoder_decoder import Transformer
+    from numformer.models import Config, Transformer
     from numformer.training.loop import Schedule, Trainer
 
     class Task:

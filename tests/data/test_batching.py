@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.backend import seed_sequence
-from numformer.data.batching import Batch, EpochBatches, pad, pad_sources
+from numformer.data.batching import EpochBatches, PairBatch, pad, pad_sources
 from numformer.data.vocabulary import END, PADDING, START
 
 
@@ -17,7 +17,7 @@ def pairs_of(lengths) -> list:
     return [([n + 4] * length, [n + 4] * (length + 1)) for n, length in enumerate(lengths)]
 
 
-def numbers_in(batch: Batch) -> list[int]:
+def numbers_in(batch: PairBatch) -> list[int]:
     """Which pairs of `pairs_of` a batch holds, in its order."""
     return (batch.source[:, 0] - 4).tolist()
 
@@ -52,7 +52,7 @@ def test_sources_are_closed_by_the_end_id():
 
 def test_a_batch_shifts_the_target_by_one():
     """What goes in at a position is what came out at the position before."""
-    batch = Batch.of([([5, 6], [7, 8, 9]), ([5], [])])
+    batch = PairBatch.of([([5, 6], [7, 8, 9]), ([5], [])])
     assert_array_equal(batch.source, [[5, 6, END], [5, END, PADDING]])
     assert_array_equal(batch.target_in, [[START, 7, 8, 9], [START, 0, 0, 0]])
     assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
@@ -60,7 +60,7 @@ def test_a_batch_shifts_the_target_by_one():
 
 def test_making_a_batch_leaves_the_pairs_as_they_are():
     source, target = [5, 6], [7]
-    Batch.of([(source, target)])
+    PairBatch.of([(source, target)])
     assert (source, target) == ([5, 6], [7])
 
 
@@ -83,7 +83,7 @@ def test_one_batch_of_an_epoch_is_smaller_and_the_others_are_full():
 def test_batches_are_those_of_their_pairs():
     pairs = mixed()
     batch = EpochBatches(pairs, 8, seed=1)(3)
-    expected = Batch.of([pairs[number] for number in numbers_in(batch)])
+    expected = PairBatch.of([pairs[number] for number in numbers_in(batch)])
     for name in ("source", "target_in", "target_out"):
         assert_array_equal(getattr(batch, name), getattr(expected, name))
 
@@ -136,25 +136,27 @@ def test_no_data_and_empty_batches_are_refused(count, size, complaint):
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
     pairs = [([4] * n, [5] * (7 - n)) for n in (1, 2, 6, 3, 5)]
-    parts = Batch.of(pairs).split(count)
+    parts = PairBatch.of(pairs).split(count)
     assert len(parts) == min(count, 5)
     for first, part in enumerate(parts):
-        expected = Batch.of(pairs[first::count])
+        expected = PairBatch.of(pairs[first::count])
         for name, ids in vars(part).items():
             assert_array_equal(ids, getattr(expected, name))
 
 
 def test_padding_within_a_target_is_refused(complaint):
     """What leaves padding out would take the wrong symbol for the next one."""
-    assert "Leave id 0 out" in complaint(Batch.of, [([4], [5, 0, 6])])
+    assert "Leave id 0 out" in complaint(PairBatch.of, [([4], [5, 0, 6])])
 
 
-def test_a_part_of_nothing_but_padding_keeps_one_column():
-    source = np.array([[4, 5, 2], [0, 0, 0]])
-    target = np.array([[1, 4, 5], [0, 0, 0]])
-    first, second = Batch(source, target, target).split(2)
-    assert first.source.shape == (1, 3)
-    assert second.source.tolist() == second.target_in.tolist() == [[0]]
+def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_one_column():
+    source = np.array([[4, 5, 2], [0, 0, 0], [6, 2, 0]])
+    target = np.array([[1, 4, 5], [1, 7, 0], [0, 0, 0]])
+    first, second = PairBatch(source, target, target).split(3)
+    assert (first.source.shape, first.weight) == ((1, 3), 3)
+    assert (second.source.tolist(), second.weight) == ([[0]], 2)
+    (whole,) = PairBatch(source, target * 0, target * 0).split(3)
+    assert whole.source is source and whole.weight == 0
 
 
 def test_twenty_batches_are_a_pool_unless_told_otherwise():
@@ -182,6 +184,6 @@ def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
 
 
 def test_a_batch_is_not_changed_once_it_is_checked():
-    batch = Batch.of([([4], [5])])
+    batch = PairBatch.of([([4], [5])])
     with pytest.raises(dataclasses.FrozenInstanceError):
         batch.source = batch.target_in

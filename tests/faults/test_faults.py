@@ -1,7 +1,8 @@
 """A small run of `python -m tests.faults`: kills leave no trace, and bad files are refused."""
 
-from tests.faults import fault_proof as faults
 import numpy as np
+
+from tests.faults import fault_proof as faults
 
 
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path):

@@ -23,17 +23,17 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+from numformer.generation.decoding import beam_search, greedy
+from numformer.models.config import Config
 
 from numformer import backend
 from numformer.backend import dropout_stream, find_backend, reuse_freed_memory, to_host
 from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
-from numformer.generation.decoding import beam_search, greedy
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import TOLERANCE, check, place
 from numformer.layer import FlatParameters, pack
 from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 from numformer.training import loop as training
 from numformer.training.checkpoints import load_model, write_atomically

@@ -6,25 +6,25 @@ import re
 import sys
 from pathlib import Path
 
-from tests.gpu import gpu_report as gpu
 import numpy as np
 import pytest
 from cupy_stand_in import Undefined, synchronisations
+from numformer.generation.decoding import beam_search, greedy
+from numformer.models.config import Config
 from numpy.testing import assert_allclose, assert_array_equal
 
 import toy_tasks
 from numformer.backend import scatter_add
 from numformer.data.batching import Batch
-from numformer.generation.decoding import beam_search, greedy
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.embedding import embed
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.loop import BrokenNumbers, Schedule, Trainer, read_metrics
+from tests.gpu import gpu_report as gpu
 from toy_tasks import pronounce
 from toy_tasks.script import exit_code
 from toy_tasks.sequences import SequenceTask

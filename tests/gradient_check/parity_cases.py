@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args, get_origin
 from unittest import mock
 
 import numpy as np
+from numformer.models.config import Config
 
 from numformer.data.batching import Batch
 from numformer.data.vocabulary import PADDING
@@ -21,7 +22,6 @@ from numformer.gradient_check.cases import CASES, SMALL, VARIATIONS, B, S, T, Tr
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 from numformer.training import loop as training
 from toy_tasks import reverse

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from numformer.models.config import Config
 
 from numformer.backend import dropout_stream
 from numformer.gradient_check.cases import SOURCE, SOURCE_MASK, TARGET_IN, TARGET_MASK, TARGET_OUT
@@ -33,7 +34,6 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.residual import Residual
 from numformer.layers.softmax import Softmax, softmax
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import Transformer
 
 B, S, T, D, H, V = 3, 5, 4, 8, 2, 11

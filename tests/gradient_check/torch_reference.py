@@ -12,6 +12,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from numformer.models.config import Config
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -37,7 +38,6 @@ from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
-from numformer.models.config import Config
 from numformer.models.encoder_decoder import (
     Decoder,
     DecoderLayer,

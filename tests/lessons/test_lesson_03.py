@@ -19,8 +19,7 @@ from numformer.layers.attention import (
 )
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.softmax import softmax_backward
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.training.optimizers import Adam
 
 pytestmark = pytest.mark.usefixtures("compared_once")

@@ -1,32 +1,39 @@
-"""Config: the paper's decisions as defaults, and what it refuses."""
+"""Config and Recipe: the paper's decisions as defaults, and what they refuse."""
 
 import dataclasses
 import inspect
 import math
-import typing
 
 import numpy as np
 import pytest
 
-from numformer.generation.decoding import beam_search
+from numformer.generation import beam_search
+from numformer.layers.activation import ReLU
 from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear
 from numformer.layers.residual import Residual
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.training.loop import Schedule
-from numformer.training.optimizers import Adam, linear_rate, warmup_rate
+from numformer.training.optimizers import Adam
+from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 
 V = 11
+OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
 
 
-def complains(complaint, name: str, value, **others):
-    """Config refuses `value` for `name`, and says which field and what it received."""
-    text = complaint(Config.base, V, **{name: value}, **others)
+def made(name: str, value):
+    """The Config or the Recipe that has this value in the field `name`."""
+    return Recipe(**{name: value}) if name in OF_RECIPE else Config.base(V, **{name: value})
+
+
+def complains(complaint, name: str, value) -> str:
+    """`value` is refused for `name`, and the complaint says which field and what it received."""
+    text = complaint(made, name, value)
     assert name in text and str(value) in text
+    return text
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,8 @@ def complains(complaint, name: str, value, **others):
         "heads": 8,
         "layers": 6,
         "norm": "post",
+        "normalization": "layer",
+        "attention_function": "scaled_dot_product",
         "attention_bias": False,
         "activation": "relu",
         "positions": "sinusoidal",
@@ -46,6 +55,7 @@ def complains(complaint, name: str, value, **others):
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
         "label_smoothing": 0.1,
+        "optimizer": "adam",
         "beta1": 0.9,
         "beta2": 0.98,
         "adam_epsilon": 1e-9,
@@ -56,7 +66,7 @@ def complains(complaint, name: str, value, **others):
     }.items(),
 )
 def test_the_paper_s_decisions_are_the_defaults(field, value):
-    assert getattr(Config.base(V), field) == value
+    assert getattr(Recipe() if field in OF_RECIPE else Config.base(V), field) == value
 
 
 def test_default_head_sizes_are_64():
@@ -82,7 +92,7 @@ def test_config_is_frozen_and_takes_names_only():
         Config(V, V)
 
 
-SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_length warmup".split()
+SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_length".split()
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,11 @@ def test_sizes_below_1_are_refused(name, value, complaint):
     assert name in text and f"received {value}" in text
 
 
+@pytest.mark.parametrize("value", [0, -3, None, 2.5, True])
+def test_the_warm_up_is_a_number_of_steps(value, complaint):
+    assert "warmup is an integer of at least 1" in complains(complaint, "warmup", value)
+
+
 @pytest.mark.parametrize(
     "name",
     ["p_drop", "attention_dropout", "activation_dropout", "label_smoothing", "beta1", "beta2"],
@@ -107,7 +122,7 @@ def test_sizes_below_1_are_refused(name, value, complaint):
 @pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, "0.1", None])
 def test_probabilities_and_decays_are_in_0_to_1(name, value, complaint):
     complains(complaint, name, value)
-    assert getattr(Config.base(V, **{name: 0.0}), name) == 0
+    assert getattr(made(name, 0.0), name) == 0
 
 
 @pytest.mark.parametrize("name", ["adam_epsilon", "factor", "clip_norm"])
@@ -115,7 +130,7 @@ def test_probabilities_and_decays_are_in_0_to_1(name, value, complaint):
 def test_epsilon_factor_and_clipping_are_above_0(name, value, complaint):
     complains(complaint, name, value)
     for fine in (0.5, 1, 3):
-        assert getattr(Config.base(V, **{name: fine}), name) == fine
+        assert getattr(made(name, fine), name) == fine
 
 
 @pytest.mark.parametrize("name", ["source_vocabulary", "target_vocabulary"])
@@ -130,18 +145,32 @@ def test_biases_are_true_or_false(complaint):
     assert Config.base(V, attention_bias=True).attention_bias is True
 
 
+def fields():
+    return [*dataclasses.fields(Config), *dataclasses.fields(Recipe)]
+
+
 def test_every_choice_says_what_it_is():
-    told = [each.name for each in dataclasses.fields(Config) if each.metadata.get("help")]
-    assert told == [each.name for each in dataclasses.fields(Config)][2:]
+    silent = {each.name for each in fields() if not each.metadata["help"]}
+    assert silent == {"source_vocabulary", "target_vocabulary"}
 
 
-@pytest.mark.parametrize("name", ["norm", "activation", "positions", "tying", "decay"])
+CHOICES = {field.name: field.metadata["rule"].choices for field in fields()}
+CHOICES = {name: choices for name, choices in CHOICES.items() if choices}
+
+
+def test_what_can_be_chosen():
+    assert CHOICES.keys() == {
+        "norm", "normalization", "attention_function", "activation", "positions", "tying",
+        "optimizer", "decay",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
 def test_choices_are_refused_with_the_list_of_choices(name, complaint):
-    complains(complaint, name, "mine")
-    choices = typing.get_args(Config.__annotations__[name])
-    assert f"{name} is {' or '.join(choices)}" in complaint(Config.base, V, **{name: "mine"})
-    for choice in choices:
-        assert getattr(Config.base(V, **{name: choice}), name) == choice
+    """An unknown one trains nothing: it falls through no `else`."""
+    assert f"{name} is {' or '.join(CHOICES[name])}" in complains(complaint, name, "mine")
+    for choice in CHOICES[name]:
+        assert getattr(made(name, choice), name) == choice
 
 
 def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
@@ -169,10 +198,13 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (warmup_rate, dict(warmup=4000, factor=1.0)),
         (linear_rate, dict(warmup=4000, factor=1.0)),
         (CrossEntropy, dict(smoothing=0.1)),  # 5.4
-        (MultiHeadAttention, dict(d_k=None, d_v=None, bias=False, p_drop=0.0)),  # 3.2.2
+        (
+            MultiHeadAttention,  # 3.2.2
+            dict(d_k=None, d_v=None, bias=False, p_drop=0.0, attention=ScaledDotProductAttention),
+        ),
         (ScaledDotProductAttention, dict(p_drop=0.0)),
-        (FeedForward, dict(activation="relu", p_drop=0.0)),  # 3.3
-        (Residual, dict(p_drop=0.0, norm="post")),  # 3.1
+        (FeedForward, dict(activation=ReLU, p_drop=0.0)),  # 3.3
+        (Residual, dict(p_drop=0.0, norm="post", normalization=LayerNorm)),  # 3.1
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
         (Schedule, dict(log_every=50, evaluate_every=250)),

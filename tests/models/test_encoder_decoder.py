@@ -7,13 +7,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import DropoutStream, dropout_stream
-from numformer.gradient_check.cases import TransformerWithLoss
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Parameter, inference, pack
 from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.mask import causal_mask, padding_mask
 from numformer.layers.positional import sinusoidal_table
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer, causal_mask, padding_mask
+from numformer.models import Config, Objective, Transformer
 
 V, D, F, H, N = 11, 8, 12, 2, 2
 SMALL = dict(d_model=D, d_ff=F, heads=H, layers=N)
@@ -141,7 +140,7 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(change
 def test_tying_shares_parameter_objects(tying, source_is_target, target_is_output):
     """Equal values are not enough: after one update they would part."""
     model = small(tying=tying)
-    source, target = model.encoder.embedding.weight, model.decoder.embedding.weight
+    source, target = model.source.embedding.weight, model.target.embedding.weight
     assert (source is target) == source_is_target
     assert (target is model.output.weight) == target_is_output
     assert not (source is model.output.weight and not source_is_target)
@@ -151,9 +150,9 @@ def test_tying_shares_parameter_objects(tying, source_is_target, target_is_outpu
 
 
 def test_masks_by_hand():
-    assert_array_equal(padding_mask(SOURCE)[1], [[[True, True, True, False, False]]])
+    assert_array_equal(padding_mask(SOURCE != 0)[1], [[[True, True, True, False, False]]])
     assert_array_equal(causal_mask(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
-    assert padding_mask(SOURCE).shape == (3, 1, 1, 5) and causal_mask(3).shape == (1, 1, 3, 3)
+    assert padding_mask(SOURCE != 0).shape == (3, 1, 1, 5) and causal_mask(3).shape == (1, 1, 3, 3)
 
 
 @in_every_form
@@ -196,10 +195,10 @@ def test_the_embedding_of_padding_changes_no_real_output():
     """Nor where padding stands in the middle of a target, where the causal mask lets it through."""
     model, target = small(tying="none"), TARGET.copy()
     target[0, 1] = 0
-    logits, (memory, _) = model.forward(SOURCE, target), model.encode(SOURCE)
-    for stack in (model.encoder, model.decoder):
-        stack.embedding.weight.data[0] += 5
-    assert_allclose(model.encode(SOURCE)[0][SOURCE > 0], memory[SOURCE > 0], **CLOSE)
+    logits, memory = model.forward(SOURCE, target), model.start(SOURCE, 1).memory
+    for side in (model.source, model.target):
+        side.embedding.weight.data[0] += 5
+    assert_allclose(model.start(SOURCE, 1).memory[SOURCE > 0], memory[SOURCE > 0], **CLOSE)
     assert_allclose(model.forward(SOURCE, target)[target > 0], logits[target > 0], **CLOSE)
 
 
@@ -239,7 +238,7 @@ def test_ids_that_are_no_batch_are_refused(shape, complaint):
     assert f"source length), neither of them 0; received shape {shape}" in complaint(
         model.forward, ids, TARGET
     )
-    assert str(shape) in complaint(model.encode, ids)
+    assert str(shape) in complaint(model.start, ids, 3)
     assert f"target length), neither of them 0; received shape {shape}" in complaint(
         model.forward, SOURCE, ids
     )
@@ -270,8 +269,9 @@ def test_stacks_end_with_normalised_vectors(norm):
     model = Transformer(Config.base(V, **SMALL, norm=norm))
     pack(model, np.float64)
     with inference():
-        memory, mask = model.encode(SOURCE)
-        ends = [memory, model.decoder.forward(TARGET, memory, causal_mask(4), mask)]
+        memory = model.start(SOURCE, 1).memory
+        embedded, mask = model.target.forward(TARGET), padding_mask(SOURCE != 0)
+        ends = [memory, model.decoder.forward(embedded, causal_mask(4), memory, mask)]
     for end in ends:
         assert_allclose(end.mean(axis=-1), 0, atol=1e-12)
         assert_allclose(end.var(axis=-1), 1, rtol=1e-3)
@@ -294,17 +294,25 @@ def test_without_padding_logits_and_gradients_are_the_same(changes, rng):
     assert real.sum() < real.size and model.pending() == 0
 
 
-@pytest.mark.parametrize("name", ["source", "target"])
-def test_nothing_but_padding_cannot_be_skipped(name, complaint):
-    ids = dict(source=SOURCE, target=TARGET) | {name: np.zeros((3, 2), int)}
-    text = complaint(small().forward, **ids, skip_padding=True)
-    assert f"some {name} position" in text
+def test_predictions_are_those_of_the_real_targets(complaint):
+    """A batch of padding alone has none, and would have no loss."""
+    model, real = small(), TARGET != 0
+    logits, targets = model.predictions(SOURCE, TARGET, np.where(real, TARGET - 1, 0))
+    assert_array_equal(targets, TARGET[real] - 1)
+    assert_allclose(logits, model.forward(SOURCE, TARGET)[real], **CLOSE)
+    assert "some target position" in complaint(model.predictions, SOURCE, 0 * TARGET, 0 * TARGET)
+
+
+def test_a_source_of_padding_alone_may_be_skipped():
+    """One row of it stays, which nobody looks at."""
+    model, nothing, real = small(), 0 * SOURCE, TARGET != 0
+    logits = model.forward(nothing, TARGET)
+    assert_allclose(model.forward(nothing, TARGET, skip_padding=True), logits[real], **CLOSE)
 
 
 def test_gradients_without_padding_with_every_dropout():
-    rng = np.random.default_rng(0)
     changes = dict(p_drop=0.3, attention_dropout=0.2, activation_dropout=0.2)
-    layer = TransformerWithLoss(Config.base(V, **(SMALL | changes)), rng, skip_padding=True)
+    layer = Objective(Transformer(Config.base(V, **(SMALL | changes))), 0.1)
     next_target = np.where(TARGET != 0, 7, 0)
     checked = GradientCheck(layer, [SOURCE, TARGET, next_target])
     for name in checked.tensors:
@@ -349,10 +357,10 @@ def test_no_mask_is_drawn_outside_training(masks_drawn):
 def test_the_first_dropout_is_on_the_sum_of_embedding_and_position():
     model = small(p_drop=0.5)
     keep = dropout_stream.keep((3, 5, D), 0.5, np.zeros(0))
-    embedded = model.encoder.embedding.weight.data[SOURCE] * math.sqrt(D)
+    embedded = model.source.embedding.weight.data[SOURCE] * math.sqrt(D)
     dropout_stream.reseed(0, 0)
     expected = keep * (embedded + sinusoidal_table(5, D))
-    assert_allclose(model.encoder.embed(SOURCE), expected, **CLOSE)
+    assert_allclose(model.source.forward(SOURCE), expected, **CLOSE)
 
 
 # Initial weights and decoding.
@@ -380,11 +388,10 @@ def test_decoding_step_by_step_equals_the_whole(form):
     model, target = small(**form, attention_dropout=0.5), np.where(TARGET, TARGET, 6)
     with inference():
         whole = model.forward(SOURCE, target)
-        memory, mask = model.encode(SOURCE)
-        cache = model.decoder.new_cache(3, 4, memory.shape[1])
+        state = model.start(SOURCE, 4)
         for t in range(4):
-            assert cache.length == t
-            found = model.decode_next(target[:, t], memory, mask, cache)
+            assert state.cache.length == t
+            found = model.step(target[:, t], state)
             assert_allclose(found, whole[:, t], **CLOSE)
 
 
@@ -392,12 +399,11 @@ def test_chosen_rows_of_a_cache_go_on_as_if_they_had_always_been_there():
     model, chosen = small(), np.array([1, 1, 0])
     start, end = np.array([[1, 4], [1, 5], [1, 6]]), np.array([7, 8, 9])
     with inference():
-        memory, mask = model.encode(SOURCE)
-        cache = model.decoder.new_cache(3, 3, memory.shape[1])
+        state = model.start(SOURCE, 3)
         for t in range(2):
-            model.decode_next(start[:, t], memory, mask, cache)
-        cache.choose(chosen)
-        found = model.decode_next(end, memory[chosen], mask[chosen], cache)
+            model.step(start[:, t], state)
+        state.choose(chosen)
+        found = model.step(end, state)
         whole = model.forward(SOURCE[chosen], np.column_stack([start[chosen], end]))
     assert_allclose(found, whole[:, 2], **CLOSE)
 

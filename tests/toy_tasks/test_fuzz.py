@@ -18,7 +18,6 @@ import zlib
 from pathlib import Path
 from unittest import mock
 
-from tests.gpu import gpu_report as gpu
 import pytest
 from benchmarks import train_step
 from hypothesis import assume, example, given, settings
@@ -27,6 +26,7 @@ from hypothesis import strategies as st
 from numformer.errors import InputError
 from numformer.gradient_check import __main__ as gradient_check
 from tests.faults import fault_proof as faults
+from tests.gpu import gpu_report as gpu
 from toy_tasks import addition, copy_task, datasets, pronounce, reverse, script, sequences, sort
 from toy_tasks.datasets import LONGEST, MAX_BYTES, read_pairs
 from toy_tasks.sequences import SequenceTask

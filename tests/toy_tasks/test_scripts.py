@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.data.batching import Batch
+from numformer.data import PairBatch
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
-from numformer.training.loop import read_metrics
+from numformer.training.run_folder import read_metrics
 from toy_tasks import addition, copy_task, pronounce, reverse, sort
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
 from toy_tasks.script import MODEL_FIELDS
@@ -153,7 +153,7 @@ def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call):
     """A new run and a resumed one; the lock ends with the process that holds it."""
     flags = [*RUN, "--out", "mine"]
     call(copying, *flags)
-    hold = "import pathlib, numformer.training.checkpoints as io\nwith io.locked(pathlib.Path('mine')):\n"
+    hold = "import pathlib, numformer.training.files as io\nwith io.locked(pathlib.Path('mine')):\n"
     command = [sys.executable, "-c", f"{hold}    print(1, flush=True); input()"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -748,5 +748,5 @@ def test_a_pronunciation_batch_holds_words_and_their_phonemes():
         (*task.characters.decode(source[:2]), *task.phonemes.decode(target[:2]))
         for source, target in zip(batch.source, batch.target_out, strict=True)
     }
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, PairBatch)
     assert found == {("a", "b", "A", "B"), ("c", "a", "CH", "A")}

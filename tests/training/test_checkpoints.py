@@ -10,17 +10,16 @@ import safetensors.numpy
 from numpy.testing import assert_array_equal
 
 from numformer.layer import inference, pack
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.training import checkpoints as checkpoint_io
 from numformer.training.checkpoints import (
     load_checkpoint,
     load_model,
-    locked,
     save_checkpoint,
     save_model,
-    write_atomically,
 )
+from numformer.training.files import locked, write_atomically
+from numformer.training.migrations import FORMAT
 
 SMALL = dict(d_model=8, d_ff=12, heads=2, layers=2)
 SOURCE, TARGET = np.array([[4, 5, 2], [6, 2, 0]]), np.array([[1, 7, 8], [1, 5, 0]])
@@ -80,7 +79,15 @@ def test_a_tied_model_is_tied_again_and_stored_once(path):
     save_model(path, trained())
     assert sum(array.shape == (11, 8) for array in load_checkpoint(path)[0].values()) == 1
     again, _ = load_model(path)
-    assert again.output.weight is again.encoder.embedding.weight
+    assert again.output.weight is again.source.embedding.weight
+
+
+def test_a_field_that_a_saved_config_does_not_have_takes_its_default(path):
+    """It was written before there was such a field."""
+    model = trained()
+    config = {n: v for n, v in asdict(model.config).items() if n not in ("normalization", "norm")}
+    save_checkpoint(path, model.state_dict(), KIND | {"config": config})
+    assert load_model(path)[0].config == model.config
 
 
 def test_what_was_loaded_may_be_overwritten_and_the_file_stands(path):
@@ -131,7 +138,7 @@ def test_the_old_file_stands_until_the_new_one_is_whole_and_on_disk(path, monkey
     write_atomically(path, b"new")
     before = [("fsync", b"old", [b"new"]), ("replace", b"old", [b"new"])]
     assert seen[:2] == before
-    assert all(rest == ("fsync", b"new", []) for rest in seen[2:])  # of the folder
+    assert seen[2:] == [("fsync", b"new", [])]  # of the folder: the rename is on disk, too
 
 
 def test_checkpoints_are_written_atomically(path, monkeypatch):
@@ -193,11 +200,12 @@ def test_a_flipped_bit_anywhere_is_refused(path, complaint):
 
 
 def test_a_later_format_is_refused_as_such(path, monkeypatch, complaint):
-    monkeypatch.setattr(checkpoint_io, "FORMAT", 2)
+    monkeypatch.setattr(checkpoint_io, "FORMAT", FORMAT + 1)
     save_model(path, trained())
     monkeypatch.undo()
     text = complaint(load_model, path)
-    assert f"format 1; received {path} of format 2, which a later numformer wrote" in text
+    later = f"received {path} of format {FORMAT + 1}, which a later numformer wrote"
+    assert f"format {FORMAT}; {later}" in text
 
 
 @pytest.mark.parametrize("number", [0, -1, True, "1", None, 1.0, [1]], ids=str)
@@ -235,23 +243,32 @@ def test_missing_files_and_folders_are_refused_by_name(tmp_path, complaint):
         assert f"no file {path}" in complaint(load_checkpoint, path)
 
 
+KIND = {"model": "encoder_decoder"}
+
+
+@pytest.mark.parametrize("kind", [None, "perceptron", "block", "..loop", 3, ["encoder_decoder"]])
+def test_a_kind_of_model_that_is_not_here_is_refused(path, kind, complaint):
+    save_checkpoint(path, {}, {"model": kind, "config": asdict(trained().config)})
+    assert f"a file in numformer/models; received {kind!r}" in complaint(load_model, path)
+
+
 @pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}])
 def test_a_checkpoint_without_its_config_is_refused_by_name(path, metadata, complaint):
-    save_checkpoint(path, {}, metadata)
+    save_checkpoint(path, {}, KIND | metadata)
     text = complaint(load_model, path)
     assert "names its Config" in text and str(path) in text
 
 
 def test_a_config_of_a_later_version_is_refused_by_name(path, complaint):
     config = asdict(Config.base(11, **SMALL)) | {"rotary": True}
-    save_checkpoint(path, {}, {"config": config})
+    save_checkpoint(path, {}, KIND | {"config": config})
     assert str(path) in complaint(load_model, path)
 
 
 @pytest.mark.parametrize("changes", [dict(d_ff=20), dict(layers=1), dict(layers=3)], ids=str)
 def test_weights_of_another_config_are_refused(path, changes, complaint):
     other = asdict(trained(**changes).config)
-    save_checkpoint(path, trained().state_dict(), {"config": other})
+    save_checkpoint(path, trained().state_dict(), KIND | {"config": other})
     message = complaint(load_model, path)
     assert re.search("Config that it was saved with|as many numbers as its Config asks", message)
 
@@ -269,8 +286,8 @@ def test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built(
     path, changes, monkeypatch, complaint
 ):
     model = trained()
-    save_checkpoint(path, model.state_dict(), {"config": asdict(model.config) | changes})
-    monkeypatch.setattr(checkpoint_io, "Transformer", None)
+    save_checkpoint(path, model.state_dict(), KIND | {"config": asdict(model.config) | changes})
+    monkeypatch.setattr(Transformer, "__init__", None)
     assert "as many numbers as its Config asks for" in complaint(load_model, path)
 
 

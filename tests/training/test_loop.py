@@ -1,5 +1,6 @@
 """The training loop: what it computes, records, keeps, survives, and goes on from."""
 
+import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
@@ -13,28 +14,25 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.backend import dropout_stream
-from numformer.data.batching import Batch
-from numformer.generation.decoding import greedy
+from numformer.data.batching import PairBatch
+from numformer.errors import BrokenNumbers
+from numformer.generation import greedy
 from numformer.layer import Layer, pack, training
 from numformer.layers.activation import ReLU
 from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.training import parts
 from numformer.training.broken_numbers import first_broken
 from numformer.training.checkpoints import load_checkpoint, load_model
-from numformer.training.loop import (
-    BrokenNumbers,
-    Interrupted,
-    Schedule,
-    Trainer,
-    read_metrics,
-    train,
-)
-from numformer.training.optimizers import Adam, clip_global_norm, linear_rate, warmup_rate
+from numformer.training.loop import Interrupted, Schedule, train
+from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
 from numformer.training.parts import Parts
+from numformer.training.recipe import Recipe, linear_rate, warmup_rate
+from numformer.training.run_folder import read_metrics
+from numformer.training.trainer import Trainer
 
-SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2, warmup=10)
+SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
+OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
 
 
 class Copying:
@@ -46,11 +44,11 @@ class Copying:
         self.measures, self.higher_is_better, self.at = iter(measures), higher_is_better, at or {}
         self.weights_evaluated = []
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> PairBatch:
         self.at.get(step, lambda: None)()
         rng = np.random.default_rng(step)
         words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
-        return Batch.of([(word, word) for word in words])
+        return PairBatch.of([(word, word) for word in words])
 
     def evaluate(self, model) -> dict:
         self.weights_evaluated.append(model.state_dict())
@@ -68,6 +66,10 @@ def tiny(**changes) -> Transformer:
     return Transformer(Config.base(9, **(SIZES | changes)), seed=5)
 
 
+def recipe(**changes) -> Recipe:
+    return Recipe(**(dict(warmup=10) | changes))
+
+
 def run(
     folder,
     steps=7,
@@ -78,13 +80,14 @@ def run(
     seed=1,
     resume=False,
     parts=1,
-    **config,
+    **changes,
 ):
     """Train a tiny model in `folder` -> the model and the best evaluation."""
     folder.mkdir(exist_ok=True)
-    model, schedule = tiny(**config), Schedule(steps, log_every, evaluate_every)
+    how = recipe(**{name: changes.pop(name) for name in OF_RECIPE & changes.keys()})
+    model, schedule = tiny(**changes), Schedule(steps, log_every, evaluate_every)
     task = task or Copying()
-    return model, train(model, task, folder, schedule, seed, resume=resume, parts=parts)
+    return model, train(model, task, folder, schedule, how, seed, resume=resume, parts=parts)
 
 
 def metrics(folder) -> list[dict]:
@@ -139,7 +142,7 @@ def test_steps_are_those_of_a_plain_loop(tmp_path):
     config = dict(label_smoothing=0.3, clip_norm=0.4, beta1=0.7, beta2=0.8, adam_epsilon=1e-3)
     run(tmp_path, steps=4, evaluate_every=1, seed=9, **config)
 
-    model, batches = tiny(**config), Copying()
+    model, batches = tiny(), Copying()
     flat, loss = pack(model), CrossEntropy(0.3)
     optimizer = Adam(flat, 0.7, 0.8, 1e-3)
     for step in range(1, 5):
@@ -147,19 +150,19 @@ def test_steps_are_those_of_a_plain_loop(tmp_path):
         dropout_stream.reseed(9, step)
         model.zero_grad()
         logits = model.forward(batch.source, batch.target_in, skip_padding=True)
-        loss.forward(logits, batch.target_out)
+        loss.forward(logits, batch.target_out[batch.target_in != 0])
         model.backward(loss.backward())
         clip_global_norm(flat.grad, 0.4)
         optimizer.step(warmup_rate(step, 8, 10))
     tensors, _ = last(tmp_path)
-    assert_array_equal(tensors.pop("adam.mean"), optimizer.mean)
-    assert_array_equal(tensors.pop("adam.square"), optimizer.square)
+    for name, vector in optimizer.state.items():
+        assert_array_equal(tensors.pop(f"optimizer.{name}"), vector)
     assert_same_weights(tensors, model.state_dict())
 
 
 def test_clipping_is_applied_and_the_norm_before_it_is_recorded(tmp_path):
     run(tmp_path, steps=1, clip_norm=0.01, beta1=0.5)
-    norm = np.linalg.norm(last(tmp_path)[0]["adam.mean"]) / (1 - 0.5)
+    norm = np.linalg.norm(last(tmp_path)[0]["optimizer.mean"]) / (1 - 0.5)
     assert norm == pytest.approx(0.01, rel=1e-4)
     assert logged(tmp_path, "gradient_norm")[0] > 0.1
 
@@ -173,8 +176,10 @@ def test_clipping_is_applied_and_the_norm_before_it_is_recorded(tmp_path):
 )
 def test_the_schedule_advances_once_a_step(tmp_path, monkeypatch, decay, expected):
     """Both the rate that Adam is given and the one that is recorded."""
-    given, original = [], Adam.step
-    monkeypatch.setattr(Adam, "step", lambda self, rate: (given.append(rate), original(self, rate)))
+    given, step = [], Optimizer.step
+    monkeypatch.setattr(
+        Optimizer, "step", lambda self, rate: (given.append(rate), step(self, rate))
+    )
     run(tmp_path, steps=25, log_every=1, decay=decay, factor=3.0)
     assert given == logged(tmp_path, "rate") == [expected(step) for step in range(1, 26)]
 
@@ -182,7 +187,7 @@ def test_the_schedule_advances_once_a_step(tmp_path, monkeypatch, decay, expecte
 def test_the_seed_of_a_run_draws_its_dropout_and_nothing_else(tmp_path):
     def weights(seed, p_drop):
         run(tmp_path, seed=seed, p_drop=p_drop)
-        return last(tmp_path)[0]["adam.mean"]
+        return last(tmp_path)[0]["optimizer.mean"]
 
     assert_array_equal(weights(1, 0.0), weights(2, 0.0))
     assert (weights(1, 0.2) != weights(2, 0.2)).any()
@@ -292,7 +297,7 @@ def inject(monkeypatch, model, where, value):
 
 PLACES = {
     "loss": "loss (CrossEntropy), in the output of its forward",
-    "gradient": "the model (Transformer), in the gradient of encoder.embedding.weight",
+    "gradient": "the model (Transformer), in the gradient of source.embedding.weight",
 }
 
 
@@ -303,10 +308,10 @@ PLACES = {
 def test_broken_numbers_stop_training_before_they_touch_the_weights(
     tmp_path, monkeypatch, where, value, clip_norm
 ):
-    model, before = tiny(clip_norm=clip_norm), {}
+    model, before = tiny(), {}
     inject(monkeypatch, model, where, value)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
-    text = broken(model, tmp_path, task)
+    text = broken(model, tmp_path, task, clip_norm=clip_norm)
     assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
     assert f"is {PLACES[where]}. " in text
     assert_same_weights(model.state_dict(), before)
@@ -333,10 +338,11 @@ def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
     assert text.startswith("step 1: ") and place in text
 
 
-def broken(model, folder, task=None, parts=1) -> str:
+def broken(model, folder, task=None, parts=1, **changes) -> str:
     """What is said when training stops, in one line."""
+    task, schedule = task or Copying(), Schedule(5, evaluate_every=1)
     with pytest.raises(BrokenNumbers) as caught:
-        train(model, task or Copying(), folder, Schedule(5, evaluate_every=1), parts=parts)
+        train(model, task, folder, schedule, recipe(**changes), parts=parts)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -425,20 +431,30 @@ def test_a_sum_that_broke_belongs_to_the_layer_around_it():
 
 
 def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
-    text = broken(tiny(factor=1e30), tmp_path)
+    with pytest.raises(Interrupted):
+        run(tmp_path, task=Copying(at={1: send_ctrl_c}), factor=1e30)
+    with pytest.raises(BrokenNumbers) as caught:
+        run(tmp_path, factor=1e30, resume=True)
+    text = str(caught.value)
     assert text.startswith("step 2: ") and "Linear" in text and "smaller --factor" in text
     assert last(tmp_path)[1]["step"] == 1
 
 
+def test_weights_so_large_that_decoding_breaks_are_told_of(tmp_path):
+    """Empty sentences would be scored as if the model had written them."""
+    text = broken(tiny(), tmp_path, factor=1e30)
+    assert text.startswith("step 1: the evaluation's logits are NaN")
+
+
 def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch):
-    model, original = tiny(), Adam.step
+    model, original = tiny(), Optimizer.step
 
     def step(self, rate):
         original(self, rate)
         if self.steps == 2:
             model.decoder.layers[0].feed_forward.norm.beta.data[0] = np.inf
 
-    monkeypatch.setattr(Adam, "step", step)
+    monkeypatch.setattr(Optimizer, "step", step)
     text = broken(model, tmp_path)
     assert "step 2: its update made decoder.layers.0.feed_forward.norm.beta not finite" in text
     assert last(tmp_path)[1]["step"] == 1
@@ -453,7 +469,33 @@ def test_a_measure_that_is_no_number_stops_training(tmp_path, value):
     assert last(tmp_path)[1]["best"]["step"] == 1
 
 
+def test_broken_weights_are_never_saved_even_where_nothing_is_measured(tmp_path, monkeypatch):
+    """Then `--resume` would refuse the run for ever."""
+    step = Optimizer.step
+
+    def broken_step(self, rate):
+        step(self, rate)
+        self.parameters.data[3] = np.nan
+
+    monkeypatch.setattr(Optimizer, "step", broken_step)
+    with pytest.raises(BrokenNumbers, match="its update made"):
+        run(tmp_path, task=Copying(at={1: send_ctrl_c}))
+    assert not (tmp_path / "last.safetensors").exists()
+
+
+def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
+    _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
+    assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
+    assert "received 'high' for measure" in complaint(run, tmp_path, task=Copying(["high"]))
+
+
 # Ctrl-C.
+
+
+def test_training_outside_the_main_thread_needs_no_signals(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        _, best = pool.submit(run, tmp_path).result()
+    assert best["step"] == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -639,13 +681,13 @@ def test_a_new_run_does_not_continue_old_metrics(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9), dict(parts=2)],
+    [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9), dict(parts=2), dict(beta1=0.5)],
     ids=str,
 )
 def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
     run(tmp_path)
     before = files(tmp_path)
-    assert "Config, seed, steps and parts" in complaint(run, tmp_path, resume=True, **change)
+    assert "settings, seed, steps and parts" in complaint(run, tmp_path, resume=True, **change)
     assert files(tmp_path) == before
 
 
@@ -666,7 +708,7 @@ def test_checkpoints_hold_what_they_say(tmp_path):
     """JSON and arrays that any safetensors reader opens; the metrics too are plain JSON."""
     model, _ = run(tmp_path)
     tensors, metadata = last(tmp_path)
-    assert tensors.keys() - model.state_dict().keys() == {"adam.mean", "adam.square"}
+    assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
     assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
     assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
     assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
@@ -676,7 +718,7 @@ def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
     model = tiny()
     model.forward(np.array([[4, 2]]), np.array([[1, 4]]))
     assert model.pending()
-    Trainer(model, Copying(), tmp_path, Schedule(1), 0, np)
+    Trainer(model, Copying(), tmp_path, 1, Recipe())
     assert not model.pending()
 
 

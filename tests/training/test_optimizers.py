@@ -8,15 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import FlatParameters, pack
 from numformer.layers.linear import Linear
-from numformer.models.config import Config
 from numformer.training import optimizers as optim
-from numformer.training.optimizers import (
-    Adam,
-    clip_global_norm,
-    learning_rate,
-    linear_rate,
-    warmup_rate,
-)
+from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
+from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 
 PIECE = 1 << 15
 
@@ -62,12 +56,35 @@ def test_a_run_no_longer_than_the_warm_up_only_rises(steps):
         assert linear_rate(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
 
 
-def test_the_decay_of_the_config_chooses_the_schedule():
-    changes = dict(d_model=64, warmup=50, factor=2.0)
+def test_the_decay_of_the_recipe_chooses_the_schedule():
+    changes = dict(warmup=50, factor=2.0)
     for step in (3, 50, 120):
-        paper, linear = Config.base(9, **changes), Config.base(9, **changes, decay="linear")
-        assert learning_rate(paper, step, 150) == warmup_rate(step, 64, 50, 2.0)
-        assert learning_rate(linear, step, 150) == linear_rate(step, 150, 64, 50, 2.0)
+        paper, linear = Recipe(**changes), Recipe(**changes, decay="linear")
+        assert paper.rate(step, 150, 64) == warmup_rate(step, 64, 50, 2.0)
+        assert linear.rate(step, 150, 64) == linear_rate(step, 150, 64, 50, 2.0)
+
+
+def test_a_recipe_hands_its_optimizer_the_settings_that_it_takes(rng):
+    made = Recipe(beta1=0.5, beta2=0.7, adam_epsilon=0.3).optimizer_of(pack(Linear(3, 2, rng)))
+    assert made.rule is optim.adam
+    assert made.settings == dict(beta1=0.5, beta2=0.7, epsilon=0.3)
+
+
+def test_another_optimizer_is_one_function(rng):
+    """Its vectors are the arguments after data and grad, its settings the keywords."""
+
+    def momentum(data, grad, velocity, *, step, rate, decay=0.5):
+        velocity *= decay
+        velocity += grad
+        data -= rate * velocity
+
+    flat = pack(Linear(3, 2, rng), np.float64)
+    start, flat.grad[...] = flat.data.copy(), 1.0
+    optimizer = Optimizer(flat, momentum, decay=0.25)
+    optimizer.step(0.1)
+    optimizer.step(0.2)
+    assert_allclose(flat.data, start - 0.1 * 1 - 0.2 * 1.25)
+    assert [*optimizer.state] == ["velocity"] and (optimizer.state["velocity"] == 1.25).all()
 
 
 # Adam.
@@ -101,13 +118,13 @@ def test_adam_is_its_algorithm_element_by_element(settings, rng):
         assert_array_equal(flat.grad, gradient)  # the gradient may still be logged
     assert adam.steps == 6
     assert_allclose(flat.data, expected, rtol=1e-12)
-    assert_allclose(adam.mean, mean, rtol=1e-12)
-    assert_allclose(adam.square, square, rtol=1e-12)
+    assert_allclose(adam.state["mean"], mean, rtol=1e-12)
+    assert_allclose(adam.state["square"], square, rtol=1e-12)
 
 
 def test_adam_has_the_paper_s_defaults(rng):
     flat = pack(Linear(3, 2, rng))
-    assert Adam(flat).betas_and_epsilon == (0.9, 0.98, 1e-9)
+    assert Adam(flat).settings == dict(beta1=0.9, beta2=0.98, epsilon=1e-9)
 
 
 def test_the_first_step_has_the_size_of_the_rate(rng):
@@ -119,15 +136,13 @@ def test_the_first_step_has_the_size_of_the_rate(rng):
     assert_allclose(flat.data, before - 0.01 * np.sign(flat.grad), rtol=1e-6)
 
 
-def test_adam_moves_through_memory_in_pieces_that_fit_the_cache(rng, monkeypatch):
-    sizes, whole = [], optim.adam
+def test_an_optimizer_moves_through_memory_in_pieces_that_fit_the_cache(rng):
+    sizes = []
 
-    def watched(data, *others):
+    def watched(data, grad, *, step, rate):
         sizes.append(data.shape)
-        whole(data, *others)
 
-    monkeypatch.setattr(optim, "adam", watched)
-    Adam(pack(Linear(200, 200, rng))).step(0.1)
+    Optimizer(pack(Linear(200, 200, rng)), watched).step(0.1)
     assert sizes == [(PIECE,), (200 * 201 - PIECE,)]
 
 
@@ -163,7 +178,7 @@ def test_adam_and_clipping_keep_the_dtype(dtype, rng):
     adam = Adam(flat)
     adam.step(0.1)
     assert flat.data is data
-    assert {x.dtype for x in (data, flat.grad, adam.mean, adam.square, norm)} == {np.dtype(dtype)}
+    assert {x.dtype for x in (data, flat.grad, *adam.state.values(), norm)} == {np.dtype(dtype)}
 
 
 # Clipping.

@@ -12,17 +12,16 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from numformer.data.batching import Batch
+from numformer.data.batching import PairBatch
 from numformer.errors import InputError
 from numformer.layer import pack
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Objective, Transformer
 from numformer.training import parts as module
 from numformer.training.optimizers import Adam
 from numformer.training.parts import Parts
 
-CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2, label_smoothing=0.3)
+CONFIG = Config.base(11, d_model=8, d_ff=12, heads=2, layers=1, p_drop=0.2)
+SMOOTHING = 0.3
 WORDS = [([4, 5, 6, 7], [7]), ([8], [9, 9, 4]), ([5, 5], []), ([6, 4, 9], [5, 4, 10, 4, 8])]
 several_cores = pytest.mark.skipif(
     sys.platform != "linux", reason="only on Linux do parts have processes of their own"
@@ -39,7 +38,7 @@ def make(monkeypatch):
         model = Transformer(Config(**(vars(CONFIG) | changes)), seed=3)
         flat = pack(model, dtype)
         flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-        parts = Parts(model, CrossEntropy(CONFIG.label_smoothing), Adam(flat), 7, count)
+        parts = Parts(Objective(model, SMOOTHING), Adam(flat), 7, count)
         parts.start()
         made.append(parts)
         return parts
@@ -53,12 +52,12 @@ def steps(parts: Parts, count: int = 3) -> list:
     """Loss, gradient and weights at each of a few steps, and in the end Adam's vectors."""
     found = []
     for step in range(1, count + 1):
-        loss = parts.gradient(step, Batch.of(WORDS))
+        loss = parts.gradient(step, PairBatch.of(WORDS))
         found += [np.asarray(loss), parts.optimizer.parameters.grad.copy()]
         parts.update(rate=0.01 * step)
         found.append(parts.optimizer.parameters.data.copy())
     assert parts.optimizer.steps == count
-    return [*found, parts.optimizer.mean, parts.optimizer.square]
+    return [*found, *parts.optimizer.state.values()]
 
 
 @several_cores
@@ -83,7 +82,7 @@ def test_the_parts_sum_to_the_whole_batch(make, count, cores):
 
 def test_parts_and_steps_drop_different_values(make):
     """The same sequence in both parts gives different losses, and so it does in the next step."""
-    words = Batch.of([WORDS[0]] * 2)
+    words = PairBatch.of([WORDS[0]] * 2)
     parts = make(2, 1, p_drop=0.5)
     jobs = [(1, 0, words, 1.0), (1, 1, words, 1.0), (2, 0, words, 1.0)]
     losses = [float(parts._compute(*job)) for job in jobs]
@@ -96,7 +95,7 @@ def test_an_error_in_a_part_arrives(make):
     """Ids beyond the vocabulary, in the second part only."""
     parts = make(2)
     with pytest.raises(InputError, match="below the vocabulary's size 11"):
-        parts.gradient(1, Batch.of([WORDS[0], ([99], [4])]))
+        parts.gradient(1, PairBatch.of([WORDS[0], ([99], [4])]))
 
 
 @several_cores
@@ -106,7 +105,7 @@ def test_a_step_after_an_error_is_right(make, bad):
     parts, words = make(2), [WORDS[0], WORDS[1]]
     words[bad] = [99], [4]
     with pytest.raises(InputError):
-        parts.gradient(1, Batch.of(words))
+        parts.gradient(1, PairBatch.of(words))
     for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
         assert_array_equal(found, expected)
 
@@ -115,24 +114,68 @@ def test_a_step_after_an_error_is_right(make, bad):
 def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
     """The gradient that an idle part still holds is of another batch."""
     parts, whole = make(3, cores, p_drop=0.0), make(1, p_drop=0.0)
-    parts.gradient(1, Batch.of(WORDS))
-    loss = parts.gradient(2, Batch.of(WORDS[:2]))
-    assert_allclose(loss, whole.gradient(2, Batch.of(WORDS[:2])), rtol=1e-12)
+    parts.gradient(1, PairBatch.of(WORDS))
+    loss = parts.gradient(2, PairBatch.of(WORDS[:2]))
+    assert_allclose(loss, whole.gradient(2, PairBatch.of(WORDS[:2])), rtol=1e-12)
     grads = (each.optimizer.parameters.grad for each in (parts, whole))
     assert_allclose(*grads, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_part_without_a_source_is_computed_and_one_without_a_target_left_out(make, cores):
+    """Padded by hand: the second part has a source of nothing, the third a target of nothing."""
+    source, target = np.array([[4, 5, 2], [0, 0, 0], [6, 2, 0]]), np.array([[9, 2], [5, 2], [0, 0]])
+    batch = PairBatch(source, np.where(target, 1, 0), target)
+    whole, parts = make(1, p_drop=0.0), make(3, cores, p_drop=0.0)
+    assert len(batch.split(3)) == 2
+    assert_allclose(parts.gradient(1, batch), whole.gradient(1, batch), rtol=1e-12)
+    grads = (each.optimizer.parameters.grad for each in (parts, whole))
+    assert_allclose(*grads, rtol=1e-9, atol=1e-12)
+
+
+@several_cores
+def test_an_interrupt_while_the_others_compute_leaves_no_stale_answers(make, monkeypatch):
+    """Ctrl-C arrives as the first process waits for the second's answer."""
+    parts, recv = make(2), module.Connection.recv
+
+    def interrupted(connection):
+        monkeypatch.setattr(module.Connection, "recv", recv)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Connection, "recv", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parts.gradient(1, PairBatch.of(WORDS))
+    for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
+        assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("count", "threads"), [(1, 2), (1, 3), (2, 1)])
+def test_one_part_keeps_the_threads_of_blas_that_it_began_with(make, count, threads):
+    """Their number may decide the last bits: a run that goes on elsewhere takes the old one."""
+    with threadpool_limits(threads, "blas"):
+        began = make(count)
+        expected = 1 if count > 1 else threads
+        assert began.threads == expected and set(threads_of_blas()) == {expected}
+        began.close()
+    with threadpool_limits(1, "blas"):
+        goes_on = Parts(began.objective, began.optimizer, 7, count)
+        goes_on.threads = began.threads
+        goes_on.start()
+        assert set(threads_of_blas()) == {expected}
+        goes_on.close()
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_batch_of_padding_alone_is_refused_in_words(make, complaint):
     nothing = np.zeros((2, 3), int)
-    batch = Batch(np.array([[4, 2, 0]] * 2), nothing, nothing)
+    batch = PairBatch(np.array([[4, 2, 0]] * 2), nothing, nothing)
     assert "some target position" in complaint(make(2, 1).gradient, 1, batch)
 
 
 @several_cores
 def test_each_process_updates_its_share_of_the_weights(make):
     parts = make(2)
-    assert parts._stretch == slice(0, len(parts.optimizer.mean) // 2)
+    assert parts._stretch == slice(0, len(parts.optimizer.state["mean"]) // 2)
 
 
 @several_cores
@@ -142,7 +185,7 @@ def test_other_processes_print_no_warnings(make, capfd):
     parts = make(2, dtype=np.float32)
     with np.errstate(all="ignore"):
         parts.optimizer.parameters.data[...] = np.inf
-        assert not np.isfinite(parts.gradient(1, Batch.of(WORDS)))
+        assert not np.isfinite(parts.gradient(1, PairBatch.of(WORDS)))
     assert capfd.readouterr() == ("", "")
 
 
@@ -166,7 +209,7 @@ def test_a_fork_that_fails_leaves_no_process_behind(make, monkeypatch):
 
 def test_each_part_draws_masks_of_its_own(make):
     """With all of a batch in one part the sums would be right, and nothing gained."""
-    losses = [float(make(count, 1).gradient(1, Batch.of(WORDS))) for count in (1, 2, 3)]
+    losses = [float(make(count, 1).gradient(1, PairBatch.of(WORDS))) for count in (1, 2, 3)]
     assert len(set(losses)) == 3
 
 
@@ -191,7 +234,7 @@ def threads_of_blas() -> list[int]:
 @several_cores
 def test_a_model_packed_again_is_refused(make):
     parts = make(2)
-    pack(parts.model)
+    pack(parts.objective)
     with pytest.raises(RuntimeError, match="packed again"):
         parts.update(0.1)
     assert parts.optimizer.steps == 0
@@ -203,17 +246,17 @@ def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
     parts.processes[0].kill()
     parts.processes[0].join()
     with pytest.raises(ChildProcessError, match="was ended"):
-        parts.gradient(1, Batch.of(WORDS))
+        parts.gradient(1, PairBatch.of(WORDS))
 
 
 @several_cores
 def test_close_ends_the_processes_and_the_parts_still_compute(make):
     parts = make(3)
     processes = parts.processes
-    loss = parts.gradient(1, Batch.of(WORDS))
+    loss = parts.gradient(1, PairBatch.of(WORDS))
     parts.close()
     assert len(processes) == 2 and not any(process.is_alive() for process in processes)
-    assert parts.gradient(1, Batch.of(WORDS)) == loss
+    assert parts.gradient(1, PairBatch.of(WORDS)) == loss
 
 
 @several_cores
@@ -225,14 +268,14 @@ from numformer.training import parts
 parts.cores = lambda: 3
 model = test_parts.Transformer(test_parts.CONFIG)
 adam = test_parts.Adam(test_parts.pack(model))
-made = parts.Parts(model, test_parts.CrossEntropy(), adam, 7, 3)
+made = parts.Parts(test_parts.Objective(model), adam, 7, 3)
 made.start()
-made.gradient(1, test_parts.Batch.of(test_parts.WORDS))
+made.gradient(1, test_parts.PairBatch.of(test_parts.WORDS))
 print(*(process.pid for process in made.processes), flush=True)
 input()
 """
     here = Path(__file__).parent
-    paths = os.pathsep.join([str(here), str(here.parent)])
+    paths = os.pathsep.join([str(here), str(here.parents[1])])
     first = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": paths},

@@ -10,11 +10,17 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.data.vocabulary import END, PADDING, START
-from numformer.generation import decoding
-from numformer.generation.decoding import beam_search, greedy, length_penalty, log_probabilities
+from numformer.errors import BrokenNumbers
+from numformer.generation import (
+    beam,
+    beam_search,
+    greedy,
+    length_penalty,
+    log_probabilities,
+    n_best,
+)
 from numformer.layer import inference, mode, pack
-from numformer.models.config import Config
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 
 V, LENGTH = 7, 4
 GOING_ON = [symbol for symbol in range(V) if symbol not in (PADDING, START, END)]
@@ -33,7 +39,7 @@ def peaked(seed: int = 0, **changes) -> Transformer:
     flat = pack(model, np.float64)
     flat.data += 0.15 * np.random.default_rng(seed).standard_normal(flat.data.shape)
     if model.config.positions == "learned":
-        model.decoder.positions.weight.data[...] *= 6
+        model.target.positions.weight.data[...] *= 6
     return model
 
 
@@ -47,8 +53,8 @@ class Chain(Transformer):
             self.probabilities[symbol, list(following)] = list(following.values())
         self.rows_decoded = []
 
-    def decode_next(self, ids, memory, source_mask, cache):
-        super().decode_next(ids, memory, source_mask, cache)
+    def step(self, ids, state):
+        super().step(ids, state)
         self.rows_decoded.append(len(ids))
         return np.log(self.probabilities[ids])
 
@@ -56,27 +62,31 @@ class Chain(Transformer):
 class Remembering:
     """Stands in for a model: the next symbol depends on the source and on every symbol before.
 
-    Its cache holds the symbols themselves, so a hypothesis with another's cache writes nonsense.
+    Its state holds the symbols themselves, so a hypothesis with another's state writes nonsense.
     """
 
     def __init__(self, seed: int):
-        self.seed, self.decoder = seed, self
+        self.seed = seed
 
-    def new_cache(self, batch, length, memory_length):
-        cache = SimpleNamespace(symbols=np.zeros((batch, 0), int))
-        cache.choose = lambda rows: setattr(cache, "symbols", cache.symbols[rows])
-        return cache
+    def start(self, source, length):
+        state = SimpleNamespace(source=source, symbols=np.zeros((len(source), 0), int))
+        state.ids = np.full(len(source), START)
 
-    def encode(self, source):
-        return source[:, :, None], source[:, None, None, :] != PADDING
+        def choose(rows):
+            state.source, state.symbols, state.ids = (
+                each[rows] for each in (state.source, state.symbols, state.ids)
+            )
+
+        state.choose = choose
+        return state
 
     def logits(self, row, symbols):
         known = np.array([self.seed, *row.ravel(), *symbols])
         return 2 * np.random.default_rng(zlib.crc32(known.tobytes())).standard_normal(V)
 
-    def decode_next(self, ids, memory, source_mask, cache):
-        cache.symbols = np.column_stack([cache.symbols, ids])
-        return np.array([*map(self.logits, memory, cache.symbols)])
+    def step(self, ids, state):
+        state.symbols = np.column_stack([state.symbols, ids])
+        return np.array([*map(self.logits, state.source, state.symbols)])
 
     def forward(self, source, target):
         length = target.shape[1]
@@ -105,7 +115,7 @@ def score(model, row, ids, alpha, length=LENGTH):
     return total / ((5 + len(symbols)) / 6) ** alpha
 
 
-def exhaustive(model, row, alpha):
+def exhaustive(model, row, alpha, count=1):
     """The best of all sequences that end within LENGTH and of all of LENGTH without an end."""
     candidates = {}
     for length in range(LENGTH):
@@ -119,7 +129,8 @@ def exhaustive(model, row, alpha):
                     total = before + table[-1, last]
                     candidates[*ids, last] = total / ((5 + LENGTH) / 6) ** alpha
     assert len(candidates) == sum(len(GOING_ON) ** n for n in range(LENGTH + 1))
-    return list(max(candidates, key=candidates.get))
+    ranked = sorted(candidates, key=candidates.get, reverse=True)
+    return [(candidates[ids], list(ids)) for ids in ranked[:count]]
 
 
 @pytest.mark.parametrize("kind", [peaked, Remembering])
@@ -130,9 +141,21 @@ def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(kind, alph
     for seed in SEEDS:
         model = kind(seed)
         found = beam_search(model, SOURCE, LENGTH, EVERYTHING, alpha)
-        assert found == [exhaustive(model, row, alpha) for row in SOURCE]
+        assert found == [exhaustive(model, row, alpha)[0][1] for row in SOURCE]
         lengths |= set(map(len, found))
     assert lengths >= {0, 1, LENGTH}
+
+
+@pytest.mark.parametrize("kind", [peaked, Remembering])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_n_best_and_their_scores_are_those_of_exhaustive_search(kind, alpha):
+    for seed in SEEDS[:3]:
+        model = kind(seed)
+        found = n_best(model, SOURCE, LENGTH, 5, EVERYTHING, alpha)
+        for row, hypotheses in zip(SOURCE, found, strict=True):
+            scores, ids = zip(*exhaustive(model, row, alpha, 5), strict=True)
+            assert [each.ids for each in hypotheses] == list(ids)
+            assert_allclose([each.score for each in hypotheses], scores, rtol=1e-9)
 
 
 @pytest.mark.parametrize("form", [{}, dict(norm="post"), dict(positions="sinusoidal")], ids=str)
@@ -260,9 +283,9 @@ class Coarse(Remembering):
         ).permutation([1, 2, 3, 4, 5, 6, 6])  # of the V symbols; they sum to 1
         return np.log2(probabilities)
 
-    def decode_next(self, ids, memory, source_mask, cache):
+    def step(self, ids, state):
         self.rows_decoded.append(len(ids))
-        return super().decode_next(ids, memory, source_mask, cache)
+        return super().step(ids, state)
 
 
 def log2_probabilities(logits):
@@ -309,22 +332,22 @@ def search_of_one_sentence(model, row, max_length, beam, alpha):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
-@pytest.mark.parametrize("beam", [1, 2, 3, 12])
-def test_a_batch_is_searched_as_each_sentence_by_itself(beam, alpha, monkeypatch):
+@pytest.mark.parametrize("width", [1, 2, 3, 12])
+def test_a_batch_is_searched_as_each_sentence_by_itself(width, alpha, monkeypatch):
     """The same result, and no sentence decoded longer, also where hypotheses tie."""
-    monkeypatch.setattr(decoding, "log_probabilities", log2_probabilities)
+    monkeypatch.setattr(beam, "log_probabilities", log2_probabilities)
     for seed in range(10):
         for max_length in (1, 3, 6):
             model = Coarse(seed)
-            found = beam_search(model, SOURCE, max_length, beam, alpha)
+            found = beam_search(model, SOURCE, max_length, width, alpha)
             alone = [
-                search_of_one_sentence(model, np.array(row)[:, None], max_length, beam, alpha)
+                search_of_one_sentence(model, np.array(row), max_length, width, alpha)
                 for row in SOURCE
             ]
             assert found == [ids for ids, _ in alone]
             positions = range(max(stop for _, stop in alone))
             open_at = [sum(stop > position for _, stop in alone) for position in positions]
-            assert model.rows_decoded == [beam * count for count in open_at]
+            assert model.rows_decoded == [width * count for count in open_at]
 
 
 @every_search
@@ -366,3 +389,14 @@ def test_bad_settings_are_refused(value, complaint):
     assert "alpha is at least 0" in complaint(beam_search, peaked(), SOURCE, 3, alpha=-0.1)
     text = complaint(beam_search, peaked(), SOURCE, 3, beam=value)
     assert "beam is at least 1" in text and str(value) in text
+    assert "count is at least 1" in complaint(n_best, peaked(), SOURCE, 3, value)
+    assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
+
+
+@every_search
+def test_logits_that_are_no_numbers_are_told_of(search):
+    """Or every sentence would be empty, without a word."""
+    model = peaked()
+    model.output.weight.data[3, 2] = np.nan
+    with pytest.raises(BrokenNumbers, match="logits are NaN"):
+        search(model, SOURCE, 3)
