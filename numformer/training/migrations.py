@@ -13,7 +13,7 @@ def from_1(tensors: dict, metadata: dict) -> Checkpoint:
     config = dict(metadata["config"])
     of_recipe = ("label_smoothing", "beta1", "beta2", "adam_epsilon", "warmup", "factor", "decay",
                  "clip_norm")  # fmt: skip
-    recipe = {name: config.pop(name) for name in of_recipe if name in config}
+    recipe = {name: config.pop(name) for name in of_recipe}
     prefixes = {
         "encoder.embedding.": "source.embedding.",
         "encoder.positions.": "source.positions.",
@@ -27,7 +27,8 @@ def from_1(tensors: dict, metadata: dict) -> Checkpoint:
         return prefixes.get(old, "") + name.removeprefix(old)
 
     tensors = {renamed(name): array for name, array in tensors.items()}
-    return tensors, metadata | {"model": "encoder_decoder", "config": config, "recipe": recipe}
+    added = {"model": "encoder_decoder", "recipe": recipe, "threads": None}
+    return tensors, metadata | {"config": config} | added
 
 
 MIGRATIONS = {1: from_1}

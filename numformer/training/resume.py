@@ -67,7 +67,7 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
     size = sum(array.size for array in tensors.values())
     whole = all(vector.shape == (size,) for vector in optimizer.values())
     whole &= not (optimizer.get("square", np.zeros(1)) < 0).any()
-    threads = metadata.get("threads")
+    threads = metadata.get("threads", 0)
     whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
     if not whole or not _can_be(step, losses, best, settings["steps"], metric):
         raise InputError(

@@ -83,20 +83,25 @@ def product_flops(size: Size) -> float:
 def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
     from numformer.models import Config, Transformer
-    from numformer.training.loop import Schedule, Trainer
+    from numformer.training.recipe import Recipe
+    from numformer.training.trainer import Trainer
 
     class Task:
-        data = batches(size)
+        data, metric = batches(size), None
 
         def batch(self, step):
             return self.data[step % len(self.data)]
 
+        def description(self):
+            return {}
+
     config = Config.base(
         size.V, d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F,
-        p_drop=P_DROP, label_smoothing=SMOOTHING,
+        p_drop=P_DROP,
     )  # fmt: skip
     folder = Path(tempfile.gettempdir())  # steps write nothing
-    trainer = Trainer(Transformer(config), Task(), folder, Schedule(10**9), 0, np, threads)
+    recipe = Recipe(label_smoothing=SMOOTHING)
+    trainer = Trainer(Transformer(config), Task(), folder, 10**9, recipe, 0, np, threads)
     trainer.parts.start()
     return trainer.advance
 

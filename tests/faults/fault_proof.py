@@ -27,7 +27,8 @@ import safetensors.numpy
 from tqdm import tqdm
 
 from numformer.errors import InputError
-from numformer.training.checkpoints import PARTIAL, load_checkpoint, load_model, save_checkpoint
+from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
+from numformer.training.files import PARTIAL
 from toy_tasks import reverse, script
 from toy_tasks.sequences import DEFAULTS, SequenceTask
 
@@ -253,19 +254,9 @@ class Bad:
 
     def wrong_metadata_content(self):
         name = self.choose(LAST, BEST)
-        fields = [
-            "config",
-            "seed",
-            "steps",
-            "parts",
-            "task",
-            "step",
-            "best",
-            "losses",
-            "metrics",
-            "format",
-        ]
-        key = self.choose(*(fields if name == LAST else ["config", "best", "format"]))
+        of_both = ["config", "best", "format", "model"]
+        of_last = ["recipe", "seed", "steps", "parts", "task", "step", "losses", "metrics"]
+        key = self.choose(*(of_both + of_last if name == LAST else of_both))
 
         def change(tensors, metadata):
             # No losses, or a few, are what a run may have since its last line.
@@ -315,7 +306,7 @@ class Bad:
         def change(tensors, metadata):
             key = self.choose(*tensors)
             value = self.choose(np.nan, np.inf, -np.inf)
-            if key == "adam.square":
+            if key == "optimizer.square":
                 value = self.choose(value, -1)
             tensors[key].flat[self.place(tensors[key].ravel())] = value
 

@@ -20,11 +20,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.data import PairBatch
+from numformer.models import Config
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
+from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks import addition, copy_task, pronounce, reverse, sort
 from toy_tasks.pronounce import Pronouncer, edit_distance, error_rates
-from toy_tasks.script import MODEL_FIELDS
 from toy_tasks.sequences import SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 
@@ -225,7 +226,7 @@ def test_the_seed_decides_the_initial_weights(call):
         flags = [*TINY, *"--quick --steps 1 --factor 1e-30 --out".split(), folder]
         assert call(copying, *flags, "--seed", seed)[0] == 0
         found.append(
-            load_checkpoint(Path(folder, "best.safetensors"))[0]["encoder.embedding.weight"]
+            load_checkpoint(Path(folder, "best.safetensors"))[0]["source.embedding.weight"]
         )
     assert_array_equal(found[0], found[1])
     assert (found[0] != found[2]).any()
@@ -333,9 +334,11 @@ def test_help_names_every_flag_and_the_target(main, target, call):
     assert code == 0 and not err and target in text.split("options:")[0]
     for flag in "steps seed backend out resume log-every quick no-plots".split():
         assert f"--{flag}" in text
-    for field in MODEL_FIELDS:
-        assert f"--{field.name.replace('_', '-')} " in text
-    assert {"d_model", "norm", "clip_norm"} <= {field.name for field in MODEL_FIELDS}
+    fields = [*dataclasses.fields(Config), *dataclasses.fields(Recipe)]
+    flags = [field.name for field in fields if field.default is not dataclasses.MISSING]
+    assert {"d_model", "norm", "clip_norm"} <= set(flags)
+    for name in flags:
+        assert f"--{name.replace('_', '-')} " in text
 
 
 # Resuming.
