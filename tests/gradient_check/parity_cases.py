@@ -6,8 +6,9 @@ a call for torch's.
 """
 
 import contextlib
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import Field, fields, replace
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Literal, NamedTuple, get_args, get_origin
@@ -17,7 +18,7 @@ import numpy as np
 
 from numformer.data.batching import Batch
 from numformer.data.vocabulary import PADDING
-from numformer.gradient_check.cases import CASES, SMALL, VARIATIONS, B, S, T, TransformerWithLoss
+from numformer.gradient_check.cases import CASES, SMALL, B, Case, S, T, TransformerWithLoss
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
@@ -36,28 +37,26 @@ class Solved(NamedTuple):
     results_of_torch: Callable[[], dict[str, np.ndarray]]
 
 
-def differentiate(layer: Layer, inputs: list, config: Config) -> Solved:
+def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
     """One forward, and one backward from a random upstream gradient; random gamma, beta, biases.
 
-    The results are "output", and each gradient under the name of its tensor.
+    The results are "output", and each gradient under the name of its tensor. `reference` and
+    `settings` are as in a Case.
     """
     checked = GradientCheck(layer, inputs)
 
     def with_torch():
         import torch_reference
 
-        return torch_reference.differentiate(checked, config)
+        return torch_reference.differentiate(checked, reference, settings)
 
     drawn = [*checked.inputs, *checked.tensors.values(), checked.upstream]
     return Solved(drawn, {"output": checked.output, **checked.gradients}, with_torch)
 
 
-def of_layer(case: str) -> Solved:
+def of_layer(case: Case) -> Solved:
     """A case of the gradient check."""
-    variation = next(
-        (changes for name, changes in VARIATIONS.items() if case.endswith(f"_{name}")), {}
-    )
-    return differentiate(*CASES[case](), Config(**(SMALL | variation)))
+    return differentiate(*case(), case.reference, **case.settings)
 
 
 def train(
@@ -129,51 +128,73 @@ def ten_optimizer_steps() -> Solved:
 
 
 # Random Configs, on batches of other sizes. Where there is no dropout, padding is also left out,
-# and a few steps are trained.
+# and a few steps are trained. Every draw has a random stream of its own, so that a new field of
+# Config, or a new choice, changes only the Configs that take it.
 
 LONGEST = 9
-DROPOUTS = ("p_drop", "attention_dropout", "activation_dropout")
-CHOICES = {f.name: get_args(f.type) for f in fields(Config) if get_origin(f.type) is Literal}
 
 
-def random_config(rng: np.random.Generator) -> Config:
+def stream(*key: int | str) -> np.random.Generator:
+    return np.random.default_rng([zlib.crc32(str(part).encode()) for part in key])
+
+
+def choices_of(field: Field) -> tuple:
+    """The values that a field of Config declares; none where it takes any number."""
+    declared = get_args(field.type) if get_origin(field.type) is Literal else ()
+    return (False, True) if field.type is bool else declared
+
+
+def pick(rng: np.random.Generator, *values):
+    return values[rng.integers(len(values))]
+
+
+def whole(rng: np.random.Generator, low: int, high: int) -> int:
+    return int(rng.integers(low, high + 1))
+
+
+# field -> draw(its stream, what was drawn before it); the dropouts fall away in every other Config
+DROPOUTS = dict.fromkeys(
+    ("p_drop", "attention_dropout", "activation_dropout"),
+    lambda rng, drawn: pick(rng, 0.0, 0.1, 0.3),
+)
+DRAWS = DROPOUTS | {
+    "heads": lambda rng, drawn: whole(rng, 1, 4),
+    "d_k": lambda rng, drawn: pick(rng, *3 * [None], *range(1, 7)),
+    "d_v": lambda rng, drawn: pick(rng, *3 * [None], *range(1, 7)),
+    "d_model": lambda rng, drawn: (
+        whole(rng, 4, 13) if drawn["d_k"] and drawn["d_v"] else drawn["heads"] * whole(rng, 4, 5)
+    ),
+    "d_ff": lambda rng, drawn: whole(rng, 1, 20),
+    "layers": lambda rng, drawn: whole(rng, 1, 3),
+    "max_length": lambda rng, drawn: whole(rng, LONGEST, LONGEST + 3),
+    # Beyond 256 symbols scatter_add takes another way.
+    "target_vocabulary": lambda rng, drawn: pick(rng, whole(rng, 5, 20), 300),
+    "source_vocabulary": lambda rng, drawn: (
+        drawn["target_vocabulary"] if drawn["tying"] == "all" else whole(rng, 5, 20)
+    ),
+    "label_smoothing": lambda rng, drawn: pick(rng, 0.0, 0.1, 0.4),
+    "beta1": lambda rng, drawn: pick(rng, 0.0, rng.uniform(0.5, 0.95)),
+    "beta2": lambda rng, drawn: rng.uniform(0.5, 0.999),
+    # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
+    "adam_epsilon": lambda rng, drawn: 10 ** rng.uniform(-5, -3),
+    "warmup": lambda rng, drawn: whole(rng, 1, 6),
+    "factor": lambda rng, drawn: rng.uniform(0.02, 0.2),
+    "clip_norm": lambda rng, drawn: pick(rng, None, rng.uniform(0.1, 3)),
+}
+
+
+def random_config(seed: int) -> Config:
     """A small Config with every field drawn."""
-
-    def pick(*values):
-        return values[rng.integers(len(values))]
-
-    def whole(low, high):
-        return int(rng.integers(low, high + 1))
-
-    choices = {name: pick(*values) for name, values in CHOICES.items()}
-    heads, d_k, d_v = whole(1, 4), pick(None, whole(1, 6)), pick(None, whole(1, 6))
-    target_vocabulary = pick(whole(5, 20), 300)  # beyond 256 scatter_add takes another way
-    shared = choices["tying"] == "all"
-    sizes = dict(
-        source_vocabulary=target_vocabulary if shared else whole(5, 20),
-        target_vocabulary=target_vocabulary,
-        d_model=whole(4, 13) if d_k and d_v else heads * whole(4, 5),
-        d_ff=whole(1, 20),
-        heads=heads,
-        d_k=d_k,
-        d_v=d_v,
-        layers=whole(1, 3),
-        max_length=whole(LONGEST, LONGEST + 3),
-    )
-    dropout = pick(False, True)
-    dropouts = {name: pick(0.0, 0.1, 0.3) if dropout else 0.0 for name in DROPOUTS}
-    others = dict(
-        attention_bias=pick(False, True),
-        label_smoothing=pick(0.0, 0.1, 0.4),
-        beta1=pick(0.0, rng.uniform(0.5, 0.95)),
-        beta2=rng.uniform(0.5, 0.999),
-        # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
-        adam_epsilon=10 ** rng.uniform(-5, -3),
-        warmup=whole(1, 6),
-        factor=rng.uniform(0.02, 0.2),
-        clip_norm=pick(None, rng.uniform(0.1, 3)),
-    )
-    return Config(**choices, **sizes, **dropouts, **others)
+    drawn = {}
+    for field in fields(Config):
+        if choices := choices_of(field):
+            # Each choice draws a lot and the highest wins, which one more choice changes only if
+            # it wins itself.
+            lots = {choice: stream(seed, field.name, choice).random() for choice in choices}
+            drawn[field.name] = max(lots, key=lots.get)
+    for name, draw in DRAWS.items():
+        drawn[name] = draw(stream(seed, name), drawn)
+    return Config(**drawn | (dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}))
 
 
 def random_inputs(rng: np.random.Generator, config: Config) -> Batch:
@@ -185,26 +206,28 @@ def random_inputs(rng: np.random.Generator, config: Config) -> Batch:
     return batch
 
 
-def of_random_config(config: Config, seed: int, way: str) -> Solved:
+def of_random_config(seed: int, way: str) -> Solved:
     """Its loss and gradients, "padded" or "skipped_padding"; or six steps, "trained"."""
-    rng = np.random.default_rng((seed, 1))
+    config, rng = RANDOM_CONFIGS[seed], stream(seed, "inputs")
     if way == "trained":
         return train(config, [random_inputs(rng, config) for _ in range(6)], seed, shift=rng)
     batch = random_inputs(rng, config)
     layer = TransformerWithLoss(config, rng, skip_padding=way == "skipped_padding")
-    return differentiate(layer, list(vars(batch).values()), config)
+    return differentiate(layer, list(vars(batch).values()), "objective", config=config)
 
 
-RANDOM_CONFIGS = [random_config(np.random.default_rng((seed, 0))) for seed in range(25)]
+RANDOM_CONFIGS = [random_config(seed) for seed in range(25)]
+
+
+def drops(config: Config) -> bool:
+    return any(getattr(config, name) for name in DROPOUTS)
 
 
 def random_cases() -> Iterator[tuple[str, Callable[[], Solved]]]:
     """Name and solver of every way of every random Config."""
     for seed, config in enumerate(RANDOM_CONFIGS):
-        without_dropout = not any(getattr(config, name) for name in DROPOUTS)
-        ways = ("padded", "skipped_padding", "trained") if without_dropout else ("padded",)
-        for way in ways:
-            yield f"random_{seed}_{way}", partial(of_random_config, config, seed, way)
+        for way in ("padded",) if drops(config) else ("padded", "skipped_padding", "trained"):
+            yield f"random_{seed}_{way}", partial(of_random_config, seed, way)
 
 
 # Long sequences: position tables and causal masks far beyond the sizes elsewhere.
@@ -219,13 +242,13 @@ def long_sequences(skip_padding: bool) -> Solved:
     config = Config.base(30, d_model=16, d_ff=24, heads=2, layers=2, p_drop=0.0)
     lengths = ((300, 190), (90, 257))
     batch = Batch.of([[rng.integers(3, 30, n - 1) for n in pair] for pair in lengths])
-    whole = TransformerWithLoss(config, rng, skip_padding)
-    pack(whole, float)
+    model = TransformerWithLoss(config, rng, skip_padding)
+    pack(model, float)
     with inference():
-        whole.model.forward(batch.source[:, :256], batch.target_in[:, :256])
+        model.model.forward(batch.source[:, :256], batch.target_in[:, :256])
     if skip_padding:
-        return differentiate(whole, list(vars(batch).values()), config)
-    return differentiate(whole.model, [batch.source, batch.target_in], config)
+        return differentiate(model, list(vars(batch).values()), "objective", config=config)
+    return differentiate(model.model, [batch.source, batch.target_in], "transformer", config=config)
 
 
 # A trajectory: digits to reverse, from the first step until most of it is learned.
@@ -305,7 +328,7 @@ def rounding(norm: str) -> Solved:
     return Solved(arrays, errors(found), with_torch)
 
 
-SMALL_CASES = {name: partial(of_layer, name) for name in CASES}
+SMALL_CASES = {name: partial(of_layer, case) for name, case in CASES.items()}
 SMALL_CASES["ten_optimizer_steps"] = ten_optimizer_steps
 LARGE_CASES = {
     **dict(random_cases()),
