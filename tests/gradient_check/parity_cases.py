@@ -6,8 +6,9 @@ a call for torch's.
 """
 
 import contextlib
+import importlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import Field, fields, replace
 from functools import cache, partial
 from types import SimpleNamespace
@@ -37,6 +38,11 @@ class Solved(NamedTuple):
     results_of_torch: Callable[[], dict[str, np.ndarray]]
 
 
+def by_torch(function: str, *arguments) -> Callable[[], dict[str, np.ndarray]]:
+    """The call of a function of torch_reference.py, which needs torch only as it is called."""
+    return lambda: getattr(importlib.import_module("torch_reference"), function)(*arguments)
+
+
 def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
     """One forward, and one backward from a random upstream gradient; random gamma, beta, biases.
 
@@ -44,14 +50,9 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
     `settings` are as in a Case.
     """
     checked = GradientCheck(layer, inputs)
-
-    def with_torch():
-        import torch_reference
-
-        return torch_reference.differentiate(checked, reference, settings)
-
     drawn = [*checked.inputs, *checked.tensors.values(), checked.upstream]
-    return Solved(drawn, {"output": checked.output, **checked.gradients}, with_torch)
+    results = {"output": checked.output, **checked.gradients}
+    return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))
 
 
 def of_layer(case: Case) -> Solved:
@@ -85,14 +86,9 @@ def train(
         trainer.advance()
         norms.append(trainer.norm)
     results = {"losses": np.array(trainer.losses), "norms": np.array(norms), **model.state_dict()}
-
-    def with_torch():
-        import torch_reference
-
-        return torch_reference.train(config, initial, batches, seed)
-
     ids = [ids for batch in batches for ids in vars(batch).values()]
-    return Solved([*initial.values(), *ids], results, with_torch)
+    torch_trains = by_torch("train", config, initial, batches, seed)
+    return Solved([*initial.values(), *ids], results, torch_trains)
 
 
 def random_batch(
@@ -128,72 +124,56 @@ def ten_optimizer_steps() -> Solved:
 
 
 # Random Configs, on batches of other sizes. Where there is no dropout, padding is also left out,
-# and a few steps are trained. Every draw has a random stream of its own, so that a new field of
-# Config, or a new choice, changes only the Configs that take it.
+# and a few steps are trained.
 
 LONGEST = 9
-
-
-def stream(*key: int | str) -> np.random.Generator:
-    return np.random.default_rng([zlib.crc32(str(part).encode()) for part in key])
+DROPOUTS = ("p_drop", "attention_dropout", "activation_dropout")
+VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
+    source_vocabulary=range(5, 21),
+    target_vocabulary=(5, 11, 20, 300, 301),  # beyond 256 scatter_add takes another way
+    d_model=range(4, 14),
+    d_ff=range(1, 21),
+    heads=range(1, 5),
+    d_k=(None, 1, 2, 3, 5),
+    d_v=(None, 1, 2, 3, 5),
+    layers=range(1, 4),
+    max_length=range(LONGEST, LONGEST + 4),
+    label_smoothing=(0.0, 0.1, 0.4),
+    beta1=(0.0, 0.6, 0.9),
+    beta2=(0.5, 0.9, 0.999),
+    # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
+    adam_epsilon=(1e-5, 1e-4, 1e-3),
+    warmup=range(1, 7),
+    factor=(0.02, 0.07, 0.2),
+    clip_norm=(None, 0.2, 0.7, 2.0),
+)
 
 
 def choices_of(field: Field) -> tuple:
-    """The values that a field of Config declares; none where it takes any number."""
+    """What a field of Config may be: as it declares it, or else some values."""
     declared = get_args(field.type) if get_origin(field.type) is Literal else ()
-    return (False, True) if field.type is bool else declared
+    return (False, True) if field.type is bool else declared or VALUES.get(field.name, ())
 
 
-def pick(rng: np.random.Generator, *values):
-    return values[rng.integers(len(values))]
-
-
-def whole(rng: np.random.Generator, low: int, high: int) -> int:
-    return int(rng.integers(low, high + 1))
-
-
-# field -> draw(its stream, what was drawn before it); the dropouts fall away in every other Config
-DROPOUTS = dict.fromkeys(
-    ("p_drop", "attention_dropout", "activation_dropout"),
-    lambda rng, drawn: pick(rng, 0.0, 0.1, 0.3),
-)
-DRAWS = DROPOUTS | {
-    "heads": lambda rng, drawn: whole(rng, 1, 4),
-    "d_k": lambda rng, drawn: pick(rng, *3 * [None], *range(1, 7)),
-    "d_v": lambda rng, drawn: pick(rng, *3 * [None], *range(1, 7)),
-    "d_model": lambda rng, drawn: (
-        whole(rng, 4, 13) if drawn["d_k"] and drawn["d_v"] else drawn["heads"] * whole(rng, 4, 5)
-    ),
-    "d_ff": lambda rng, drawn: whole(rng, 1, 20),
-    "layers": lambda rng, drawn: whole(rng, 1, 3),
-    "max_length": lambda rng, drawn: whole(rng, LONGEST, LONGEST + 3),
-    # Beyond 256 symbols scatter_add takes another way.
-    "target_vocabulary": lambda rng, drawn: pick(rng, whole(rng, 5, 20), 300),
-    "source_vocabulary": lambda rng, drawn: (
-        drawn["target_vocabulary"] if drawn["tying"] == "all" else whole(rng, 5, 20)
-    ),
-    "label_smoothing": lambda rng, drawn: pick(rng, 0.0, 0.1, 0.4),
-    "beta1": lambda rng, drawn: pick(rng, 0.0, rng.uniform(0.5, 0.95)),
-    "beta2": lambda rng, drawn: rng.uniform(0.5, 0.999),
-    # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
-    "adam_epsilon": lambda rng, drawn: 10 ** rng.uniform(-5, -3),
-    "warmup": lambda rng, drawn: whole(rng, 1, 6),
-    "factor": lambda rng, drawn: rng.uniform(0.02, 0.2),
-    "clip_norm": lambda rng, drawn: pick(rng, None, rng.uniform(0.1, 3)),
-}
+def stream(*key) -> np.random.Generator:
+    """The random numbers of one seed and purpose: no other draw can change them."""
+    return np.random.default_rng([zlib.crc32(str(part).encode()) for part in key])
 
 
 def random_config(seed: int) -> Config:
-    """A small Config with every field drawn."""
+    """A small Config with every field drawn; without dropout where `seed` is odd.
+
+    Each value of a field draws a lot, and the highest wins. So a further field changes nothing in
+    the others, and a further value only the Configs that take it.
+    """
     drawn = {}
     for field in fields(Config):
-        if choices := choices_of(field):
-            # Each choice draws a lot and the highest wins, which one more choice changes only if
-            # it wins itself.
-            lots = {choice: stream(seed, field.name, choice).random() for choice in choices}
-            drawn[field.name] = max(lots, key=lots.get)
-    for name, draw in DRAWS.items():
-        drawn[name] = draw(stream(seed, name), drawn)
+        lots = {value: stream(seed, field.name, value).random() for value in choices_of(field)}
+        drawn |= {field.name: max(lots, key=lots.get)} if lots else {}
+    if not (drawn["d_k"] and drawn["d_v"]):
+        drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
+    if drawn["tying"] == "all":
+        drawn["source_vocabulary"] = drawn["target_vocabulary"]
     return Config(**drawn | (dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}))
 
 
@@ -217,17 +197,20 @@ def of_random_config(seed: int, way: str) -> Solved:
 
 
 RANDOM_CONFIGS = [random_config(seed) for seed in range(25)]
-
-
-def drops(config: Config) -> bool:
-    return any(getattr(config, name) for name in DROPOUTS)
-
-
-def random_cases() -> Iterator[tuple[str, Callable[[], Solved]]]:
-    """Name and solver of every way of every random Config."""
-    for seed, config in enumerate(RANDOM_CONFIGS):
-        for way in ("padded",) if drops(config) else ("padded", "skipped_padding", "trained"):
-            yield f"random_{seed}_{way}", partial(of_random_config, seed, way)
+WITHOUT_DROPOUT = [
+    seed
+    for seed, config in enumerate(RANDOM_CONFIGS)
+    if not any(getattr(config, name) for name in DROPOUTS)
+]
+RANDOM_CASES = {
+    f"random_{seed}_{way}": partial(of_random_config, seed, way)
+    for way, seeds in {
+        "padded": range(len(RANDOM_CONFIGS)),
+        "skipped_padding": WITHOUT_DROPOUT,
+        "trained": WITHOUT_DROPOUT,
+    }.items()
+    for seed in seeds
+}
 
 
 # Long sequences: position tables and causal masks far beyond the sizes elsewhere.
@@ -319,19 +302,17 @@ def rounding(norm: str) -> Solved:
         epsilon = np.finfo(np.float32).eps
         return {"largest": np.array(largest) / epsilon, "typical": np.array(typical) / epsilon}
 
-    def with_torch():
-        import torch_reference
-
-        return errors([torch_reference.gradients(config, *each) for each in drawn])
+    def errors_of_torch():
+        return errors([by_torch("gradients", config, *each)() for each in drawn])
 
     arrays = [a for weights, batch in drawn for a in [*weights.values(), *vars(batch).values()]]
-    return Solved(arrays, errors(found), with_torch)
+    return Solved(arrays, errors(found), errors_of_torch)
 
 
 SMALL_CASES = {name: partial(of_layer, case) for name, case in CASES.items()}
 SMALL_CASES["ten_optimizer_steps"] = ten_optimizer_steps
 LARGE_CASES = {
-    **dict(random_cases()),
+    **RANDOM_CASES,
     "long_sequences": partial(long_sequences, skip_padding=False),
     "long_sequences_skipped_padding": partial(long_sequences, skip_padding=True),
 }

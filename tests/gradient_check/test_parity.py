@@ -23,8 +23,8 @@ from parity_cases import (
     RANDOM_CONFIGS,
     STEPS,
     TRAINING,
+    WITHOUT_DROPOUT,
     choices_of,
-    drops,
     random_inputs,
     solve,
     stream,
@@ -157,23 +157,12 @@ def test_random_configs_cover_every_choice():
         return {getattr(config, name) for config in RANDOM_CONFIGS}
 
     for field in fields(Config):
-        choices = set(choices_of(field))
-        assert drawn(field.name) == choices or not choices, field.name
-        assert len(drawn(field.name)) > 1 or len(choices) == 1, f"{field.name}: add it to DRAWS"
-    assert drawn("heads") == {1, 2, 3, 4}
-    assert drawn("layers") == {1, 2, 3}
-    for name in ("p_drop", "attention_dropout", "activation_dropout", "label_smoothing"):
-        assert min(drawn(name)) == 0 < max(drawn(name)), name
-    for name in ("d_k", "d_v", "clip_norm"):
-        assert None in drawn(name) and len(drawn(name)) > 2, name
+        name, choices = field.name, choices_of(field)
+        assert choices, f"no random Config has another {name}: add it to VALUES"
+        assert drawn(name) == set(choices) or (len(choices) > 5 and len(drawn(name)) > 2), name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
-    assert {size > 256 for size in drawn("target_vocabulary")} == {False, True}
-    sources = [
-        random_inputs(stream(seed, "inputs"), config).source
-        for seed, config in enumerate(RANDOM_CONFIGS)
-        if not drops(config)
-    ]
-    assert {bool((source == 0).all(axis=1).any()) for source in sources} == {False, True}
+    batches = (random_inputs(stream(n, "inputs"), RANDOM_CONFIGS[n]) for n in WITHOUT_DROPOUT)
+    assert {bool((batch.source == 0).all(axis=1).any()) for batch in batches} == {False, True}
 
 
 def store() -> None:
