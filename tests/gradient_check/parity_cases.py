@@ -6,24 +6,23 @@ a call for torch's.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+import importlib
+import zlib
+from collections.abc import Callable
+from dataclasses import Field, fields, replace
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Literal, NamedTuple, get_args, get_origin
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
-from numformer.models.config import Config
 
-from numformer.data.batching import Batch
-from numformer.data.vocabulary import PADDING
-from numformer.gradient_check.cases import CASES, SMALL, VARIATIONS, B, S, T, TransformerWithLoss
+from numformer.data import PADDING, PairBatch
+from numformer.gradient_check.cases import CASES, SMALL, B, Case, S, T
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
-from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models.encoder_decoder import Transformer
-from numformer.training import loop as training
+from numformer.models import Config, Objective, Transformer
+from numformer.training import Recipe, trainer
 from toy_tasks import reverse
 from toy_tasks.sequences import SequenceTask, digits
 
@@ -36,33 +35,32 @@ class Solved(NamedTuple):
     results_of_torch: Callable[[], dict[str, np.ndarray]]
 
 
-def differentiate(layer: Layer, inputs: list, config: Config) -> Solved:
+def by_torch(function: str, *arguments) -> Callable[[], dict[str, np.ndarray]]:
+    """The call of a function of torch_reference.py, which needs torch only as it is called."""
+    return lambda: getattr(importlib.import_module("torch_reference"), function)(*arguments)
+
+
+def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Solved:
     """One forward, and one backward from a random upstream gradient; random gamma, beta, biases.
 
-    The results are "output", and each gradient under the name of its tensor.
+    The results are "output", and each gradient under the name of its tensor. `reference` and
+    `settings` are as in a Case.
     """
     checked = GradientCheck(layer, inputs)
-
-    def with_torch():
-        import torch_reference
-
-        return torch_reference.differentiate(checked, config)
-
     drawn = [*checked.inputs, *checked.tensors.values(), checked.upstream]
-    return Solved(drawn, {"output": checked.output, **checked.gradients}, with_torch)
+    results = {"output": checked.output, **checked.gradients}
+    return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))
 
 
-def of_layer(case: str) -> Solved:
+def of_layer(case: Case) -> Solved:
     """A case of the gradient check."""
-    variation = next(
-        (changes for name, changes in VARIATIONS.items() if case.endswith(f"_{name}")), {}
-    )
-    return differentiate(*CASES[case](), Config(**(SMALL | variation)))
+    return differentiate(*case(), case.reference, **case.settings)
 
 
 def train(
     config: Config,
-    batches: list[Batch],
+    recipe: Recipe,
+    batches: list[PairBatch],
     seed: int,
     shift: np.random.Generator | None = None,
     precise: bool = True,
@@ -72,39 +70,34 @@ def train(
     `shift` moves the initial weights, gammas and biases among them. `precise` is float64.
     """
     model = Transformer(config, seed)
-    task = SimpleNamespace(batch=lambda step: batches[step - 1])
+    task = SimpleNamespace(batch=lambda step: batches[step - 1], description=dict, metric=None)
     # The loop trains in float32, too coarse for most comparisons.
-    in_float64 = mock.patch.object(training, "pack", lambda model, _, xp: pack(model, float, xp))
+    in_float64 = mock.patch.object(trainer, "pack", lambda model, _, xp: pack(model, float, xp))
     with in_float64 if precise else contextlib.nullcontext():
-        trainer = training.Trainer(model, task, None, training.Schedule(len(batches)), seed, np)
+        run = trainer.Trainer(model, task, None, len(batches), recipe, seed)
     if shift:
-        trainer.parameters.data += 0.1 * shift.standard_normal(trainer.parameters.data.shape)
+        run.parameters.data += 0.1 * shift.standard_normal(run.parameters.data.shape)
     initial = model.state_dict()
 
     norms = []
     for _ in batches:
-        trainer.advance()
-        norms.append(trainer.norm)
-    results = {"losses": np.array(trainer.losses), "norms": np.array(norms), **model.state_dict()}
-
-    def with_torch():
-        import torch_reference
-
-        return torch_reference.train(config, initial, batches, seed)
-
+        run.advance()
+        norms.append(run.norm)
+    results = {"losses": np.array(run.losses), "norms": np.array(norms), **model.state_dict()}
     ids = [ids for batch in batches for ids in vars(batch).values()]
-    return Solved([*initial.values(), *ids], results, with_torch)
+    torch_trains = by_torch("train", config, recipe, initial, batches, seed)
+    return Solved([*initial.values(), *ids], results, torch_trains)
 
 
 def random_batch(
     rng: np.random.Generator, config: Config, size: int, source: int, target: int, shortest: int = 1
-) -> Batch:
+) -> PairBatch:
     """`size` pairs of `shortest` or more symbols, with the end symbol up to `source`, `target`."""
 
     def symbols(vocabulary, most):
         return rng.integers(3, vocabulary, rng.integers(shortest, most))
 
-    return Batch.of(
+    return PairBatch.of(
         [
             (symbols(config.source_vocabulary, source), symbols(config.target_vocabulary, target))
             for _ in range(size)
@@ -117,15 +110,16 @@ def random_batch(
 OPTIMIZER = dict(
     label_smoothing=0.2, beta1=0.8, beta2=0.95, adam_epsilon=1e-5, warmup=4, factor=0.1, clip_norm=3
 )
+RECIPE = Recipe(**OPTIMIZER)
 # Training leaves padding out, so its dropout masks have other shapes than torch's.
-TRAINING = Config(**(SMALL | OPTIMIZER | dict(p_drop=0.0)))
+TRAINED = Config(**(SMALL | dict(p_drop=0.0)))
 STEPS, SEED = 10, 5
 
 
 def ten_optimizer_steps() -> Solved:
     rng = np.random.default_rng(SEED)
-    batches = [random_batch(rng, TRAINING, B, S, T) for _ in range(STEPS)]
-    return train(TRAINING, batches, SEED, shift=rng)
+    batches = [random_batch(rng, TRAINED, B, S, T) for _ in range(STEPS)]
+    return train(TRAINED, RECIPE, batches, SEED, shift=rng)
 
 
 # Random Configs, on batches of other sizes. Where there is no dropout, padding is also left out,
@@ -133,50 +127,58 @@ def ten_optimizer_steps() -> Solved:
 
 LONGEST = 9
 DROPOUTS = ("p_drop", "attention_dropout", "activation_dropout")
-CHOICES = {f.name: get_args(f.type) for f in fields(Config) if get_origin(f.type) is Literal}
+VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
+    source_vocabulary=range(5, 21),
+    target_vocabulary=(5, 11, 20, 300, 301),  # beyond 256 scatter_add takes another way
+    d_model=range(4, 14),
+    d_ff=range(1, 21),
+    heads=range(1, 5),
+    d_k=(None, 1, 2, 3, 5),
+    d_v=(None, 1, 2, 3, 5),
+    layers=range(1, 4),
+    max_length=range(LONGEST, LONGEST + 4),
+    label_smoothing=(0.0, 0.1, 0.4),
+    beta1=(0.0, 0.6, 0.9),
+    beta2=(0.5, 0.9, 0.999),
+    # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
+    adam_epsilon=(1e-5, 1e-4, 1e-3),
+    warmup=range(1, 7),
+    factor=(0.02, 0.07, 0.2),
+    clip_norm=(None, 0.2, 0.7, 2.0),
+)
 
 
-def random_config(rng: np.random.Generator) -> Config:
-    """A small Config with every field drawn."""
-
-    def pick(*values):
-        return values[rng.integers(len(values))]
-
-    def whole(low, high):
-        return int(rng.integers(low, high + 1))
-
-    choices = {name: pick(*values) for name, values in CHOICES.items()}
-    heads, d_k, d_v = whole(1, 4), pick(None, whole(1, 6)), pick(None, whole(1, 6))
-    target_vocabulary = pick(whole(5, 20), 300)  # beyond 256 scatter_add takes another way
-    shared = choices["tying"] == "all"
-    sizes = dict(
-        source_vocabulary=target_vocabulary if shared else whole(5, 20),
-        target_vocabulary=target_vocabulary,
-        d_model=whole(4, 13) if d_k and d_v else heads * whole(4, 5),
-        d_ff=whole(1, 20),
-        heads=heads,
-        d_k=d_k,
-        d_v=d_v,
-        layers=whole(1, 3),
-        max_length=whole(LONGEST, LONGEST + 3),
-    )
-    dropout = pick(False, True)
-    dropouts = {name: pick(0.0, 0.1, 0.3) if dropout else 0.0 for name in DROPOUTS}
-    others = dict(
-        attention_bias=pick(False, True),
-        label_smoothing=pick(0.0, 0.1, 0.4),
-        beta1=pick(0.0, rng.uniform(0.5, 0.95)),
-        beta2=rng.uniform(0.5, 0.999),
-        # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
-        adam_epsilon=10 ** rng.uniform(-5, -3),
-        warmup=whole(1, 6),
-        factor=rng.uniform(0.02, 0.2),
-        clip_norm=pick(None, rng.uniform(0.1, 3)),
-    )
-    return Config(**choices, **sizes, **dropouts, **others)
+def choices_of(field: Field) -> tuple:
+    """What a field of Config or Recipe may be: as it declares it, or else some values."""
+    rule = field.metadata["rule"]
+    return (False, True) if rule.type is bool else rule.choices or VALUES.get(field.name, ())
 
 
-def random_inputs(rng: np.random.Generator, config: Config) -> Batch:
+def stream(*key) -> np.random.Generator:
+    """The random numbers of one seed and purpose: no other draw can change them."""
+    return np.random.default_rng([zlib.crc32(str(part).encode()) for part in key])
+
+
+def random_settings(seed: int) -> tuple[Config, Recipe]:
+    """A small Config and a Recipe with every field drawn; without dropout where `seed` is odd.
+
+    Each value of a field draws a lot, and the highest wins. So a further field changes nothing in
+    the others, and a further value only the Configs that take it.
+    """
+    drawn = {}
+    for field in (*fields(Config), *fields(Recipe)):
+        lots = {value: stream(seed, field.name, value).random() for value in choices_of(field)}
+        drawn |= {field.name: max(lots, key=lots.get)} if lots else {}
+    if not (drawn["d_k"] and drawn["d_v"]):
+        drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
+    if drawn["tying"] == "all":
+        drawn["source_vocabulary"] = drawn["target_vocabulary"]
+    drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
+    recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe)}
+    return Config(**drawn), Recipe(**recipe)
+
+
+def random_inputs(rng: np.random.Generator, config: Config) -> PairBatch:
     """1 to 4 pairs of up to LONGEST ids, some without symbols; at times a source is all padding."""
     size, source, target = rng.integers((1, 2, 2), (5, LONGEST + 1, LONGEST + 1))
     batch = random_batch(rng, config, size, source, target, shortest=0)
@@ -185,26 +187,28 @@ def random_inputs(rng: np.random.Generator, config: Config) -> Batch:
     return batch
 
 
-def of_random_config(config: Config, seed: int, way: str) -> Solved:
-    """Its loss and gradients, "padded" or "skipped_padding"; or six steps, "trained"."""
-    rng = np.random.default_rng((seed, 1))
+def of_random_config(seed: int, way: str) -> Solved:
+    """Its gradients, "padded"; its loss's, "skipped_padding"; or six steps, "trained"."""
+    (config, recipe), rng = RANDOM_SETTINGS[seed], stream(seed, "inputs")
     if way == "trained":
-        return train(config, [random_inputs(rng, config) for _ in range(6)], seed, shift=rng)
-    batch = random_inputs(rng, config)
-    layer = TransformerWithLoss(config, rng, skip_padding=way == "skipped_padding")
-    return differentiate(layer, list(vars(batch).values()), config)
+        batches = [random_inputs(rng, config) for _ in range(6)]
+        return train(config, recipe, batches, seed, shift=rng)
+    batch, model = random_inputs(rng, config), Transformer(config, seed)
+    if way == "padded":
+        inputs = [batch.source, batch.target_in]
+        return differentiate(model, inputs, "transformer", config=config)
+    settings = dict(config=config, smoothing=recipe.label_smoothing)
+    layer = Objective(model, recipe.label_smoothing)
+    return differentiate(layer, batch.inputs, "objective", **settings)
 
 
-RANDOM_CONFIGS = [random_config(np.random.default_rng((seed, 0))) for seed in range(25)]
-
-
-def random_cases() -> Iterator[tuple[str, Callable[[], Solved]]]:
-    """Name and solver of every way of every random Config."""
-    for seed, config in enumerate(RANDOM_CONFIGS):
-        without_dropout = not any(getattr(config, name) for name in DROPOUTS)
-        ways = ("padded", "skipped_padding", "trained") if without_dropout else ("padded",)
-        for way in ways:
-            yield f"random_{seed}_{way}", partial(of_random_config, config, seed, way)
+RANDOM_SETTINGS = [random_settings(seed) for seed in range(25)]
+WITHOUT_DROPOUT = range(1, 25, 2)
+RANDOM_CASES = {
+    f"random_{seed}_{way}": partial(of_random_config, seed, way)
+    for way in ("padded", "skipped_padding", "trained")
+    for seed in (range(25) if way == "padded" else WITHOUT_DROPOUT)
+}
 
 
 # Long sequences: position tables and causal masks far beyond the sizes elsewhere.
@@ -218,14 +222,15 @@ def long_sequences(skip_padding: bool) -> Solved:
     rng = np.random.default_rng(11)
     config = Config.base(30, d_model=16, d_ff=24, heads=2, layers=2, p_drop=0.0)
     lengths = ((300, 190), (90, 257))
-    batch = Batch.of([[rng.integers(3, 30, n - 1) for n in pair] for pair in lengths])
-    whole = TransformerWithLoss(config, rng, skip_padding)
-    pack(whole, float)
+    batch = PairBatch.of([[rng.integers(3, 30, n - 1) for n in pair] for pair in lengths])
+    model = Transformer(config)
+    pack(model, float)
     with inference():
-        whole.model.forward(batch.source[:, :256], batch.target_in[:, :256])
+        model.forward(batch.source[:, :256], batch.target_in[:, :256])
     if skip_padding:
-        return differentiate(whole, list(vars(batch).values()), config)
-    return differentiate(whole.model, [batch.source, batch.target_in], config)
+        settings = dict(config=config, smoothing=0.1)
+        return differentiate(Objective(model, 0.1), batch.inputs, "objective", **settings)
+    return differentiate(model, [batch.source, batch.target_in], "transformer", config=config)
 
 
 # A trajectory: digits to reverse, from the first step until most of it is learned.
@@ -236,12 +241,10 @@ TRAJECTORY_STEPS = 200
 def trajectory(precise: bool) -> Solved:
     """Training on `reverse` with up to 4 digits."""
     task = SequenceTask(replace(reverse.RULE, source=digits(4)), batch_size=32, seed=1)
-    config = Config.base(
-        len(task.vocabulary), d_model=32, d_ff=64, heads=4, layers=2, p_drop=0.0,
-        label_smoothing=0.0, warmup=50, factor=0.1, decay="linear",
-    )  # fmt: skip
+    config = Config.base(len(task.vocabulary), d_model=32, d_ff=64, heads=4, layers=2, p_drop=0.0)
+    recipe = Recipe(label_smoothing=0.0, warmup=50, factor=0.1, decay="linear")
     batches = [task.batch(step) for step in range(1, TRAJECTORY_STEPS + 1)]
-    return train(config, batches, seed=1, precise=precise)
+    return train(config, recipe, batches, seed=1, precise=precise)
 
 
 # Rounding: the errors of float32, in units of its epsilon and of a gradient's largest entry.
@@ -258,26 +261,25 @@ def rounding(norm: str) -> Solved:
     for seed in range(6):
         rng = np.random.default_rng(seed)
         batch = random_batch(rng, config, 16, 24, 20)
-        model, loss = Transformer(config, seed), CrossEntropy(config.label_smoothing)
+        model = Transformer(config, seed)
         shift = 0.1 * rng.standard_normal(pack(model).data.shape)
 
-        def gradients(dtype, model=model, loss=loss, batch=batch):
+        def gradients(dtype, model=model, batch=batch):
+            objective = Objective(model, 0.1)
             pack(model, dtype)
-            logits = model.forward(batch.source, batch.target_in, skip_padding=True)
-            assert logits.dtype == dtype  # nothing on the way widened it
-            loss.forward(logits, batch.target_out)
-            model.backward(loss.backward())
+            assert objective.forward(*batch.inputs).dtype == dtype  # nothing widened it
+            objective.backward()
             return {name: p.grad for name, p in model.named_parameters().items()}
 
         pack(model).data += shift.astype(np.float32)
-        for stack in (model.encoder, model.decoder):
-            for layer in stack.layers:
+        for side, tower in ((model.source, model.encoder), (model.target, model.decoder)):
+            for layer in tower.layers:
                 # Far from ReLU's kink, where rounding decides between two gradients.
                 inner = layer.feed_forward.sublayer.inner
                 inner.weight.data[...] *= 0.1
                 inner.bias.data[...] = (-1) ** np.arange(config.d_ff)
             if norm == "pre":  # a mean far from 0, which shows where LayerNorm loses digits
-                stack.embedding.weight.data[...] += 1
+                side.embedding.weight.data[...] += 1
         drawn.append((model.state_dict(), batch))
         found.append(gradients(np.float32))
         truths.append(gradients(np.float64))
@@ -296,19 +298,17 @@ def rounding(norm: str) -> Solved:
         epsilon = np.finfo(np.float32).eps
         return {"largest": np.array(largest) / epsilon, "typical": np.array(typical) / epsilon}
 
-    def with_torch():
-        import torch_reference
-
-        return errors([torch_reference.gradients(config, *each) for each in drawn])
+    def errors_of_torch():
+        return errors([by_torch("gradients", config, 0.1, *each)() for each in drawn])
 
     arrays = [a for weights, batch in drawn for a in [*weights.values(), *vars(batch).values()]]
-    return Solved(arrays, errors(found), with_torch)
+    return Solved(arrays, errors(found), errors_of_torch)
 
 
-SMALL_CASES = {name: partial(of_layer, name) for name in CASES}
+SMALL_CASES = {name: partial(of_layer, case) for name, case in CASES.items()}
 SMALL_CASES["ten_optimizer_steps"] = ten_optimizer_steps
 LARGE_CASES = {
-    **dict(random_cases()),
+    **RANDOM_CASES,
     "long_sequences": partial(long_sequences, skip_padding=False),
     "long_sequences_skipped_padding": partial(long_sequences, skip_padding=True),
 }

@@ -3,9 +3,14 @@
 It does so with NumPy and with the stand-in for CuPy, which refuses what CuPy refuses.
 """
 
+import ast
 import importlib
 import itertools
 import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import cupy_stand_in
 import numpy as np
@@ -15,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.backend import array_module, dropout_stream, to_host
 from numformer.gradient_check import cases as gradient_cases
-from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.cases import CASES, TABLE
 from numformer.gradient_check.gradients import GradientCheck, kind, place
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
@@ -80,20 +85,46 @@ def assert_same(found, expected):
 # The list of cases itself.
 
 
-def test_every_layer_of_the_library_occurs_in_a_case():
-    """A new layer without a case would escape every other test here."""
+def layers_of(cls=Layer) -> list[type[Layer]]:
+    """Every kind of layer of the library that has a forward."""
+    ours = cls.__module__.startswith("numformer.") and cls.forward is not Layer.forward
+    return [cls] * ours + [each for below in cls.__subclasses__() for each in layers_of(below)]
+
+
+def lacking() -> Iterator[str]:
+    """What layers still need; a layer without a case would escape every other test here."""
+    text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
+    references = {part.name for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)}
+    text += Path(__file__).with_name("parity_cases.py").read_text()
+    for name in references - {case.reference for case in TABLE}:
+        if len(re.findall(rf"\b{name}\b", text)) == 1:
+            yield f"{name} of torch_reference.py: a case that names it"
+    equations = (Path(__file__).parents[2] / "lessons" / "equations.md").read_text()
+    for layer in layers_of():
+        cases = [case for case in TABLE if type(case()[0]) is layer]
+        if not cases:
+            yield f"{layer.__name__}: a case in numformer/gradient_check/cases.py"
+        for case in cases:
+            if CASES[case.name] is not case:
+                yield f"{case.name}: a name of its own, for two cases have it"
+            if case.reference not in references:
+                yield f"{layer.__name__}: a function {case.reference} in torch_reference.py"
+        for name, formula in vars(sys.modules[layer.__module__]).items():
+            pair = f"| `{name.removesuffix('_backward')}` | `{name}` |"
+            here = name.endswith("_backward") and formula.__module__ == layer.__module__
+            if here and pair not in equations:
+                yield f"{name}: a row with {pair} in lessons/equations.md"
+        of_a_model = layer.__module__.startswith("numformer.models.")  # found by its file's name
+        if layer.__name__ not in numformer.__all__ and not of_a_model:
+            yield f"{layer.__name__}: a place in numformer.__all__"
+
+
+def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
     for module in pkgutil.walk_packages(numformer.__path__, "numformer."):
         if not module.name.endswith("kernels"):  # a module of kernels needs CuPy and has no layers
             importlib.import_module(module.name)
-
-    def subclasses(cls):
-        return {cls}.union(*map(subclasses, cls.__subclasses__()))
-
-    ours = {cls for cls in subclasses(Layer) if cls.__module__.startswith("numformer")}
-    concrete = {cls for cls in ours if cls.forward is not Layer.forward}
-    covered = {type(part) for factory in CASES.values() for part in factory()[0].layers_within()}
-    assert len(concrete) > 10
-    assert not {cls.__name__ for cls in concrete - covered}
+    assert len(layers_of()) > 10
+    assert not {*lacking()}, "\n".join(["missing:", *sorted({*lacking()})])
 
 
 def test_the_cases_make_mistakes_visible():

@@ -6,30 +6,36 @@ and numformer's rounding errors must be no larger than torch's. Where torch is i
 themselves are compared. Everywhere a few numbers of each array are compared with those stored in
 parity_reference.json, which torch computed:
 
-    python tests/test_parity.py --store
+    python tests/gradient_check/test_parity.py --store
 """
 
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from parity_cases import (
     ALL_CASES,
-    CHOICES,
     EXACT_CASES,
     LARGE_CASES,
-    RANDOM_CONFIGS,
+    RANDOM_SETTINGS,
+    RECIPE,
     STEPS,
-    TRAINING,
+    WITHOUT_DROPOUT,
+    choices_of,
+    random_inputs,
     solve,
+    stream,
 )
 
 from numformer.backend import dropout_stream
+from numformer.models import Config
+from numformer.training import Recipe
 
 STORED = Path(__file__).with_name("parity_reference.json")
-STORE = "python tests/test_parity.py --store"
+STORE = "python tests/gradient_check/test_parity.py --store"
 NO_TORCH = "torch is not installed; the stored reference values stand in"
 
 
@@ -143,27 +149,21 @@ def test_nothing_is_stored_for_a_case_that_is_gone():
 
 def test_training_clips_some_steps_and_passes_the_peak_of_the_rate():
     norms = solve("ten_optimizer_steps").results["norms"]
-    assert norms.min() < TRAINING.clip_norm < norms.max()
-    assert 1 < TRAINING.warmup < STEPS
+    assert norms.min() < RECIPE.clip_norm < norms.max()
+    assert 1 < RECIPE.warmup < STEPS
 
 
 def test_random_configs_cover_every_choice():
     def drawn(name):
-        return {getattr(config, name) for config in RANDOM_CONFIGS}
+        return {(vars(config) | vars(recipe))[name] for config, recipe in RANDOM_SETTINGS}
 
-    for name, values in CHOICES.items():
-        assert drawn(name) == set(values), name
-    assert drawn("attention_bias") == {False, True}
-    assert drawn("heads") == {1, 2, 3, 4}
-    assert drawn("layers") == {1, 2, 3}
-    for name in ("p_drop", "attention_dropout", "activation_dropout", "label_smoothing"):
-        assert min(drawn(name)) == 0 < max(drawn(name)), name
-    for name in ("d_k", "d_v", "clip_norm"):
-        assert None in drawn(name) and len(drawn(name)) > 2, name
+    for field in (*fields(Config), *fields(Recipe)):
+        name, choices = field.name, choices_of(field)
+        assert choices, f"no random Config has another {name}: add it to VALUES"
+        assert drawn(name) == set(choices) or (len(choices) > 5 and len(drawn(name)) > 2), name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
-    assert {size > 256 for size in drawn("target_vocabulary")} == {False, True}
-    sources = [solve(case).drawn[0] for case in LARGE_CASES if case.endswith("_skipped_padding")]
-    assert {bool((source == 0).all(axis=1).any()) for source in sources} == {False, True}
+    batches = (random_inputs(stream(n, "inputs"), RANDOM_SETTINGS[n][0]) for n in WITHOUT_DROPOUT)
+    assert {bool((batch.source == 0).all(axis=1).any()) for batch in batches} == {False, True}
 
 
 def store() -> None:
