@@ -36,7 +36,8 @@ def find_backend(name: str):
     """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
 
     Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
-    without a GPU, so a small computation is the test.
+    without a GPU, and without cuBLAS, which the first product loads: so a small product is the
+    test.
     """
     if name not in BACKENDS:
         raise InputError(
@@ -51,8 +52,9 @@ def find_backend(name: str):
 
         if not cupy.cuda.is_available():
             raise RuntimeError("CuPy finds no CUDA device")
-        if float(cupy.arange(3).sum()) != 3:
-            raise RuntimeError("the GPU computes a wrong sum")
+        ones = cupy.ones((2, 3), dtype=cupy.float32)
+        if float((ones @ ones.T).sum()) != 12:
+            raise RuntimeError("the GPU computes a wrong product")
         return cupy
     except Exception as problem:  # whatever breaks in a driver or an installation means: no GPU
         reason = f"{type(problem).__name__}: {problem}"
@@ -87,8 +89,10 @@ def kind(value) -> str:
     return getattr(getattr(value, "dtype", None), "kind", "")
 
 
-def memory() -> int:
-    """How many bytes of memory this machine has, where it says so."""
+def memory(xp=np) -> int:
+    """How many bytes of memory the arrays of `xp` can have: this machine's, or the GPU's."""
+    if xp is not np:
+        return xp.cuda.Device().mem_info[1]
     if not {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= getattr(os, "sysconf_names", {}).keys():
         return sys.maxsize
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -145,32 +149,69 @@ def dot_last(a, b):
 
 
 def dot_rows(a, b):
-    """a, b (..., D) -> (D,): the dot product over all axes but the last."""
+    """a, b (..., D) -> (D,): the dot product over all axes but the last.
+
+    einsum adds row after row, so each block of rows is added by itself: a sum of a million numbers
+    would lose digits.
+    """
     if array_module(a) is not np:
         return sum_rows(a * b)
-    return np.einsum("nd,nd->d", rows(a), rows(b))
+    a, b, block = rows(a), rows(b), 1 << 10
+    whole = len(a) // block * block
+    rest = np.einsum("nd,nd->d", a[whole:], b[whole:])
+    if not whole:
+        return rest
+    a_blocks, b_blocks = (x[:whole].reshape(-1, block, x.shape[1]) for x in (a, b))
+    return np.einsum("knd,knd->kd", a_blocks, b_blocks).sum(axis=0) + rest
+
+
+def masked(scores, mask):
+    """scores (..., S), mask broadcast to it -> scores where the mask is True, elsewhere -inf.
+
+    NumPy adds faster than it chooses, the more so as the mask has fewer entries than the scores.
+    """
+    xp = array_module(scores)
+    minus_infinity = scores.dtype.type(-np.inf)
+    if xp is np:
+        return scores + np.where(mask, scores.dtype.type(0), minus_infinity)
+    return xp.where(mask, scores, minus_infinity)
 
 
 def scatter_add(target, ids, values) -> None:
     """target[ids[n]] += values[n] for every n, repeated ids included.
 
-    target (V, D), ids (N,), values (N, D). On the host the order of each sum is fixed; on a GPU
-    with a large V it is not, so the last bits of a sum may differ from run to run.
+    target (V, D), ids (N,), values (N, D). The order of each sum is fixed, so its bits are too.
     """
     xp = array_module(target)
     small = 256
     if len(target) <= small:
         chosen = ids == xp.arange(len(target))[:, None]
         target += chosen @ values
-        return
-    if xp is not np:
-        xp.add.at(target, ids, values)
-        return
-    order = np.argsort(ids, kind="stable")
-    sorted_ids, sorted_values = ids[order], values[order]
-    starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
-    if len(ids):
+    elif len(ids):
+        order = xp.argsort(ids, kind="stable")
+        sorted_ids, sorted_values = ids[order], values[order]
+        if xp is not np:
+            _add_runs_on_device(target, sorted_ids, sorted_values)
+            return
+        starts = np.flatnonzero(np.diff(sorted_ids, prepend=-1))
         target[sorted_ids[starts]] += np.add.reduceat(sorted_values, starts)
+
+
+def _add_runs_on_device(target, ids, values) -> None:
+    """scatter_add of sorted ids, without waiting for how many differ; overwrites `values`.
+
+    Atomic adds would sum in any order, and CuPy's reduceat subtracts sums of everything. So each
+    value becomes the sum of its run up to it, in log2 N passes over the values (Hillis and Steele
+    1986), and each row of the target gets the one at the end of its run.
+    """
+    xp, reach = array_module(target), 1
+    while reach < len(ids):  # values[n] is the sum of up to `reach` values of its run, n the last
+        same = (ids[reach:] == ids[:-reach])[:, None]
+        values[reach:] += xp.where(same, values[:-reach], 0)
+        reach *= 2
+    symbols = xp.arange(len(target))
+    last = xp.searchsorted(ids, symbols, side="right") - 1
+    target += xp.where((ids[last] == symbols)[:, None], values[last], 0)
 
 
 def cache_sized_pieces(vector) -> list[slice]:

@@ -6,8 +6,9 @@ only what CuPy 14 has, and counts what makes a program wait for the device. Put 
 
 Where CuPy does quietly what is slow or undefined, this raises: host arrays as indices (CuPy
 uploads them), NumPy functions of device arrays (CuPy dispatches them to its own), assignments to
-one place from several indices (any of the values may win). What an out-of-range index reads is
-wrong in the same way as in CuPy: it wraps.
+one place from several indices (any of the values may win), sums of several values in one place
+by `add.at` (their order is chance, so the last bits are). What an out-of-range index reads is wrong
+in the same way as in CuPy: it wraps.
 """
 
 import contextlib
@@ -158,7 +159,7 @@ class ndarray:
         if fancy and getattr(value, "ndim", 0):
             places = np.arange(self.size).reshape(self.shape)[found]
             if len(np.unique(places)) < places.size:
-                raise Undefined("several values for one place of an array; use add.at")
+                raise Undefined("several values for one place of an array; use scatter_add")
         self._memory[found] = value
 
     def fill(self, value):
@@ -233,7 +234,7 @@ for _name in ("neg", "pos", "abs", "invert"):
     setattr(ndarray, f"__{_name}__", lambda self, compute=_compute: _device(compute(self._memory)))
 
 # Reductions have no `where` and no `initial`, here as in CuPy.
-_KEYWORDS = {"axis", "dtype", "out", "keepdims", "copy", "order", "k", "shape"}
+_KEYWORDS = {"axis", "dtype", "out", "keepdims", "copy", "order", "k", "shape", "kind", "side"}
 
 
 def _checked(function, name: str):
@@ -277,7 +278,11 @@ class _Ufunc:
     def at(self, array, indices, values):
         if self.__name__ not in ("add", "subtract", "maximum", "minimum"):
             raise NotImplementedError(f"`{self.__name__}.at` is not supported yet")
-        self._compute.at(array._memory, array._key(indices)[0], _of_scalar_or_device(values))
+        key = array._key(indices)[0]
+        places = np.arange(array.size).reshape(array.shape)[key]
+        if array.dtype.kind == "f" and len(np.unique(places)) < places.size:
+            raise Undefined("several values for one place are added in any order; sort them first")
+        self._compute.at(array._memory, key, _of_scalar_or_device(values))
 
 
 _functions = {}  # not names of this module, where they would hide Python's all, min and sum
@@ -288,8 +293,8 @@ for _name in """absolute add bitwise_and bitwise_or bitwise_xor cos divide equal
     _functions[_name] = _Ufunc(_name)
 for _name in """all any arange argmax argmin argsort ascontiguousarray broadcast_to clip concatenate
                 cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones ones_like
-                outer prod ravel repeat reshape split squeeze stack sum swapaxes tensordot transpose
-                tril triu vdot zeros zeros_like""".split():
+                outer prod ravel repeat reshape searchsorted split squeeze stack sum swapaxes
+                tensordot transpose tril triu vdot zeros zeros_like""".split():
     _functions[_name] = _checked(getattr(np, _name), _name)
 
 
@@ -348,6 +353,7 @@ _stream = SimpleNamespace(synchronize=lambda: _wait("synchronize"))
 cuda = SimpleNamespace(
     is_available=lambda: True,
     get_current_stream=lambda: _stream,
+    Device=lambda: SimpleNamespace(mem_info=(1 << 30, 1 << 31)),  # free, all of it
     runtime=SimpleNamespace(
         driverGetVersion=lambda: 0,
         runtimeGetVersion=lambda: 0,

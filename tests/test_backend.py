@@ -1,5 +1,8 @@
 """The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
 
+import os
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -11,15 +14,19 @@ from numformer.backend import (
     cache_sized_pieces,
     dot_last,
     dot_rows,
+    find_backend,
+    masked,
     matmul,
     max_last,
     mean_last,
+    memory,
     scatter_add,
     splitmix64,
     sum_last,
     sum_rows,
     to_host,
 )
+from numformer.errors import InputError
 
 
 class Watched(np.ndarray):
@@ -118,6 +125,35 @@ def test_dot_products_on_the_host_store_no_products(rng):
     assert_array_equal(dot_rows(a, b), np.einsum("nd,nd->d", a, b))
 
 
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000, 2**20])
+def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
+    """One row added after the other, a million of them were wrong by 1e-4."""
+    a = rng.uniform(0.5, 1.5, (count, 3)).astype(np.float32)
+    b = np.full_like(a, 0.1)
+    found = dot_rows(xp.asarray(a), xp.asarray(b))
+    assert found.shape == (3,) and found.dtype == np.float32
+    assert_allclose(to_host(found), (a.astype(float) * b).sum(axis=0), rtol=4e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(4, 1, 1, 6), (5, 6), (4, 3, 5, 6)])
+def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
+    scores, mask = rng.standard_normal((4, 3, 5, 6)).astype(dtype), rng.random(shape) < 0.6
+    found = to_host(masked(xp.asarray(scores), xp.asarray(mask)))
+    assert found.dtype == dtype
+    assert_array_equal(found, np.where(mask, scores, -np.inf))
+
+
+def test_a_mask_becomes_no_array_of_another_dtype(rng):
+    """Of 8 bytes for every entry of the mask, for example."""
+    scores, mask = np.ones((2, 1), np.float32), np.ones((2, 1 << 16), bool)
+    tracemalloc.start()
+    masked(scores, mask)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.5 * 4 * mask.size  # the result and the mask in float32
+
+
 @pytest.mark.parametrize("symbols, products", [(255, 1), (256, 1), (257, 0)])
 def test_few_symbols_are_summed_by_one_product(symbols, products, watched, rng):
     ids = rng.integers(1, symbols, 50)
@@ -159,6 +195,32 @@ def test_pieces_on_the_host_have_128_kilobytes_of_float32(length, sizes):
 
 def test_on_a_device_a_vector_is_one_piece(stand_in):
     assert cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
+
+
+# The machine.
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "reason"),
+    [
+        ("is_available", lambda: False, "CuPy finds no CUDA device"),
+        ("matmul", lambda a, b: a.nothing, "AttributeError: "),  # cuBLAS is loaded only then
+        ("matmul", lambda a, b: b.T * 5, "the GPU computes a wrong product"),
+    ],
+)
+def test_a_gpu_that_cannot_multiply_is_none(name, broken, reason, stand_in, monkeypatch, capsys):
+    assert find_backend("auto") is find_backend("cupy") is stand_in
+    owner = stand_in.cuda if name == "is_available" else stand_in.ndarray
+    monkeypatch.setattr(owner, "__matmul__" if name == "matmul" else name, broken)
+    assert find_backend("auto") is np
+    assert "using numpy (" in capsys.readouterr().err
+    with pytest.raises(InputError, match=reason):
+        find_backend("cupy")
+
+
+def test_memory_is_that_of_the_arrays(stand_in):
+    assert memory() == memory(np) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory(stand_in) == stand_in.cuda.Device().mem_info[1]
 
 
 # Dropout's random numbers.

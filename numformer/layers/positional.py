@@ -33,11 +33,12 @@ class SinusoidalPositions(Layer):
         self._tables = {}
 
     def _table(self, stop, like):
-        key = array_module(like), like.dtype, like.shape[-1]
+        key = type(like), like.dtype, like.shape[-1]
         table = self._tables.get(key)
         if table is None or len(table) < stop:
             length = 2 ** math.ceil(math.log2(max(stop, 64)))
-            table = sinusoidal_table(length, like.shape[-1], key[0]).astype(like.dtype)
+            table = sinusoidal_table(length, like.shape[-1], array_module(like))
+            table = table.astype(like.dtype)
             self._tables[key] = table
         return table
 

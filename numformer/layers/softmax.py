@@ -1,6 +1,6 @@
 """softmax(x)_s = exp(x_s) / sum_u exp(x_u) over the entries that a mask allows."""
 
-from numformer.backend import array_module, dot_last, max_last, sum_last
+from numformer.backend import array_module, dot_last, masked, max_last, sum_last
 from numformer.layer import Layer
 
 
@@ -12,7 +12,7 @@ def softmax(scores, mask=None):
     """
     xp = array_module(scores)
     if mask is not None:
-        scores = scores + xp.where(mask, 0, -xp.inf).astype(scores.dtype)
+        scores = masked(scores, mask)
     highest = max_last(scores)
     # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.
     highest = xp.maximum(highest, xp.finfo(scores.dtype).min)

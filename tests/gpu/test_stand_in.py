@@ -120,9 +120,11 @@ def test_one_place_takes_one_value(stand_in, x):
     ids = stand_in.asarray([0, 2])  # both are row 0
     with pytest.raises(Undefined):
         x[ids] += 1
+    with pytest.raises(Undefined):
+        stand_in.add.at(x, ids, stand_in.ones((2, 3)))
     x[ids] = 4
-    stand_in.add.at(x, ids, stand_in.ones((2, 3)))
-    assert_array_equal(x.get(), [[6, 6, 6], [3, 4, 5]])
+    stand_in.add.at(x, stand_in.asarray([1, 2]), stand_in.ones((2, 3)))
+    assert_array_equal(x.get(), [[5, 5, 5], [4, 5, 6]])
 
 
 @pytest.mark.parametrize(
@@ -164,13 +166,20 @@ def test_an_id_out_of_range_reads_another_row(stand_in):
 
 
 @pytest.mark.parametrize("rows", [7, 300])
-def test_scatter_add_with_repeated_ids(stand_in, rng, rows):
-    ids, values = rng.integers(0, rows, 40), rng.standard_normal((40, 3))
-    ids[:5] = rows - 1
-    found, expected = stand_in.zeros((rows, 3)), np.zeros((rows, 3))
-    scatter_add(found, stand_in.asarray(ids), stand_in.asarray(values))
-    np.add.at(expected, ids, values)
+@pytest.mark.parametrize("count", [0, 1, 2, 40, 1000])
+def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
+    """On top of what is there, without waiting; a value that is no number stays in its row."""
+    ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
+    ids[: count // 3] = rows - 2
+    values[ids == 5] = np.nan
+    found, expected = stand_in.ones((rows, 3)), np.ones((rows, 3))
+    placed = stand_in.asarray(ids), stand_in.asarray(values)
+    with synchronisations() as waits:
+        scatter_add(found, *placed)
+    assert not waits
+    scatter_add(expected, ids, values)
     assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
+    assert_array_equal(placed[1].get(), values)
 
 
 def both(**changes) -> tuple[Transformer, Transformer]:

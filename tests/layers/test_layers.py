@@ -1,5 +1,6 @@
 """Facts about each formula, computed by hand or by plain loops over the paper's equations."""
 
+import copy
 import dataclasses
 import math
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer import Config, Transformer
 from numformer.backend import (
     dot_last,
     dropout_stream,
@@ -15,6 +17,7 @@ from numformer.backend import (
     scatter_add,
     splitmix64,
     sum_rows,
+    to_host,
 )
 from numformer.layer import inference, mode, pack
 from numformer.layers import positional
@@ -475,6 +478,23 @@ def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out
     for length in range(1, 200):
         layer.forward(np.zeros((1, length, 4)))
         assert computed == [64, 128, 256][: 1 + (length > 64) + (length > 128)]
+
+
+def test_positions_and_a_whole_transformer_can_be_copied_after_they_were_used(rng, xp):
+    """The diagnosis of a wrong gradient works on copies of the parts."""
+    config = Config.base(9, d_model=8, d_ff=8, heads=2, layers=1)
+    source, target = rng.integers(4, 9, (2, B, T))
+    x = xp.asarray(rng.standard_normal((B, T, 8)), dtype=np.float32)
+    for layer, inputs in ((SinusoidalPositions(), [x]), (Transformer(config, 1), [source, target])):
+        pack(layer, xp=xp)
+        with inference():
+            expected = layer.forward(*inputs)
+            twin = copy.deepcopy(layer)
+            for parameter in layer.named_parameters().values():
+                parameter.data[...] = 0
+            found = twin.forward(*inputs)
+        assert type(found) is type(x)
+        assert_array_equal(to_host(found), to_host(expected))
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 4), (5, 4)])
