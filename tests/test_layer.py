@@ -4,7 +4,6 @@ import operator
 
 import numpy as np
 import pytest
-from numformer.models.config import Config
 from numpy.testing import assert_array_equal
 
 from numformer.layer import (
@@ -19,7 +18,7 @@ from numformer.layer import (
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 
 
 class Tied(Layer):
@@ -142,7 +141,7 @@ def test_dotted_names_are_the_paths_of_attributes():
         *of_layer("decoder", 0, "self_attention", "cross_attention"),
         *of_layer("decoder", 1, "self_attention", "cross_attention"),
     ]
-    assert list(model.named_parameters()) == ["encoder.embedding.weight", *layers]
+    assert list(model.named_parameters()) == ["source.embedding.weight", *layers]
 
 
 def test_names_of_what_variations_of_the_model_add():
@@ -158,10 +157,10 @@ def test_names_of_what_variations_of_the_model_add():
         }.items()
     }
     assert added == {
-        "target": {"decoder.embedding.weight"},
-        "none": {"decoder.embedding.weight", "output.weight"},
+        "target": {"target.embedding.weight"},
+        "none": {"target.embedding.weight", "output.weight"},
         "pre": {f"{stack}.{name}" for stack in ("encoder", "decoder") for name in NORM},
-        "learned": {"encoder.positions.weight", "decoder.positions.weight"},
+        "learned": {"source.positions.weight", "target.positions.weight"},
     }
 
 

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from numformer.models.config import Config
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.data.batching import Batch
+from numformer.data.batching import PairBatch
 from numformer.layer import inference
 from numformer.layers.attention import ScaledDotProductAttention
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.plots import attention_maps, cross_attention_weights, loss_curve
 
-BATCH = Batch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
+BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
+IDS = BATCH.source, BATCH.target_in
 LAYERS, HEADS = 3, 2
 
 
@@ -30,7 +30,7 @@ def size_of_png(path) -> tuple[int, int]:
 
 
 def test_weights_are_distributions_over_the_real_source(model):
-    weights = cross_attention_weights(model, BATCH)
+    weights = cross_attention_weights(model, *IDS)
     assert weights.shape == (LAYERS, 3, HEADS, 5, 4)
     assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
     padding = BATCH.source == 0
@@ -51,16 +51,16 @@ def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, 
     with inference():
         monkeypatch.setattr(ScaledDotProductAttention, "save", watched)
         model.forward(BATCH.source, BATCH.target_in)
-    found = cross_attention_weights(model, BATCH)
+    found = cross_attention_weights(model, *IDS)
     assert len(expected) == 2 * LAYERS
     assert_array_equal(found, expected[:LAYERS])
 
 
 def test_reading_weights_leaves_nothing_saved_and_ignores_dropout(model):
-    first = cross_attention_weights(model, BATCH)
+    first = cross_attention_weights(model, *IDS)
     assert model.pending() == 0
     with inference():
-        assert_array_equal(cross_attention_weights(model, BATCH), first)
+        assert_array_equal(cross_attention_weights(model, *IDS), first)
     assert model.pending() == 0
 
 

@@ -23,22 +23,23 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from numformer.generation.decoding import beam_search, greedy
-from numformer.models.config import Config
 
 from numformer import backend
 from numformer.backend import dropout_stream, find_backend, reuse_freed_memory, to_host
 from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
+from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import TOLERANCE, check, place
 from numformer.layer import FlatParameters, pack
 from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
-from numformer.models.encoder_decoder import Transformer
-from numformer.training import loop as training
-from numformer.training.checkpoints import load_model, write_atomically
-from numformer.training.loop import Schedule, Trainer
+from numformer.models import Config, Transformer
+from numformer.training import trainer as training
+from numformer.training.checkpoints import load_model
+from numformer.training.files import write_atomically
 from numformer.training.optimizers import Adam, clip_global_norm
+from numformer.training.recipe import Recipe
+from numformer.training.trainer import Trainer
 from toy_tasks import reverse
 from toy_tasks.script import exit_code
 from toy_tasks.sequences import SequenceTask
@@ -184,7 +185,7 @@ def optimized(xp, dtype, clip: float | None) -> list:
         flat.grad[...] = draw()
         norms.append(clip_global_norm(flat.grad, clip))
         adam.step(0.01 / step)
-    return [flat.data, adam.mean, adam.square, xp.stack(norms)]
+    return [flat.data, *adam.state.values(), xp.stack(norms)]
 
 
 def entropy(xp, dtype) -> list:
@@ -256,11 +257,12 @@ def reverse_task(batch_size: int) -> SequenceTask:
 def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
     task = reverse_task(batch_size)
     model = Transformer(Config.base(len(task.vocabulary), **config), 1)
-    return Trainer(model, task, folder, Schedule(100), 1, xp)
+    recipe = Recipe(warmup=20, clip_norm=1.0)
+    return Trainer(model, task, folder, 100, recipe, 1, xp)
 
 
 def state(trainer: Trainer) -> list:
-    return [trainer.parameters.data, trainer.optimizer.mean, trainer.optimizer.square]
+    return [trainer.parameters.data, *trainer.optimizer.state.values()]
 
 
 def advance(trainer: Trainer, steps: int) -> list[float]:
@@ -272,7 +274,7 @@ def advance(trainer: Trainer, steps: int) -> list[float]:
 
 def check_training(report: Report, xp, folder: Path) -> None:
     """Ten steps beside each other, and five and five across a checkpoint, all in float64."""
-    config = dict(d_model=32, d_ff=64, heads=4, layers=2, warmup=20, clip_norm=1.0)
+    config = dict(d_model=32, d_ff=64, heads=4, layers=2)
     float64 = mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp))
     with float64:
         with report.checking("losses of ten training steps, float64") as at_most:
@@ -288,7 +290,7 @@ def check_training(report: Report, xp, folder: Path) -> None:
                 begun, resumed = (
                     sequence_trainer(folder, each, 16, config) for each in (first, second)
                 )
-                begun.metrics.write_text("")
+                begun.files.begin()
                 advance(begun, 5)
                 begun.save()
                 resumed.resume()

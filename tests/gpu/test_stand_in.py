@@ -9,21 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cupy_stand_in import Undefined, synchronisations
-from numformer.generation.decoding import beam_search, greedy
-from numformer.models.config import Config
 from numpy.testing import assert_allclose, assert_array_equal
 
 import toy_tasks
 from numformer.backend import scatter_add
-from numformer.data.batching import Batch
+from numformer.data.batching import PairBatch
+from numformer.errors import BrokenNumbers
+from numformer.generation import beam_search, greedy
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.embedding import embed
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
-from numformer.training.loop import BrokenNumbers, Schedule, Trainer, read_metrics
+from numformer.training.recipe import Recipe
+from numformer.training.run_folder import read_metrics
+from numformer.training.trainer import Trainer
 from tests.gpu import gpu_report as gpu
 from toy_tasks import pronounce
 from toy_tasks.script import exit_code
@@ -198,8 +200,9 @@ def test_decoding_and_attention_maps_are_numpy_s(stand_in, rng, changes):
     source = rng.integers(4, 11, (6, 5))
     source[:3, 3:] = 0
     assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
-    batch = Batch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
-    maps = [cross_attention_weights(model, batch) for model in (on_device, on_host)]
+    batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
+    ids = batch.source, batch.target_in
+    maps = [cross_attention_weights(model, *ids) for model in (on_device, on_host)]
     assert_allclose(*maps, rtol=1e-5, atol=1e-6)
     for beam in (2, 4):
         assert beam_search(on_device, source, 7, beam) == beam_search(on_host, source, 7, beam)
@@ -223,10 +226,10 @@ class Copying:
 
     metric, higher_is_better = "measure", True
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> PairBatch:
         rng = np.random.default_rng(step)
         words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
-        return Batch.of([(word, word) for word in words])
+        return PairBatch.of([(word, word) for word in words])
 
     def evaluate(self, model) -> dict:
         return {"measure": 1.0}
@@ -236,9 +239,9 @@ class Copying:
 
 
 def trainer(folder, xp, **changes) -> Trainer:
-    sizes = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2, warmup=10)
-    model = Transformer(Config.base(9, **(sizes | changes)), seed=5)
-    return Trainer(model, Copying(), folder, Schedule(9), 1, xp)
+    sizes = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
+    model, recipe = Transformer(Config.base(9, **sizes), seed=5), Recipe(warmup=10, **changes)
+    return Trainer(model, Copying(), folder, 9, recipe, 1, xp)
 
 
 def advance(trainer: Trainer, steps: int) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from numformer.models.config import Config
 
 from numformer.backend import dropout_stream
 from numformer.gradient_check.cases import SOURCE, SOURCE_MASK, TARGET_IN, TARGET_MASK, TARGET_OUT
@@ -34,7 +33,7 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.residual import Residual
 from numformer.layers.softmax import Softmax, softmax
-from numformer.models.encoder_decoder import Transformer
+from numformer.models import Config, Transformer
 
 B, S, T, D, H, V = 3, 5, 4, 8, 2, 11
 RNG = np.random.default_rng(7)
@@ -585,7 +584,7 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
         LayerNorm, lambda norm, right, dy: -right(dy)
     )(D)
     checked = GradientCheck(model, [SOURCE, TARGET_IN])
-    rows = [checked.row(name, directions=1) for name in ("encoder.embedding.weight", NEARBY, AFTER)]
+    rows = [checked.row(name, directions=1) for name in ("source.embedding.weight", NEARBY, AFTER)]
     place = "`decoder.layers.0.feed_forward.norm` (Wrong) is wrong by itself, in x"
     assert [place in row.meaning for row in rows] == [True, True, False]
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed

@@ -24,25 +24,25 @@ from numformer.layers import positional
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import (
     CrossAttention,
-    Mask,
     MultiHeadAttention,
-    Places,
     ScaledDotProductAttention,
     SelfAttention,
     head_size,
     merge_heads,
     split_heads,
 )
+from numformer.layers.cache import KeyValueCache
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection, linear_backward
+from numformer.layers.mask import Mask, attention_mask, causal_mask
+from numformer.layers.places import Places
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from numformer.layers.residual import Residual
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax, softmax
-from numformer.models.encoder_decoder import causal_mask
 
 B, S, T, D, H = 2, 5, 3, 8, 2
 warnings_are_errors = pytest.mark.filterwarnings("error")
@@ -565,7 +565,8 @@ def test_heads_split_into_neighbouring_columns_and_merge_back(rng):
 def test_heads_of_real_positions_stand_at_their_places_and_come_back(rng):
     """As if the rows stood in a padded array; what stands at padding is of no matter."""
     ids = np.array([[5, 6, 0, 0], [7, 8, 9, 4], [0, 0, 0, 0], [5, 0, 0, 0]])
-    places, real = Places(ids), ids != 0
+    real = ids != 0
+    places = Places(real, skip_padding=True)
     rows = rng.standard_normal((7, 6))
     padded = np.zeros((4, 4, 6))
     padded[real] = rows
@@ -575,6 +576,25 @@ def test_heads_of_real_positions_stand_at_their_places_and_come_back(rng):
     assert_array_equal(merge_heads(heads, places), rows)
     assert_array_equal(merge_heads(split_heads(padded, 2), places), rows)  # other heads, too
     assert_array_equal(places.positions, [0, 1, 0, 1, 2, 3, 0])
+    assert_array_equal(places.pick(ids), [5, 6, 7, 8, 9, 4, 5])
+    whole = Places(real)
+    assert_array_equal(whole.positions, range(4))
+    assert whole.pick(ids) is ids
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_mask_of_a_padded_batch_by_hand(causal):
+    """Keys at padding are out of bounds, and later ones; without padding its queries, too."""
+    valid = np.array([[True, True, False], [True, False, False]])
+    others = np.array([[False, True, True], [False, False, True]])
+    keys = np.tril(np.ones((3, 3), bool)) & valid[:, None] if causal else valid[:, None]
+    mask = attention_mask(Places(others), Places(valid), causal)
+    assert_array_equal(np.broadcast_to(mask.allowed, (2, 1, *keys.shape[1:]))[:, 0], keys)
+    assert mask.queries is mask.keys is None
+    queries, sources = (Places(each, skip_padding=True) for each in (others, valid))
+    mask = attention_mask(queries, sources, causal)
+    assert_array_equal(mask.allowed[:, 0], keys & others[:, :, None])
+    assert mask.queries is queries and mask.keys is sources
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -625,10 +645,13 @@ def test_causal_self_attention_step_by_step_equals_the_whole(rng):
     x = rng.standard_normal((B, 4, D))
     with inference():
         whole = layer.forward(x, causal_mask(4))
-        cache = layer.new_cache(B, 6)
-        first = layer.forward(x[:, :2], causal_mask(2), cache)  # several positions at once
-        steps = [layer.forward(x[:, t : t + 1], None, cache) for t in (2, 3)]
-    assert cache.length == 4 and cache.key.dtype == np.float64
+        cache = KeyValueCache(6)
+        steps = [layer.forward(x[:, :2], causal_mask(2), cache)]  # several positions at once
+        cache.advance(2)
+        for t in (2, 3):
+            steps.append(layer.forward(x[:, t : t + 1], None, cache))
+            cache.advance(1)
+    first, *steps = steps
     assert_allclose(np.concatenate([first, *steps], axis=1), whole, rtol=1e-12, atol=1e-13)
 
 
@@ -637,9 +660,10 @@ def test_a_cache_that_is_too_short_is_refused(rng, complaint):
     layer = SelfAttention(D, H, rng)
     x = rng.standard_normal((B, 1, D)).astype(np.float32)
     with inference():
-        cache = layer.new_cache(B, 2)
+        cache = KeyValueCache(2)
         for _ in range(2):
             layer.forward(x, None, cache)
+            cache.advance(1)
         text = complaint(layer.forward, x, None, cache)
     assert "room for 2 positions" in text and "position 3" in text
     assert cache.length == 2
@@ -651,7 +675,7 @@ def test_a_cache_is_refused_while_saving(kind, rng, complaint):
     layer = kind(D, H, rng)
     x = rng.standard_normal((B, 1, D)).astype(np.float32)
     inputs = [x] if kind is SelfAttention else [x, x]
-    assert "inference" in complaint(layer.forward, *inputs, None, layer.new_cache(B, 2))
+    assert "inference" in complaint(layer.forward, *inputs, None, KeyValueCache(2))
 
 
 def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkeypatch):
@@ -665,9 +689,9 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
     with inference():
         whole = layer.forward(x, memory, mask)
         calls.clear()
-        cache = layer.new_cache(B, S)
+        cache = KeyValueCache(T)
         steps = [layer.forward(x[:, t : t + 1], memory, mask, cache) for t in range(T)]
-    assert len(calls) == 2 and cache.length == S
+    assert len(calls) == 2 and cache.length == 0
     assert_allclose(np.concatenate(steps, axis=1), whole, rtol=1e-12, atol=1e-13)
 
 
@@ -677,8 +701,9 @@ def test_a_cache_keeps_the_chosen_rows_in_their_order(rng):
     x, further = rng.standard_normal((3, 2, D)), rng.standard_normal((3, 1, D))
     chosen = np.array([2, 0, 0])
     with inference():
-        cache = layer.new_cache(3, 3)
+        cache = KeyValueCache(3)
         layer.forward(x, causal_mask(2), cache)
+        cache.advance(2)
         cache.choose(chosen)
         found = layer.forward(further, None, cache)
         whole = layer.forward(np.concatenate([x[chosen], further], axis=1), causal_mask(3))
