@@ -7,11 +7,13 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 """
 
 import contextlib
+import reprlib
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from numformer.backend import array_module, to_host
+from numformer.backend import array_module, kind, to_host
 from numformer.errors import InputError
 
 
@@ -101,13 +103,26 @@ def inference():
 
 
 class Layer:
-    """What every layer shares: its parts by name, saved values, gradients, state.
+    """What every layer shares: its parameters and sublayers by name, saved values, state.
 
     Attributes that are Parameters, Layers, or lists or tuples of them (no other containers) are
     found in the order in which they were assigned; the path of attributes is a parameter's name
-    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held in two places
+    (`encoder.layers.0.self_attention.sublayer.query.weight`). A Parameter held by two layers
     is one parameter under the name met first.
     """
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        """Its class and parameters, `Linear(weight (8, 12), bias (12,))`, sublayers indented."""
+        children = [*self._children()]
+        lines = [
+            f"{name}: {child!r}" if isinstance(child, Layer) else f"{name} {child.shape}"
+            for name, child in children
+        ]
+        inside = ", ".join(lines)
+        if any(isinstance(child, Layer) for _, child in children):
+            inside = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
+        return f"{type(self).__name__}({inside})"
 
     def forward(self, *inputs):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
@@ -142,15 +157,15 @@ class Layer:
         return self.saved.pop()
 
     def pending(self) -> int:
-        """How many saved records wait for a backward, in this layer and all its parts."""
+        """How many saved records wait for a backward, in this layer and all within it."""
         return sum(len(layer.saved) for layer in self.layers_within())
 
     def clear_saved(self) -> None:
-        """Forget what forwards saved, in this layer and all its parts."""
+        """Forget what forwards saved, in this layer and all within it."""
         for layer in self.layers_within():
             layer.saved.clear()
 
-    # Parts
+    # Parameters and sublayers
 
     def _children(self) -> Iterator[tuple[str, "Layer | Parameter"]]:
         for name, value in vars(self).items():
@@ -166,17 +181,17 @@ class Layer:
             return
         met.add(self)
         yield prefix, self
-        for name, part in self._children():
+        for name, child in self._children():
             path = f"{prefix}.{name}" if prefix else name
-            if isinstance(part, Layer):
-                yield from part._walk(path, met)
-            elif part not in met:
-                met.add(part)
-                yield path, part
+            if isinstance(child, Layer):
+                yield from child._walk(path, met)
+            elif child not in met:
+                met.add(child)
+                yield path, child
 
     def named_layers(self) -> dict[str, "Layer"]:
         """This layer (named "") and every layer within it by dotted name."""
-        return {name: part for name, part in self._walk("", set()) if isinstance(part, Layer)}
+        return {name: one for name, one in self._walk("", set()) if isinstance(one, Layer)}
 
     def layers_within(self) -> list["Layer"]:
         """This layer and every layer within it, each once."""
@@ -184,7 +199,7 @@ class Layer:
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Every Parameter by dotted name, each once."""
-        return {name: part for name, part in self._walk("", set()) if isinstance(part, Parameter)}
+        return {name: one for name, one in self._walk("", set()) if isinstance(one, Parameter)}
 
     def zero_grad(self) -> None:
         """Set every gradient to zero and forget what an interrupted step saved."""
@@ -199,19 +214,28 @@ class Layer:
         return {name: to_host(p.data).copy() for name, p in self.named_parameters().items()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Write `state` into the parameters. Raises InputError unless names and shapes match."""
+        """Write `state` into the parameters.
+
+        Raises InputError, and writes nothing, unless `state` holds one floating-point array for
+        each parameter, by its name and of its shape.
+        """
         parameters = self.named_parameters()
         if missing := sorted(set(parameters) - set(state)):
             raise _mismatch("holds every parameter of the model", f"none for {missing[0]}")
-        if extra := sorted(set(state) - set(parameters)):
+        if extra := sorted(map(str, set(state) - set(parameters))):
             raise _mismatch("holds only parameters of the model", f"an unknown {extra[0]}")
+        arrays = {}
         for name, parameter in parameters.items():
-            if state[name].shape != parameter.shape:
-                found = f"{tuple(state[name].shape)} instead of {parameter.shape} for {name}"
+            value = state[name]
+            if kind(value) != "f":
+                found = f"{getattr(value, 'dtype', type(value).__name__)} for {name}"
+                raise _mismatch("is made of floating-point arrays", found)
+            if value.shape != parameter.shape:
+                found = f"{tuple(value.shape)} instead of {parameter.shape} for {name}"
                 raise _mismatch("has the shapes of the model's parameters", found)
+            arrays[name] = array_module(parameter.data).asarray(to_host(value))
         for name, parameter in parameters.items():
-            xp = array_module(parameter.data)
-            parameter.data[...] = xp.asarray(state[name])
+            parameter.data[...] = arrays[name]
 
 
 def _mismatch(rule: str, received: str) -> InputError:
@@ -232,10 +256,10 @@ class FlatParameters:
         self._parameters = parameters
         start = 0
         for parameter in parameters:
-            place = slice(start, start + parameter.size)
-            views = (vector[place].reshape(parameter.shape) for vector in (data, grad))
+            stop = start + parameter.size
+            views = (vector[start:stop].reshape(parameter.shape) for vector in (data, grad))
             parameter._rebind(*views, self)
-            start = place.stop
+            start = stop
 
     def is_current(self) -> bool:
         """Whether the parameters are still views of these vectors: no later pack moved them."""

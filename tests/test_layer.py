@@ -18,7 +18,11 @@ from numformer.layer import (
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.linear import Linear, OutputProjection
+from numformer.layers.residual import Residual
 from numformer.models import Config, Transformer
+
+
+LAST = "embedding.weight"  # of Tied, written last
 
 
 class Tied(Layer):
@@ -200,12 +204,18 @@ def test_loading_casts_to_the_dtype_of_the_model(rng):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda state: state.pop("parts.1.weight"), ["none for parts.1.weight"]),
-        (lambda state: state.update(mine=np.ones(2)), ["unknown mine"]),
+        (lambda state: state.pop("parts.1.weight"), ["none for parts.1.weight", "Config"]),
+        (lambda state: state.update(mine=np.ones(2)), ["unknown mine", "Config"]),
         (
-            lambda state: state.update({"parts.0.weight": np.ones((3, 2))}),
-            ["(3, 2) instead of (2, 3) for parts.0.weight"],
+            lambda state: state.update({"parts.1.weight": np.ones((2, 3))}),
+            ["(2, 3) instead of (3, 2) for parts.1.weight", "Config"],
         ),
+        (lambda state: state.update({LAST: [[1.0] * 4] * 5}), [f"list for {LAST}"]),
+        (lambda state: state.update({LAST: None}), [f"NoneType for {LAST}"]),
+        (lambda state: state.update({LAST: np.full((5, 4), "1")}), [f"<U1 for {LAST}"]),
+        (lambda state: state.update({LAST: np.full((5, 4), None)}), [f"object for {LAST}"]),
+        (lambda state: state.update({LAST: np.ones((5, 4), int)}), [f"int64 for {LAST}"]),
+        (lambda state: state.update({LAST: np.ones((5, 4), complex)}), [f"complex128 for {LAST}"]),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(spoil, words, rng, complaint):
@@ -215,9 +225,37 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(spoil, words, 
     state = {name: value + 1 for name, value in before.items()}
     spoil(state)
     text = complaint(layer.load_state_dict, state)
-    assert all(word in text for word in words) and "Config" in text
+    assert all(word in text for word in words)
     for name, value in layer.state_dict().items():
         assert_array_equal(value, before[name])
+
+
+def test_a_state_on_a_device_loads_into_a_model_on_the_host(rng, stand_in):
+    layer, state = Linear(2, 3, rng), Linear(2, 3, rng).state_dict()
+    layer.load_state_dict({name: stand_in.asarray(value) for name, value in state.items()})
+    assert_array_equal(layer.weight.data, state["weight"])
+
+
+# What a layer looks like.
+
+
+def test_a_layer_shows_its_parameters_and_what_is_nested_in_it(rng):
+    assert repr(Linear(2, 3, rng)) == "Linear(weight (2, 3), bias (3,))"
+    assert repr(Doubling()) == "Doubling()"
+    layer = Nested(rng)
+    layer.owner = layer
+    assert repr(layer).splitlines() == [
+        "Nested(",
+        "  gains.0 (2,)",
+        "  gains.1 (3,)",
+        "  pair.0: Linear(weight (2, 3), bias (3,))",
+        "  pair.1: Doubling()",
+        "  again: Linear(weight (2, 3), bias (3,))",
+        "  owner: ...",
+        ")",
+    ]
+    whole = repr(Residual(FeedForward(4, 6, rng), 4, 0.1))
+    assert "\n  sublayer: FeedForward(\n    inner: Linear(weight (4, 6), bias (6,))\n" in whole
 
 
 # Modes.
@@ -263,7 +301,7 @@ def test_two_layers_do_not_share_saved_records():
     assert not other.saved and other.pending() == 0
 
 
-def test_pending_counts_parts_and_zero_grad_clears_an_interrupted_step(rng):
+def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
     """What an exception between forward and backward left must not serve the next step."""
     layer = FeedForward(4, 6, rng)
     x = rng.standard_normal((2, 3, 4))
@@ -304,7 +342,7 @@ class Nested(Layer):
         self.again = self.pair[0]
 
 
-def test_parts_are_found_in_lists_and_tuples_and_once_each(rng):
+def test_children_are_found_in_lists_and_tuples_and_once_each(rng):
     layer = Nested(rng)
     assert list(layer.named_layers()) == ["", "pair.0", "pair.1"]
     assert list(layer.named_parameters()) == ["gains.0", "gains.1", "pair.0.weight", "pair.0.bias"]

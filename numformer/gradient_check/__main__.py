@@ -29,41 +29,41 @@ def _told(problem: Exception) -> str:
     return f"{type(problem).__name__}: {problem}, in {line.filename}, line {line.lineno}"
 
 
-def _own_layer(place: str) -> dict[str, Callable]:
-    module_name, colon, name = place.partition(":")
+def _own_layer(given: str) -> dict[str, Callable]:
+    module_name, colon, name = given.partition(":")
     rule = "a layer of your own is given as module:factory, and factory() returns (layer, inputs)"
     fix = "For example mine.py with `def case(): return MyLayer(), [x]` is `mine:case`."
     if not colon:
-        raise InputError(rule, f"{place} without a colon", fix)
+        raise InputError(rule, f"{given} without a colon", fix)
     sys.path.insert(0, os.getcwd())
     try:
         factory = getattr(importlib.import_module(module_name), name)
     except Exception as problem:  # whatever a module does as it is imported
-        raise InputError(rule, f"{place} ({type(problem).__name__}: {problem})", fix) from None
+        raise InputError(rule, f"{given} ({type(problem).__name__}: {problem})", fix) from None
 
     def case():
         try:
             made = factory()
         except Exception as problem:
-            raise InputError(rule, f"{place} ({_told(problem)})", fix) from None
+            raise InputError(rule, f"{given} ({_told(problem)})", fix) from None
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], Layer)):
-            kinds = [type(part).__name__ for part in made] if isinstance(made, tuple) else []
+            kinds = [type(item).__name__ for item in made] if isinstance(made, tuple) else []
             received = f"({', '.join(kinds)})" if kinds else type(made).__name__
-            raise InputError(rule, f"{received} from {place}", fix)
+            raise InputError(rule, f"{received} from {given}", fix)
         if not isinstance(made[1], list | tuple):
-            what = f"{type(made[1]).__name__} instead of a list of inputs from {place}"
+            what = f"{type(made[1]).__name__} instead of a list of inputs from {given}"
             raise InputError(rule, what, fix)
         return made
 
     return {name: case}
 
 
-def _print_elementwise(cases: dict[str, Callable], place: str, xp, worst: int = 20) -> bool:
-    case, _, tensor = place.partition("/")
+def _print_elementwise(cases: dict[str, Callable], given: str, xp, worst: int = 20) -> bool:
+    case, _, tensor = given.partition("/")
     if case not in cases:
         raise InputError(
             "--elementwise takes CASE/TENSOR as the table prints it",
-            place,
+            given,
             f"The cases are: {', '.join(cases)}.",
         )
     checked = GradientCheck(*cases[case](), xp=xp)
@@ -83,7 +83,7 @@ def _print_elementwise(cases: dict[str, Callable], place: str, xp, worst: int = 
             break
         ratio = explicit[index] / numerical[index] if numerical[index] else float("nan")
         print(f"{index!s:<20} {explicit[index]:18.10g} {numerical[index]:18.10g} {ratio:12.6g}")
-    print(replace(row, name=place, meaning=row.meaning.replace("CASE/TENSOR", place)))
+    print(replace(row, name=given, meaning=row.meaning.replace("CASE/TENSOR", given)))
     return row.passed
 
 

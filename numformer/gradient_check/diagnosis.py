@@ -1,55 +1,23 @@
 """Where a gradient goes wrong, and why: the report of a failed check.
 
-`diagnose` asks CLUES in turn. Is a smaller part wrong by itself, or does a gradient go wrong on its
-way between two parts? Is it the gradient of a changed forward: a use left out, no dropout, gamma 1?
-Else `numformer.symptoms` looks for a pattern in the numbers.
+`diagnose` asks CLUES in turn. Is a layer within this one wrong by itself, or does a gradient go
+wrong on its way between two of them? Is it the gradient of a changed forward: a use left out, no
+dropout, gamma 1? Do the numbers show a pattern? Else one operation's derivative may be wrong.
 """
 
 import contextlib
-import copy
 import functools
 import itertools
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from numformer.backend import kind, to_host
-from numformer.errors import InputError
-from numformer.gradient_check.symptoms import PATTERNS, SIMPLE, Evidence, explain
-from numformer.layer import Layer, mode
-
-UNKNOWN = (
-    "No known pattern. `--elementwise CASE/TENSOR` shows the entries. Next, make each step of "
-    "forward a Layer with a backward of its own, and gradient-check those parts alone."
-)
-
-
-@contextlib.contextmanager
-def watched(layer: Layer, around: Callable, method: str = "forward"):
-    """Within the block a part's `method(*inputs)` is `around(path, method, *inputs)`."""
-
-    def wrapped(path, original):
-        return lambda *inputs, **named: around(path, functools.partial(original, **named), *inputs)
-
-    parts = {path: part for path, part in layer.named_layers().items() if path}
-    for path, part in parts.items():
-        setattr(part, method, wrapped(path, getattr(part, method)))
-    try:
-        yield
-    finally:
-        for part in parts.values():
-            delattr(part, method)
-
-
-def by_entry(slope_along: Callable, shape: tuple[int, ...], xp, largest: int = 400) -> np.ndarray:
-    """`slope_along(direction)` for the first `largest` entries one by one; NaN beyond them."""
-    slopes, direction = np.full(shape, np.nan), np.zeros(shape)
-    for index in itertools.islice(np.ndindex(shape), largest):
-        direction[index] = 1
-        slopes[index], _ = slope_along(xp.asarray(direction))
-        direction[index] = 0
-    return slopes
+from numformer.gradient_check.factors import drop_rates, known_factors
+from numformer.gradient_check.operations import wrong_operation
+from numformer.gradient_check.sublayers import watched
+from numformer.gradient_check.symptoms import PATTERNS, SIMPLE, UNKNOWN, Evidence, explain
+from numformer.layer import mode
 
 
 class Subject:
@@ -67,8 +35,8 @@ class Subject:
         checked.run(keep=True)
         saved = {
             key: to_host(value).copy()
-            for part in checked.layer.layers_within()
-            for record in part.saved
+            for layer in checked.layer.layers_within()
+            for record in layer.saved
             for key, value in record.items()
             if kind(value) in ("b", "f")
         }
@@ -104,28 +72,29 @@ class Subject:
         finally:
             self.tensor[...] = original
 
-    def slopes(self, forward: Callable, weight=1) -> np.ndarray:
-        """The slope of the objective of `forward(shift)` along each direction times `weight`."""
-        directions = (self.checked.xp.asarray(u * weight) for u in self.directions)
+    def slopes(self, forward: Callable, weight=1, first: int | None = None) -> np.ndarray:
+        """The slope of <upstream, `forward(shift)`> along the `first` directions times `weight`."""
+        directions = (self.checked.xp.asarray(u * weight) for u in self.directions[:first])
         return np.array([self.checked.slope(forward, u)[0] for u in directions])
 
     def equal(self, slopes) -> bool:
+        """Whether the explicit gradient has these slopes along the first directions."""
         size = np.abs([*self.numerical, *self.explicit]).max()
-        return bool((np.abs(self.explicit - slopes) < 1e-5 * size).all())
+        return bool((np.abs(self.explicit[: len(slopes)] - slopes) < 1e-5 * size).all())
 
 
 def uses(subject: Subject) -> str | None:
-    """A tensor that goes to several parts gets one gradient from each, and they add."""
+    """A tensor that goes to several layers gets one gradient from each, and they add."""
 
     def forward(shift, use=None):
-        def around(path, forward_of_part, *inputs):
+        def around(path, forward_of_layer, *inputs):
             for index, value in enumerate(inputs):
                 if value is subject.tensor:
                     users.append(f"`{path}`")
-                    # a copy, or the parts within this one would count as users too
+                    # a copy, or the layers within this one would count as users too
                     mine = value + shift if len(users) - 1 == use else value.copy()
                     inputs = (*inputs[:index], mine, *inputs[index + 1 :])
-            return forward_of_part(*inputs)
+            return forward_of_layer(*inputs)
 
         users.clear()
         with watched(subject.checked.layer, around):
@@ -180,15 +149,6 @@ def with_values(subject: Subject, parameter, values) -> Callable:
     return forward
 
 
-def parameters_transposed(subject: Subject) -> str | None:
-    """dy W for dy W^T, where W is square."""
-    for name, parameter in subject.checked.layer.named_parameters().items():
-        if name == subject.name or parameter.data.ndim != 2 or len({*parameter.shape}) != 1:
-            continue
-        if subject.equal(subject.slopes(with_values(subject, parameter, parameter.data.T.copy()))):
-            return f"exactly the gradient for `{name}` transposed: where forward has W, use W.T."
-
-
 def parameters_as_ones(subject: Subject) -> str | None:
     """A gain that backward forgets, or multiplies with in the wrong order."""
     for name, parameter in subject.checked.layer.named_parameters().items():
@@ -205,157 +165,10 @@ def parameters_as_ones(subject: Subject) -> str | None:
             )
 
 
-def faulty_parts(checked) -> dict[str, str]:
-    """The reports on the smallest parts that are wrong by themselves, with their real inputs.
-
-    By the tensor that each report explains. A wrong gradient of a parameter explains itself alone;
-    a wrong gradient of an input goes on to whatever lies behind it, and stands under "".
-    """
-    inputs_of, found = {}, {}
-    names = {parameter: name for name, parameter in checked.layer.named_parameters().items()}
-
-    def around(path, forward, *inputs):
-        output = forward(*inputs)
-        if kind(output):  # a part that returns several arrays cannot be checked alone
-            inputs_of[path] = inputs
-        return output
-
-    with watched(checked.layer, around):
-        checked.run()
-    for path, part in reversed(checked.layer.named_layers().items()):
-        if not path or path not in inputs_of:
-            continue
-        place = f"`{path}` ({type(part).__name__})"
-        tensors = {name: names[p] for name, p in part.named_parameters().items()}
-        try:
-            alone = type(checked)(copy.deepcopy(part), inputs_of[path], checked.seed, checked.xp)
-            for name in alone.tensors:
-                tensor = tensors.get(name, "")
-                if tensor not in found and not (row := alone.row(name)).passed:
-                    found[tensor] = f"{place} is wrong by itself, in {name}: {row.meaning}"
-        except InputError as problem:
-            found[""] = f"{place} is wrong by itself: {problem}"
-        except Exception:  # it does not run alone, so it is not known to be wrong
-            continue
-        if "" in found:
-            break
-    return found
-
-
-def faulty_wire(checked) -> str | None:
-    """The report on the first gradient that reaches a part wrong, in the order of backward.
-
-    Parts that are right by themselves hand on a wrong gradient only where they get one.
-    """
-    layer, outputs, received = checked.layer, {}, {}
-    parts = layer.named_layers().keys() - {""}
-    outermost = {p for p in parts if not any(p.startswith(f"{other}.") for other in parts)}
-
-    def forward_of(shift=0, wire=None):
-        def around(path, forward, *inputs):
-            output = forward(*inputs)
-            if path in outermost:
-                made[path] = made.get(path, 0) + 1
-                key = path, made[path]
-                outputs.setdefault(key, output)
-                return output + shift if key == wire else output
-            return output
-
-        made: dict[str, int] = {}
-        with watched(layer, around):
-            return checked.run()
-
-    def backward(path, backward_of_part, dy):
-        received.setdefault(path, []).insert(0, to_host(dy).copy())
-        return backward_of_part(dy)
-
-    forward_of()
-    checked.run(keep=True)
-    with watched(layer, backward, "backward"):
-        layer.backward(checked.upstream.copy())
-    rng = np.random.default_rng(0)
-    for wire, output in reversed(outputs.items()):
-        path, number = wire
-        gradients = received.get(path, [])
-        if len(gradients) < number or gradients[number - 1].shape != output.shape:
-            continue
-        explicit, forward = gradients[number - 1], functools.partial(forward_of, wire=wire)
-        direction = rng.standard_normal(output.shape)
-        slope, rounding = checked.slope(forward, checked.xp.asarray(direction))
-        along = float((explicit * direction).sum())
-        if abs(slope - along) <= 1e-6 * max(abs(slope), abs(along)) + 1e3 * rounding:
-            continue
-        numerical = {
-            other: by_entry(
-                functools.partial(checked.slope, functools.partial(forward_of, wire=other)),
-                output.shape,
-                checked.xp,
-            )
-            for other, its_output in outputs.items()
-            if its_output.shape == output.shape
-        }
-        case = Evidence(
-            explicit,
-            numerical.pop(wire),
-            factors=known_factors(checked),
-            others={path: gradient for (path, _), gradient in numerical.items()},
-        )
-        message = explain(case) or UNKNOWN
-        return f"the gradient that reaches `{path}` is wrong already: {message}"
-
-
-def own_part(subject: Subject) -> str | None:
-    """The report on the part whose own mistake this is, else on one that the gradient passed."""
-    found = subject.checked.faulty_parts
+def faulty_layer(subject: Subject) -> str | None:
+    """The report on the layer whose own mistake this is, else on one that the gradient passed."""
+    found = subject.checked.faulty_layers
     return found.get(subject.name) or found.get("")
-
-
-def drop_rates(checked) -> set[float]:
-    return {p for part in checked.layer.layers_within() if (p := getattr(part, "p_drop", 0))}
-
-
-def known_factors(checked) -> dict[str, float]:
-    """The factors that are often forgotten or repeated: what is said of each, and its value."""
-    factors = {
-        "the sign is wrong": -1.0,
-        "counted twice": 2.0,
-        "counted once where it is used twice, or a factor 2 is missing": 0.5,
-    }
-    shapes = [x.shape for x in (checked.output, *checked.tensors.values()) if x.ndim]
-    batch, positions = (shapes[0][0], math.prod(shapes[0][:-1])) if shapes else (1, 1)
-    factors |= {
-        f"divided by the batch size ({batch})": 1 / batch,
-        f"the division by the batch size ({batch}) is missing": batch,
-        f"divided by the number of positions ({positions})": 1 / positions,
-        f"the division by the number of positions ({positions}) is missing": positions,
-    }
-    for ids in (x for x in checked.inputs if kind(x) == "i" and x.size):
-        real, total = np.count_nonzero(ids), ids.size
-        factors |= {
-            f"the division by the number of real ids ({real}) is missing": real,
-            f"divided by all ids, padding included ({real} of {total} are real)": real / total,
-        }
-    for p in drop_rates(checked):
-        factors[f"dropout's scale is missing in backward (p = {p})"] = 1 - p
-        factors[f"dropout's scale is applied twice (p = {p})"] = 1 / (1 - p)
-    sizes = {tensor.shape[-1] for tensor in checked.tensors.values() if tensor.ndim}
-    sizes |= {getattr(part, "d_k", 1) for part in checked.layer.layers_within()}
-    for d in sorted(sizes):
-        missing, twice = f"is missing (d = {d})", f"is applied twice (d = {d})"
-        scores, embedding = "1 / sqrt(d_k) of the scores", "sqrt(d_model) of the embedding"
-        factors[f"{scores} {missing}, or {embedding} {twice}"] = d**0.5
-        factors[f"{embedding} {missing}, or {scores} {twice}"] = d**-0.5 if d else 0
-    parameters = checked.layer.named_parameters()
-    for name, tensor in checked.tensors.items():
-        if name in parameters and tensor.size == 1 and (value := float(tensor.ravel()[0])):
-            factors[f"the factor 1 / `{name}` is missing, or `{name}` is one too many"] = value
-            factors[f"the factor `{name}` is missing, or 1 / `{name}` is one too many"] = 1 / value
-        for axis, size in enumerate(() if name in parameters else tensor.shape):
-            if axis and size:
-                which = f"{size}, the size of axis {axis} of {name}"
-                factors[f"{which}: a mean's 1/{size} is missing"] = size
-                factors[f"1/{which}: a sum is divided like a mean"] = 1 / size
-    return {cause: float(value) for cause, value in factors.items() if value not in (0, 1)}
 
 
 def broken_forward(subject: Subject) -> str | None:
@@ -365,14 +178,14 @@ def broken_forward(subject: Subject) -> str | None:
 
 CLUES: list[Callable[[Subject], str | None]] = [
     broken_forward,
-    own_part,
+    faulty_layer,
     lambda subject: subject.checked.faulty_wire,
     lambda subject: explain(subject.evidence, SIMPLE),
     uses,
     without_dropout,
     parameters_as_ones,
-    parameters_transposed,
     lambda subject: explain(subject.evidence, PATTERNS),
+    wrong_operation,
 ]
 
 
@@ -388,7 +201,7 @@ def diagnose(checked, name: str) -> str:
             if message := clue(subject):
                 return message
     with contextlib.suppress(Exception):
-        case = subject.evidence.measured()
-        count = f"{np.count_nonzero(case.wrong)} of {case.wrong.size} entries are wrong"
+        wrong = subject.evidence.measured().wrong
+        count = f"{np.count_nonzero(wrong)} of {wrong.size} entries are wrong"
         return UNKNOWN.replace(".", f". {count}.", 1)
     return UNKNOWN

@@ -7,19 +7,15 @@ masks frozen.
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numformer.backend import (
-    array_module,
-    dropout_stream,
-    kind,
-    to_host,
-)
+from numformer.backend import array_module, dropout_stream, kind, to_host
 from numformer.errors import InputError
-from numformer.gradient_check import diagnosis
+from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
 
 TOLERANCE = 1e-7
@@ -52,7 +48,7 @@ class Row:
         return f"{line}\n    {numbers}: {self.meaning}"
 
 
-def place(inputs: Iterable, dtype, xp) -> list:
+def converted(inputs: Iterable, dtype, xp) -> list:
     """Copies of a forward's inputs in `xp`, numbers in `dtype`; ids stay on the host, uncopied."""
     dtypes = {"f": dtype, "b": bool}
     return [xp.array(x, dtype=dtypes[kind(x)]) if kind(x) in dtypes else x for x in inputs]
@@ -64,115 +60,58 @@ class GradientCheck:
     `layer` is any Layer, `inputs` the arguments of its forward. Floating-point arrays among the
     inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
     `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
-    0 hides mistakes. Raises InputError where backward does not return one gradient for each such
-    input, where forward or backward returns what is no array, and where the layer breaks a rule of
-    `numformer.layer`: it writes into an argument, leaves a saved record, does not add to the
-    gradients that are there, forgets in a second forward what it saved in the first, or returns a
-    gradient that shares memory.
+    0 hides mistakes. Raises InputError where forward returns what is no array, and where the layer
+    breaks one of the `rules`.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
-        self.layer, self.inputs, self.seed = layer, place(inputs, np.float64, xp), seed
-        self.xp = xp
+        rules.everything_is_found(layer)
+        self.layer, self.seed, self.xp = layer, seed, xp
         # default_rng(seed) may well have drawn the inputs, and a check with dy = x sees too little.
         self.rng = np.random.default_rng([seed, 1])
-        parameters = layer.named_parameters()
-        flat = pack(layer, np.float64, xp)
-        for parameter in parameters.values():
+        self.parameters = layer.named_parameters()
+        self._flat = pack(layer, np.float64, xp)
+        for parameter in self.parameters.values():
             parameter.data[...] += xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
+        self.inputs = converted(inputs, np.float64, xp)
+        arguments = self._arguments()
+        self.input_names = list(arguments)
+        # name -> the array that is moved along a direction
+        self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
+        self.gradients = self._differentiate(arguments)
+        rules.forwards_are_stacked(self)
 
-        names = list(inspect.signature(layer.forward).parameters)
-        self.tensors = {}  # name -> the array that is moved along a direction
+    def _arguments(self) -> dict:
+        """The inputs that are differentiated by the names that forward gives them."""
+        names = list(inspect.signature(self.layer.forward).parameters)
+        arguments = {}
         for index, value in enumerate(self.inputs):
             if kind(value) == "f":
                 name = names[index] if index < len(names) else f"{names[-1]}[{index}]"
-                self.tensors[f"input {name}" if name in parameters else name] = value
-        input_names = list(self.tensors)
-        self.tensors |= {name: parameter.data for name, parameter in parameters.items()}
+                arguments[f"input {name}" if name in self.parameters else name] = value
+        return arguments
 
-        arguments = {name: self.tensors[name] for name in input_names}
+    def _differentiate(self, arguments: dict) -> dict:
+        """The explicit gradients by name, from one forward and one backward that keep the rules."""
+        plain_arrays = rules.plain_arrays(self.layer)
         copies = {name: array.copy() for name, array in arguments.items()}
         self.output, self.branches = self.run(keep=True)
-        self.upstream = xp.asarray(self.rng.standard_normal(self.output.shape))
+        self.upstream = self.xp.asarray(self.rng.standard_normal(self.output.shape))
         dy = self.upstream.copy()
-        layer_inputs = self.layer.backward(dy)
-        for name, array in (arguments | {"dy": dy}).items():
-            if not (array == copies.get(name, self.upstream)).all():
-                raise InputError(
-                    "a layer writes into none of its arguments",
-                    f"other values in {name} after forward and backward",
-                    "Compute into a new array.",
-                )
-        if not isinstance(layer_inputs, tuple):
-            layer_inputs = () if layer_inputs is None else (layer_inputs,)
-        odd = [type(dx).__name__ for dx in layer_inputs if not kind(dx)]
-        if odd or len(layer_inputs) != len(input_names):
-            raise InputError(
-                "backward returns one gradient for each floating-point input of forward: an array "
-                "for one, a tuple for several, None for none",
-                f"{'a ' + odd[0] if odd else f'{len(layer_inputs)} array(s)'}, where the "
-                f"floating-point inputs are {input_names or 'none'}",
-                "Return those gradients in forward's order.",
-            )
-        if self.layer.pending():
-            raise InputError(
-                "backward pops everything that forward saved",
-                f"{self.layer.pending()} saved records left",
-                "Call pop_saved() once for each save().",
-            )
-        self.gradients = dict(zip(input_names, layer_inputs, strict=True))
-        self.gradients |= {name: parameter.grad.copy() for name, parameter in parameters.items()}
-        self._check_records(input_names, parameters)
-        for name, gradient in self.gradients.items():
-            if gradient.shape != self.tensors[name].shape:
-                raise InputError(
-                    "a gradient has the shape of its tensor",
-                    f"{gradient.shape} for {name} {self.tensors[name].shape}",
-                    "Sum over the axes that forward broadcasts, and mind transposes.",
-                )
-        others = {"dy": dy, "the gradient of a parameter": flat.grad, "a parameter": flat.data}
-        others |= arguments
-        for name, dx in zip(input_names, layer_inputs, strict=True):
-            for other, array in others.items() if xp is np else ():
-                if np.shares_memory(dx, array):
-                    raise InputError(
-                        "what backward returns shares memory with nothing, so its receiver may "
-                        "overwrite it",
-                        f"memory of {other} in the gradient of {name}",
-                        "Return a new array: .copy() makes one.",
-                    )
-            others[f"the gradient of {name}"] = dx
-
-    def _check_records(self, input_names: list[str], parameters: dict) -> None:
-        """Two forwards, the second with other inputs, and two backwards: the first is served last.
-
-        Raises InputError unless the last one returns the same gradients as before, and adds them.
-        """
-        self.run(keep=True)
-        self.run(True, [x[::-1].copy() if kind(x) and x.ndim else x for x in self.inputs])
-        self.layer.backward(self.upstream.copy())
-        before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
-        returned = self.layer.backward(self.upstream.copy())
-        returned = returned if isinstance(returned, tuple) else (returned,) * len(input_names)
-        again = dict(zip(input_names, returned, strict=True))
-        again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
-        sizes = [float(abs(once).max()) for once in self.gradients.values() if once.size]
-        rounding = 1e-6 * max(sizes, default=0)
-        for name, once in self.gradients.items():
-            if not (abs(again[name] - once) > rounding).any():
-                continue
-            if name in parameters and (abs(parameters[name].grad - once) <= rounding).all():
-                raise InputError(
-                    "a second backward adds to the gradients of the first",
-                    f"no sum of both in {name}",
-                    "Write parameter.grad += ...",
-                )
-            raise InputError(
-                "any number of forwards may come before the first backward",
-                f"another gradient of {name} where a second forward comes between",
-                "Keep what backward needs, dropout's mask too, with save() and pop_saved(): "
-                "not in an attribute, and not drawn anew.",
-            )
+        returned = self.layer.backward(dy)
+        rules.weights_are_parameters(self.layer, plain_arrays)
+        rules.arguments_are_left_alone(arguments | {"dy": dy}, copies | {"dy": self.upstream})
+        returned = rules.one_gradient_for_each(self.input_names, returned)
+        rules.nothing_is_left(self.layer)
+        gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
+        rules.shapes_are_those_of(self.tensors, gradients)
+        if self.xp is np:
+            packed = {
+                "the gradient of a parameter": self._flat.grad,
+                "a parameter": self._flat.data,
+            }
+            rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments)
+        return gradients
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
         """A copy of the output, and every branch that forward took: the boolean arrays it saved.
@@ -190,8 +129,8 @@ class GradientCheck:
         output = array_module(output).array(output)  # forward may return its very argument
         branches = [
             to_host(value).copy()
-            for part in self.layer.layers_within()
-            for record in part.saved
+            for layer in self.layer.layers_within()
+            for record in layer.saved
             for value in record.values()
             if kind(value) == "b"
         ]
@@ -260,16 +199,25 @@ class GradientCheck:
         """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""
         explicit = to_host(self.gradients[name]).copy()
         along = functools.partial(self.numerical, name)
-        return explicit, diagnosis.by_entry(along, explicit.shape, self.xp, largest)
+        return explicit, self.by_entry(along, explicit.shape, largest)
+
+    def by_entry(self, slope_along: Callable, shape: tuple[int, ...], largest: int = 400):
+        """`slope_along(direction)` for each entry alone; NaN beyond the first `largest`."""
+        slopes, direction = np.full(shape, np.nan), np.zeros(shape)
+        for index in itertools.islice(np.ndindex(shape), largest):
+            direction[index] = 1
+            slopes[index], _ = slope_along(self.xp.asarray(direction))
+            direction[index] = 0
+        return slopes
 
     @functools.cached_property
-    def faulty_parts(self) -> dict[str, str]:
+    def faulty_layers(self) -> dict[str, str]:
         """Looked for once, for all tensors that fail because of them."""
-        return diagnosis.faulty_parts(self)
+        return sublayers.faulty_layers(self)
 
     @functools.cached_property
     def faulty_wire(self) -> str | None:
-        return diagnosis.faulty_wire(self)
+        return sublayers.faulty_wire(self)
 
 
 def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:

@@ -10,6 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+UNKNOWN = (
+    "No known pattern. `--elementwise CASE/TENSOR` shows the entries. Next, make each step of "
+    "forward a Layer with a backward of its own, and gradient-check those layers alone."
+)
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -70,77 +75,80 @@ class Evidence:
         return ((name, value) for name, value in self.saved.items() if value.shape == shape)
 
 
-def agreement(case: Evidence) -> str | None:
-    if not case.wrong.any():
+def agreement(evidence: Evidence) -> str | None:
+    if not evidence.wrong.any():
         return "the entries that were measured agree: look at those behind them."
 
 
-def zeros(case: Evidence) -> str | None:
-    if case.scale < 1e-9:
+def zeros(evidence: Evidence) -> str | None:
+    if evidence.scale < 1e-9:
         return "the true gradient is zero: forward does not depend on this tensor as used here."
-    if (np.abs(case.explicit) < 1e-9 * case.scale).all():
+    if (np.abs(evidence.explicit) < 1e-9 * evidence.scale).all():
         return "the gradient is zero: never accumulated (`grad +=`), or not returned."
 
 
-def constant_ratio(case: Evidence) -> str | None:
+def constant_ratio(evidence: Evidence) -> str | None:
     """A ratio that several factors explain names them all."""
-    e, n = case.explicit.ravel(), case.numerical.ravel()
+    e, n = evidence.explicit.ravel(), evidence.numerical.ravel()
     ratio = float(e @ n / (n @ n))
-    if not case.same(e, ratio * n).all():
+    if not evidence.same(e, ratio * n).all():
         return None
     # dropout rounds p to a multiple of 2^-16
-    causes = [cause for cause, value in case.factors.items() if abs(ratio / value - 1) < 1e-4]
+    causes = [cause for cause, value in evidence.factors.items() if abs(ratio / value - 1) < 1e-4]
     return f"constant ratio {ratio:.6g}: " + (
         ", or ".join(causes) + "." if causes else "a constant factor is missing, or one too many."
     )
 
 
-def of_another_tensor(case: Evidence) -> str | None:
-    for name, gradient in case.others.items():
-        if gradient.shape == case.explicit.shape and case.same(case.explicit, gradient).all():
+def of_another_tensor(evidence: Evidence) -> str | None:
+    for name, gradient in evidence.others.items():
+        if (
+            gradient.shape == evidence.explicit.shape
+            and evidence.same(evidence.explicit, gradient).all()
+        ):
             return f"this is the gradient of `{name}`: " + (
                 "a factor that forward multiplies with is missing."
-                if name in case.sound
+                if name in evidence.sound
                 else "two results of backward are swapped."
             )
 
 
-def repeated_ids(case: Evidence) -> str | None:
+def repeated_ids(evidence: Evidence) -> str | None:
     """`grad[ids] += dx` writes each row once, whatever the number of its ids."""
-    if case.ids is None or case.ids.min(initial=0) < 0 or case.explicit.ndim != 2:
+    if evidence.ids is None or evidence.ids.min(initial=0) < 0 or evidence.explicit.ndim != 2:
         return None
-    wrong = case.wrong.any(axis=-1)
-    if np.bincount(case.ids.ravel(), minlength=len(wrong))[: len(wrong)][wrong].min() > 1:
+    wrong = evidence.wrong.any(axis=-1)
+    if np.bincount(evidence.ids.ravel(), minlength=len(wrong))[: len(wrong)][wrong].min() > 1:
         return (
             "wrong only in rows whose ids occur more than once: grad[ids] += dx keeps the last of "
             "them; use scatter_add."
         )
 
 
-def moved(case: Evidence) -> str | None:
+def moved(evidence: Evidence) -> str | None:
     """The same numbers at other places."""
-    e, n = case.explicit, case.numerical
+    e, n = evidence.explicit, evidence.numerical
     for axes in itertools.permutations(range(n.ndim)) if n.ndim < 5 else ():
         turned = n.transpose(axes)
-        if turned.shape == e.shape and case.same(e, turned).all():
+        if turned.shape == e.shape and evidence.same(e, turned).all():
             return f"the gradient is transposed: its axes stand in the order {axes}."
-    if e.size > 1 and case.same(np.sort(e, axis=None), np.sort(n, axis=None)).all():
+    if e.size > 1 and evidence.same(np.sort(e, axis=None), np.sort(n, axis=None)).all():
         return (
             "the right numbers at wrong places: heads split or merged by reshape without "
             "swapaxes(1, 2), or positions shifted."
         )
 
 
-def factor_of_each_row(case: Evidence) -> str | None:
+def factor_of_each_row(evidence: Evidence) -> str | None:
     """A number of each position, such as LayerNorm's rstd, is forgotten, repeated or another."""
-    e, n = case.explicit, case.numerical
+    e, n = evidence.explicit, evidence.numerical
     if n.ndim < 2 or n.shape[-1] < 2:
         return None
     factors = _dot(e, n) / np.maximum(_dot(n, n), 1e-300)
-    if not case.same(e, factors * n).all():
+    if not evidence.same(e, factors * n).all():
         return None
     live = _dot(n, n) > 0
-    for name, value in case.alike(last=1):
+    for name, value in evidence.alike(last=1):
         if np.allclose((factors * value)[live], 1, rtol=1e-5):
             return f"each row is off by a factor of its own, 1 / `{name}`: `{name}` is missing."
         if np.allclose(factors[live], value[live], rtol=1e-5):
@@ -152,11 +160,11 @@ def factor_of_each_row(case: Evidence) -> str | None:
     )
 
 
-def masks(case: Evidence) -> str | None:
+def masks(evidence: Evidence) -> str | None:
     """Only some entries are wrong, and where they are, one of the two gradients is 0."""
-    e, n, wrong = case.explicit, case.numerical, case.wrong
-    e_zero, n_zero = (np.abs(gradient) < 1e-8 * case.scale for gradient in (e, n))
-    fitting = (name for name, v in case.alike() if ((v == 0) == n_zero).all() and n_zero.any())
+    e, n, wrong = evidence.explicit, evidence.numerical, evidence.wrong
+    e_zero, n_zero = (np.abs(gradient) < 1e-8 * evidence.scale for gradient in (e, n))
+    fitting = (name for name, v in evidence.alike() if ((v == 0) == n_zero).all() and n_zero.any())
     mask = next((f"`{name}`" for name in fitting), "mask")
     if not (e_zero | n_zero)[wrong].all():
         if (wrong & n_zero).any():
@@ -172,32 +180,32 @@ def masks(case: Evidence) -> str | None:
             "some entries are zero that should not be: written with `=` or in part of the rows "
             "only, or masked once too often."
         )
-    if case.upstream is not None and case.upstream.shape == e.shape:
-        if (e_zero == (case.upstream <= 0)).all():
+    if evidence.upstream is not None and evidence.upstream.shape == e.shape:
+        if (e_zero == (evidence.upstream <= 0)).all():
             return f"gated on the upstream gradient: let it pass by forward's {mask} instead."
     return f"some entries are zero instead of others: not the {mask} that forward applied."
 
 
-def factor_of_each_entry(case: Evidence) -> str | None:
+def factor_of_each_entry(evidence: Evidence) -> str | None:
     """A saved value that forward multiplies with, as a gate does, is forgotten or repeated."""
-    for name, value in case.alike():
-        if case.same(case.explicit * value, case.numerical).all():
+    for name, value in evidence.alike():
+        if evidence.same(evidence.explicit * value, evidence.numerical).all():
             return f"each entry is off by 1 / `{name}`: the factor `{name}` is missing."
-        if case.same(case.numerical * value, case.explicit).all():
+        if evidence.same(evidence.numerical * value, evidence.explicit).all():
             return f"each entry is off by `{name}`: the factor `{name}` is one too many."
 
 
-def along_saved(case: Evidence) -> str | None:
+def along_saved(evidence: Evidence) -> str | None:
     """The derivatives of softmax and of LayerNorm subtract from each row a multiple of a vector.
 
     The difference shows which one is missing.
     """
-    difference = case.difference
+    difference = evidence.difference
     if difference.ndim < 2 or difference.shape[-1] < 3 or difference.size == difference.shape[-1]:
         return None
 
     def multiple(rows, of):
-        return case.same(rows, of * _dot(rows, of) / np.maximum(_dot(of, of), 1e-300)).all()
+        return evidence.same(rows, of * _dot(rows, of) / np.maximum(_dot(of, of), 1e-300)).all()
 
     ones = np.ones_like(difference)
     if multiple(difference, ones):
@@ -205,7 +213,7 @@ def along_saved(case: Evidence) -> str | None:
             "off by a constant in each row: a mean over each row is missing, or has another sign "
             "or factor, as mean(dx_hat)."
         )
-    for name, value in case.alike():
+    for name, value in evidence.alike():
         if name == "weights" and multiple(difference, value):
             return (
                 "off by a multiple of `weights` in each row: softmax's sum is missing, has another "
@@ -217,7 +225,7 @@ def along_saved(case: Evidence) -> str | None:
                 f"off by a multiple of `{name}` in each row: a term along it is missing, or has "
                 "another sign or factor, as LayerNorm's x_hat * mean(dx_hat * x_hat)."
             )
-    for name, value in case.alike():
+    for name, value in evidence.alike():
         centred = (array - array.mean(axis=-1, keepdims=True) for array in (difference, value))
         if multiple(*centred):
             return (
@@ -227,12 +235,12 @@ def along_saved(case: Evidence) -> str | None:
             )
 
 
-def sum_over_another_axis(case: Evidence) -> str | None:
+def sum_over_another_axis(evidence: Evidence) -> str | None:
     """What a softmax's backward subtracted from the upstream gradient shows over what it summed."""
-    e, n, dy = case.explicit, case.numerical, case.upstream
+    e, n, dy = evidence.explicit, evidence.numerical, evidence.upstream
     if dy is None or dy.shape != e.shape:
         return None
-    for name, weights in case.alike():
+    for name, weights in evidence.alike():
         live = weights != 0
         sums, true = (dy - gradient / np.where(live, weights, 1) for gradient in (e, n))
         if not _constant(true, live, -1):
@@ -242,13 +250,13 @@ def sum_over_another_axis(case: Evidence) -> str | None:
                 return f"the sum of dy * `{name}` runs over axis {axis} instead of the last."
 
 
-def upstream_itself(case: Evidence) -> str | None:
-    dy = case.upstream
-    if dy is None or dy.shape != case.explicit.shape:
+def upstream_itself(evidence: Evidence) -> str | None:
+    dy = evidence.upstream
+    if dy is None or dy.shape != evidence.explicit.shape:
         return None
-    if case.same(case.difference, -dy).all():
+    if evidence.same(evidence.difference, -dy).all():
         return "exactly the upstream gradient is missing: the skip connection of x + f(x)."
-    if case.same(case.difference, dy).all():
+    if evidence.same(evidence.difference, dy).all():
         return "exactly the upstream gradient is too much: x is added once, so dy is too."
 
 
@@ -278,10 +286,10 @@ PATTERNS = [
 ]
 
 
-def explain(case: Evidence, symptoms: Sequence[Callable] = (*SIMPLE, *PATTERNS)) -> str | None:
+def explain(evidence: Evidence, symptoms: Sequence[Callable] = (*SIMPLE, *PATTERNS)) -> str | None:
     """The message of the first symptom that fits, or None."""
-    if not np.isfinite(case.explicit).all():
+    if not np.isfinite(evidence.explicit).all():
         return "NaN or infinity in backward: a division by 0, as in a row with every key masked."
-    case = case.measured()
+    evidence = evidence.measured()
     with np.errstate(all="ignore"):
-        return next((message for symptom in symptoms if (message := symptom(case))), None)
+        return next((message for symptom in symptoms if (message := symptom(evidence))), None)

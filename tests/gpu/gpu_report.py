@@ -30,7 +30,7 @@ from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES
-from numformer.gradient_check.gradients import TOLERANCE, check, place
+from numformer.gradient_check.gradients import TOLERANCE, check, converted
 from numformer.layer import FlatParameters, pack
 from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
 from numformer.models import Config, Transformer
@@ -142,7 +142,7 @@ def differentiate(name: str, dtype, xp) -> list:
     flat = pack(layer, dtype, xp)
     flat.data += xp.asarray(0.1 * np.random.default_rng(1).standard_normal(len(flat.data)), dtype)
     dropout_stream.reseed(0, 0)
-    output = xp.asarray(layer.forward(*place(inputs, dtype, xp)))
+    output = xp.asarray(layer.forward(*converted(inputs, dtype, xp)))
     upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
     gradients = layer.backward(upstream)
     if not isinstance(gradients, tuple):

@@ -21,7 +21,7 @@ import numformer
 from numformer.backend import array_module, dropout_stream, to_host
 from numformer.gradient_check import cases as gradient_cases
 from numformer.gradient_check.cases import CASES, TABLE
-from numformer.gradient_check.gradients import GradientCheck, kind, place
+from numformer.gradient_check.gradients import GradientCheck, converted, kind
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
 
@@ -35,7 +35,7 @@ def prepare(name: str, xp=np, dtype=np.float64) -> tuple[Layer, list]:
     flat = pack(layer, dtype, xp)
     noise = 0.1 * np.random.default_rng(1).standard_normal(flat.data.shape)
     flat.data += xp.asarray(noise, dtype=dtype)
-    return layer, place(inputs, dtype, xp)
+    return layer, converted(inputs, dtype, xp)
 
 
 def forward(layer: Layer, inputs: list, step: int = 0):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from strangers import Dense, Glu, HalfSquare
 
 from numformer.backend import dropout_stream
 from numformer.gradient_check.cases import SOURCE, SOURCE_MASK, TARGET_IN, TARGET_MASK, TARGET_OUT
@@ -286,7 +287,13 @@ MISTAKES = [
         "a gradient added twice",
         lambda: (wrong_parameter(Linear, "weight", lambda g: 2 * g)(D, 6, RNG), [X]),
         "weight",
-        "counted twice",
+        "counted twice, or a factor 1/2 is missing",
+    ),
+    Mistake(
+        "half a squared error: the 1/2 forgotten",
+        lambda: (HalfSquare(), [X]),
+        "x",
+        "counted twice, or a factor 1/2 is missing",
     ),
     Mistake(
         "a gradient never added",
@@ -305,6 +312,24 @@ MISTAKES = [
         lambda: (wrong(Linear, through_weight)(D, D, RNG), [X]),
         "x",
         "exactly the gradient for `weight` transposed",
+    ),
+    Mistake(
+        "dz @ W for dz @ W.T, W square, before a sigmoid",
+        lambda: (Dense(through=lambda dz, kernel: dz @ kernel), [X]),
+        "x",
+        "exactly the gradient for `kernel` transposed",
+    ),
+    Mistake(
+        "bias: the sum over a wrong axis of the same size",
+        lambda: (Dense(T, summed=lambda dz: dz.sum(axis=(0, 2))), [X]),
+        "offset",
+        "is summed over the wrong axes",
+    ),
+    Mistake(
+        "sigmoid: a wrong derivative, as s * s",
+        lambda: (Dense(6, slope=lambda z, s: s * s), [X]),
+        "x kernel offset",
+        "the derivative of sigmoid is s * (1 - s)",
     ),
     Mistake(
         "two results of backward swapped",
@@ -478,6 +503,12 @@ MISTAKES = [
         "the factor `a` is missing",
     ),
     Mistake(
+        "a gate a(x) * b(x): dx through a alone",
+        lambda: (Glu(), [X]),
+        "x",
+        "a branch is left out",
+    ),
+    Mistake(
         "dropout: not masked",
         lambda: (
             wrong(Dropout, lambda layer, _, dy: dy * layer.pop_saved()["keep"].max())(0.3),
@@ -627,11 +658,11 @@ def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
         "parts.0.gain": "`parts.0` (Gain) is wrong by itself, in gain: constant ratio -1: the sign "
         "is wrong.",
         "parts.1.parts.0.gain": "`parts.1.parts.0` (Gain) is wrong by itself, in gain: constant "
-        "ratio 2: counted twice.",
+        "ratio 2: counted twice, or a factor 1/2 is missing, or 2 one too many.",
     }
 
 
-def test_a_part_that_returns_two_arrays_is_not_blamed():
+def test_a_layer_that_returns_two_arrays_is_not_blamed():
     class Halves(Layer):
         def forward(self, x):
             return x[..., :4].copy(), x[..., 4:].copy()
@@ -764,7 +795,7 @@ def test_two_gradients_swapped_on_their_way_are_named():
     ]
 
 
-def test_a_part_that_breaks_a_rule_is_named():
+def test_a_layer_that_breaks_a_rule_is_named():
     class Copying(Linear):
         """Its dx has one row too many; the layer around it cuts it off."""
 
@@ -861,17 +892,17 @@ def pairs(draw):
 
 
 @given(pairs())
-def test_no_arrays_make_the_diagnosis_fail(case):
+def test_no_arrays_make_the_diagnosis_fail(evidence):
     """Whatever the shapes, 0-d and empty ones included, and whatever the numbers."""
-    message = explain(case)
+    message = explain(evidence)
     assert message is None or isinstance(message, str)
 
 
 @given(pairs())
-def test_gradients_that_agree_get_no_cause(case):
-    finite = np.nan_to_num(case.numerical, nan=1.0, posinf=2.0, neginf=-2.0).clip(-1e6, 1e6)
-    case = replace(case, explicit=finite + 1e-9 * finite, numerical=finite)
-    assert explain(case) in (
+def test_gradients_that_agree_get_no_cause(evidence):
+    finite = np.nan_to_num(evidence.numerical, nan=1.0, posinf=2.0, neginf=-2.0).clip(-1e6, 1e6)
+    evidence = replace(evidence, explicit=finite + 1e-9 * finite, numerical=finite)
+    assert explain(evidence) in (
         None,
         "the entries that were measured agree: look at those behind them.",
     )

@@ -1,6 +1,7 @@
 """The gradient check goes red for wrong backwards, names the cause, and is a usable command."""
 
 import dataclasses
+import itertools
 import subprocess
 import sys
 
@@ -83,6 +84,125 @@ def test_a_true_gradient_of_zero_passes_and_a_wrong_one_fails():
     assert not rows["shift"].passed and "true gradient is zero" in rows["shift"].meaning
 
 
+# Strictness.
+
+
+class Along:
+    """In place of a random generator: the directions that it is given, again and again."""
+
+    def __init__(self, *directions):
+        self.directions = itertools.cycle(directions)
+
+    def standard_normal(self, shape):
+        return next(self.directions).reshape(shape)
+
+
+@pytest.mark.parametrize("size", [1, 1e-3], ids=["large", "small"])
+def test_an_error_beyond_the_tolerance_fails_and_one_below_it_passes(size, rng):
+    """In a small gradient too: what is forgiven as rounding is smaller than that."""
+    checked = GradientCheck(Linear(D, 6, rng), [X])
+    one = np.eye(6)[0]
+    checked.upstream[..., 0] *= size
+    exact = checked.upstream[..., 0].sum()  # the gradient of bias[0], but for its rounding
+    assert 1 < abs(exact) / size < 10
+    for error, passes in ((1.5e-7, False), (0.5e-7, True)):
+        checked.rng, checked.gradients["bias"] = Along(one), (1 + error) * exact * one
+        assert checked.row("bias").passed == passes
+
+
+@pytest.mark.parametrize("wrong", [0, 1], ids=["first", "second"])
+def test_the_worst_direction_counts(wrong, rng):
+    checked = GradientCheck(Linear(D, 6, rng), [X])
+    directions = np.eye(6)[:2]
+    checked.gradients["bias"] += directions[wrong]
+    for count, passes in ((1, wrong == 1), (2, False)):
+        checked.rng = Along(*directions)
+        assert checked.row("bias", count).passed == passes
+    checked.rng = Along(*directions)
+    row = checked.row("bias")
+    assert row.explicit - row.numerical == pytest.approx(1)
+
+
+def test_a_check_tries_two_random_directions_of_each_tensor_unless_told(rng, monkeypatch):
+    tried, original = [], GradientCheck.numerical
+
+    def numerical(checked, name, direction):
+        tried.append(direction)
+        return original(checked, name, direction)
+
+    monkeypatch.setattr(GradientCheck, "numerical", numerical)
+    for asked, count in (({}, 2), ({"directions": 3}, 3)):
+        tried.clear()
+        check(Linear(D, 6, rng, bias=False), [X], **asked)
+        assert [u.shape for u in tried] == [X.shape] * count + [(D, 6)] * count
+        assert all(np.linalg.norm(u) == pytest.approx(1) for u in tried)
+        assert len({u.tobytes() for u in tried}) == len(tried)
+
+
+# What nothing would train or check.
+
+
+class Holding(Linear):
+    """A Linear that holds something in an attribute besides."""
+
+    def __init__(self, **held):
+        super().__init__(D, 6, RNG)
+        vars(self).update(held)
+
+
+LINEAR, PARAMETER, ARRAY = Linear(2, 2, RNG), Parameter(np.ones(3)), np.ones((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ({"experts": {"a": LINEAR}}, "a Linear in experts['a'], which is neither trained"),
+        ({"blocks": [[], [PARAMETER]]}, "a Parameter in blocks[1][0], "),
+        ({"blocks": ((LINEAR,),)}, "a Linear in blocks[0][0], "),
+        ({"both": {LINEAR}}, "a Linear in both, "),
+        ({"_hidden": {"a": [{"b": LINEAR}]}}, "a Linear in _hidden['a'][0]['b'], "),
+        ({"grid": np.array([[PARAMETER]])}, "a Parameter in grid[0, 0], "),
+        ({"inner": Holding(own={1: LINEAR})}, "a Linear in inner.own[1], "),
+        ({"gain": ARRAY}, "a plain array (2, 3) in gain, which is neither trained nor checked"),
+        ({"gain": np.array(1.0)}, "a plain array () in gain, "),
+        ({"gains": [{"a": ARRAY}]}, "a plain array (2, 3) in gains[0]['a'], "),
+        ({"inner": Holding(gain=ARRAY)}, "a plain array (2, 3) in inner.gain, "),
+    ],
+    ids=str,
+)
+def test_a_hidden_layer_and_a_weight_in_a_plain_array_are_refused(held, says, complaint):
+    text = complaint(check, Holding(**held), [X])
+    assert says in text
+    fix = "self.gain = Parameter(...), or self._gain for" if "gain" in held else ""
+    assert fix in text
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"experts": {"a": LINEAR}, "also": [LINEAR]},
+        {"_table": {"a": ARRAY}, "_constant": ARRAY},
+        {"root": np.sqrt(512), "ids": np.arange(3), "mask": ARRAY > 0, "sizes": {"a": [1.5]}},
+        {"inner": Holding(_constant=ARRAY)},
+        {"loop": (loop := [LINEAR, 1]), "again": loop.append(loop)},
+    ],
+    ids=["found elsewhere", "underscore", "no weights", "nested", "a list in itself"],
+)
+def test_what_can_be_no_weight_is_left_alone(held):
+    assert all(row.passed for row in check(Holding(**held), [X]))
+
+
+def test_what_forward_itself_keeps_in_an_attribute_is_no_weight():
+    class Showing(Linear):
+        def forward(self, x):
+            self.shown = super().forward(x)
+            return self.shown.copy()
+
+    layer = Showing(D, 6, RNG)
+    for _ in range(2):
+        assert all(row.passed for row in check(layer, [X]))
+
+
 # Kinks.
 
 
@@ -109,7 +229,7 @@ class Returning(Layer):
     """Two inputs, and whatever gradients and saved records it is told."""
 
     def __init__(self, gradients, records=1):
-        self.gradients, self.records = gradients, records
+        self._gradients, self.records = gradients, records
 
     def forward(self, x, y):
         for _ in range(self.records):
@@ -118,7 +238,7 @@ class Returning(Layer):
 
     def backward(self, dy):
         self.pop_saved()
-        return self.gradients
+        return self._gradients
 
 
 @pytest.mark.parametrize("gradients", [None, X, (X,), (X, X, X)], ids=["0", "1", "(1,)", "3"])

@@ -1,0 +1,55 @@
+"""The factors that a gradient is often wrong by."""
+
+import math
+
+import numpy as np
+
+from numformer.backend import kind
+
+
+def drop_rates(checked) -> set[float]:
+    return {p for layer in checked.layer.layers_within() if (p := getattr(layer, "p_drop", 0))}
+
+
+def known_factors(checked) -> dict[str, float]:
+    """The factors that are often forgotten or repeated: what is said of each, and its value."""
+    factors = {
+        "the sign is wrong": -1.0,
+        "counted twice, or a factor 1/2 is missing, or 2 one too many": 2.0,
+        "counted once where it is used twice, or a factor 2 is missing, or 1/2 one too many": 0.5,
+    }
+    shapes = [x.shape for x in (checked.output, *checked.tensors.values()) if x.ndim]
+    batch, positions = (shapes[0][0], math.prod(shapes[0][:-1])) if shapes else (1, 1)
+    factors |= {
+        f"divided by the batch size ({batch})": 1 / batch,
+        f"the division by the batch size ({batch}) is missing": batch,
+        f"divided by the number of positions ({positions})": 1 / positions,
+        f"the division by the number of positions ({positions}) is missing": positions,
+    }
+    for ids in (x for x in checked.inputs if kind(x) == "i" and x.size):
+        real, total = np.count_nonzero(ids), ids.size
+        factors |= {
+            f"the division by the number of real ids ({real}) is missing": real,
+            f"divided by all ids, padding included ({real} of {total} are real)": real / total,
+        }
+    for p in drop_rates(checked):
+        factors[f"dropout's scale is missing in backward (p = {p})"] = 1 - p
+        factors[f"dropout's scale is applied twice (p = {p})"] = 1 / (1 - p)
+    sizes = {tensor.shape[-1] for tensor in checked.tensors.values() if tensor.ndim}
+    sizes |= {getattr(layer, "d_k", 1) for layer in checked.layer.layers_within()}
+    for d in sorted(sizes):
+        missing, twice = f"is missing (d = {d})", f"is applied twice (d = {d})"
+        scores, embedding = "1 / sqrt(d_k) of the scores", "sqrt(d_model) of the embedding"
+        factors[f"{scores} {missing}, or {embedding} {twice}"] = d**0.5
+        factors[f"{embedding} {missing}, or {scores} {twice}"] = d**-0.5 if d else 0
+    parameters = checked.layer.named_parameters()
+    for name, tensor in checked.tensors.items():
+        if name in parameters and tensor.size == 1 and (value := float(tensor.ravel()[0])):
+            factors[f"the factor 1 / `{name}` is missing, or `{name}` is one too many"] = value
+            factors[f"the factor `{name}` is missing, or 1 / `{name}` is one too many"] = 1 / value
+        for axis, size in enumerate(() if name in parameters else tensor.shape):
+            if axis and size:
+                which = f"{size}, the size of axis {axis} of {name}"
+                factors[f"{which}: a mean's 1/{size} is missing"] = size
+                factors[f"1/{which}: a sum is divided like a mean"] = 1 / size
+    return {cause: float(value) for cause, value in factors.items() if value not in (0, 1)}

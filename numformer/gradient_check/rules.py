@@ -1,0 +1,169 @@
+"""The rules of `numformer.layer` that the gradient check holds a layer to.
+
+Each function raises InputError where the layer breaks its rule.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from numformer.backend import kind
+from numformer.errors import InputError
+from numformer.layer import Layer, Parameter
+
+
+def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, object]]:
+    """What stands in `value`, a container of containers perhaps, by the way to it."""
+    if isinstance(value, dict):
+        items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, set | frozenset):
+        items = [(path, item) for item in value]
+    elif kind(value) == "O":
+        items = [(f"{path}{list(index)}", item) for index, item in np.ndenumerate(value)]
+    else:
+        yield path, value
+        return
+    for way, item in items if id(value) not in above else ():
+        yield from _held(item, way, (*above, id(value)))
+
+
+def _attributes(layer: Layer) -> Iterator[tuple[str, object]]:
+    """What every layer within `layer` holds in attributes, but what its forwards saved."""
+    for path, sublayer in layer.named_layers().items():
+        for name, value in vars(sublayer).items():
+            if name != "_saved":
+                yield from _held(value, f"{path}.{name}" if path else name)
+
+
+def everything_is_found(layer: Layer) -> None:
+    """No Layer or Parameter stands where Layer does not look for it."""
+    found = {*layer.layers_within(), *layer.named_parameters().values()}
+    for path, value in _attributes(layer):
+        if isinstance(value, Layer | Parameter) and value not in found:
+            raise InputError(
+                "layers and Parameters are attributes, or items of a list or tuple that is one",
+                f"a {type(value).__name__} in {path}, which is neither trained nor checked",
+                "Put all of them into one such list, or give each an attribute of its own.",
+            )
+
+
+def plain_arrays(layer: Layer) -> dict[str, object]:
+    """The floating-point arrays in attributes, but those whose name begins with an underscore."""
+    return {
+        path: value
+        for path, value in _attributes(layer)
+        if kind(value) == "f"
+        and not isinstance(value, np.generic)
+        # the name of the attribute itself, whatever holds it and whatever it holds
+        and not path.partition("[")[0].rpartition(".")[2].startswith("_")
+    }
+
+
+def weights_are_parameters(layer: Layer, before: dict[str, object]) -> None:
+    """No array is kept in a plain attribute, where `before` are those before forward.
+
+    What forward itself puts into an attribute is another array each time: no weight.
+    """
+    for path, array in plain_arrays(layer).items():
+        if before.get(path) is array:
+            name = path.partition("[")[0].rpartition(".")[2]
+            raise InputError(
+                "weights are kept in Parameters",
+                f"a plain array {array.shape} in {path}, which is neither trained nor checked",
+                f"Write self.{name} = Parameter(...), or self._{name} for a constant.",
+            )
+
+
+def arguments_are_left_alone(arguments: dict, copies: dict) -> None:
+    for name, array in arguments.items():
+        if not (array == copies[name]).all():
+            raise InputError(
+                "a layer writes into none of its arguments",
+                f"other values in {name} after forward and backward",
+                "Compute into a new array.",
+            )
+
+
+def one_gradient_for_each(names: list[str], returned) -> dict:
+    """What backward returned by the name of its input."""
+    if not isinstance(returned, tuple):
+        returned = () if returned is None else (returned,)
+    odd = [type(dx).__name__ for dx in returned if not kind(dx)]
+    if odd or len(returned) != len(names):
+        raise InputError(
+            "backward returns one gradient for each floating-point input of forward: an array "
+            "for one, a tuple for several, None for none",
+            f"{'a ' + odd[0] if odd else f'{len(returned)} array(s)'}, where the "
+            f"floating-point inputs are {names or 'none'}",
+            "Return those gradients in forward's order.",
+        )
+    return dict(zip(names, returned, strict=True))
+
+
+def nothing_is_left(layer: Layer) -> None:
+    if layer.pending():
+        raise InputError(
+            "backward pops everything that forward saved",
+            f"{layer.pending()} saved records left",
+            "Call pop_saved() once for each save().",
+        )
+
+
+def shapes_are_those_of(tensors: dict, gradients: dict) -> None:
+    for name, gradient in gradients.items():
+        if gradient.shape != tensors[name].shape:
+            raise InputError(
+                "a gradient has the shape of its tensor",
+                f"{gradient.shape} for {name} {tensors[name].shape}",
+                "Sum over the axes that forward broadcasts, and mind transposes.",
+            )
+
+
+def no_memory_is_shared(returned: dict, others: dict) -> None:
+    """Neither among what backward returned nor with `others`; all arrays are NumPy's."""
+    others = dict(others)
+    for name, dx in returned.items():
+        for other, array in others.items():
+            if np.shares_memory(dx, array):
+                raise InputError(
+                    "what backward returns shares memory with nothing, so its receiver may "
+                    "overwrite it",
+                    f"memory of {other} in the gradient of {name}",
+                    "Return a new array: .copy() makes one.",
+                )
+        others[f"the gradient of {name}"] = dx
+
+
+def forwards_are_stacked(checked) -> None:
+    """Two forwards, the second with other inputs, and two backwards: the first is served last.
+
+    The last backward of a GradientCheck returns the same gradients as before, and adds them.
+    """
+    parameters = checked.parameters
+    checked.run(keep=True)
+    others = [x[::-1].copy() if kind(x) and x.ndim else x for x in checked.inputs]
+    checked.run(keep=True, inputs=others)
+    checked.layer.backward(checked.upstream.copy())
+    before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
+    returned = checked.layer.backward(checked.upstream.copy())
+    again = one_gradient_for_each(checked.input_names, returned)
+    again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
+    sizes = [float(abs(once).max()) for once in checked.gradients.values() if once.size]
+    rounding = 1e-6 * max(sizes, default=0)
+    for name, once in checked.gradients.items():
+        if not (abs(again[name] - once) > rounding).any():
+            continue
+        if name in parameters and (abs(parameters[name].grad - once) <= rounding).all():
+            raise InputError(
+                "a second backward adds to the gradients of the first",
+                f"no sum of both in {name}",
+                "Write parameter.grad += ...",
+            )
+        raise InputError(
+            "any number of forwards may come before the first backward",
+            f"another gradient of {name} where a second forward comes between",
+            "Keep what backward needs, dropout's mask too, with save() and pop_saved(): "
+            "not in an attribute, and not drawn anew.",
+        )

@@ -1,0 +1,169 @@
+"""Layers as others write them, with no layer or name of the library and one mistake each."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from numformer.layer import Layer, Parameter
+
+D = 8
+RNG = np.random.default_rng(11)
+
+
+def draw(*shape: int) -> Parameter:
+    return Parameter(RNG.standard_normal(shape) / shape[0] ** 0.5)
+
+
+def logistic(z):
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def stable_logistic(z):
+    e = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1 / (1 + e), e / (1 + e))
+
+
+class Dense(Layer):
+    """y (B, T, F) = f(x kernel + offset), where dz is the gradient at z = x kernel + offset.
+
+    `slope(z, s)` is f's derivative, `through(dz, kernel)` is dx and `summed(dz)` the gradient of
+    the offset.
+    """
+
+    def __init__(
+        self,
+        d_out: int = D,
+        function: Callable = logistic,
+        slope: Callable = lambda z, s: s * (1 - s),
+        through: Callable = lambda dz, kernel: dz @ kernel.T,
+        summed: Callable = lambda dz: dz.sum(axis=(0, 1)),
+    ):
+        self.kernel, self.offset = draw(D, d_out), draw(d_out)
+        self.function, self.slope, self.through, self.summed = function, slope, through, summed
+
+    def forward(self, x):
+        z = x @ self.kernel.data + self.offset.data
+        self.save(h=x, z=z, out=self.function(z))
+        return self.saved[-1]["out"].copy()
+
+    def backward(self, dy):
+        h, z, out = self.pop_saved().values()
+        dz = dy * self.slope(z, out)
+        self.kernel.grad += h.reshape(-1, D).T @ dz.reshape(-1, dz.shape[-1])
+        self.offset.grad += self.summed(dz)
+        return self.through(dz, self.kernel.data)
+
+
+class TwoDense(Layer):
+    """y = sigmoid(x first) second, all in one layer, with the slope of a sigmoid of one's own."""
+
+    def __init__(self, slope: Callable):
+        self.first, self.second, self.slope = draw(D, D), draw(D, D), slope
+
+    def forward(self, x):
+        z = np.dot(x, self.first.data)
+        s = logistic(z)
+        self.save(x=x, z=z, s=s)
+        return np.dot(s, self.second.data)
+
+    def backward(self, dy):
+        x, z, s = (value.reshape(-1, D) for value in self.pop_saved().values())
+        rows = dy.reshape(-1, D)
+        self.second.grad += s.T @ rows
+        dz = (rows @ self.second.data.T) * self.slope(z, s)
+        self.first.grad += x.T @ dz
+        return (dz @ self.first.data.T).reshape(dy.shape)
+
+
+class Glu(Layer):
+    """y = (x left) * sigmoid(x right), whose dx goes through `left` alone."""
+
+    def __init__(self):
+        self.left, self.right = draw(D, 5), draw(D, 5)
+
+    def forward(self, x):
+        u, g = x @ self.left.data, logistic(x @ self.right.data)
+        self.save(x=x, u=u, g=g)
+        return u * g
+
+    def backward(self, dy):
+        x, u, g = self.pop_saved().values()
+        du, dv = dy * g, dy * u * g * (1 - g)
+        self.left.grad += x.reshape(-1, D).T @ du.reshape(-1, 5)
+        self.right.grad += x.reshape(-1, D).T @ dv.reshape(-1, 5)
+        return du @ self.left.data.T
+
+
+class Swish(Layer):
+    """y = x * sigmoid(x), whose dx is backward(dy, x, s)."""
+
+    def __init__(self, dx: Callable):
+        self.dx = dx
+
+    def forward(self, x):
+        s = logistic(x)
+        self.save(x=x, s=s)
+        return x * s
+
+    def backward(self, dy):
+        x, s = self.pop_saved().values()
+        return self.dx(dy, x, s)
+
+
+class Cell(Layer):
+    """h = tanh(x + h hidden) over the T steps of x (B, T, D), with a slope of one's own."""
+
+    def __init__(
+        self,
+        slope: Callable = lambda s: 1 - s * s,
+        through: Callable = lambda dz, hidden: dz @ hidden.T,
+    ):
+        self.hidden, self.slope, self.through = draw(D, D), slope, through
+
+    def forward(self, x):
+        states = [np.zeros_like(x[:, 0])]
+        for step in range(x.shape[1]):
+            states.append(np.tanh(x[:, step] + states[-1] @ self.hidden.data))
+        self.save(states=states)
+        return states[-1].copy()
+
+    def backward(self, dy):
+        states = self.pop_saved()["states"]
+        dx = np.zeros((len(dy), len(states) - 1, D))
+        for step in reversed(range(len(states) - 1)):
+            dz = dy * self.slope(states[step + 1])
+            self.hidden.grad += states[step].T @ dz
+            dx[:, step] = dz
+            dy = self.through(dz, self.hidden.data)
+        return dx
+
+
+class InPlace(Layer):
+    """y = exp(x kernel + offset), forward in one array, whose dz lacks the exponential."""
+
+    def __init__(self):
+        self.kernel, self.offset = draw(D, 5), draw(5)
+
+    def forward(self, x):
+        z = x @ self.kernel.data
+        z += self.offset.data
+        np.exp(z, out=z)
+        self.save(x=x)
+        return z
+
+    def backward(self, dy):
+        x = self.pop_saved()["x"]
+        self.kernel.grad += x.reshape(-1, D).T @ dy.reshape(-1, 5)
+        self.offset.grad += dy.sum(axis=(0, 1))
+        return dy @ self.kernel.data.T
+
+
+class HalfSquare(Layer):
+    """x -> the sum of x^2 / 2, whose dx forgets the 1/2."""
+
+    def forward(self, x):
+        self.save(x=x)
+        return np.asarray((x * x).sum() / 2)
+
+    def backward(self, dy):
+        return dy * 2 * self.pop_saved()["x"]
