@@ -21,7 +21,6 @@ from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.residual import Residual
 from numformer.models import Config, Transformer
 
-
 LAST = "embedding.weight"  # of Tied, written last
 
 

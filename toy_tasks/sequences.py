@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -61,16 +62,25 @@ class SequenceTask:
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
         self.vocabulary = Vocabulary(rule.symbols)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        sources = self._sources(rng, wanted=True)
-        distinct = dict.fromkeys(next(sources) for _ in range(6000))
-        self.development, self.test = list(distinct)[:512], list(distinct)[512 : 512 + 2048]
+        distinct = list(dict.fromkeys(islice(self._sources(rng, wanted=True), 6000)))
+        if len(distinct) < 2 or next(self._sources(rng, wanted=False), None) is None:
+            raise InputError(
+                "a task has sources to train on, and two more that a hash of them holds out",
+                f"{len(distinct)} held out among those that the rule {rule.name!r} draws",
+                "Let the rule draw from more sources.",
+            )
+        half = min(512, len(distinct) // 2)
+        self.development, self.test = distinct[:half], distinct[half : half + 2048]
         self.longest = 1 + max(len(s) for source in distinct for s in (source, rule.target(source)))
 
     def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
-        """Random sources without end, all held out or (wanted=False) none."""
-        while True:
+        """Random sources, all held out or (wanted=False) none; without end where there are any."""
+        others = 0
+        while others < 1000:
             source = self.rule.source(rng)
+            others += 1
             if held_out(source) is wanted:
+                others = 0
                 yield source
 
     def encode(self, sources: list[str]) -> list[tuple[list[int], list[int]]]:
@@ -81,7 +91,7 @@ class SequenceTask:
     def batch(self, step: int) -> PairBatch:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
         sources = self._sources(rng, wanted=False)
-        return PairBatch.of(self.encode([next(sources) for _ in range(self.batch_size)]))
+        return PairBatch.of(self.encode([*islice(sources, self.batch_size)]))
 
     def predict(self, model: Transformer, sources: list[str]) -> list[str]:
         """What the model writes for each source, by greedy decoding."""
