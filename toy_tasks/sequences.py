@@ -15,6 +15,7 @@ import numpy as np
 
 from numformer.backend import seed_sequence
 from numformer.data import PairBatch, Vocabulary, pad_sources
+from numformer.errors import InputError
 from numformer.generation import greedy
 from numformer.models import Config, Transformer
 from numformer.plots import attention_maps, cross_attention_weights

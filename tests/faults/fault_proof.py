@@ -27,6 +27,7 @@ import safetensors.numpy
 from tqdm import tqdm
 
 from numformer.errors import InputError
+from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from toy_tasks import reverse, script
@@ -346,9 +347,10 @@ def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
     made = script.parser("reverse", "", **DEFAULTS)
     options = script.parse(made, "reverse", list(map(str, flags)))
-    config = script.config_of(options, task.vocabulary, task.vocabulary)
+    symbols = len(task.vocabulary)
+    config = script.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
     with contextlib.redirect_stdout(io.StringIO()):
-        script.train_task("reverse", task, config, options)
+        script.train_task("reverse", task, Transformer, config, options)
 
 
 @contextlib.contextmanager

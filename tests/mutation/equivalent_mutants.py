@@ -16,12 +16,12 @@ EQUIVALENT: dict[str, str] = {
         "Two words of the seed's state instead of one, of which the first is taken: "
         "SeedSequence.generate_state makes word after word, so the first is the same."
     ),
-    "generation/decoding.py beam_search: other constant: 2 -> 3": (
+    "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
         "2 beam. Further ones are never looked at; `ends[:, :beam]` looks at the first `beam`."
     ),
-    "generation/decoding.py _largest: missing bound: :count -> :": (
+    "generation/beam.py _largest: missing bound: :count -> :": (
         "All candidates instead of 2 beam; what follows looks at none of the others, as above."
     ),
     "layers/cross_entropy.py cross_entropy: missing argument: xp.exp(shifted, out=shifted) -> "
@@ -29,8 +29,7 @@ EQUIVALENT: dict[str, str] = {
         "The exponentials in new memory instead of that of `shifted`, which is not read again."
     ),
     "layers/cross_entropy.py cross_entropy: swapped operands: "
-    "losses @ share_of_mean(targets, losses.dtype) -> "
-    "share_of_mean(targets, losses.dtype) @ losses": (
+    "xp.where(share > 0, losses, 0) @ share -> share @ xp.where(share > 0, losses, 0)": (
         "The dot product of two vectors, whose products and their order are the same."
     ),
     "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (
