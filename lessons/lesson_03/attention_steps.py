@@ -33,7 +33,7 @@ MATRICES = {
     "scores": TracedMatrix("S", "queries", "keys", FORWARD, "scores = matmul", "scores"),
     "scaled": TracedMatrix("Z", "queries", "keys", FORWARD, "scores *= 1", "scores"),
     "allowed": TracedMatrix("M", "queries", "keys", FORWARD, "def", "mask"),
-    "masked": TracedMatrix("Z", "queries", "keys", SOFTMAX, "scores = scores + ", "scores"),
+    "masked": TracedMatrix("Z", "queries", "keys", SOFTMAX, "scores = masked(", "scores"),
     "exponentials": TracedMatrix("E", "queries", "keys", SOFTMAX, "xp.exp(", "weights"),
     "total": TracedMatrix("n", "queries", "sum", SOFTMAX, "total = sum_last", "total"),
     "weights": TracedMatrix("A", "queries", "keys", SOFTMAX, "weights /= ", "weights"),
@@ -156,7 +156,7 @@ STEPS = (
         (
             Code(
                 SOFTMAX,
-                "scores = scores + ",
+                "scores = masked(",
                 {"scores": ("masked", "scaled", "scaled"), "mask": "allowed"},
             ),
         ),
