@@ -34,7 +34,7 @@ def transposed(operation: Operation, index: int, called: list[str]) -> Iterator[
 def other_axes(operation: Operation, index: int, called: list[str]) -> Iterator[Mistake]:
     """The gradient of what is added to each position, or multiplies it, summed over wrong axes."""
     other = operation.operands[1 - index]
-    local = {"add": 1, "subtract": -1 if index else 1, "multiply": other}.get(operation.name)
+    local = {"add": 1, "multiply": other}.get(operation.name)
     shape, whole = operation.operands[index].shape, operation.result.shape
     if local is None or len(shape) >= len(whole):
         return

@@ -30,11 +30,10 @@ def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, 
 
 
 def _attributes(layer: Layer) -> Iterator[tuple[str, object]]:
-    """What every layer within `layer` holds in attributes, but what its forwards saved."""
+    """What every layer within `layer` holds in attributes, by the way to it."""
     for path, sublayer in layer.named_layers().items():
         for name, value in vars(sublayer).items():
-            if name != "_saved":
-                yield from _held(value, f"{path}.{name}" if path else name)
+            yield from _held(value, f"{path}.{name}" if path else name)
 
 
 def everything_is_found(layer: Layer) -> None:

@@ -95,8 +95,6 @@ def _report(name: str, function: Callable, operands: tuple, named: dict):
     trace = Reporting.trace
     if trace is None:
         return result
-    if isinstance(result, np.floating):
-        result = np.asarray(result)
     if kind(result) == "f":
         into_operand = named.pop("out", None) is not None
         changed = trace.result(Operation(name, function, copies, named, result, _calls()))

@@ -110,6 +110,18 @@ class Swish(Layer):
         return self.dx(dy, x, s)
 
 
+class MeanGate(Layer):
+    """y = x * its mean over T, whose backward forgets the mean's 1 / T."""
+
+    def forward(self, x):
+        self.save(x=x)
+        return x * x.mean(axis=1, keepdims=True)
+
+    def backward(self, dy):
+        x = self.pop_saved()["x"]
+        return dy * x.mean(axis=1, keepdims=True) + (dy * x).sum(axis=1, keepdims=True)
+
+
 class Cell(Layer):
     """h = tanh(x + h hidden) over the T steps of x (B, T, D), with a slope of one's own."""
 

@@ -228,6 +228,14 @@ class Tied(Layer):
         return self.embedding.backward(dx)
 
 
+class Holding(Linear):
+    """A Linear that holds something else besides."""
+
+    def __init__(self, held):
+        super().__init__(D, 6, RNG)
+        self.held = held
+
+
 class OneSlot(Dropout):
     """Its mask is an attribute, so a second use of the same object forgets that of the first."""
 
@@ -552,6 +560,18 @@ MISTAKES = [
         lambda: (wrong(Dropout, another_draw)(0.3), [X]),
         "refused",
         "not in an attribute, and not drawn anew",
+    ),
+    Mistake(
+        "a layer in a dict, or in a list within a list",
+        lambda: (Holding({"a": Linear(D, 6, RNG)}), [X]),
+        "refused",
+        "layers and Parameters are attributes, or items of a list or tuple",
+    ),
+    Mistake(
+        "a weight in a plain array",
+        lambda: (Holding(RNG.standard_normal((D, D))), [X]),
+        "refused",
+        "weights are kept in Parameters",
     ),
     Mistake(
         "a row with every key masked, softmax unguarded",

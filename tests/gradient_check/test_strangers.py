@@ -9,6 +9,7 @@ from strangers import (
     Dense,
     Glu,
     InPlace,
+    MeanGate,
     Swish,
     TwoDense,
     logistic,
@@ -111,6 +112,7 @@ def test_a_wrong_derivative_of_a_sigmoid_is_said_with_what_stands_in_its_place(b
             ["x", "hidden"],
             "exactly the gradient for `hidden` transposed",
         ),
+        (MeanGate(), ["x"], "the derivative of `divide` is left out"),
         (InPlace(), ["x", "kernel", "offset"], "the derivative of `exp` is left out"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Layer) else "",
@@ -121,11 +123,16 @@ def test_what_is_wrong_in_one_line_of_forward_is_said(layer, fails, says):
     assert all(says in message for message in messages.values()), messages
 
 
-def test_the_line_of_forward_is_shown():
-    lines, first = inspect.getsourcelines(Glu.forward)
-    number = first + next(i for i, line in enumerate(lines) if "u * g" in line)
-    (message,) = said(Glu()).values()
-    assert message.endswith(f"Forward's line: `return u * g` (strangers.py, {number}).")
+@pytest.mark.parametrize(
+    ("layer", "line"),
+    [(Glu(), "return u * g"), (MeanGate(), "return x * x.mean(axis=1, keepdims=True)")],
+)
+def test_the_line_of_forward_is_shown(layer, line):
+    """That of the layer, also where the operation stands in one of NumPy's own functions."""
+    lines, first = inspect.getsourcelines(type(layer).forward)
+    number = first + [text.strip() for text in lines].index(line)
+    (message,) = said(layer).values()
+    assert message.endswith(f"Forward's line: `{line}` (strangers.py, {number}).")
 
 
 def test_nothing_is_reported_after_a_forward_that_raises():
