@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.data.batching import PairBatch
-from numformer.layer import inference
+from numformer.layer import inference, mode
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.models import Config, Transformer
 from numformer.plots import attention_maps, cross_attention_weights, loss_curve
@@ -20,6 +20,21 @@ LAYERS, HEADS = 3, 2
 def model():
     config = Config.base(11, d_model=8, d_ff=12, heads=HEADS, layers=LAYERS, p_drop=0.5)
     return Transformer(config, seed=1)
+
+
+@pytest.fixture
+def drawn(monkeypatch, tmp_path):
+    """`drawn(draw, *arguments)` is the Figure that a function draws and saves."""
+    figures, savefig = [], Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *a, **b: (figures.append(self), savefig(self, *a, **b))
+    )
+
+    def figure_of(draw, *arguments) -> Figure:
+        draw(tmp_path / "drawn.png", *arguments)
+        return figures.pop()
+
+    return figure_of
 
 
 def size_of_png(path) -> tuple[int, int]:
@@ -64,6 +79,13 @@ def test_reading_weights_leaves_nothing_saved_and_ignores_dropout(model):
     assert model.pending() == 0
 
 
+def test_weights_are_those_of_this_batch_where_another_still_waits_for_its_backward(model):
+    expected = cross_attention_weights(model, *IDS)
+    with mode(training=False):
+        model.forward(BATCH.source[::-1], BATCH.target_in[::-1])
+    assert_array_equal(cross_attention_weights(model, *IDS), expected)
+
+
 def test_attention_maps_grow_with_layers_and_heads(tmp_path):
     path, sizes = tmp_path / "attention.png", []
     for layers, heads in ((1, 1), (1, 3), (2, 3)):
@@ -75,21 +97,28 @@ def test_attention_maps_grow_with_layers_and_heads(tmp_path):
     assert higher > same == height > 200
 
 
-def test_attention_maps_show_every_head_source_below_target_beside(tmp_path, monkeypatch):
-    drawn, labels = [], []
-    imshow = Axes.imshow
-
-    def watched(self, image, **style):
-        drawn.append(image)
-        return imshow(self, image, **style)
-
-    monkeypatch.setattr(Axes, "imshow", watched)
-    for name in ("set_xticks", "set_yticks"):
-        monkeypatch.setattr(Axes, name, lambda self, at, text, **_: labels.append((len(at), text)))
-    weights = np.random.default_rng(0).dirichlet(np.ones(3), (LAYERS, HEADS, 4))
-    attention_maps(tmp_path / "maps.png", weights, list("abc"), list("wxyz"), "")
-    assert_array_equal(drawn, weights.reshape(-1, 4, 3))
-    assert labels == [(3, list("abc")), (4, list("wxyz"))] * (LAYERS * HEADS)
+@pytest.mark.parametrize("target", ["wxyz", "wxy"], ids=["T > S", "T = S"])
+def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
+    """Target symbols write the rows, source symbols are looked at; 0 is white and 1 is dark."""
+    shape = LAYERS, HEADS, len(target)
+    weights = 0.9 * np.random.default_rng(0).dirichlet(np.ones(3), shape)
+    figure = drawn(attention_maps, weights, list("abc"), list(target), "a title")
+    assert figure.get_suptitle() == "a title"
+    *maps, scale = figure.axes
+    assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
+    for axes, (layer, head) in zip(maps, np.ndindex(LAYERS, HEADS), strict=True):
+        assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
+        (image,) = axes.images
+        assert_array_equal(image.get_array(), weights[layer, head])
+        assert image.get_clim() == (0, 1) and image.origin == "upper"
+        assert image.cmap(0.0)[:3] > image.cmap(1.0)[:3]
+        for axis, symbols in ((axes.xaxis, "abc"), (axes.yaxis, target)):
+            assert_array_equal(axis.get_ticklocs(), range(len(symbols)))
+        assert axes.get_xlabel() == "looks at" * (layer == LAYERS - 1)
+        assert axes.get_ylabel() == "writes" * (head == 0)
+    texts = [[label.get_text() for label in axis.get_ticklabels()] for axis in
+             (maps[-HEADS].xaxis, maps[-HEADS].yaxis)]  # fmt: skip
+    assert texts == [list("abc"), list(target)]
 
 
 def test_more_maps_than_a_picture_can_hold_are_left_out(tmp_path):
@@ -119,15 +148,17 @@ def test_pictures_of_one_step(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "attention.png"}
 
 
-def test_loss_curve_shows_losses_on_the_left_and_the_measure_on_the_right(tmp_path, monkeypatch):
-    """The lines that are drawn, not only that a file appears."""
-    drawn, plot = {}, Axes.plot
-
-    def watched(self, x, y, **style):
-        drawn[style["color"]] = list(zip(x, y, strict=True))
-        return plot(self, x, y, **style)
-
-    monkeypatch.setattr(Axes, "plot", watched)
+def test_loss_curve_shows_losses_on_the_left_and_the_measure_on_the_right(drawn):
+    """Each with its name in its colour; the loss on a logarithmic scale, the measure not."""
     lines = [dict(step=3, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=4, rate_of=0.5, loss=9)]
-    loss_curve(tmp_path / "loss.png", lines, "rate_of")
-    assert sorted(drawn.values()) == [[(3, 2.0)], [(4, 0.5)]]
+    left, right = drawn(loss_curve, lines, "rate_of").axes
+    sides = [
+        (left, "left", [3, 2.0], "training loss", "tab:blue", "log"),
+        (right, "right", [4, 0.5], "rate_of (held-out data)", "tab:orange", "linear"),
+    ]
+    for axes, side, point, name, color, scale in sides:
+        (line,) = axes.lines
+        assert line.get_xydata().tolist() == [point] and line.get_color() == color
+        assert (axes.get_ylabel(), axes.yaxis.label.get_color()) == (name, color)
+        assert axes.yaxis.get_label_position() == side and axes.get_yscale() == scale
+    assert left.get_xlabel() == "step" and left.get_xscale() == "linear"

@@ -29,6 +29,7 @@ from numformer.settings import Settings
 from numformer.training.checkpoints import require_numbers
 from numformer.training.files import PARTIAL, locked, write_atomically
 from numformer.training.loop import Interrupted, Schedule, Task, train
+from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 
@@ -249,11 +250,9 @@ def train_task(
     xp = find_backend(options.backend)
     recipe = chosen(options, Recipe)
     _require_length(config, task)
-    options.parts = options.parts or (
-        min(2, options.batch_size) if xp is np and sys.platform == "linux" else 1
-    )
+    options.parts = options.parts or min(usual_parts(xp), options.batch_size)
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
-    _require_memory(config, options)
+    _require_memory(config, options, memory(xp))
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
         # Weights and Adam's two vectors, in float32.
@@ -284,8 +283,8 @@ def _require_length(config: Settings, task: Task) -> None:
         )
 
 
-def _require_memory(config: Settings, options: argparse.Namespace) -> None:
-    """Raise InputError where this machine cannot hold the least that is needed.
+def _require_memory(config: Settings, options: argparse.Namespace, held: int) -> None:
+    """Raise InputError where `held` bytes cannot hold the least that is needed.
 
     That is for each parameter its weight, its gradient and Adam's two numbers; for each layer its
     objects; and for each sequence of a part of a batch, of at least two positions on both sides,
@@ -294,10 +293,10 @@ def _require_memory(config: Settings, options: argparse.Namespace) -> None:
     needed = 16 * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts
     needed += 4 * positions * config.least_saved
-    if needed > memory():
+    if needed > held:
         raise InputError(
             "the model and its batches fit into memory",
-            f"sizes that need at least {needed >> 30:,} GiB of {memory() >> 30:,}",
+            f"sizes that need at least {needed >> 30:,} GiB of {held >> 30:,}",
             "Choose smaller sizes.",
         )
 

@@ -31,6 +31,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
+def usual_parts(xp) -> int:
+    """Two where each can have a process of its own: on Linux, with arrays on the host."""
+    return 2 if on_host(xp.empty(0)) and sys.platform == "linux" else 1
+
+
 def blas_threads() -> int:
     """How many threads a product of matrices takes."""
     counts = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]

@@ -2,8 +2,9 @@
 
     python -m tests.gpu [--out gpu_report.md]
 
-Exit code 0: every check passed; 1: one did not; 2: no usable GPU. Takes some minutes, part of
-which is CuPy compiling its kernels the first time.
+The same report is written as JSON beside it (gpu_report.json). Exit code 0: every check passed;
+1: one did not; 2: no usable GPU. Takes some minutes, part of which is CuPy compiling its kernels the
+first time.
 """
 
 import argparse
@@ -11,9 +12,10 @@ import contextlib
 import datetime
 import functools
 import io
+import json
 import math
+import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,26 +55,28 @@ BOUNDS = {np.float64: 1e-12, np.float32: 1e-5}
 class Report:
     """The checks made so far, printed as they come and at the end written to a file."""
 
-    def __init__(self):
-        self.rows: list[tuple[str, str, str, bool]] = []
-        self.figures: list[tuple[str, str]] = []
+    def __init__(self, machine: dict[str, str] | None = None):
+        self.machine = machine or {}
+        # Name, largest difference (or what went wrong), at most, passed.
+        self.rows: list[tuple[str, float | str, float | str, bool]] = []
+        self.figures: dict[str, str] = {}
 
     @contextlib.contextmanager
     def checking(self, name: str) -> Iterator[Callable[[float, float], None]]:
         """`at_most(figure, bound)` in the block gives the verdict; an exception is a failed one."""
         verdict = []
         try:
-            yield lambda figure, bound: verdict.append((figure, bound))
+            yield lambda figure, bound: verdict.append((float(figure), float(bound)))
             figure, bound = verdict[-1]
-            row = name, f"{figure:.3g}", f"{bound:.3g}", bool(figure <= bound)  # a NaN fails
+            row = name, figure, bound, figure <= bound  # a NaN fails
         except Exception as problem:  # the checks that follow are worth their result all the same
             row = name, f"{type(problem).__name__}: {problem}".replace("\n", " "), "", False
         self.rows.append(row)
-        print("ok    " if row[-1] else "FAILED", *row[:3], flush=True)
+        print("ok    " if row[-1] else "FAILED", *map(cell, row[:3]), flush=True)
 
     def measured(self, name: str, figure: str) -> None:
         """A figure that nothing is held to."""
-        self.figures.append((name, figure))
+        self.figures[name] = figure
         print(name, figure, flush=True)
 
     def passed(self) -> int:
@@ -81,12 +85,19 @@ class Report:
     def last_line(self) -> str:
         return f"{self.passed()} of {len(self.rows)} checks passed"
 
-    def text(self, machine: dict[str, str]) -> str:
+    def json(self) -> str:
+        """The report for programs. JSON has no number for infinity, so that is a word."""
+        names = "check", "largest difference", "at most", "passed"
+        finite = lambda x: str(x) if isinstance(x, float) and not math.isfinite(x) else x  # noqa: E731
+        checks = [dict(zip(names, map(finite, row), strict=True)) for row in self.rows]
+        content = dict(machine=self.machine, figures=self.figures, checks=checks)
+        return json.dumps(content | {"result": self.last_line()}, indent=1, ensure_ascii=False)
+
+    def text(self) -> str:
         """The report in Markdown."""
-        cell = "{}".format
         tables = [
-            (("machine", ""), machine.items()),
-            (("figure", ""), self.figures),
+            (("machine", ""), self.machine.items()),
+            (("figure", ""), self.figures.items()),
             (
                 ("check", "largest difference", "at most", "passed"),
                 [(*row[:3], "yes" if row[3] else "**no**") for row in self.rows],
@@ -98,6 +109,10 @@ class Report:
             lines += ["| " + " | ".join(map(cell, row)).replace("\n", " ") + " |" for row in rows]
             lines.append("")
         return "\n".join([*lines, self.last_line(), ""])
+
+
+def cell(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else value
 
 
 def difference(found, expected) -> float:
@@ -113,24 +128,39 @@ def difference(found, expected) -> float:
     return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1))
 
 
+def driver_version() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return asked.stdout.split("\n")[0]
+
+
 def machine_of(xp) -> dict[str, str]:
-    """What a reader of the figures must know of the machine."""
-    runtime = xp.cuda.runtime
-    driver = "unknown"
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.run(command, capture_output=True, text=True).stdout.split("\n")[0]
-    return {
-        "date": datetime.date.today().isoformat(),
-        "GPU": runtime.getDeviceProperties(0)["name"].decode(),
-        "driver": driver,
-        "CUDA, of the driver": str(runtime.driverGetVersion()),
-        "CUDA, of CuPy": str(runtime.runtimeGetVersion()),
-        "CuPy": xp.__version__,
-        "NumPy": np.__version__,
-        "Python": platform.python_version(),
-        "host": f"{platform.machine()}, {platform.system()}",
+    """What a reader of the figures must know of the machine; "unknown" what it does not tell.
+
+    Ask before the checks: a GPU that failed may answer nothing any more.
+    """
+    facts = {
+        "date": lambda: datetime.date.today().isoformat(),
+        "GPU": lambda: xp.cuda.runtime.getDeviceProperties(0)["name"].decode(),
+        "memory of the GPU": lambda: f"{backend.memory(xp) / 2**30:.1f} GiB",
+        "driver": driver_version,
+        "CUDA, of the driver": lambda: xp.cuda.runtime.driverGetVersion(),
+        "CUDA, of CuPy": lambda: xp.cuda.runtime.runtimeGetVersion(),
+        "CuPy": lambda: xp.__version__,
+        "NumPy": lambda: np.__version__,
+        "Python": platform.python_version,
+        "host": lambda: f"{platform.machine()}, {platform.system()}",
     }
+    # Either of these may make float32 products coarser than float32.
+    for name in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE"):
+        facts[name] = functools.partial(os.environ.get, name, "not set")
+    machine = {}
+    for name, ask in facts.items():
+        try:
+            machine[name] = str(ask())
+        except Exception as problem:
+            machine[name] = f"unknown ({type(problem).__name__}: {problem})"
+    return machine
 
 
 # The checks.
@@ -346,13 +376,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
         parser.error(f"--out is a file in a folder that is there, not {options.out}")
+    if options.out.suffix == ".json":
+        parser.error(f"--out is the report to read, such as {options.out.with_suffix('.md')}")
     reuse_freed_memory()
     try:
         xp = find_backend("cupy")
     except InputError as problem:
         complain(problem)
         return 2
-    report, started = Report(), time.perf_counter()
+    report, started = Report(machine_of(xp)), time.perf_counter()
     layers = list(CASES)[:: 9 if options.quick else 1]
     whole = [] if options.quick else ["transformer_with_loss_post_norm", "multi_head_attention"]
     flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split() if options.quick else []
@@ -371,7 +403,8 @@ def main(arguments: list[str] | None = None) -> int:
             time_steps(report, xp, folder, sizes, 1 if options.quick else 5)
     finally:  # stopped with Ctrl-C it has found something too
         report.measured("all of this", f"{time.perf_counter() - started:.0f} s")
-        write_atomically(options.out, report.text(machine_of(xp)).encode())
+        write_atomically(options.out, report.text().encode())
+        write_atomically(options.out.with_suffix(".json"), report.json().encode())
     print(report.last_line())
     return 0 if report.passed() == len(report.rows) else 1
 

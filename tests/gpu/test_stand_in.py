@@ -1,6 +1,7 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -375,24 +376,41 @@ def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys
 # The report on a real card, python -m tests.gpu.
 
 
-def test_the_report_on_a_gpu(tmp_path, stand_in, capsys):
+def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
+    """As text and as JSON, with the facts that a machine tells, asked for before the checks."""
+
+    def lost(*arguments):
+        raise RuntimeError("the GPU is lost")
+
+    def checks(report, xp):
+        monkeypatch.setattr(stand_in.cuda.runtime, "getDeviceProperties", lost)
+        check_formulas(report, xp)
+
+    check_formulas = gpu.check_formulas
+    monkeypatch.setattr(gpu, "check_formulas", checks)
+    monkeypatch.setattr(stand_in.cuda.runtime, "driverGetVersion", lost)
+    monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
     assert gpu.main(["--quick", "--out", str(path)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    text = path.read_text()
+    text, content = path.read_text(), json.loads(path.with_suffix(".json").read_text())
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
-    assert "**no**" not in text and "| GPU | the stand-in for CuPy |" in text
-    for what in (
-        "Adam, float32",
-        "linear, float64",
-        "from NumPy to CuPy",
-        "beam search",
-        "host | ",
-    ):
-        assert what in text
+    assert "**no**" not in text and content["result"] == last
+    assert content["machine"]["GPU"] == "the stand-in for CuPy"
+    assert content["machine"]["CUDA, of the driver"] == "unknown (RuntimeError: the GPU is lost)"
+    assert content["machine"]["CUPY_TF32"] == "1" and content["machine"]["memory of the GPU"]
+    for name, said in (content["machine"] | content["figures"]).items():
+        assert f"| {name} | {said} |" in text
+    checks = {check.pop("check"): check for check in content["checks"]}
+    for name, check in checks.items():
+        difference, bound = (float(check[key]) for key in ("largest difference", "at most"))
+        assert check["passed"] is True and difference <= bound
+        assert f"| {name} | {difference:.3g} | {bound:.3g} | yes |" in text
+    for what in ("Adam, float32", "linear, float64", "from NumPy to CuPy", "beam search", "host, "):
+        assert any(what in name for name in checks)
 
 
-@pytest.mark.parametrize("out", ["", "absent/report.md"])
+@pytest.mark.parametrize("out", ["", "absent/report.md", "report.json"])
 def test_a_report_that_cannot_be_written_is_refused_before_the_checks(out, tmp_path, stand_in):
     with pytest.raises(SystemExit, match="2"):
         gpu.main(["--quick", "--out", str(tmp_path / out)])
@@ -421,7 +439,7 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     gpu.check_layers(report, stand_in, [*wrong, "linear"])
     assert [row[-1] for row in report.rows] == [False] * 10 + [True] * 2
     assert report.last_line() == "2 of 12 checks passed"
-    assert "| embedding, float64 | RuntimeError: out of memory |  | **no** |" in report.text({})
+    assert "| embedding, float64 | RuntimeError: out of memory |  | **no** |" in report.text()
 
 
 def test_without_a_gpu_there_is_no_report(tmp_path, monkeypatch, capsys):
