@@ -7,6 +7,7 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 """
 
 import contextlib
+import itertools
 import reprlib
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -254,12 +255,17 @@ class FlatParameters:
         self.data = data
         self.grad = grad
         self._parameters = parameters
-        start = 0
-        for parameter in parameters:
-            stop = start + parameter.size
-            views = (vector[start:stop].reshape(parameter.shape) for vector in (data, grad))
-            parameter._rebind(*views, self)
-            start = stop
+        views = zip(self.views(data), self.views(grad), strict=True)
+        for parameter, (its_data, its_grad) in zip(parameters, views, strict=True):
+            parameter._rebind(its_data, its_grad, self)
+
+    def views(self, vector) -> list:
+        """The stretches of a vector (N,) that belong to the parameters, each in its shape."""
+        ends = list(itertools.accumulate(parameter.size for parameter in self._parameters))
+        return [
+            vector[end - parameter.size : end].reshape(parameter.shape)
+            for end, parameter in zip(ends, self._parameters, strict=True)
+        ]
 
     def is_current(self) -> bool:
         """Whether the parameters are still views of these vectors: no later pack moved them."""

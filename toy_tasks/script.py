@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
 
-import numpy as np
-
 from numformer.backend import (
     BACKENDS,
     default_backend,

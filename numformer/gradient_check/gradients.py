@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numformer.backend import array_module, dropout_stream, kind, to_host
+from numformer.backend import array_module, dropout_stream, kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
@@ -105,7 +105,7 @@ class GradientCheck:
         rules.nothing_is_left(self.layer)
         gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
         rules.shapes_are_those_of(self.tensors, gradients)
-        if self.xp is np:
+        if on_host(dy):
             packed = {
                 "the gradient of a parameter": self._flat.grad,
                 "a parameter": self._flat.data,

@@ -128,7 +128,9 @@ class Trainer:
         )
 
     def _require_finite_weights(self) -> None:
-        if broken := broken_parameter(self.model.named_parameters()):
+        data = self.parameters.data
+        if not bool(array_module(data).isfinite(data).all()):
+            broken = broken_parameter(self.model.named_parameters())
             raise BrokenNumbers(
                 f"step {self.step}: its update made {broken} not finite. What was saved before "
                 "stands. Start again with a smaller --factor."
@@ -180,6 +182,9 @@ class Trainer:
         """
         self.read()
         self._require_finite_weights()
+        # One vector comes from a GPU in one piece.
+        arrays = self.parameters.views(to_host(self.parameters.data))
+        weights = dict(zip(self.model.named_parameters(), arrays, strict=True))
         state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
         stands = {
             "step": self.step,  # which is also where the data stands
@@ -187,7 +192,7 @@ class Trainer:
             "losses": self.losses,
             "threads": self.parts.threads,
         }
-        self.files.save(self.model.state_dict() | state, stands)
+        self.files.save(weights | state, stands)
         self._save_best()
 
     def _save_best(self) -> None:

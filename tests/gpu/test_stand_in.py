@@ -267,6 +267,15 @@ def test_a_step_waits_for_nothing_and_a_line_of_the_metrics_once(tmp_path, stand
     assert device.log() == pytest.approx(host.log(), rel=1e-5)
 
 
+def test_a_checkpoint_waits_for_whole_vectors_not_for_every_parameter(tmp_path, stand_in):
+    device = trainer(tmp_path, stand_in)
+    advance(device, 2)
+    device.log()
+    with synchronisations() as waits:
+        device.save()
+    assert sum(waits.values()) <= 4 < len(device.model.named_parameters())
+
+
 def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
     """The loss of one step, or one entry of its gradient, is `value`."""
     forward, backward, calls = CrossEntropy.forward, Transformer.backward, []
