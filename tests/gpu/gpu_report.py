@@ -3,7 +3,7 @@
     python -m tests.gpu [--out gpu_report.md]
 
 The same report is written as JSON beside it (gpu_report.json). Exit code 0: every check passed;
-1: one did not; 2: no usable GPU. Takes some minutes, part of which is CuPy compiling its kernels the
+1: one did not; 2: no usable GPU. Takes some minutes, part of which CuPy compiles its kernels, the
 first time.
 """
 
