@@ -3,8 +3,8 @@
     python -m tests.gpu [--out gpu_report.md]
 
 The same report is written as JSON beside it (gpu_report.json). Exit code 0: every check passed;
-1: one did not; 2: no usable GPU. Takes some minutes, part of which is CuPy compiling its kernels the
-first time.
+1: one did not; 2: no usable GPU. Takes some minutes, the first time more, as
+CuPy compiles its kernels.
 """
 
 import argparse
