@@ -8,7 +8,7 @@ The public names below stand in the order in which the source reads well. The gr
 `numformer.gradient_check`, the pictures are `numformer.plots`.
 """
 
-__version__ = "0.1.0"
+from numformer.version import __version__ as __version__
 
 from numformer.errors import InputError
 from numformer.layer import FlatParameters, Layer, Parameter, inference, mode, pack

@@ -13,12 +13,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from numformer import __version__
 from numformer.errors import InputError
 from numformer.models import Model, model_of
 from numformer.settings import Settings
 from numformer.training.files import write_atomically
 from numformer.training.migrations import FORMAT, migrated
+from numformer.version import __version__
 
 
 def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:

@@ -48,9 +48,9 @@ BROKEN = ["backend.py", "layer.py", "settings.py", "data/*.py", "layers/*.py", "
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
 MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "cores", "shared",
            "Parts.start", "Parts._everywhere", "Parts._fork", "Parts._serve",
-           "Parts.end_processes", "Parts.close", "_or_ended", "train", "read_metrics",
-           "Trainer.save", "Trainer._save_best", "Trainer._metrics_on_disk", "Trainer.resume",
-           "Trainer._load_best", "Trainer._write", "_interrupts"]  # fmt: skip
+           "Parts.end_processes", "Parts.close", "_or_ended", "blas_threads", "train",
+           "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
+           "_interrupts"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
 SUITE = ["test_backend.py", "test_layer.py", "test_properties.py", "data", "layers", "models",
          "training/test_loop.py", "training/test_optimizers.py", "training/test_parts.py",
@@ -58,8 +58,8 @@ SUITE = ["test_backend.py", "test_layer.py", "test_properties.py", "data", "laye
          "gradient_check/test_parity.py"]  # fmt: skip
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:terminal", "-s", "-o",
-          "addopts=", "-o", "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir", str(ROOT), "-k",
-          "not two_hundred_steps and not report_on_a_gpu"]  # fmt: skip
+          "addopts=", "-o", "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir",
+          str(ROOT), "-k", "not two_hundred_steps and not report_on_a_gpu"]  # fmt: skip
 MOST_TESTS = 150  # that a mutant has to pass to count as unnoticed
 MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
 LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual

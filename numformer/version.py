@@ -1,0 +1,3 @@
+"""The version of this library, which every checkpoint names."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,59 @@
+"""The house: a room imports from those below it, and no file is longer than one can take in."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the ground up; what stands side by side does not import each other.
+FLOORS = [
+    ["version", "errors"],
+    ["backend", "settings"],
+    ["layer"],
+    ["layers", "data"],
+    ["plots", "models"],
+    ["training", "generation"],
+    ["gradient_check"],
+    ["numformer"],  # the public names
+    ["toy_tasks"],
+    ["lessons"],
+]
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(
+    p for room in ("numformer", "toy_tasks", "lessons") for p in ROOT.glob(f"{room}/**/*.py")
+)
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    """A module's or a path's room: numformer.layers.linear stands in `layers`."""
+    if parts[0] != "numformer" or len(parts) == 1 or parts[1] == "__init__":
+        return parts[0]
+    return parts[1]
+
+
+def imported(path: Path) -> set[tuple[str, str]]:
+    """The rooms that a file imports from, and the modules by which it does."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules |= names if node.module == "numformer" else {node.module}
+    modules = {tuple(m.split(".")) for m in modules if m.split(".")[0] in FLOOR}
+    return {(room, ".".join(m)) for m in modules if (room := room_of(m)) in FLOOR}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_imports_only_from_rooms_below_its_own(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    own = room_of(parts)
+    for room, module in imported(path):
+        assert room == own or FLOOR[room] < FLOOR[own], f"{own} imports {module}, which is above"
+
+
+def test_no_file_of_the_library_is_longer_than_350_lines():
+    lengths = {path: len(path.read_text().splitlines()) for path in ROOT.glob("numformer/**/*.py")}
+    assert not [path for path, length in lengths.items() if length > 350]
