@@ -30,6 +30,7 @@ from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.mask import causal_mask, padding_mask
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
 from numformer.layers.residual import Residual
+from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
 from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
@@ -88,6 +89,9 @@ LAYERS = [
     # A variance near epsilon shows an epsilon that stands in the wrong place.
     Case("layer_norm_of_nearly_equal_values", "layer_norm",
          lambda rng, x, memory: (LayerNorm(D, epsilon=1e-2), [3 + 0.1 * x]), dict(epsilon=1e-2)),
+    Case("rms_norm", "rms_norm", lambda rng, x, memory: (RMSNorm(D), [x])),
+    Case("rms_norm_of_small_values", "rms_norm",
+         lambda rng, x, memory: (RMSNorm(D, epsilon=1e-2), [0.1 * x]), dict(epsilon=1e-2)),
     Case("dropout", "dropout", lambda rng, x, memory: (Dropout(0.3), [x]), dict(p_drop=0.3)),
     Case("embedding", "embedding", lambda rng, x, memory: (Embedding(V, D, rng), [TARGET_IN])),
     # A vocabulary beyond the size up to which scatter_add is one product.
@@ -153,6 +157,7 @@ PARTS = [
 VARIATIONS = {
     "post_norm": {},
     "pre_norm": dict(norm="pre"),
+    "rms_norm": dict(norm="pre", normalization="rms"),
     "pre_norm_untied": dict(norm="pre", tying="none", source_vocabulary=V + 2),
     "target_tied": dict(tying="target", source_vocabulary=V + 2),
     "learned_positions": dict(positions="learned", max_length=6),

@@ -7,6 +7,7 @@ from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.activation import ReLU
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
+from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions
@@ -24,7 +25,7 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
 from numformer.layers.cross_entropy import CrossEntropy
 
-NORMALIZATIONS = {"layer": LayerNorm}
+NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
 ACTIVATIONS = {"relu": ReLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
 POSITIONS = {
@@ -38,6 +39,7 @@ __all__ = [
     "ReLU",
     "Softmax",
     "LayerNorm",
+    "RMSNorm",
     "Dropout",
     "Embedding",
     "LearnedPositions",

@@ -62,6 +62,10 @@ def layer_norm(p, x, *, epsilon=1e-5):
     return F.layer_norm(x, x.shape[-1:], p["gamma"], p["beta"], epsilon)
 
 
+def rms_norm(p, x, *, epsilon=1e-5):
+    return F.rms_norm(x, x.shape[-1:], p["gamma"], epsilon)
+
+
 def dropout(p, x, *, p_drop):
     """numformer's stream says which values fall, so that both sides drop the same ones."""
     if not p_drop:
