@@ -93,16 +93,13 @@ def pronunciations(
     return {split: read_pairs(folder / name) for split, name in names.items()}
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a file of `word<TAB>space-separated phonemes` -> one pair a line, in the file's order.
+def read_text(path: Path, fix: str) -> str:
+    """The text of a UTF-8 file, with or without a byte order mark, its lines ending in LF.
 
-    The text is UTF-8, with or without a byte order mark, and lines end in LF or CRLF. It is
-    brought to NFC, so that an accented letter is one character however it was typed. A word may
-    hold spaces (Vietnamese words do; those around it are dropped), and may come on several lines.
+    It is brought to NFC, so that an accented letter is one character however it was typed.
 
-    Raises InputError, with the line's number, for a line that is not UTF-8, that does not have
-    exactly one TAB, or whose word or phonemes are empty or more than `LONGEST`; and for a file that
-    is empty, larger than `MAX_BYTES`, missing or unreadable, or no plain file.
+    Raises InputError, with `fix` for what to do, for a file that is missing, unreadable, no plain
+    file or larger than `MAX_BYTES`; and for one that is not UTF-8, with the line's number.
     """
     try:
         # A pipe would keep its reader waiting, a device might never end.
@@ -112,12 +109,7 @@ def read_pairs(path: Path) -> list[Pair]:
             raise OSError(None, f"more than {MAX_BYTES} bytes")
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(
-            f"{path} must be a file that can be read",
-            error.strerror,
-            "Check the language and the folder: it must hold LANG_train.tsv, LANG_dev.tsv and "
-            "LANG_test.tsv.",
-        ) from error
+        raise InputError(f"{path} must be a file that can be read", error.strerror, fix) from error
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
@@ -128,7 +120,22 @@ def read_pairs(path: Path) -> list[Pair]:
             f"the byte 0x{data[error.start]:02x}",
             "Save the file as UTF-8.",
         ) from error
-    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").removesuffix("\n"))
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Read a file of `word<TAB>space-separated phonemes` -> one pair a line, in the file's order.
+
+    A word may hold spaces (Vietnamese words do; those around it are dropped), and may come on
+    several lines.
+
+    Raises InputError, with the line's number, for a line that does not have exactly one TAB, or
+    whose word or phonemes are empty or more than `LONGEST`; for an empty file; and whatever
+    `read_text` complains about.
+    """
+    names = "LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv"
+    text = read_text(path, f"Check the language and the folder: it must hold {names}.")
+    text = text.removesuffix("\n")
     form = "Write each line as the word, one TAB, and its phonemes with spaces between them."
     if not text:
         raise InputError(f"{path} must hold at least one word", "an empty file", form)

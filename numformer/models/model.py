@@ -32,9 +32,9 @@ class Model(Layer):
         return cls.__module__.rpartition(".")[2]
 
     def predictions(self, *inputs):
-        """The inputs of a batch -> logits (N, V), targets (N,): what it is to predict.
+        """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
 
-        `backward` takes dlogits (N, V) afterwards.
+        `backward` takes dlogits (..., V) afterwards.
         """
         raise NotImplementedError(f"{type(self).__name__} has no predictions")
 
