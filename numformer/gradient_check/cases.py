@@ -34,6 +34,7 @@ from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
 from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
+from numformer.models.language_model import LanguageModel
 
 B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
 
@@ -184,6 +185,15 @@ def of_objective(name: str, smoothing: float, **changes) -> Case:
     return Case(name, "objective", build, dict(config=config, smoothing=smoothing))
 
 
+LANGUAGE = LanguageModel.Config(
+    vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned", max_length=6
+)
+
+
+def language_model(rng, x, memory):
+    return LanguageModel(LANGUAGE, 3), [TARGET_IN]
+
+
 TABLE = [
     *LAYERS,
     *(
@@ -195,6 +205,7 @@ TABLE = [
         of_config(f"transformer_{name}", "transformer", transformer, **changes)
         for name, changes in VARIATIONS.items()
     ),
+    Case("language_model", "language_model", language_model, dict(config=LANGUAGE)),
     of_objective("objective", 0.1),
     of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
 ]

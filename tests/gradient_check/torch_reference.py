@@ -206,6 +206,13 @@ def transformer(p, source, target, *, config):
     return output_projection({"weight": output}, x)
 
 
+def language_model(p, ids, *, config):
+    causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+    x = input_embedding(within(p, "input"), ids, config=config)
+    x = tower(within(p, "tower"), x, causal, config=config)
+    return output_projection({"weight": p["input.embedding.weight"]}, x)
+
+
 def objective(p, source, target_in, target_out, *, config, smoothing):
     logits = transformer(within(p, "model"), source, target_in, config=config)
     return cross_entropy({}, logits, target_out, target_out != 0, smoothing=smoothing)

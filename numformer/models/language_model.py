@@ -1,0 +1,81 @@
+"""A decoder-only language model: a tower that looks back, from symbols to the next symbol.
+
+The Transformer's decoder without an encoder to look at (Liu et al. 2018, Radford et al. 2018).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numformer import settings
+from numformer.backend import array_module
+from numformer.data.vocabulary import SPECIAL
+from numformer.errors import InputError
+from numformer.layers import Embedding, KeyValueCache, OutputProjection, causal_mask
+from numformer.models.block import InputEmbedding, Tower, TowerConfig
+from numformer.models.model import Model, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TowerConfig):
+    """What a language model is made of; InputError for values that do not fit together."""
+
+    vocabulary: int = settings.vocabulary(len(SPECIAL))
+
+    @property
+    def least_parameters(self) -> int:
+        """No model of this Config has fewer: the entries of its matrices."""
+        return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
+
+
+class LanguageModel(Model):
+    """ids (B, T) -> logits (B, T, V): those at position t predict the id at t + 1.
+
+    Ids are host arrays without padding. The output shares the weights of the embedding.
+    `backward` takes dlogits and returns None, since ids have no gradient.
+    """
+
+    Config = Config
+
+    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+        rng = np.random.default_rng(seed)
+        self.config = config
+        embedding = Embedding(config.vocabulary, config.d_model, rng)
+        self.input = InputEmbedding(config, embedding, rng)
+        self.tower = Tower(config, rng)
+        self.output = OutputProjection(embedding.weight)
+
+    def forward(self, ids, cache: KeyValueCache | None = None):
+        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
+            raise InputError(
+                "ids are a NumPy array (B, T), neither of them 0",
+                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
+                "Give every row the same number of symbols, at least one.",
+            )
+        x = self.input.forward(ids, offset=cache.length if cache else 0)
+        # Only the first positions of a cache may be several at once.
+        mask = causal_mask(ids.shape[1], array_module(x))
+        return self.output.forward(self.tower.forward(x, mask, cache=cache))
+
+    def backward(self, dlogits):
+        return self.input.backward(self.tower.backward(self.output.backward(dlogits)))
+
+    def predictions(self, ids, following):
+        """Ids (B, T) and the ids that follow them (B, T) -> logits (B, T, V), targets (B, T)."""
+        return self.forward(ids), following
+
+    # Writing
+
+    def start(self, ids, length: int) -> State:
+        """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
+        cache = KeyValueCache(ids.shape[1] + length - 1)
+        if ids.shape[1] > 1:
+            self.forward(ids[:, :-1], cache)
+            cache.advance(ids.shape[1] - 1)
+        return State(ids[:, -1], cache)
+
+    def step(self, ids, state: State):
+        """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
+        logits = self.forward(ids[:, None], state.cache)
+        state.cache.advance(1)
+        return logits[:, 0]
