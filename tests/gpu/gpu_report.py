@@ -386,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     report, started = Report(machine_of(xp)), time.perf_counter()
     layers = list(CASES)[:: 9 if options.quick else 1]
-    whole = [] if options.quick else ["transformer_with_loss_post_norm", "multi_head_attention"]
+    whole = [] if options.quick else ["objective", "multi_head_attention"]
     flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split() if options.quick else []
     sizes = {"d_model 64, 2 layers, batch 64": dict(d_model=64, d_ff=128, heads=4, layers=2)}
     if not options.quick:
