@@ -6,15 +6,7 @@ memory that all of them see; every process has a gradient vector there. The grad
 a fixed order, so the bits are the same whether parts were computed side by side or in turn.
 """
 
-import atexit
-import contextlib
-import mmap
-import multiprocessing
-import os
-import signal
 import sys
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -24,11 +16,7 @@ from numformer.data import Batch
 from numformer.layer import FlatParameters
 from numformer.models import Objective
 from numformer.training.optimizers import Optimizer
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+from numformer.training.processes import Processes, cores, shared
 
 
 def usual_parts(xp) -> int:
@@ -40,13 +28,6 @@ def blas_threads() -> int:
     """How many threads a product of matrices takes."""
     counts = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
     return max(counts, default=1)
-
-
-def shared(vector: np.ndarray) -> np.ndarray:
-    """A copy of `vector` (N,) in memory that later forked processes share."""
-    copy = np.frombuffer(mmap.mmap(-1, max(vector.nbytes, 1)), vector.dtype, len(vector))
-    copy[...] = vector
-    return copy
 
 
 class Parts:
@@ -63,26 +44,22 @@ class Parts:
         self.objective, self.optimizer = objective, optimizer
         self.seed, self.count = seed, count
         self.threads = 1 if count > 1 else blas_threads()
-        self.processes: list[multiprocessing.Process] = []
-        self._others: list[Connection] = []
+        self.processes: Processes | None = None
         self._limit: threadpool_limits | None = None
 
     def start(self) -> None:
         """Give each part a process of its own, where there are cores; without it they take turns.
 
-        Afterwards the other processes see nothing of what changes in the objective or the modes,
-        except the weights, and these only where they are written in place.
+        Of what changes afterwards the other processes see the weights alone, and these only where
+        they are written in place.
         """
         if not on_host(self.optimizer.parameters.data):
             return
         self._limit = threadpool_limits(self.threads, "blas")
         # On systems other than Linux, libraries may not survive a fork.
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
-            try:
-                self._fork()
-            except BaseException:  # not all can be made: none shall be left
-                self.end_processes()
-                raise
+            self._share()
+            self.processes = Processes(self, self.count)
 
     def gradient(self, step: int, batch: Batch):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
@@ -93,7 +70,7 @@ class Parts:
         whole = max(sum(part.weight for part in parts), 1)
         shares = [float(part.weight / whole) for part in parts]  # NumPy's float64 would widen
         jobs = [(step, index, *each) for index, each in enumerate(zip(parts, shares, strict=True))]
-        if self._others:
+        if self.processes:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
         else:
@@ -102,7 +79,7 @@ class Parts:
 
     def update(self, rate: float) -> None:
         """One step of the optimizer."""
-        if self._others:
+        if self.processes:
             self._everywhere("_update", [(self.optimizer.steps + 1, rate)] * self.count)
             self.optimizer.steps += 1
         else:
@@ -144,38 +121,23 @@ class Parts:
         return losses
 
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
-        """What a method gives in the first processes, called in each with its own arguments."""
-        others = self._others[: len(arguments) - 1]
+        """What a method gives in each of the first processes."""
         try:
-            for connection, each in zip(others, arguments[1:], strict=True):
-                _or_ended(connection.send, (method, each))
-            try:
-                own = getattr(self, method)(*arguments[0])
-            except Exception as problem:  # the answers of the others must be read all the same
-                own = problem
-            answers = [own, *(_or_ended(connection.recv) for connection in others)]
-        except BaseException:  # Ctrl-C, or a process that was ended: nobody will read the others
-            self.end_processes()
-            raise
-        if problems := [answer for answer in answers if isinstance(answer, Exception)]:
-            raise problems[0]
-        return answers
+            return self.processes.call(method, arguments)
+        finally:
+            if not self.processes.others:
+                self.processes = None  # what is asked for later is computed in turn
 
-    def _fork(self) -> None:
+    def _share(self) -> None:
+        """Move all vectors to memory that the processes share, a gradient for each of them."""
         flat, optimizer = self.optimizer.parameters, self.optimizer
         self._gradients = [shared(flat.grad) for _ in range(self.count)]
         optimizer.state = {name: shared(vector) for name, vector in optimizer.state.items()}
         self._use(0, shared(flat.data))
-        atexit.register(self.end_processes)
-        for index in range(1, self.count):
-            ours, theirs = multiprocessing.Pipe()
-            process = multiprocessing.get_context("fork").Process(
-                target=self._serve, args=(index, theirs), daemon=True
-            )
-            process.start()
-            theirs.close()
-            self.processes.append(process)
-            self._others.append(ours)
+
+    def become(self, index: int) -> None:
+        """In another process: be that of part `index`."""
+        self._use(index, self.optimizer.parameters.data)
 
     def _use(self, index: int, data: np.ndarray) -> None:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
@@ -184,33 +146,11 @@ class Parts:
         ends = [len(data) * each // self.count for each in (index, index + 1)]
         self._stretch = slice(*ends)
 
-    def _serve(self, index: int, connection: Connection) -> None:
-        """Another process: do what the first one asks for until it ends."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides
-            signal.signal(number, signal.SIG_IGN)
-        # While another end of a pipe is open here, or the lock on a run's folder, the end of the
-        # first process goes unnoticed.
-        os.closerange(3, connection.fileno())
-        os.closerange(connection.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        self._use(index, self.optimizer.parameters.data)
-        with contextlib.suppress(EOFError, ConnectionError):
-            while True:
-                method, arguments = connection.recv()
-                try:
-                    with np.errstate(all="ignore"):  # the first process looks at the loss
-                        answer = getattr(self, method)(*arguments)
-                except Exception as problem:
-                    answer = problem
-                connection.send(answer)
-
     def end_processes(self) -> None:
         """End the other processes; what is asked for later is computed in turn, the same bits."""
-        atexit.unregister(self.end_processes)
-        for connection in self._others:
-            connection.close()
-        for process in self.processes:
-            process.join()
-        self.processes, self._others = [], []
+        if self.processes:
+            self.processes.end()
+            self.processes = None
 
     def close(self) -> None:
         """End the other processes, and give BLAS the threads back that it had."""
@@ -218,11 +158,3 @@ class Parts:
         if self._limit:
             self._limit.restore_original_limits()
             self._limit = None
-
-
-def _or_ended(talk: Callable, *message):
-    """What `talk` gives; an end of the process at the other side is an error that says so."""
-    try:
-        return talk(*message)
-    except (EOFError, ConnectionError):
-        raise ChildProcessError("a process that computed part of the batch was ended") from None

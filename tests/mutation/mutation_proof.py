@@ -46,9 +46,9 @@ BROKEN = ["backend.py", "layer.py", "settings.py", "data/*.py", "layers/*.py", "
           "generation/*.py", "training/loop.py", "training/optimizers.py", "training/parts.py",
           "training/recipe.py", "training/trainer.py"]  # fmt: skip
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "cores", "shared",
-           "Parts.start", "Parts._everywhere", "Parts._fork", "Parts._serve",
-           "Parts.end_processes", "Parts.close", "_or_ended", "blas_threads", "train",
+MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "usual_parts",
+           "blas_threads", "Parts.start", "Parts._everywhere", "Parts._share", "Parts.become",
+           "Parts.end_processes", "Parts.close", "train",
            "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
            "_interrupts"]  # fmt: skip
 # What must notice it: the quick tests of the same things.

@@ -17,6 +17,7 @@ from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
 from numformer.training import parts as module
+from numformer.training import processes
 from numformer.training.optimizers import Adam
 from numformer.training.parts import Parts
 
@@ -136,13 +137,13 @@ def test_a_part_without_a_source_is_computed_and_one_without_a_target_left_out(m
 @several_cores
 def test_an_interrupt_while_the_others_compute_leaves_no_stale_answers(make, monkeypatch):
     """Ctrl-C arrives as the first process waits for the second's answer."""
-    parts, recv = make(2), module.Connection.recv
+    parts, recv = make(2), processes.Connection.recv
 
     def interrupted(connection):
-        monkeypatch.setattr(module.Connection, "recv", recv)
+        monkeypatch.setattr(processes.Connection, "recv", recv)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.Connection, "recv", interrupted)
+    monkeypatch.setattr(processes.Connection, "recv", interrupted)
     with pytest.raises(KeyboardInterrupt):
         parts.gradient(1, PairBatch.of(WORDS))
     for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
@@ -192,7 +193,7 @@ def test_other_processes_print_no_warnings(make, capfd):
 @several_cores
 def test_a_fork_that_fails_leaves_no_process_behind(make, monkeypatch):
     """Two processes are there when the third cannot be made."""
-    context = module.multiprocessing.get_context("fork")
+    context = processes.multiprocessing.get_context("fork")
     begin, begun = context.Process.start, []
 
     def start(process):
@@ -243,8 +244,9 @@ def test_a_model_packed_again_is_refused(make):
 @several_cores
 def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
     parts = make(2)
-    parts.processes[0].kill()
-    parts.processes[0].join()
+    (other,) = parts.processes.others
+    other.kill()
+    other.join()
     with pytest.raises(ChildProcessError, match="was ended"):
         parts.gradient(1, PairBatch.of(WORDS))
 
@@ -252,10 +254,10 @@ def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
 @several_cores
 def test_close_ends_the_processes_and_the_parts_still_compute(make):
     parts = make(3)
-    processes = parts.processes
+    others = parts.processes.others
     loss = parts.gradient(1, PairBatch.of(WORDS))
     parts.close()
-    assert len(processes) == 2 and not any(process.is_alive() for process in processes)
+    assert len(others) == 2 and not any(process.is_alive() for process in others)
     assert parts.gradient(1, PairBatch.of(WORDS)) == loss
 
 
@@ -271,7 +273,7 @@ adam = test_parts.Adam(test_parts.pack(model))
 made = parts.Parts(test_parts.Objective(model), adam, 7, 3)
 made.start()
 made.gradient(1, test_parts.PairBatch.of(test_parts.WORDS))
-print(*(process.pid for process in made.processes), flush=True)
+print(*(process.pid for process in made.processes.others), flush=True)
 input()
 """
     here = Path(__file__).parent
