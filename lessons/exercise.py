@@ -16,7 +16,7 @@ import numpy as np
 from lessons.explanations import EQUAL, Sizes, a_thing, advice, of_other_shape, symptoms, told
 from lessons.lesson import Piece
 from lessons.reader_file import TooLong, limited
-from numformer.backend import kind
+from numformer.backend import dtype_kind
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer
@@ -166,11 +166,11 @@ class Exercise(Piece):
         seen = []
         layer, inputs = self.case(lambda *arguments: seen.extend(arguments), sizes)
         # Not the numbers of the gradient check, so that nothing kept from here is right there.
-        inputs = [x[::-1].copy() if kind(x) else x for x in inputs]
+        inputs = [x[::-1].copy() if dtype_kind(x) else x for x in inputs]
         output = layer.forward(*inputs)
         layer.backward(np.random.default_rng(1).standard_normal(output.shape))
         pairs = zip(inspect.signature(layer.forward).parameters, inputs, strict=False)
-        return seen, {f"d{name}": x.shape for name, x in pairs if kind(x) == "f"}
+        return seen, {f"d{name}": x.shape for name, x in pairs if dtype_kind(x) == "f"}
 
     def _results(self, function: Callable, arguments: list, shapes: dict) -> dict[str, np.ndarray]:
         """The results by name, as arrays of their own. Raises Trouble where they are no such."""
@@ -185,7 +185,7 @@ class Exercise(Piece):
         if returned is None:
             raise Trouble(f"It returns None. Its last line has to be `return {wanted}`.")
         results = returned if isinstance(returned, tuple | list) else (returned,)
-        if isinstance(returned, list) and not any(kind(result) for result in results):
+        if isinstance(returned, list) and not any(dtype_kind(result) for result in results):
             raise Trouble("It returns a list of numbers and not an array: use np.array(...).")
         if len(results) != len(shapes):
             raise Trouble(

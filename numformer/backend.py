@@ -84,7 +84,7 @@ def reuse_freed_memory() -> None:
     mallopt(m_trim_threshold, 1 << 30)
 
 
-def kind(value) -> str:
+def dtype_kind(value) -> str:
     """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
     return getattr(getattr(value, "dtype", None), "kind", "")
 

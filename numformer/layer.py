@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from numformer.backend import array_module, kind, to_host
+from numformer.backend import array_module, dtype_kind, to_host
 from numformer.errors import InputError
 
 
@@ -228,7 +228,7 @@ class Layer:
         arrays = {}
         for name, parameter in parameters.items():
             value = state[name]
-            if kind(value) != "f":
+            if dtype_kind(value) != "f":
                 found = f"{getattr(value, 'dtype', type(value).__name__)} for {name}"
                 raise _mismatch("is made of floating-point arrays", found)
             if value.shape != parameter.shape:

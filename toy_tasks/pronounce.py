@@ -209,7 +209,7 @@ def learn(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("pronounce", DESCRIPTION, **DEFAULTS)
+    flags = script.parser("pronounce", DESCRIPTION, Transformer, **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
         "--data", type=script.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"

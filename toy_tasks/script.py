@@ -21,7 +21,7 @@ from numformer.backend import (
     seed_sequence,
 )
 from numformer.errors import BrokenNumbers, InputError, complain
-from numformer.models import Model, Transformer
+from numformer.models import Model
 from numformer.plots import loss_curve
 from numformer.settings import Settings
 from numformer.training.checkpoints import require_numbers
@@ -63,9 +63,7 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def parser(
-    name: str, description: str, model: type[Model] = Transformer, **defaults
-) -> argparse.ArgumentParser:
+def parser(name: str, description: str, model: type[Model], **defaults) -> argparse.ArgumentParser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
     `defaults` replaces their defaults.

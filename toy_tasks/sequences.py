@@ -136,7 +136,7 @@ def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> N
 
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train, test and show; returns the exit code."""
-    flags = script.parser(rule.name, rule.description, **(DEFAULTS | rule.defaults))
+    flags = script.parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
     options = script.parse(flags, rule.name, arguments)
     task = SequenceTask(rule, options.batch_size, options.seed)
     symbols = len(task.vocabulary)

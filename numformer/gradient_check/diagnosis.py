@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numformer.backend import kind, to_host
+from numformer.backend import dtype_kind, to_host
 from numformer.gradient_check.factors import drop_rates, known_factors
 from numformer.gradient_check.operations import wrong_operation
 from numformer.gradient_check.sublayers import watched
@@ -38,7 +38,7 @@ class Subject:
             for layer in checked.layer.layers_within()
             for record in layer.saved
             for key, value in record.items()
-            if kind(value) in ("b", "f")
+            if dtype_kind(value) in ("b", "f")
         }
         checked.layer.clear_saved()
         explicit, numerical = checked.elementwise(name)
@@ -50,7 +50,7 @@ class Subject:
         others = {other: pair.numerical for other, pair in pairs.items()}
         sound = frozenset(other for other, pair in pairs.items() if not pair.wrong.any())
         is_table = name in checked.layer.named_parameters()
-        ids = next((x for x in checked.inputs if kind(x) == "i" and is_table), None)
+        ids = next((x for x in checked.inputs if dtype_kind(x) == "i" and is_table), None)
         upstream = to_host(checked.upstream)
         factors = known_factors(checked)
         return Evidence(explicit, numerical, saved, upstream, factors, others, sound, ids)

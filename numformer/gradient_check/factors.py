@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from numformer.backend import kind
+from numformer.backend import dtype_kind
 
 
 def drop_rates(checked) -> set[float]:
@@ -26,7 +26,7 @@ def known_factors(checked) -> dict[str, float]:
         f"divided by the number of positions ({positions})": 1 / positions,
         f"the division by the number of positions ({positions}) is missing": positions,
     }
-    for ids in (x for x in checked.inputs if kind(x) == "i" and x.size):
+    for ids in (x for x in checked.inputs if dtype_kind(x) == "i" and x.size):
         real, total = np.count_nonzero(ids), ids.size
         factors |= {
             f"the division by the number of real ids ({real}) is missing": real,

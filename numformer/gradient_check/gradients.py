@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numformer.backend import array_module, dropout_stream, kind, on_host, to_host
+from numformer.backend import array_module, dropout_stream, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
@@ -51,7 +51,9 @@ class Row:
 def converted(inputs: Iterable, dtype, xp) -> list:
     """Copies of a forward's inputs in `xp`, numbers in `dtype`; ids stay on the host, uncopied."""
     dtypes = {"f": dtype, "b": bool}
-    return [xp.array(x, dtype=dtypes[kind(x)]) if kind(x) in dtypes else x for x in inputs]
+    return [
+        xp.array(x, dtype=dtypes[dtype_kind(x)]) if dtype_kind(x) in dtypes else x for x in inputs
+    ]
 
 
 class GradientCheck:
@@ -86,7 +88,7 @@ class GradientCheck:
         names = list(inspect.signature(self.layer.forward).parameters)
         arguments = {}
         for index, value in enumerate(self.inputs):
-            if kind(value) == "f":
+            if dtype_kind(value) == "f":
                 name = names[index] if index < len(names) else f"{names[-1]}[{index}]"
                 arguments[f"input {name}" if name in self.parameters else name] = value
         return arguments
@@ -120,7 +122,7 @@ class GradientCheck:
         """
         dropout_stream.reseed(self.seed, 0 if inputs is None else 1)
         output = self.layer.forward(*(self.inputs if inputs is None else inputs))
-        if not kind(output):
+        if not dtype_kind(output):
             raise InputError(
                 "forward returns one array",
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
@@ -132,7 +134,7 @@ class GradientCheck:
             for layer in self.layer.layers_within()
             for record in layer.saved
             for value in record.values()
-            if kind(value) == "b"
+            if dtype_kind(value) == "b"
         ]
         if not keep:
             self.layer.clear_saved()

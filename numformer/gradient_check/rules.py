@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from numformer.backend import kind
+from numformer.backend import dtype_kind
 from numformer.errors import InputError
 from numformer.layer import Layer, Parameter
 
@@ -20,7 +20,7 @@ def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, 
         items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
     elif isinstance(value, set | frozenset):
         items = [(path, item) for item in value]
-    elif kind(value) == "O":
+    elif dtype_kind(value) == "O":
         items = [(f"{path}{list(index)}", item) for index, item in np.ndenumerate(value)]
     else:
         yield path, value
@@ -53,7 +53,7 @@ def plain_arrays(layer: Layer) -> dict[str, object]:
     return {
         path: value
         for path, value in _attributes(layer)
-        if kind(value) == "f"
+        if dtype_kind(value) == "f"
         and not isinstance(value, np.generic)
         # the name of the attribute itself, whatever holds it and whatever it holds
         and not path.partition("[")[0].rpartition(".")[2].startswith("_")
@@ -89,7 +89,7 @@ def one_gradient_for_each(names: list[str], returned) -> dict:
     """What backward returned by the name of its input."""
     if not isinstance(returned, tuple):
         returned = () if returned is None else (returned,)
-    odd = [type(dx).__name__ for dx in returned if not kind(dx)]
+    odd = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
     if odd or len(returned) != len(names):
         raise InputError(
             "backward returns one gradient for each floating-point input of forward: an array "
@@ -142,7 +142,7 @@ def forwards_are_stacked(checked) -> None:
     """
     parameters = checked.parameters
     checked.run(keep=True)
-    others = [x[::-1].copy() if kind(x) and x.ndim else x for x in checked.inputs]
+    others = [x[::-1].copy() if dtype_kind(x) and x.ndim else x for x in checked.inputs]
     checked.run(keep=True, inputs=others)
     checked.layer.backward(checked.upstream.copy())
     before = {name: parameter.grad.copy() for name, parameter in parameters.items()}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numformer.backend import kind, to_host
+from numformer.backend import dtype_kind, to_host
 from numformer.errors import InputError
 from numformer.gradient_check.factors import known_factors
 from numformer.gradient_check.symptoms import UNKNOWN, Evidence, explain
@@ -42,7 +42,7 @@ def faulty_layers(checked) -> dict[str, str]:
 
     def around(path, forward, *inputs):
         output = forward(*inputs)
-        if kind(output):  # a layer that returns several arrays cannot be checked alone
+        if dtype_kind(output):  # a layer that returns several arrays cannot be checked alone
             inputs_of[path] = inputs
         return output
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from numformer.backend import kind
+from numformer.backend import dtype_kind
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Operation:
     @property
     def floats(self) -> list[int]:
         """Which of its operands are floating-point arrays."""
-        return [i for i, operand in enumerate(self.operands) if kind(operand) == "f"]
+        return [i for i, operand in enumerate(self.operands) if dtype_kind(operand) == "f"]
 
     def with_operand(self, index: int, value):
         """The result for another operand at `index`."""
@@ -95,7 +95,7 @@ def _report(name: str, function: Callable, operands: tuple, named: dict):
     trace = Reporting.trace
     if trace is None:
         return result
-    if kind(result) == "f":
+    if dtype_kind(result) == "f":
         into_operand = named.pop("out", None) is not None
         changed = trace.result(Operation(name, function, copies, named, result, _calls()))
         if into_operand:
@@ -124,7 +124,7 @@ def _calls() -> tuple:
 def traced(checked, trace: Trace):
     """Within the block the forwards of a GradientCheck are reported to `trace`."""
     inputs = checked.inputs
-    checked.inputs = [x.view(Reporting) if kind(x) == "f" else x for x in inputs]
+    checked.inputs = [x.view(Reporting) if dtype_kind(x) == "f" else x for x in inputs]
     Reporting.trace = trace
     try:
         yield

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 
-from numformer.backend import array_module, kind
+from numformer.backend import array_module, dtype_kind
 from numformer.layer import Layer, Parameter
 
 
@@ -33,7 +33,7 @@ def broken_parameter(parameters: dict[str, Parameter]) -> str | None:
 def _finite(value) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_finite, value))
-    if kind(value) != "f":
+    if dtype_kind(value) != "f":
         return True
     return bool(array_module(value).isfinite(value).all())
 

@@ -67,9 +67,8 @@ class Processes:
         try:
             for connection, each in zip(connections, arguments[1:], strict=True):
                 _or_ended(connection.send, (method, each))
-            answers = [
-                _answer(self.owner, method, arguments[0])
-            ]  # also where it fails, the others answer
+            # Where it fails, the answers of the others must be read all the same.
+            answers = [_answer(self.owner, method, arguments[0])]
             answers += [_or_ended(connection.recv) for connection in connections]
         except BaseException:
             self.end()

@@ -345,7 +345,7 @@ TRIED = """--steps 6 --evaluate-every 2 --log-every 1 --batch-size 4 --d-model 8
 
 def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
-    made = script.parser("reverse", "", **DEFAULTS)
+    made = script.parser("reverse", "", Transformer, **DEFAULTS)
     options = script.parse(made, "reverse", list(map(str, flags)))
     symbols = len(task.vocabulary)
     config = script.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)

@@ -21,7 +21,7 @@ import numformer
 from numformer.backend import array_module, dropout_stream, to_host
 from numformer.gradient_check import cases as gradient_cases
 from numformer.gradient_check.cases import CASES, TABLE
-from numformer.gradient_check.gradients import GradientCheck, converted, kind
+from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
 
@@ -69,13 +69,13 @@ def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
 
 def other_inputs(inputs: list) -> list:
     """The same shapes and kinds with other values: the batch reversed, numbers scaled."""
-    changed = [x[::-1].copy() if kind(x) else x for x in inputs]
-    return [0.7 * x if kind(x) == "f" else x for x in changed]
+    changed = [x[::-1].copy() if dtype_kind(x) else x for x in inputs]
+    return [0.7 * x if dtype_kind(x) == "f" else x for x in changed]
 
 
 def saved_arrays(layer: Layer) -> list:
     records = [record for part in layer.layers_within() for record in part.saved]
-    return [value for record in records for value in record.values() if kind(value)]
+    return [value for record in records for value in record.values() if dtype_kind(value)]
 
 
 def assert_same(found, expected):
@@ -145,7 +145,9 @@ def test_gradients_agree_with_numerical_ones(name):
     """On the host; a device must give the host's numbers, see below."""
     layer, inputs = CASES[name]()
     checked = GradientCheck(layer, inputs)
-    assert len(checked.tensors) == len(layer.named_parameters()) + [*map(kind, inputs)].count("f")
+    assert len(checked.tensors) == len(layer.named_parameters()) + [*map(dtype_kind, inputs)].count(
+        "f"
+    )
     for name in checked.tensors:
         row = checked.row(name, directions=1)
         assert row.passed, str(row)
@@ -216,7 +218,7 @@ def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
     """
     layer, inputs = prepare(name, xp)
     parameters = [parameter.data for parameter in layer.named_parameters().values()]
-    frozen = [value for value in inputs if kind(value)] + parameters
+    frozen = [value for value in inputs if dtype_kind(value)] + parameters
     copies = freeze(frozen)
     output = forward(layer, inputs)
     dy = upstream_for(output)
@@ -245,7 +247,7 @@ def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
         dy = upstream_for(outputs[0])
         gradients = backward(layer, dy)
     others = [dy, *outputs, *saved_arrays(layer)]
-    others += [value for value in inputs if kind(value)]
+    others += [value for value in inputs if dtype_kind(value)]
     for parameter in layer.named_parameters().values():
         others += [parameter.data, parameter.grad]
     others = [other for other in others if array_module(other) is xp]  # ids stay on the host
@@ -309,7 +311,7 @@ def test_no_formula_changes_the_dtype(name, xp, dtype):
     """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
     layer, inputs = prepare(name, xp, dtype)
     output = forward(layer, inputs)
-    saved = [value for value in saved_arrays(layer) if kind(value) == "f"]
+    saved = [value for value in saved_arrays(layer) if dtype_kind(value) == "f"]
     gradients = backward(layer, upstream_for(output))
     arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
     assert {array.dtype for array in arrays} == {np.dtype(dtype)}
