@@ -13,12 +13,20 @@ from numformer.errors import InputError
 
 @dataclass(frozen=True)
 class Rule:
-    """What may stand in a field: in words, as a test, and as the type of a command line's text."""
+    """What may stand in a field: in words, as a test, and as the type of a command line's text.
+
+    A choice is one of the names in `registry`, those included that are added to it later.
+    """
 
     words: str
     holds: Callable[[object], bool]
     type: type
-    choices: tuple[str, ...] | None = None
+    registry: Collection[str] | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        """The names that may be chosen, where the field is a choice."""
+        return None if self.registry is None else tuple(self.registry)
 
 
 def _setting(default, what: str, rule: Rule):
@@ -53,10 +61,11 @@ def switch(default: bool, what: str):
     return _setting(default, what, Rule("True or False", lambda v: type(v) is bool, bool))
 
 
-def choice(default: str, choices: Collection[str], what: str):
+def choice(default: str, registry: Collection[str], what: str):
     """One of the names in a registry (or tuple) of choices."""
-    names = tuple(choices)
-    return _setting(default, what, Rule(" or ".join(names), lambda v: v in names, str, names))
+    return _setting(
+        default, what, Rule("one of", lambda v: type(v) is str and v in registry, str, registry)
+    )
 
 
 def _is_size(value) -> bool:
@@ -76,8 +85,9 @@ class Settings:
             value, rule = getattr(self, each.name), each.metadata["rule"]
             left_out = value is None and each.default is None
             if not left_out and not rule.holds(value):
+                names = "" if rule.choices is None else f" {', '.join(rule.choices)}"
                 raise InputError(
-                    f"{each.name} is {rule.words}",
+                    f"{each.name} is {rule.words}{names}",
                     repr(value),
                     f"Change {each.name} (see {type(self).__name__}).",
                 )

@@ -11,7 +11,7 @@ from numformer.errors import InputError
 from numformer.layers import Embedding, KeyValueCache, OutputProjection, Places, attention_mask
 from numformer.layers.mask import padding_mask
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
-from numformer.models.model import Model, State
+from numformer.models.model import Model, State, require_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ class Transformer(Model):
         self.output = OutputProjection(own.weight)
 
     def forward(self, source, target, skip_padding: bool = False):
-        self._require_batch(source, "source")
-        self._require_batch(target, "target")
+        require_batch(source, "source")
+        require_batch(target, "target")
         if len(target) != len(source):
             raise InputError(
                 "source and target hold the same number of sequences",
@@ -129,7 +129,7 @@ class Transformer(Model):
 
     def start(self, source, length: int) -> State:
         """source ids (B, S) -> the State in which targets of up to `length` ids begin."""
-        self._require_batch(source, "source")
+        require_batch(source, "source")
         places = Places(source != PADDING, self._xp)
         memory, mask = self._encode(source, places), padding_mask(self._xp.asarray(places.valid))
         return State(np.full(len(source), START), KeyValueCache(length), memory, mask)
@@ -148,12 +148,3 @@ class Transformer(Model):
     @property
     def _xp(self):
         return array_module(self.output.weight.data)
-
-    @staticmethod
-    def _require_batch(ids, name: str):
-        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
-            raise InputError(
-                f"{name} ids are a NumPy array (B, {name} length), neither of them 0",
-                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
-                "Pad the sequences to one length (numformer.data.batching.pad).",
-            )

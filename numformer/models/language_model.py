@@ -10,10 +10,9 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module
 from numformer.data.vocabulary import SPECIAL
-from numformer.errors import InputError
 from numformer.layers import Embedding, KeyValueCache, OutputProjection, causal_mask
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
-from numformer.models.model import Model, State
+from numformer.models.model import Model, State, require_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +45,7 @@ class LanguageModel(Model):
         self.output = OutputProjection(embedding.weight)
 
     def forward(self, ids, cache: KeyValueCache | None = None):
-        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
-            raise InputError(
-                "ids are a NumPy array (B, T), neither of them 0",
-                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
-                "Give every row the same number of symbols, at least one.",
-            )
+        require_batch(ids, "text")
         x = self.input.forward(ids, offset=cache.length if cache else 0)
         # Only the first positions of a cache may be several at once.
         mask = causal_mask(ids.shape[1], array_module(x))
@@ -68,6 +62,7 @@ class LanguageModel(Model):
 
     def start(self, ids, length: int) -> State:
         """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
+        require_batch(ids, "text")
         cache = KeyValueCache(ids.shape[1] + length - 1)
         if ids.shape[1] > 1:
             self.forward(ids[:, :-1], cache)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from numformer.backend import array_module
+from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers import CrossEntropy, KeyValueCache
 from numformer.settings import Settings
@@ -73,6 +74,16 @@ class Objective(Layer):
 
     def backward(self, dloss=1.0):
         return self.model.backward(self.loss.backward(dloss))
+
+
+def require_batch(ids, name: str) -> None:
+    """Raise InputError unless `ids` are a batch of sequences of one length."""
+    if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
+        raise InputError(
+            f"{name} ids are a NumPy array (B, {name} length), neither of them 0",
+            f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
+            "Pad the sequences to one length (numformer.data.batching.pad).",
+        )
 
 
 @dataclass

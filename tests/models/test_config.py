@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from numformer.generation import beam_search
+from numformer.layers import ACTIVATIONS
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
@@ -168,9 +169,22 @@ def test_what_can_be_chosen():
 @pytest.mark.parametrize("name", CHOICES)
 def test_choices_are_refused_with_the_list_of_choices(name, complaint):
     """An unknown one trains nothing: it falls through no `else`."""
-    assert f"{name} is {' or '.join(CHOICES[name])}" in complains(complaint, name, "mine")
+    assert f"{name} is one of {', '.join(CHOICES[name])}; " in complains(complaint, name, "mine")
     for choice in CHOICES[name]:
         assert getattr(made(name, choice), name) == choice
+
+
+def test_a_choice_of_one_s_own_is_an_entry_of_the_registry(monkeypatch, complaint):
+    """A stranger's activation needs no line of the library."""
+
+    class Doubling(ReLU):
+        pass
+
+    monkeypatch.setitem(ACTIVATIONS, "doubling", Doubling)
+    model = Transformer(Config.base(V, d_model=8, d_ff=4, heads=2, layers=1, activation="doubling"))
+    inside = model.encoder.layers[0].feed_forward.sublayer.activation
+    assert type(inside) is Doubling
+    assert "relu, doubling; received" in complaint(Config.base, V, activation=["relu"])
 
 
 def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
