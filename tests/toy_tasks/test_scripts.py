@@ -432,7 +432,7 @@ def test_the_run_that_is_resumed_is_the_latest(call):
         ("d_model", {"a": 1}, ["no run has d_model {'a': 1}"]),
         ("p_drop", "high", ["argument --p-drop: invalid float value"]),
         ("p_drop", float("nan"), ["p_drop"]),
-        ("norm", "middle", ["norm is post or pre"]),
+        ("norm", "middle", ["norm is one of post, pre"]),
         ("quick", "yes", ["no run has quick 'yes'"]),
         ("attention_bias", 1, ["no run has attention_bias 1"]),
         ("clip_norm", -1.0, ["clip_norm is a number above 0"]),
