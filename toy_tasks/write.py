@@ -17,8 +17,8 @@ from toy_tasks import script
 from toy_tasks.datasets import read_text
 
 DESCRIPTION = """\
-Learn to go on with any text, character by character, and print the loss on its last tenth, which
-training never sees: nats per character, the smaller the better.
+Learn to go on with any text, character by character, and print the loss on its last tenth, on which
+it does not train: nats per character, the smaller the better. The same loss chooses the checkpoint.
 
   python -m toy_tasks.write --data FILE.txt
   python -m toy_tasks.write --run runs/write --prompt "To be"
@@ -110,7 +110,7 @@ def use(options) -> int:
         raise InputError("--run names a run of write", options.run, "Train one: --data FILE.txt")
     if not options.prompt or options.length < 1:
         raise InputError(
-            "a beginning has at least one character, and so has what is written",
+            "--run goes on from a --prompt, by a --length of at least 1 character",
             f"--prompt {options.prompt!r}, --length {options.length}",
             'For example --prompt "To be" --length 200',
         )

@@ -70,7 +70,8 @@ def n_best(
     def offer(row: int, log_probability: float, ids: list[int]) -> None:
         if log_probability == -np.inf:
             return
-        found = Hypothesis(log_probability / length_penalty(len(ids), alpha), up_to_end(ids))
+        score = float(log_probability / length_penalty(len(ids), alpha))
+        found = Hypothesis(score, up_to_end(ids))
         best[row] = heapq.nlargest(count, [*best[row], found])
 
     def worst_kept(row: int) -> float:

@@ -8,6 +8,7 @@ python -m numformer.gradient_check --elementwise linear/weight
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
@@ -151,4 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # where the reader has enough, as in `| head`, it ends quietly
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

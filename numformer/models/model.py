@@ -9,7 +9,14 @@ import numpy as np
 from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Layer
-from numformer.layers import CrossEntropy, KeyValueCache
+from numformer.layers import (
+    NORMALIZATIONS,
+    CrossEntropy,
+    FeedForward,
+    KeyValueCache,
+    LearnedPositions,
+    MultiHeadAttention,
+)
 from numformer.settings import Settings
 
 
@@ -19,6 +26,10 @@ class Model(Layer):
     A model of another kind is one file in `numformer/models` with one class of these. A checkpoint
     names the file (`kind`). `Model(config, seed)` builds it; the seed determines the initial
     weights. Parameters are float32 on the host until `pack` says otherwise.
+
+    Besides what builds the model, its config tells `d_model` (the width that the paper's learning
+    rate depends on), `longest`, the most positions that it takes, or None, and for checks of memory
+    `layers`, `least_parameters` and `least_saved`, as in TowerConfig.
 
     A model that writes also has `start(inputs, length) -> State` and
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
@@ -48,16 +59,21 @@ class Model(Layer):
 
         A tied embedding counts once; an output projection of its own counts as embedding.
         """
-        marks = {
-            "norm.": "norm",
-            "attention.sublayer.": "attention",
-            "feed_forward.sublayer.": "feed_forward",
-            "positions.": "positions",
-            "": "embedding",
+        roles = {
+            "positions": LearnedPositions,
+            "attention": MultiHeadAttention,
+            "feed_forward": FeedForward,
+            "norm": tuple(NORMALIZATIONS.values()),
+            "embedding": Layer,  # all else
         }
-        counts = Counter(dict.fromkeys(marks.values(), 0))
-        for name, parameter in self.named_parameters().items():
-            role = next(role for mark, role in marks.items() if mark in name)
+        role_of = {}
+        for role, kinds in roles.items():
+            for layer in self.layers_within():
+                if isinstance(layer, kinds):
+                    for parameter in layer.named_parameters().values():
+                        role_of.setdefault(parameter, role)
+        counts = Counter(dict.fromkeys(roles, 0))
+        for parameter, role in role_of.items():
             counts[role] += parameter.size
         return {**counts, "total": counts.total()}
 

@@ -174,7 +174,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
     if drawn["tying"] == "all":
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
-    recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe)}
+    recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
     return Config(**drawn), Recipe(**recipe)
 
 

@@ -116,7 +116,7 @@ def lacking() -> Iterator[str]:
                 yield f"{name}: a row with {pair} in lessons/equations.md"
         of_a_model = layer.__module__.startswith("numformer.models.")  # found by its file's name
         if layer.__name__ not in numformer.__all__ and not of_a_model:
-            yield f"{layer.__name__}: a place in numformer.__all__"
+            yield f"{layer.__name__}: a place in __all__ of numformer/layers/__init__.py"
 
 
 def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():

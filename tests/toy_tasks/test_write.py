@@ -148,7 +148,7 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
         ("--data latin.txt", "line 2 must be UTF-8"),
         ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
         ("--run none --prompt a", "no file"),
-        ("--run runs/write", "at least one character"),
+        ("--run runs/write", "goes on from a --prompt"),
         ("--run runs/write --prompt a --length 0", "--length 0"),
         ("--run other --prompt a", "names a run of write"),
     ],

@@ -1,12 +1,19 @@
-"""Files of earlier formats open and go on: each format has a stored run and a stored model.
+"""Files of every format open and go on: each format has a stored run and a stored model.
 
 `format_N` holds a run of `reverse` that was interrupted at step 7 of 12, its finished model, and
 what the version that wrote them computed: the logits of a pair, the metrics of the whole run.
+A new format gets its folder by
+
+    python tests/training/test_migrations.py --store
 """
 
+import contextlib
 import json
 import shutil
+import signal
+import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,11 +21,13 @@ from numpy.testing import assert_allclose
 
 from numformer.layer import inference
 from numformer.training.checkpoints import load_checkpoint, load_model
+from numformer.training.loop import Interrupted
 from numformer.training.migrations import FORMAT, MIGRATIONS
 from numformer.training.run_folder import read_metrics
 from toy_tasks import reverse
-from toy_tasks.sequences import main
+from toy_tasks.sequences import SequenceTask, main
 
+STORE = "python tests/training/test_migrations.py --store"
 STORED = sorted(Path(__file__).parent.glob("format_*"))
 # Float32 on another processor: the same but for rounding, which twelve steps hardly magnify.
 CLOSE = dict(rtol=1e-3, atol=1e-4)
@@ -28,17 +37,21 @@ of_every_format = pytest.mark.parametrize("stored", STORED, ids=lambda folder: f
 
 def test_every_format_has_a_stored_run_and_every_earlier_one_a_migration():
     numbers = [int(folder.name.removeprefix("format_")) for folder in STORED]
-    assert numbers == list(range(1, FORMAT + 1))
+    assert numbers == list(range(1, FORMAT + 1)), f"one format has no folder: run {STORE}"
     assert list(MIGRATIONS) == numbers[:-1]
+
+
+def logits_of(model) -> list[float]:
+    with inference():
+        logits = model.forward(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5]]))
+    return logits[0, 0].tolist()
 
 
 @of_every_format
 def test_a_model_computes_what_it_computed_when_it_was_written(stored):
     model, metadata = load_model(stored / "best.safetensors")
     expected = json.loads((stored / "expected.json").read_text())
-    with inference():
-        logits = model.forward(np.array([[4, 5, 6, 2]]), np.array([[1, 6, 5]]))
-    assert_allclose(logits[0, 0], expected["logits"], **CLOSE)
+    assert_allclose(logits_of(model), expected["logits"], **CLOSE)
     assert metadata["task"]["name"] == "reverse" and metadata["format"] == FORMAT
     assert load_checkpoint(stored / "best.safetensors")[0].keys() == model.state_dict().keys()
 
@@ -54,3 +67,33 @@ def test_an_interrupted_run_goes_on_to_the_end_that_it_would_have_had(stored, tm
     assert [line.keys() for line in found] == [line.keys() for line in expected]
     for line, other in zip(found, expected, strict=True):
         assert_allclose([*line.values()], [*other.values()], **CLOSE)
+
+
+def store() -> None:
+    """Write what this version computes into the folder of its format."""
+    folder = Path(__file__).parent / f"format_{FORMAT}"
+    shutil.rmtree(folder, ignore_errors=True)
+    flags = "--steps 12 --batch-size 16 --log-every 2 --evaluate-every 4 --parts 2 --no-plots"
+    flags += " --d-model 8 --d-ff 8 --heads 2 --layers 1 --p-drop 0.1 --warmup 4 --out"
+    main(reverse.RULE, [*flags.split(), str(folder / "finished")])
+    draw = SequenceTask.batch
+
+    def interrupted(task, step):
+        if step == 7:
+            signal.raise_signal(signal.SIGINT)
+        return draw(task, step)
+
+    with mock.patch.object(SequenceTask, "batch", interrupted), contextlib.suppress(Interrupted):
+        main(reverse.RULE, [*flags.split(), str(folder / "interrupted")])
+    model, _ = load_model(folder / "finished" / "best.safetensors")
+    metrics = read_metrics(folder / "finished" / "metrics.jsonl")
+    expected = {"logits": logits_of(model), "metrics": metrics}
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    (folder / "finished" / "best.safetensors").rename(folder / "best.safetensors")
+    shutil.rmtree(folder / "finished")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--store"]:
+        sys.exit(f"usage: {STORE}")
+    store()
