@@ -46,19 +46,23 @@ def adam(data, grad, mean, square, *, step, rate, beta1=0.9, beta2=0.98, epsilon
 OPTIMIZERS = {"adam": adam}
 
 
+def vectors_of(rule: Callable) -> list[str]:
+    """The names of the vectors that a rule keeps: its arguments after data and grad."""
+    arguments = inspect.signature(rule).parameters.values()
+    return [a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD][2:]
+
+
 class Optimizer:
     """A rule such as `adam` on the flat vectors of `pack`; `settings` are its keywords.
 
-    `state` has, by the names of the rule's arguments after data and grad, the vectors (N,) that it
-    keeps, which begin at 0. These and the number of steps taken are what resuming needs.
+    `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
+    number of steps taken are what resuming needs.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
-        arguments = inspect.signature(rule).parameters.values()
-        _, _, *vectors = (a.name for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD)
         xp = array_module(parameters.data)
         self.parameters, self.rule, self.settings = parameters, rule, settings
-        self.state = {name: xp.zeros_like(parameters.data) for name in vectors}
+        self.state = {name: xp.zeros_like(parameters.data) for name in vectors_of(rule)}
         self.steps = 0
 
     def step(self, rate: float) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from numformer.errors import InputError
 from numformer.training.checkpoints import load_checkpoint, model_and_config
+from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.recipe import Recipe
 
 
@@ -37,18 +38,16 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
     the weights. Raises InputError, which says what does not fit.
     """
     tensors, metadata = load_checkpoint(last, dtype)
-    prefix = "optimizer."
-    optimizer = {
-        name.removeprefix(prefix): tensors.pop(name)
-        for name in [*tensors]
-        if name.startswith(prefix)
-    }
-    if not optimizer:
+    if "step" not in metadata:
         raise InputError(
             "a run is resumed from the last.safetensors that it saved",
-            f"{last}, which holds no state of an optimizer",
+            f"{last}, which holds a model but no run",
             "Start a new run.",
         )
+    optimizer = {
+        name: tensors.pop(f"optimizer.{name}", None)
+        for name in vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
+    }
     if metadata.get("task") != settings["task"]:
         raise InputError(
             "a run is resumed on the task and the data that it was started with",
@@ -65,8 +64,8 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
         )
     step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
     size = sum(array.size for array in tensors.values())
-    whole = all(vector.shape == (size,) for vector in optimizer.values())
-    whole &= not (optimizer.get("square", np.zeros(1)) < 0).any()
+    whole = all(v is not None and v.shape == (size,) for v in optimizer.values())
+    whole = whole and not (optimizer.get("square", np.zeros(1)) < 0).any()
     threads = metadata.get("threads", 0)
     whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
     if not whole or not _can_be(step, losses, best, settings["steps"], metric):

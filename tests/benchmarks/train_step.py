@@ -8,8 +8,8 @@ meets them alike, and medians are compared. numformer computes a batch in as man
 are threads (numformer/training/parts.py). PyTorch is as its own guides advise: fused attention with
 queries, keys and values from one product, fused Adam; once as it is installed and once with the
 allocator setting that numformer's scripts make. The speedups over both are printed; the last line
-is about PyTorch as it is installed. As PyTorch code usually does, it computes padding and leaves it out of
-the loss; numformer does not compute it.
+is about PyTorch as it is installed. As PyTorch code usually does, it computes padding and leaves it
+out of the loss; numformer does not compute it.
 
 Needs torch (pip install torch). A share is the time that the step's matrix products would take at
 the rate of one large product, divided by the time of the step, padding counted in. Peak memory is

@@ -25,7 +25,7 @@ from numformer.training import parts
 from numformer.training.broken_numbers import first_broken
 from numformer.training.checkpoints import load_checkpoint, load_model
 from numformer.training.loop import Interrupted, Schedule, train
-from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
+from numformer.training.optimizers import OPTIMIZERS, Adam, Optimizer, clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 from numformer.training.run_folder import read_metrics
@@ -487,6 +487,29 @@ def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint)
     _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
     assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
     assert "received 'high' for measure" in complaint(run, tmp_path, task=Copying(["high"]))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypatch, parts):
+    """One that keeps no vector, and one that keeps its own."""
+
+    def plain(data, grad, *, step, rate):
+        data -= rate * grad
+
+    def momentum(data, grad, velocity, *, step, rate):
+        velocity *= 0.5
+        velocity += grad
+        data -= rate * velocity
+
+    for rule in (plain, momentum):
+        monkeypatch.setitem(OPTIMIZERS, rule.__name__, rule)
+        how = dict(optimizer=rule.__name__, parts=parts, steps=6)
+        folders = [tmp_path / f"{rule.__name__}{name}" for name in "ab"]
+        run(folders[0], **how)
+        with pytest.raises(Interrupted):
+            run(folders[1], task=Copying(at={3: send_ctrl_c}), **how)
+        run(folders[1], resume=True, **how)
+        assert_same_run(*folders)
 
 
 # Ctrl-C.
