@@ -71,7 +71,7 @@ def train(
     Into `folder` go metrics.jsonl (a line every log_every steps and one each evaluation),
     last.safetensors (all that resuming needs) and best.safetensors (the best model so far by
     task.metric). The loss of a line is the mean since the line before. Each batch is computed in
-    `parts` parts (numformer/parts.py).
+    `parts` parts (numformer/training/parts.py).
 
     With `resume` a run in the same folder goes on from where it was saved, and ends bit for bit as
     if nothing had interrupted it. Only one process at a time may train into a folder (`locked`).

@@ -1,4 +1,4 @@
-"""Every way in which one place of a source file can be broken: the mutants of tests/mutation.py.
+"""Every way in which one place of a source file can be broken: the mutants of tests/mutation.
 
 An operator takes a node of the syntax tree and yields what may stand there instead. Its name is the
 kind of the mistake and its docstring says what becomes of what.

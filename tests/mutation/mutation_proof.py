@@ -3,10 +3,10 @@
     python -m tests.mutation            every mutant; goes on where it was interrupted
     python -m tests.mutation --fast     one mutant of each kind for each file
 
-A mutant is the library with one place broken in one way (tests/mutants.py lists the ways). Each is
+A mutant is the library with one place broken in one way (mutants.py lists the ways). Each is
 tested in a process of its own, forked after the tests were collected, by the tests that run the
 broken function, until one fails. A mutant that no test notices is a hole in the tests, unless it
-computes the same as the library: then tests/equivalent_mutants.py says why.
+computes the same as the library: then equivalent_mutants.py says why.
 """
 
 import argparse
@@ -449,7 +449,7 @@ def main(arguments: list[str] | None = None) -> int:
     files = sources()
     every = [m for source in files.values() for m in source.mutants if m.place not in MACHINE]
     if gone := sorted(EQUIVALENT.keys() - {mutant.name for mutant in every}):
-        print(f"error: tests/equivalent_mutants.py lists what is no mutant: {gone[0]}")
+        print(f"error: tests/mutation/equivalent_mutants.py lists what is no mutant: {gone[0]}")
         return 1
     chosen = of_each_kind(every) if options.fast else every
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
