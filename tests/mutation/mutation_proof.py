@@ -268,8 +268,8 @@ def swap_code(source: Source, mutant: Mutant) -> None:
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    First the file's own tests, then one of each test function, another of each, and so on; those
-    that run few functions come before others, because they look closest.
+    First the file's own tests, then those of layers, then others: one of each test function, another
+    of each, and so on. Those that run few functions come before others: they look closest.
     """
 
     def functions(item):
@@ -281,9 +281,9 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
         met[item.path, item.originalname] += 1
 
     def foreign(item):
-        return item.path.stem not in (f"test_{stem}", "test_layers")
+        return [f"test_{stem}", "test_layers", item.path.stem].index(item.path.stem)
 
-    chosen = sorted(items, key=lambda item: foreign(item) * (1 + rank[item]))[:MOST_TESTS]
+    chosen = sorted(items, key=lambda item: (foreign(item), rank[item]))[:MOST_TESTS]
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
