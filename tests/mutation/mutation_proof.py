@@ -268,8 +268,8 @@ def swap_code(source: Source, mutant: Mutant) -> None:
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    First the file's own tests, then those of layers, then others: one of each test function, another
-    of each, and so on. Those that run few functions come before others: they look closest.
+    First the file's own tests, then those of layers, then others: one of each test function,
+    another of each, and so on. Those that run few functions come first: they look closest.
     """
 
     def functions(item):
