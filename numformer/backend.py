@@ -157,7 +157,7 @@ def dot_rows(a, b):
     if array_module(a) is not np:
         return sum_rows(a * b)
     pair, block = (rows(a), rows(b)), 1024
-    whole = len(pair[0]) // block * block
+    whole = math.prod(a.shape[:-1]) // block * block
     rest = np.einsum("nd,nd->d", *(x[whole:] for x in pair))
     if not whole:
         return rest
