@@ -1,11 +1,13 @@
 """The language model looks back only, predicts what follows, and writes from its cache."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer import models
 from numformer.generation import beam_search, greedy
 from numformer.layer import inference, pack
 from numformer.models import Transformer, model_of
@@ -117,6 +119,16 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(change
     model = small(**changes)
     matrices = [p.size for p in model.named_parameters().values() if len(p.shape) > 1]
     assert model.config.least_parameters == sum(matrices)
+
+
+def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch):
+    """Then its file holds two."""
+    text = "from numformer.models.encoder_decoder import Transformer\n\n\n"
+    (tmp_path / "variant.py").write_text(text + "class Variant(Transformer):\n    pass\n")
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    monkeypatch.setattr(models, "variant", None, raising=False)  # what importing it leaves
+    assert model_of("variant").__name__ == "Variant"
+    del sys.modules["numformer.models.variant"]
 
 
 def test_a_kind_names_a_file_with_a_model(complaint):
