@@ -46,12 +46,7 @@ class LanguageModel(Model):
         self.output = OutputProjection(embedding.weight)
 
     def forward(self, ids, cache: KeyValueCache | None = None):
-        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
-            raise InputError(
-                "ids are a NumPy array (B, T), neither of them 0",
-                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
-                "Give every row the same number of symbols, at least one.",
-            )
+        self._require_batch(ids)
         x = self.input.forward(ids, offset=cache.length if cache else 0)
         # Only the first positions of a cache may be several at once.
         mask = causal_mask(ids.shape[1], array_module(x))
@@ -68,10 +63,12 @@ class LanguageModel(Model):
 
     def start(self, ids, length: int) -> State:
         """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
-        cache = KeyValueCache(ids.shape[1] + length - 1)
-        if ids.shape[1] > 1:
-            self.forward(ids[:, :-1], cache)
-            cache.advance(ids.shape[1] - 1)
+        self._require_batch(ids)
+        before = ids[:, :-1]
+        cache = KeyValueCache(before.shape[1] + length)
+        if before.size:
+            self.forward(before, cache)
+            cache.advance(before.shape[1])
         return State(ids[:, -1], cache)
 
     def step(self, ids, state: State):
@@ -79,3 +76,12 @@ class LanguageModel(Model):
         logits = self.forward(ids[:, None], state.cache)
         state.cache.advance(1)
         return logits[:, 0]
+
+    @staticmethod
+    def _require_batch(ids):
+        if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
+            raise InputError(
+                "ids are a NumPy array (B, T), neither of them 0",
+                f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
+                "Give every row the same number of symbols, at least one.",
+            )

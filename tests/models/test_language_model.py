@@ -42,7 +42,7 @@ def test_no_position_sees_the_future_and_every_one_sees_its_past(form):
 
 
 @in_every_form
-@pytest.mark.parametrize("beginning", [1, 3])
+@pytest.mark.parametrize("beginning", [1, 2, 3])
 def test_writing_from_the_cache_equals_reading_the_whole(form, beginning):
     """Also for rows that are chosen on the way."""
     model, chosen = small(**form), np.array([2, 2, 0])
@@ -57,7 +57,7 @@ def test_writing_from_the_cache_equals_reading_the_whole(form, beginning):
     assert_allclose(found, whole[chosen, 3], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("beginning", [1, 3])
+@pytest.mark.parametrize("beginning", [1, 2, 3])
 def test_there_is_room_for_what_was_asked_for_and_no_more(beginning, complaint):
     with inference():
         model, state = small(), small().start(IDS[:, :beginning], 2)
@@ -76,8 +76,9 @@ def test_predictions_are_those_of_every_position():
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (), (2, 3, 4)])
 def test_ids_that_are_no_batch_are_refused(shape, complaint):
     refusal = "ids are a NumPy array (B, T), neither of them 0; received"
-    assert f"{refusal} shape {shape}" in complaint(small().forward, np.ones(shape, int))
-    assert f"{refusal} list" in complaint(small().forward, [[4, 5]])
+    for read in (small().forward, lambda ids: small().start(ids, 3)):
+        assert f"{refusal} shape {shape}" in complaint(read, np.ones(shape, int))
+        assert f"{refusal} list" in complaint(read, [[4, 5]])
 
 
 def test_the_output_is_the_embedding_and_the_seed_determines_the_weights():
