@@ -156,13 +156,13 @@ def dot_rows(a, b):
     """
     if array_module(a) is not np:
         return sum_rows(a * b)
-    a, b, block = rows(a), rows(b), 1 << 10
-    whole = len(a) // block * block
-    rest = np.einsum("nd,nd->d", a[whole:], b[whole:])
+    pair, block = (rows(a), rows(b)), 1024
+    whole = math.prod(a.shape[:-1]) // block * block
+    rest = np.einsum("nd,nd->d", *(x[whole:] for x in pair))
     if not whole:
         return rest
-    a_blocks, b_blocks = (x[:whole].reshape(-1, block, x.shape[1]) for x in (a, b))
-    return np.einsum("knd,knd->kd", a_blocks, b_blocks).sum(axis=0) + rest
+    blocks = (x[:whole].reshape(-1, block, x.shape[1]) for x in pair)
+    return np.einsum("knd,knd->kd", *blocks).sum(axis=0) + rest
 
 
 def masked(scores, mask):

@@ -261,7 +261,7 @@ class FlatParameters:
 
     def views(self, vector) -> list:
         """The stretches of a vector (N,) that belong to the parameters, each in its shape."""
-        ends = list(itertools.accumulate(parameter.size for parameter in self._parameters))
+        ends = itertools.accumulate(parameter.size for parameter in self._parameters)
         return [
             vector[end - parameter.size : end].reshape(parameter.shape)
             for end, parameter in zip(ends, self._parameters, strict=True)

@@ -76,7 +76,7 @@ def _is_number(value) -> bool:
     return isinstance(value, int | float) and value < math.inf
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Settings:
     """Raises InputError where a field's value breaks the field's rule."""
 

@@ -135,6 +135,16 @@ def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
     assert_allclose(to_host(found), (a.astype(float) * b).sum(axis=0), rtol=4e-5)
 
 
+def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
+    """Other blocks give other last bits, and so other weights after training."""
+    a, b = rng.standard_normal((2, 5, 1000, 3)).astype(np.float32)
+    blocks = [slice(start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)]
+    *sums, rest = (
+        np.einsum("nd,nd->d", *(x.reshape(-1, 3)[each] for x in (a, b))) for each in blocks
+    )
+    assert_array_equal(dot_rows(a, b), np.sum(sums, axis=0) + rest)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(4, 1, 1, 6), (5, 6), (4, 3, 5, 6)])
 def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):

@@ -45,8 +45,9 @@ class Batch:
 
     def split(self, count: int) -> list["Batch"]:
         """The batch dealt out in up to `count` batches, those left out that count nothing."""
-        dealt = [type(self)(*(array[first::count] for array in self.inputs))
-                 for first in range(min(count, len(self.inputs[0])))]  # fmt: skip
+        dealt = [
+            type(self)(*(array[first::count] for array in self.inputs)) for first in range(count)
+        ]
         return [part.trimmed() for part in dealt if part.weight] or [self]
 
     def trimmed(self) -> "Batch":

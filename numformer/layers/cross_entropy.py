@@ -19,12 +19,12 @@ def cross_entropy(logits, targets, share, smoothing):
     with np.errstate(over="ignore"):  # a difference beyond the dtype's numbers is -inf, and p 0
         shifted = logits - max_last(logits)
         # Without smoothing a logit of -inf costs nothing, but 0 * -inf is not a number.
-        mean_shifted = mean_last(shifted)[:, 0] if smoothing else 0
+        spread = smoothing * mean_last(shifted)[:, 0] if smoothing else 0
     at_target = shifted[xp.arange(len(targets)), targets]
     exponentials = xp.exp(shifted, out=shifted)
     total = sum_last(exponentials)
     # log p(v) = shifted(v) - log(total), and q sums to 1
-    losses = xp.log(total[:, 0]) - (1 - smoothing) * at_target - smoothing * mean_shifted
+    losses = xp.log(total[:, 0]) - (1 - smoothing) * at_target - spread
     return xp.where(share > 0, losses, 0) @ share, exponentials, total  # 0 even of infinity
 
 

@@ -180,7 +180,9 @@ class Tower(Layer):
     def backward(self, dy):
         dx, dmemory = self.norm.backward(dy) if self.norm else dy, 0
         for block in reversed(self.layers):
-            gradients = block.backward(dx)
-            dx, dmemory_of_block = gradients if self.cross else (gradients, 0)
-            dmemory += dmemory_of_block  # every block looks at the same memory
+            if self.cross:
+                dx, dmemory_of_block = block.backward(dx)
+                dmemory += dmemory_of_block  # every block looks at the same memory
+            else:
+                dx = block.backward(dx)
         return (dx, dmemory) if self.cross else dx

@@ -63,10 +63,11 @@ class LanguageModel(Model):
     def start(self, ids, length: int) -> State:
         """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
         require_batch(ids, "text")
-        cache = KeyValueCache(ids.shape[1] + length - 1)
-        if ids.shape[1] > 1:
-            self.forward(ids[:, :-1], cache)
-            cache.advance(ids.shape[1] - 1)
+        before = ids[:, :-1]
+        cache = KeyValueCache(before.shape[1] + length)
+        if before.size:
+            self.forward(before, cache)
+            cache.advance(before.shape[1])
         return State(ids[:, -1], cache)
 
     def step(self, ids, state: State):

@@ -78,7 +78,7 @@ class Optimizer:
                 "the model's any more: make a new one from what the later pack() returned"
             )
         vectors = [v[stretch] for v in (self.parameters.data, grad, *self.state.values())]
-        for piece in cache_sized_pieces(vectors[0]):
+        for piece in cache_sized_pieces(self.parameters.data[stretch]):
             self.rule(*(v[piece] for v in vectors), step=step, rate=rate, **self.settings)
 
 

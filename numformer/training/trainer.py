@@ -129,7 +129,7 @@ class Trainer:
 
     def _require_finite_weights(self) -> None:
         data = self.parameters.data
-        if not bool(array_module(data).isfinite(data).all()):
+        if not array_module(data).isfinite(data).all():
             broken = broken_parameter(self.model.named_parameters())
             raise BrokenNumbers(
                 f"step {self.step}: its update made {broken} not finite. What was saved before "

@@ -158,6 +158,14 @@ def test_the_n_best_and_their_scores_are_those_of_exhaustive_search(kind, alpha)
             assert_allclose([each.score for each in hypotheses], scores, rtol=1e-9)
 
 
+def test_what_is_impossible_is_not_among_the_n_best():
+    """Of one symbol there are fewer results than the beam has places."""
+    beam = len(GOING_ON) + 2
+    for hypotheses in n_best(peaked(), SOURCE, 1, beam, beam):
+        assert len(hypotheses) == beam - 1
+        assert all(math.isfinite(each.score) for each in hypotheses)
+
+
 @pytest.mark.parametrize("form", [{}, dict(norm="post"), dict(positions="sinusoidal")], ids=str)
 def test_greedy_equals_a_full_forward_at_every_position(form):
     lengths = set()

@@ -577,6 +577,7 @@ def test_heads_of_real_positions_stand_at_their_places_and_come_back(rng):
     assert_array_equal(merge_heads(split_heads(padded, 2), places), rows)  # other heads, too
     assert_array_equal(places.positions, [0, 1, 0, 1, 2, 3, 0])
     assert_array_equal(places.pick(ids), [5, 6, 7, 8, 9, 4, 5])
+    assert len(Places(0 * real, skip_padding=True).pick(ids)) == 1  # some products need a row
     whole = Places(real)
     assert_array_equal(whole.positions, range(4))
     assert whole.pick(ids) is ids

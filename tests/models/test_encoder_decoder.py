@@ -12,7 +12,7 @@ from numformer.layer import Parameter, inference, pack
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.mask import causal_mask, padding_mask
 from numformer.layers.positional import sinusoidal_table
-from numformer.models import Config, Objective, Transformer
+from numformer.models import Config, Objective, Tower, TowerConfig, Transformer
 
 V, D, F, H, N = 11, 8, 12, 2, 2
 SMALL = dict(d_model=D, d_ff=F, heads=H, layers=N)
@@ -111,6 +111,19 @@ def test_counts_of_a_small_model_with_everything_switched_on():
         "total": pack(model).data.size,
     }
     assert sum(counts.values()) == 2 * counts["total"]
+
+
+@pytest.mark.parametrize("changes", [{}, dict(norm="pre"), dict(d_ff=3, layers=1)], ids=str)
+def test_a_position_saves_no_less_than_is_said(changes, rng):
+    """By it scripts refuse what memory cannot hold; what it can must not be refused."""
+    config = TowerConfig(**(SMALL | dict(p_drop=0.0) | changes))
+    assert config.least_saved == config.layers * (4 * D + config.d_ff)
+    tower = Tower(config, rng)
+    tower.forward(rng.standard_normal((3, 5, D)))
+    saved = [x for layer in tower.layers_within() for each in layer.saved for x in each.values()]
+    owners = [x if x.base is None else x.base for x in saved if isinstance(x, np.ndarray)]
+    sizes = {id(owner): owner.size for owner in owners}
+    assert config.least_saved <= sum(sizes.values()) / 15
 
 
 # Ties.

@@ -16,6 +16,9 @@ EQUIVALENT: dict[str, str] = {
         "Two words of the seed's state instead of one, of which the first is taken: "
         "SeedSequence.generate_state makes word after word, so the first is the same."
     ),
+    "backend.py _add_runs_on_device: other operator: reach < len(ids) -> reach <= len(ids)": (
+        "With a reach of all ids nothing lies that far apart: the slices are empty."
+    ),
     "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
@@ -27,6 +30,9 @@ EQUIVALENT: dict[str, str] = {
     "layers/cross_entropy.py cross_entropy: missing argument: xp.exp(shifted, out=shifted) -> "
     "xp.exp(shifted)": (
         "The exponentials in new memory instead of that of `shifted`, which is not read again."
+    ),
+    "layers/cross_entropy.py cross_entropy: other constant: 0 -> 1 (5)": (
+        "What stands for the loss of a target that does not count is multiplied with its share, 0."
     ),
     "layers/cross_entropy.py cross_entropy: swapped operands: "
     "xp.where(share > 0, losses, 0) @ share -> share @ xp.where(share > 0, losses, 0)": (

@@ -52,10 +52,10 @@ MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "u
            "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
            "_interrupts"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
-SUITE = ["test_backend.py", "test_layer.py", "test_properties.py", "data", "layers", "models",
-         "training/test_loop.py", "training/test_optimizers.py", "training/test_parts.py",
-         "generation", "gpu", "gradient_check/test_contract.py", "gradient_check/test_gradients.py",
-         "gradient_check/test_parity.py"]  # fmt: skip
+SUITE = ["test_backend.py", "test_layer.py", "test_properties.py", "test_settings.py", "data",
+         "layers", "models", "training/test_loop.py", "training/test_optimizers.py",
+         "training/test_parts.py", "generation", "gpu", "gradient_check/test_contract.py",
+         "gradient_check/test_gradients.py", "gradient_check/test_parity.py"]  # fmt: skip
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:terminal", "-s", "-o",
           "addopts=", "-o", "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir",
@@ -268,8 +268,8 @@ def swap_code(source: Source, mutant: Mutant) -> None:
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    First the file's own tests, then one of each test function, another of each, and so on; those
-    that run few functions come before others, because they look closest.
+    First the file's own tests, then those of layers, then others: one of each test function,
+    another of each, and so on. Those that run few functions come first: they look closest.
     """
 
     def functions(item):
@@ -281,9 +281,9 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
         met[item.path, item.originalname] += 1
 
     def foreign(item):
-        return item.path.stem not in (f"test_{stem}", "test_layers")
+        return [f"test_{stem}", "test_layers", item.path.stem].index(item.path.stem)
 
-    chosen = sorted(items, key=lambda item: foreign(item) * (1 + rank[item]))[:MOST_TESTS]
+    chosen = sorted(items, key=lambda item: (foreign(item), rank[item]))[:MOST_TESTS]
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
@@ -303,7 +303,7 @@ def who_notices(
     return ""
 
 
-def who_notices_at_import(source: Source, mutant: Mutant, note: Note) -> str:
+def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note: Note) -> str:
     """Which file's tests fail where `mutant` is there when the library is imported, or ""."""
     file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
 
@@ -312,8 +312,7 @@ def who_notices_at_import(source: Source, mutant: Mutant, note: Note) -> str:
 
     importlib.machinery.SourceFileLoader.get_code = broken
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
-    stem = source.file.stem
-    for path in sorted(suite(), key=lambda path: f"test_{stem}.py" not in path):
+    for path in paths:
         note(Path(path).name)
         code = pytest.main([path, "-x", *PYTEST])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -419,11 +418,21 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
         bar.update(len(verdicts.of.keys() & {mutant.name for mutant in left}))
 
     def job_at_import(mutant, note):
-        return who_notices_at_import(files[mutant.path], mutant, note)
+        broken = Path(mutant.path)
+
+        def hope(path):
+            name, room = Path(path).name, Path(path).parent.name
+            before = noticed[mutant.path, name]
+            return name == f"test_{broken.stem}.py", before, room == broken.parent.name
+
+        paths = sorted(suite(), key=hope, reverse=True)
+        return who_notices_at_import(files[mutant.path], mutant, paths, note)
 
     # What no test runs afterwards takes effect when the library is imported.
     left = [mutant for mutant in left if mutant.name not in verdicts.of]
+    noticed = Counter()  # what has noticed a mutant of a file may notice the next
     for mutant, verdict in in_processes(left, job_at_import):
+        noticed[mutant.path, verdict.partition(" in ")[2]] += 1
         take(mutant, verdict)
     bar.close()
 

@@ -90,10 +90,29 @@ def softmax_source():
 
 
 class Item:
-    """What `who_notices` needs of a pytest item, with a test that is a plain function."""
+    """What the proof needs of a pytest item, with a test that is a plain function."""
 
-    def __init__(self, nodeid, test):
+    def __init__(self, nodeid, test=None, file="test_any.py"):
         self.nodeid, self.test = nodeid, test
+        self.path, self.originalname = Path(file), "test"
+
+
+def test_the_tests_of_a_file_itself_are_the_first_to_be_asked():
+    """Although more tests of layers run it than are asked."""
+    files = {"test_data": 3, "test_layers": mutation.MOST_TESTS, "test_backend": 2}
+    items = [
+        Item(f"{name}[{number}]", file=f"{name}.py")
+        for name, count in files.items()
+        for number in range(count)
+    ]
+    observed = {item.nodeid: (0.01, ["one function"]) for item in items}
+    chosen = mutation.most_telling(items, "backend", observed)
+    assert [item.path.stem for item in chosen[:3]] == [
+        "test_backend",
+        "test_backend",
+        "test_layers",
+    ]
+    assert len(chosen) == mutation.MOST_TESTS
 
 
 def failure(item, following):

@@ -676,6 +676,18 @@ def test_a_run_in_parts_is_resumed_bit_for_bit_and_leaves_no_process(tmp_path):
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize(("began", "here", "kept"), [(3, 1, 3), (None, 2, 2)])
+def test_a_resumed_run_keeps_the_threads_of_blas(tmp_path, monkeypatch, began, here, kept):
+    """They may decide the last bits. Files of format 1 do not tell them."""
+    monkeypatch.setattr(parts, "blas_threads", lambda: began)
+    with pytest.raises(Interrupted):
+        run(tmp_path, task=Copying(at={4: send_ctrl_c}))
+    assert last(tmp_path)[1]["threads"] == began
+    monkeypatch.setattr(parts, "blas_threads", lambda: here)
+    run(tmp_path, resume=True)
+    assert last(tmp_path)[1]["threads"] == kept
+
+
 def test_a_run_may_be_resumed_twice(tmp_path, straight):
     folder, measures = tmp_path / "resumed", iter([1.0, 3.0, 2.0])
     for step, resume in ((4, False), (11, True)):
