@@ -178,16 +178,16 @@ class Layer:
                         yield f"{name}.{index}", item
 
     def _walk(self, prefix: str, met: set) -> Iterator[tuple[str, "Layer | Parameter"]]:
-        if self in met:
+        if id(self) in met:  # by identity: a dataclass makes layers with equal fields equal
             return
-        met.add(self)
+        met.add(id(self))
         yield prefix, self
         for name, child in self._children():
             path = f"{prefix}.{name}" if prefix else name
             if isinstance(child, Layer):
                 yield from child._walk(path, met)
-            elif child not in met:
-                met.add(child)
+            elif id(child) not in met:
+                met.add(id(child))
                 yield path, child
 
     def named_layers(self) -> dict[str, "Layer"]:

@@ -1,5 +1,6 @@
 """Parameter, Layer, pack and the modes."""
 
+import dataclasses
 import operator
 
 import numpy as np
@@ -165,6 +166,29 @@ def test_names_of_what_variations_of_the_model_add():
         "pre": {f"{stack}.{name}" for stack in ("encoder", "decoder") for name in NORM},
         "learned": {"source.positions.weight", "target.positions.weight"},
     }
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_equal_layers_are_two(frozen):
+    """A dataclass with equal fields is equal, or cannot be hashed: identity decides."""
+
+    @dataclasses.dataclass(frozen=frozen)
+    class Scaled(Layer):
+        factor: float
+
+        def forward(self, x):
+            self.save(kept=True)
+            return self.factor * x
+
+    class Both(Layer):
+        def __init__(self):
+            self.a, self.b = Scaled(2.0), Scaled(2.0)
+
+    both = Both()
+    both.b.forward(both.a.forward(np.ones(2)))
+    assert [*both.named_layers()] == ["", "a", "b"] and both.pending() == 2
+    both.zero_grad()
+    assert both.pending() == 0
 
 
 def test_a_tied_parameter_has_the_name_met_first(rng):

@@ -20,7 +20,7 @@ from numformer.backend import dropout_stream
 from numformer.data.batching import EpochBatches, PairBatch, pad
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
 from numformer.generation import beam_search, greedy, length_penalty, log_probabilities
-from numformer.gradient_check import cases as gradient_cases
+from numformer.gradient_check import cases
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import check
 from numformer.layer import Layer, Parameter, inference, pack
@@ -416,7 +416,7 @@ def test_padding_may_be_skipped(problem):
 
 @dataclass(frozen=True)
 class ShapedCase:
-    """A case of `gradient_cases` with other lengths and paddings."""
+    """A case of `cases` with other lengths and paddings."""
 
     name: str
     lengths: list[tuple[int, int]]
@@ -425,8 +425,7 @@ class ShapedCase:
     def build(self):
         rng = np.random.default_rng(self.seed)
         source, target = (
-            padded(rng, row_lengths, gradient_cases.V)
-            for row_lengths in zip(*self.lengths, strict=True)
+            padded(rng, row_lengths, cases.V) for row_lengths in zip(*self.lengths, strict=True)
         )
         shapes = dict(
             B=len(source),
@@ -434,11 +433,11 @@ class ShapedCase:
             T=target.shape[1],
             SOURCE=source,
             TARGET_IN=target,
-            TARGET_OUT=np.where(target, rng.integers(1, gradient_cases.V, target.shape), PADDING),
+            TARGET_OUT=np.where(target, rng.integers(1, cases.V, target.shape), PADDING),
             SOURCE_MASK=padding_mask(source != PADDING),
             TARGET_MASK=causal_mask(target.shape[1]) & padding_mask(target != PADDING),
         )
-        with mock.patch.multiple(gradient_cases, **shapes):
+        with mock.patch.multiple(cases, **shapes):
             return CASES[self.name]()
 
 

@@ -27,13 +27,14 @@ from numformer.settings import Settings
 from numformer.training.checkpoints import require_numbers
 from numformer.training.files import PARTIAL, locked, write_atomically
 from numformer.training.loop import Interrupted, Schedule, Task, train
+from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 
 # What a resumed run may do otherwise than before: nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data (train compares what describes it).
-FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data"}
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 MOST_PARTS = 128  # each may be a process
 
 
@@ -248,11 +249,12 @@ def train_task(
     _require_length(config, task)
     options.parts = options.parts or min(usual_parts(xp), options.batch_size)
     schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
-    _require_memory(config, options, memory(xp))
+    kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
+    _require_memory(config, options, kept, memory(xp))
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
-        # Weights and Adam's two vectors, in float32.
-        require_numbers(last, last.stat().st_size // 12, config)
+        # Weights and the optimizer's vectors, in float32.
+        require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     name = name.format(**vars(options))
@@ -279,14 +281,14 @@ def _require_length(config: Settings, task: Task) -> None:
         )
 
 
-def _require_memory(config: Settings, options: argparse.Namespace, held: int) -> None:
+def _require_memory(config: Settings, options: argparse.Namespace, kept: int, held: int) -> None:
     """Raise InputError where `held` bytes cannot hold the least that is needed.
 
-    That is for each parameter its weight, its gradient and Adam's two numbers; for each layer its
-    objects; and for each sequence of a part of a batch, of at least two positions on both sides,
-    what attention and the feed-forward network save.
+    That is for each parameter its weight, its gradient and the `kept` numbers of the optimizer; for
+    each layer its objects; and for each sequence of a part of a batch, of at least two positions on
+    both sides, what attention and the feed-forward network save.
     """
-    needed = 16 * config.least_parameters + 10_000 * config.layers
+    needed = (8 + 4 * kept) * config.least_parameters + 10_000 * config.layers
     positions = 4 * options.batch_size // options.parts
     needed += 4 * positions * config.least_saved
     if needed > held:

@@ -1,6 +1,7 @@
 """Learn to go on with a text, character by character: a decoder-only language model."""
 
 import sys
+import unicodedata
 import zlib
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ DEFAULTS = dict(
     label_smoothing=0.0, warmup=100, factor=0.7, decay="linear",
 )  # fmt: skip
 RUN = "write"
+MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class WritingTask:
         return self.windows(self.training, starts)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
+        """On up to MOST_WINDOWS windows, evenly spread over the held-out part."""
         starts = np.arange(0, len(self.held_out) - self.longest, self.longest)
+        starts = starts[:: -(-len(starts) // MOST_WINDOWS)]
         batches = [
             self.windows(self.held_out, part)
             for part in np.split(starts, range(64, len(starts), 64))
@@ -114,9 +118,10 @@ def use(options) -> int:
             f"--prompt {options.prompt!r}, --length {options.length}",
             'For example --prompt "To be" --length 200',
         )
-    if unknown := sorted({*options.prompt} - {*symbols}):
+    prompt = unicodedata.normalize("NFC", options.prompt)  # as the text was
+    if unknown := sorted({*prompt} - {*symbols}):
         print(f"note: training never saw {' '.join(map(repr, unknown))}", file=sys.stderr)
-    print(go_on(model, symbols, context, options.prompt, options.length))
+    print(go_on(model, symbols, context, prompt, options.length))
     return 0
 
 
@@ -126,7 +131,8 @@ def learn(options) -> int:
     task = WritingTask(text, options.context, options.batch_size, options.seed)
     config = script.chosen(options, LanguageModel.Config, vocabulary=len(task.vocabulary))
     model, _ = script.train_task(RUN, task, LanguageModel, config, options)
-    beginning = "".join(task.vocabulary.decode(task.held_out[:200])).partition("\n")[2][:20] or " "
+    unseen = "".join(task.vocabulary.decode(task.held_out[:200]))
+    beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
     print(go_on(model, task.vocabulary.symbols, task.longest, beginning, options.length))
     with inference():

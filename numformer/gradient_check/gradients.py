@@ -97,7 +97,9 @@ class GradientCheck:
         """The explicit gradients by name, from one forward and one backward that keep the rules."""
         plain_arrays = rules.plain_arrays(self.layer)
         copies = {name: array.copy() for name, array in arguments.items()}
-        self.output, self.branches = self.run(keep=True)
+        with rules.noting_who_saves() as savers:
+            self.output, self.branches = self.run(keep=True)
+        rules.all_that_save_are_found(self.layer, savers)
         self.upstream = self.xp.asarray(self.rng.standard_normal(self.output.shape))
         dy = self.upstream.copy()
         returned = self.layer.backward(dy)

@@ -3,6 +3,7 @@
 Each function raises InputError where the layer breaks its rule.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -38,13 +39,41 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, object]]:
 
 def everything_is_found(layer: Layer) -> None:
     """No Layer or Parameter stands where Layer does not look for it."""
-    found = {*layer.layers_within(), *layer.named_parameters().values()}
+    found = {id(one) for one in (*layer.layers_within(), *layer.named_parameters().values())}
     for path, value in _attributes(layer):
-        if isinstance(value, Layer | Parameter) and value not in found:
+        if isinstance(value, Layer | Parameter) and id(value) not in found:
             raise InputError(
                 "layers and Parameters are attributes, or items of a list or tuple that is one",
                 f"a {type(value).__name__} in {path}, which is neither trained nor checked",
                 "Put all of them into one such list, or give each an attribute of its own.",
+            )
+
+
+@contextlib.contextmanager
+def noting_who_saves() -> Iterator[list[Layer]]:
+    """Within the block every layer that saves something is added to the list."""
+    layers, save = [], Layer.save
+
+    def noted(layer, **values):
+        layers.append(layer)
+        save(layer, **values)
+
+    Layer.save = noted
+    try:
+        yield layers
+    finally:
+        Layer.save = save
+
+
+def all_that_save_are_found(layer: Layer, savers: list[Layer]) -> None:
+    """No layer takes part in forward that is held where Layer does not look for it."""
+    found = {id(each) for each in layer.layers_within()}
+    for each in savers:
+        if id(each) not in found:
+            raise InputError(
+                "every layer that forward uses is an attribute, or an item of a list or tuple",
+                f"a {type(each).__name__} held elsewhere, which is neither trained nor checked",
+                "Make it in __init__ and keep it in an attribute of its own.",
             )
 
 
@@ -71,7 +100,7 @@ def weights_are_parameters(layer: Layer, before: dict[str, object]) -> None:
             raise InputError(
                 "weights are kept in Parameters",
                 f"a plain array {array.shape} in {path}, which is neither trained nor checked",
-                f"Write self.{name} = Parameter(...), or self._{name} for a constant.",
+                f"Keep it in a Parameter; a constant's name begins with _, as self._{name}.",
             )
 
 

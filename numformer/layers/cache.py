@@ -17,8 +17,8 @@ class KeyValueCache:
 
     def __init__(self, room: int):
         self.room, self.length = room, 0
-        self._positions: dict[Layer, list] = {}  # key and value, filled up to `length`
-        self._memory: dict[Layer, list] = {}  # key and value of what cross-attention looks at
+        self._positions: dict[int, list] = {}  # by attention: key and value, filled up to `length`
+        self._memory: dict[int, list] = {}  # likewise, of what cross-attention looks at
 
     def append(self, attention: Layer, key, value) -> list:
         """key (B, H, T, K), value (B, H, T, K_v) of T further positions -> those of all so far.
@@ -32,18 +32,18 @@ class KeyValueCache:
                 f"position {stop}",
                 "Ask for a longer cache when generation starts.",
             )
-        if attention not in self._positions:
-            self._positions[attention] = [self._empty(x) for x in (key, value)]
-        arrays = self._positions[attention]
+        if id(attention) not in self._positions:
+            self._positions[id(attention)] = [self._empty(x) for x in (key, value)]
+        arrays = self._positions[id(attention)]
         for array, new in zip(arrays, (key, value), strict=True):
             array[:, :, self.length : stop] = new
         return [array[:, :, :stop] for array in arrays]
 
     def memory(self, attention: Layer, compute):
         """Key and value of a cross-attention's memory: `compute()` the first time, then kept."""
-        if attention not in self._memory:
-            self._memory[attention] = list(compute())
-        return self._memory[attention]
+        if id(attention) not in self._memory:
+            self._memory[id(attention)] = list(compute())
+        return self._memory[id(attention)]
 
     def advance(self, count: int) -> None:
         """`count` further positions have been appended by every attention."""

@@ -25,7 +25,7 @@ def cross_entropy(logits, targets, share, smoothing):
     total = sum_last(exponentials)
     # log p(v) = shifted(v) - log(total), and q sums to 1
     losses = xp.log(total[:, 0]) - (1 - smoothing) * at_target - spread
-    return xp.where(share > 0, losses, 0) @ share, exponentials, total  # 0 even of infinity
+    return losses @ share, exponentials, total
 
 
 def cross_entropy_backward(dloss, exponentials, total, targets, share, smoothing):
@@ -75,12 +75,14 @@ class CrossEntropy(Layer):
         check_ids(targets, logits.shape[-1])
         xp, shape = array_module(logits), logits.shape
         targets = xp.asarray(targets).ravel()
-        counts = xp.ones(targets.shape, bool) if valid is None else xp.asarray(valid).ravel()
-        counts = counts.astype(logits.dtype)
+        logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
+        if valid is not None:
+            valid = xp.asarray(valid).ravel()
+            # 0 times what the logits of the others give is 0 then, even where they are infinite.
+            logits = xp.where(valid[:, None], logits, logits.dtype.type(0))
+            counts = valid.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
-        loss, exponentials, total = cross_entropy(
-            logits.reshape(-1, shape[-1]), targets, share, self.smoothing
-        )
+        loss, exponentials, total = cross_entropy(logits, targets, share, self.smoothing)
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)
         return loss
 

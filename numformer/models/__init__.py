@@ -6,6 +6,7 @@ import pkgutil
 from numformer.errors import InputError
 from numformer.models.block import Block, InputEmbedding, Tower, TowerConfig
 from numformer.models.encoder_decoder import Config, Transformer
+from numformer.models.language_model import LanguageModel
 from numformer.models.model import Model, Objective, State
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "State",
     "Config",
     "Transformer",
+    "LanguageModel",
 ]
 
 
@@ -26,12 +28,12 @@ def model_of(kind: object) -> type[Model]:
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     if kind in files:
         module = importlib.import_module(f"{__name__}.{kind}")
-        for found in vars(module).values():
-            if isinstance(found, type) and issubclass(found, Model) and found.kind() == kind:
-                if found is not Model:
-                    return found
+        classes = [each for each in vars(module).values() if isinstance(each, type)]
+        found = {each for each in classes if issubclass(each, Model) and each.kind() == kind}
+        if len(found) == 1 and Model not in found:
+            return found.pop()
     raise InputError(
-        "a model's kind is the name of a file in numformer/models",
+        "a model's kind is the name of a file in numformer/models, with that one model in it",
         repr(kind),
         "Install the version of numformer that wrote it.",
     )

@@ -37,7 +37,7 @@ class TowerConfig(settings.Settings):
         None, "size of a query or key; d_model / heads, 64 in the paper"
     )
     d_v: int | None = settings.size(None, "size of a value; d_model / heads, 64 in the paper")
-    layers: int = settings.size(6, "layers of the encoder, and of the decoder (3.1)")
+    layers: int = settings.size(6, "layers of a tower: N of the encoder, and of the decoder (3.1)")
     norm: str = settings.choice(
         "post", ("post", "pre"), "where the norm stands around a sublayer (3.1)"
     )
@@ -70,6 +70,11 @@ class TowerConfig(settings.Settings):
     def longest(self) -> int | None:
         """The most positions that a model can take, where there is a limit."""
         return self.max_length if self.positions == "learned" else None
+
+    @property
+    def least_parameters(self) -> int:
+        """No model of this config has fewer: the entries of the matrices of one tower."""
+        return self.least_parameters_of(towers=1, attentions=1, symbols=0)
 
     def least_parameters_of(self, towers: int, attentions: int, symbols: int) -> int:
         """The entries of the matrices of towers with so many attentions in a block, and of tables.

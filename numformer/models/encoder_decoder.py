@@ -88,8 +88,8 @@ class Transformer(Model):
         self.output = OutputProjection(own.weight)
 
     def forward(self, source, target, skip_padding: bool = False):
-        require_batch(source, "source")
-        require_batch(target, "target")
+        _require_batch(source, "source")
+        _require_batch(target, "target")
         if len(target) != len(source):
             raise InputError(
                 "source and target hold the same number of sequences",
@@ -129,7 +129,7 @@ class Transformer(Model):
 
     def start(self, source, length: int) -> State:
         """source ids (B, S) -> the State in which targets of up to `length` ids begin."""
-        require_batch(source, "source")
+        _require_batch(source, "source")
         places = Places(source != PADDING, self._xp)
         memory, mask = self._encode(source, places), padding_mask(self._xp.asarray(places.valid))
         return State(np.full(len(source), START), KeyValueCache(length), memory, mask)
@@ -148,3 +148,8 @@ class Transformer(Model):
     @property
     def _xp(self):
         return array_module(self.output.weight.data)
+
+
+def _require_batch(ids, name: str) -> None:
+    rule = f"{name} ids are a NumPy array (B, {name} length)"
+    require_batch(ids, rule, f"Pad the {name}s to one length (numformer.pad_sources, pad).")

@@ -10,6 +10,7 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module
 from numformer.data.vocabulary import SPECIAL
+from numformer.errors import InputError
 from numformer.layers import Embedding, KeyValueCache, OutputProjection, causal_mask
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
 from numformer.models.model import Model, State, require_batch
@@ -25,6 +26,9 @@ class Config(TowerConfig):
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
         return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
+
+
+BATCH = "ids are a NumPy array (B, T)", "Give every row the same number of symbols, at least one."
 
 
 class LanguageModel(Model):
@@ -45,9 +49,14 @@ class LanguageModel(Model):
         self.output = OutputProjection(embedding.weight)
 
     def forward(self, ids, cache: KeyValueCache | None = None):
-        require_batch(ids, "text")
+        require_batch(ids, *BATCH)
         x = self.input.forward(ids, offset=cache.length if cache else 0)
-        # Only the first positions of a cache may be several at once.
+        if cache and cache.length and ids.shape[1] > 1:
+            raise InputError(
+                "only the first positions of a cache may be several at once",
+                f"{ids.shape[1]} after {cache.length}",
+                "Read the others one by one, by step().",
+            )
         mask = causal_mask(ids.shape[1], array_module(x))
         return self.output.forward(self.tower.forward(x, mask, cache=cache))
 
@@ -62,7 +71,7 @@ class LanguageModel(Model):
 
     def start(self, ids, length: int) -> State:
         """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
-        require_batch(ids, "text")
+        require_batch(ids, *BATCH)
         before = ids[:, :-1]
         cache = KeyValueCache(before.shape[1] + length)
         if before.size:

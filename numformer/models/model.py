@@ -92,14 +92,11 @@ class Objective(Layer):
         return self.model.backward(self.loss.backward(dloss))
 
 
-def require_batch(ids, name: str) -> None:
-    """Raise InputError unless `ids` are a batch of sequences of one length."""
+def require_batch(ids, rule: str, fix: str) -> None:
+    """Raise InputError, which says what must hold, unless `ids` are a batch of sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 2 or 0 in ids.shape:
-        raise InputError(
-            f"{name} ids are a NumPy array (B, {name} length), neither of them 0",
-            f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__,
-            "Pad the sequences to one length (numformer.data.batching.pad).",
-        )
+        received = f"shape {ids.shape}" if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise InputError(f"{rule}, neither of them 0", received, fix)
 
 
 @dataclass

@@ -88,15 +88,20 @@ def _check_format(path: Path, metadata) -> None:
         raise ValueError("its metadata is not numformer's")
 
 
-def model_and_config(path: Path, metadata: dict) -> tuple[type[Model], Settings]:
-    """The kind of model that a checkpoint's metadata names, and its config.
+def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
+    """The config in a checkpoint's metadata, which must be that of this kind of model.
 
     A field that is absent has its default, which is what it was before there was such a field.
-    Raises InputError where there is no such model or config.
+    Raises InputError where there is none.
     """
-    kind = model_of(metadata.get("model"))
+    if metadata.get("model") != model.kind():
+        raise InputError(
+            f"a checkpoint of the model {model.kind()!r} is asked for",
+            f"{path}, which holds {metadata.get('model')!r}",
+            "Name the checkpoint of such a model.",
+        )
     try:
-        return kind, kind.Config(**metadata["config"])
+        return model.Config(**metadata["config"])
     except (KeyError, TypeError, InputError) as problem:
         raise InputError(
             "a saved model names its Config", f"{path} ({problem})", "Train it again."
@@ -113,10 +118,14 @@ def description(model: Model) -> dict:
     return {"model": model.kind(), "config": asdict(model.config)}
 
 
-def load_model(path: Path) -> tuple[Model, dict]:
-    """The model that `save_model` wrote, on the host in float32, and the metadata beside it."""
+def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
+    """The model that `save_model` wrote, on the host in float32, and the metadata beside it.
+
+    A model that is none of `numformer.models` is found by its class, `kind`.
+    """
     tensors, metadata = load_checkpoint(path)
-    kind, config = model_and_config(path, metadata)
+    kind = kind or model_of(metadata.get("model"))
+    config = config_of(path, metadata, kind)
     require_numbers(path, sum(array.size for array in tensors.values()), config)
     model = kind(config)
     model.load_state_dict(tensors)

@@ -74,7 +74,9 @@ def train(
     `parts` parts (numformer/training/parts.py).
 
     With `resume` a run in the same folder goes on from where it was saved, and ends bit for bit as
-    if nothing had interrupted it. Only one process at a time may train into a folder (`locked`).
+    if nothing had interrupted it. Without, what the folder holds of an earlier run is replaced.
+    Only one process at a time may train into a folder (`locked`), and only one thread of a process
+    at all, since modes and dropout's stream are the process's.
 
     Raises Interrupted after Ctrl-C or SIGTERM, with the state saved, BrokenNumbers where loss or
     gradient turn NaN or infinite, before they touch the weights, and OSError where a file cannot

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from numformer.backend import dropout_stream, on_host
 from numformer.data import Batch
+from numformer.errors import InputError
 from numformer.layer import FlatParameters
 from numformer.models import Objective
 from numformer.training.optimizers import Optimizer
@@ -41,6 +42,8 @@ class Parts:
     """
 
     def __init__(self, objective: Objective, optimizer: Optimizer, seed: int, count: int):
+        if count < 1:
+            raise InputError("a batch has at least one part", count, "Ask for more parts.")
         self.objective, self.optimizer = objective, optimizer
         self.seed, self.count = seed, count
         self.threads = 1 if count > 1 else blas_threads()

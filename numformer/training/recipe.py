@@ -61,12 +61,8 @@ class Recipe(settings.Settings):
         return DECAYS[self.decay](step, steps, d_model, self.warmup, self.factor)
 
     def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
-        """The optimizer, with those fields of the recipe that its rule takes."""
+        """The optimizer, with those of beta1, beta2 and epsilon that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
-        taken = inspect.signature(rule).parameters
-        chosen = {
-            name: value
-            for field, value in vars(self).items()
-            if (name := field.removeprefix(f"{self.optimizer}_")) in taken
-        }
-        return Optimizer(parameters, rule, **chosen)
+        chosen = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.adam_epsilon}
+        taken = inspect.signature(rule).parameters.keys() & chosen
+        return Optimizer(parameters, rule, **{name: chosen[name] for name in taken})

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.training.checkpoints import load_checkpoint, model_and_config
+from numformer.models import Model
+from numformer.training.checkpoints import config_of, load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.recipe import Recipe
 
@@ -31,8 +32,10 @@ def summary(metrics: bytes) -> dict:
     return {"bytes": len(metrics), "crc32": zlib.crc32(metrics)}
 
 
-def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -> State:
-    """What `last` holds, if a run with these settings can go on from it and from `metrics`.
+def saved_state(
+    last: Path, metrics: Path, model: Model, settings: dict, metric: str, dtype
+) -> State:
+    """What `last` holds, if a run of `model` can go on from it and from `metrics`.
 
     `settings` are those of RunFolder; `metric` is what the task is measured by; `dtype` is that of
     the weights. Raises InputError, which says what does not fit.
@@ -54,7 +57,7 @@ def saved_state(last: Path, metrics: Path, settings: dict, metric: str, dtype) -
             "another task, or data with other symbols",
             "Name the folder of a run of this task, or start a new run.",
         )
-    asked, started = _one_by_one(settings), _one_by_one(_completed(last, metadata))
+    asked, started = _one_by_one(settings), _one_by_one(_completed(last, metadata, type(model)))
     if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
         name = differing[0]
         raise InputError(
@@ -92,9 +95,9 @@ def _one_by_one(settings: dict) -> dict:
     return others | settings["config"] | settings["recipe"]
 
 
-def _completed(last: Path, metadata: dict) -> dict:
+def _completed(last: Path, metadata: dict, model: type[Model]) -> dict:
     """The metadata with the defaults of those fields that were not there when it was written."""
-    _, config = model_and_config(last, metadata)
+    config = config_of(last, metadata, model)
     try:
         recipe = Recipe(**metadata["recipe"])
     except (KeyError, TypeError, InputError) as problem:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,8 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.training.checkpoints import (
-    description,
+    config_of,
     load_checkpoint,
-    model_and_config,
     save_checkpoint,
     save_model,
 )
@@ -77,8 +75,7 @@ class RunFolder:
         tensors, metadata = load_checkpoint(self.best, dtype)
         its_own = metadata.get("best") == best
         if its_own:
-            kind, config = model_and_config(self.best, metadata)
-            its_own = {"model": kind.kind(), "config": asdict(config)} == description(model)
+            its_own = config_of(self.best, metadata, type(model)) == model.config
         if not its_own:
             raise InputError(
                 "a run's best.safetensors belongs to its last.safetensors",
@@ -87,14 +84,14 @@ class RunFolder:
             )
         model.load_state_dict(tensors)
 
-    def resume(self, dtype) -> State | None:
+    def resume(self, model: Model, dtype) -> State | None:
         """Where the saved run stands; None where it was killed before it saved anything.
 
         Raises InputError, with the folder as it was, unless the run is the one that was started
         and its files are whole.
         """
         if self.last.exists():
-            return saved_state(self.last, self.metrics, self.settings, self.metric, dtype)
+            return saved_state(self.last, self.metrics, model, self.settings, self.metric, dtype)
         if self.best.exists():
             raise InputError(
                 "a run is resumed from the last.safetensors that it saved",

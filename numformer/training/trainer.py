@@ -115,9 +115,12 @@ class Trainer:
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
         layers, parameters = self.model.named_layers(), self.model.named_parameters()
+        within = self.parts.objective.named_layers()
+        others = {name: layer for name, layer in within.items() if layer not in layers.values()}
+        del others[""]  # the objective itself
         self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
-        place = first_broken(layers | {"loss": self.parts.objective.loss}, parameters, replay)
+        place = first_broken(layers | others, parameters, replay)
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, by the size of the gradient of {largest}"
@@ -158,7 +161,7 @@ class Trainer:
         try:
             with inference():
                 found = self.task.evaluate(self.model)
-            measured = {name: _number(name, value) for name, value in found.items()}
+            measured = _measures(found, self.task.metric)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
@@ -205,7 +208,7 @@ class Trainer:
         A run that was killed before it saved anything starts again. Raises InputError, with the
         folder as it was, unless the run is the one that was started and its files are whole.
         """
-        state = self.files.resume(self.parameters.data.dtype)
+        state = self.files.resume(self.model, self.parameters.data.dtype)
         if state:
             self._take_over(state)
         self.files.cut_back(state)
@@ -229,16 +232,26 @@ class Trainer:
         return self.best
 
 
-def _number(name: str, value) -> float:
-    """A measure as a Python number. InputError for what is none, BrokenNumbers for infinities."""
+def _measures(found, metric: str) -> dict[str, float]:
+    """What evaluate() gave, as Python numbers by name.
+
+    Raises InputError for what is no number by a name, and where the task's metric is missing;
+    BrokenNumbers for NaN and infinities.
+    """
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        measured = {name: float(value) for name, value in found.items()}
+        fits = metric in measured and "step" not in measured
+        fits &= all(type(name) is str for name in measured)
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
         raise InputError(
-            "evaluate() gives a number for each measure",
-            f"{value!r} for {name}",
-            "Return for example {'exact_match': 0.5}.",
-        ) from None
-    if not math.isfinite(number):
-        raise BrokenNumbers(f"{name} is {number}")
-    return number
+            f"evaluate() gives a number for each measure by its name, {metric!r} among them and "
+            "'step' not",
+            repr(found)[:200],
+            f"Return for example {{{metric!r}: 0.5}}.",
+        )
+    for name, number in measured.items():
+        if not math.isfinite(number):
+            raise BrokenNumbers(f"{name} is {number}")
+    return measured

@@ -19,11 +19,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
 from numformer.backend import array_module, dropout_stream, to_host
-from numformer.gradient_check import cases as gradient_cases
+from numformer.gradient_check import cases
 from numformer.gradient_check.cases import CASES, TABLE
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers.positional import SinusoidalPositions
+from numformer.training.optimizers import OPTIMIZERS
 
 every_case = pytest.mark.parametrize("name", CASES)
 TIGHT = dict(rtol=1e-12, atol=1e-13)
@@ -96,7 +97,8 @@ def lacking() -> Iterator[str]:
     text = Path(__file__).with_name("torch_reference.py").read_text()  # torch may be missing
     references = {part.name for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)}
     text += Path(__file__).with_name("parity_cases.py").read_text()
-    for name in references - {case.reference for case in TABLE}:
+    used = {case.reference for case in TABLE} | {f"{name}_optimizer" for name in OPTIMIZERS}
+    for name in references - used:
         if len(re.findall(rf"\b{name}\b", text)) == 1:
             yield f"{name} of torch_reference.py: a case that names it"
     equations = (Path(__file__).parents[2] / "lessons" / "equations.md").read_text()
@@ -129,9 +131,9 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
 
 def test_the_cases_make_mistakes_visible():
     """Sizes of 1, or equal ones, hide wrong axes; masks without a full row hide NaNs."""
-    sizes = [getattr(gradient_cases, letter) for letter in "BSTDHFV"]
+    sizes = [getattr(cases, letter) for letter in "BSTDHFV"]
     assert min(sizes) > 1 and len(set(sizes)) == len(sizes)
-    full_rows = ~gradient_cases.SOURCE_MASK.any(axis=-1)
+    full_rows = ~cases.SOURCE_MASK.any(axis=-1)
     assert full_rows.any() and not full_rows.all()
     shaken = [any(getattr(p, "p_drop", 0) for p in CASES[n]()[0].layers_within()) for n in CASES]
     assert any(shaken) and not all(shaken)

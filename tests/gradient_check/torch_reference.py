@@ -249,6 +249,11 @@ def gradients(
     return {name: gradient.numpy() for name, gradient in zip(p, of_weights, strict=True)}
 
 
+def adam_optimizer(parameters, recipe: Recipe):
+    betas = recipe.beta1, recipe.beta2
+    return torch.optim.Adam(parameters, lr=1, betas=betas, eps=recipe.adam_epsilon)
+
+
 def train(
     config: Config,
     recipe: Recipe,
@@ -261,9 +266,7 @@ def train(
     It computes in the dtype of `weights`.
     """
     p = {name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
-    optimizer = torch.optim.Adam(
-        p.values(), lr=1, betas=(recipe.beta1, recipe.beta2), eps=recipe.adam_epsilon
-    )
+    optimizer = reference(f"{recipe.optimizer}_optimizer")(p.values(), recipe)
 
     def rate(steps_taken):  # section 5.3, equation 3
         step = steps_taken + 1

@@ -76,7 +76,7 @@ def test_smoothing_has_its_minimum_at_the_entropy_of_its_targets():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("odd", [50.0, -np.inf])
+@pytest.mark.parametrize("odd", [50.0, -np.inf, np.inf, np.nan])
 def test_what_is_left_out_does_not_matter(odd, rng):
     """Neither logits, nor targets, nor how many there are; a loss of infinity neither."""
     layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
@@ -84,7 +84,7 @@ def test_what_is_left_out_does_not_matter(odd, rng):
     gradient = layer.backward()
     assert not gradient[~VALID].any() and gradient[VALID].all()
     changed, targets = logits.copy(), np.where(VALID, TARGETS, 2)
-    changed[~VALID, 2] = odd
+    changed[~VALID] = odd
     wider = [((0, 0), (0, T)), ((0, 0), (0, T), (0, 0))]
     changed, targets = np.pad(changed, wider[1]), np.pad(targets, wider[0])
     found = layer.forward(changed, targets, np.pad(VALID, wider[0]))

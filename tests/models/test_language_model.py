@@ -67,6 +67,13 @@ def test_there_is_room_for_what_was_asked_for_and_no_more(beginning, complaint):
         assert "room" in complaint(model.step, IDS[:, 3], state)
 
 
+def test_a_cache_that_is_filled_takes_one_position_at_a_time(complaint):
+    with inference():
+        model, state = small(), small().start(IDS[:, :3], 2)
+        text = complaint(model.forward, IDS[:, 3:], state.cache)
+    assert "received 2 after 2" in text
+
+
 def test_predictions_are_those_of_every_position():
     logits, targets = small().predictions(IDS[:, :-1], IDS[:, 1:])
     assert_allclose(logits, small().forward(IDS)[:, :-1], rtol=1e-10, atol=1e-12)
@@ -122,14 +129,20 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(change
     assert model.config.least_parameters == sum(matrices)
 
 
-def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch):
+def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch, complaint):
     """Then its file holds two."""
     text = "from numformer.models.encoder_decoder import Transformer\n\n\n"
     (tmp_path / "variant.py").write_text(text + "class Variant(Transformer):\n    pass\n")
     monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
-    monkeypatch.setattr(models, "variant", None, raising=False)  # what importing it leaves
+    (tmp_path / "two.py").write_text(
+        text + "class A(Transformer):\n    pass\n\n\nclass B(A):\n    pass\n"
+    )
+    for name in ("variant", "two"):
+        monkeypatch.setattr(models, name, None, raising=False)  # what importing it leaves
     assert model_of("variant").__name__ == "Variant"
-    del sys.modules["numformer.models.variant"]
+    assert "with that one model in it" in complaint(model_of, "two")  # which of the two?
+    for name in ("variant", "two"):
+        del sys.modules[f"numformer.models.{name}"]
 
 
 def test_a_kind_names_a_file_with_a_model(complaint):
@@ -137,4 +150,4 @@ def test_a_kind_names_a_file_with_a_model(complaint):
     assert model_of("language_model") is LanguageModel
     assert model_of("encoder_decoder") is Transformer
     for kind in ("none", "model", "block", "__init__", "", None, 3, ["model"]):
-        assert f"a file in numformer/models; received {kind!r}" in complaint(model_of, kind)
+        assert f"with that one model in it; received {kind!r}" in complaint(model_of, kind)

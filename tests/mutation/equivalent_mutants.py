@@ -34,8 +34,7 @@ EQUIVALENT: dict[str, str] = {
     "layers/cross_entropy.py cross_entropy: other constant: 0 -> 1 (5)": (
         "What stands for the loss of a target that does not count is multiplied with its share, 0."
     ),
-    "layers/cross_entropy.py cross_entropy: swapped operands: "
-    "xp.where(share > 0, losses, 0) @ share -> share @ xp.where(share > 0, losses, 0)": (
+    "layers/cross_entropy.py cross_entropy: swapped operands: losses @ share -> share @ losses": (
         "The dot product of two vectors, whose products and their order are the same."
     ),
     "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (

@@ -22,6 +22,7 @@ from numpy.testing import assert_array_equal
 from numformer.data import PairBatch
 from numformer.models import Config
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
+from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks import addition, copy_task, pronounce, reverse, sort
@@ -342,6 +343,24 @@ def test_help_names_every_flag_and_the_target(main, target, call):
 
 
 # Resuming.
+
+
+@pytest.mark.parametrize("vectors", [0, 1])
+def test_a_run_with_another_optimizer_is_resumed(vectors, call, interrupted_at, monkeypatch):
+    """Its last.safetensors is smaller than Adam's."""
+
+    def plain(data, grad, *, step, rate):
+        data -= rate * grad
+
+    def momentum(data, grad, velocity, *, step, rate):
+        velocity += grad
+        data -= rate * velocity
+
+    monkeypatch.setitem(OPTIMIZERS, "own", (plain, momentum)[vectors])
+    flags = [*RUN, "--optimizer", "own", "--d-model", "32", "--out", "own"]
+    with interrupted_at(5):
+        assert call(copying, *flags)[0] == 130
+    assert call(copying, "--resume", "--out", "own")[0] in (0, 1)
 
 
 RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()]

@@ -75,7 +75,28 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
     code, out, err = call(main, "--run", str(run), "--prompt", "the ç", "--length", "12")
     assert code == 0 and err == ["note: training never saw 'ç'"]
     assert "\n".join(out).startswith("the ç") and len("\n".join(out)) == 5 + 12
-    assert call(main, "--resume")[0] == 0
+    assert call(main, "--resume", "--length", "5")[0] == 0
+
+
+def test_a_prompt_is_brought_to_the_form_of_the_text_and_a_text_without_lines_is_shown(call):
+    Path("text.txt").write_text("le café est bon " * 60, encoding="utf-8")
+    _, out, _ = call(main, "--data", "text.txt", *TINY)
+    shown = next(line for line in out if line.startswith("what it writes after "))
+    assert shown.split("'")[1] in "le café est bon " * 3
+    prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
+    code, out, err = call(main, "--run", "runs/write", "--prompt", prompt, "--length", "5")
+    assert (code, err) == (0, []) and "\n".join(out).startswith("le café")
+
+
+def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
+    monkeypatch.setattr("toy_tasks.write.MOST_WINDOWS", 7)
+    task = WritingTask(TEXT * 10, 8, 4, seed=1)
+    draw, starts = task.windows, []
+    task.windows = lambda ids, some: starts.extend(some) or draw(ids, some)
+    config = LanguageModel.Config(vocabulary=len(task.vocabulary), d_model=4, heads=1, d_ff=4)
+    with inference():
+        task.evaluate(LanguageModel(config))
+    assert 4 <= len(starts) <= 7 and starts[-1] > len(task.held_out) / 2
 
 
 @pytest.mark.parametrize(

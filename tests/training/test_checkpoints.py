@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from numformer.layer import inference, pack
 from numformer.models import Config, Transformer
-from numformer.training import checkpoints as checkpoint_io
+from numformer.training import checkpoints
 from numformer.training.checkpoints import (
     load_checkpoint,
     load_model,
@@ -200,7 +200,7 @@ def test_a_flipped_bit_anywhere_is_refused(path, complaint):
 
 
 def test_a_later_format_is_refused_as_such(path, monkeypatch, complaint):
-    monkeypatch.setattr(checkpoint_io, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(checkpoints, "FORMAT", FORMAT + 1)
     save_model(path, trained())
     monkeypatch.undo()
     text = complaint(load_model, path)
@@ -249,7 +249,7 @@ KIND = {"model": "encoder_decoder"}
 @pytest.mark.parametrize("kind", [None, "perceptron", "block", "..loop", 3, ["encoder_decoder"]])
 def test_a_kind_of_model_that_is_not_here_is_refused(path, kind, complaint):
     save_checkpoint(path, {}, {"model": kind, "config": asdict(trained().config)})
-    assert f"a file in numformer/models; received {kind!r}" in complaint(load_model, path)
+    assert f"with that one model in it; received {kind!r}" in complaint(load_model, path)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"config": {"d_model": 8}}, {"config": None}])

@@ -486,7 +486,67 @@ def test_broken_weights_are_never_saved_even_where_nothing_is_measured(tmp_path,
 def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
     _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
     assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
-    assert "received 'high' for measure" in complaint(run, tmp_path, task=Copying(["high"]))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None},
+        {"measure": 1.0, "step": 99}, {"measure": 1.0, 3: 1.0}, {"measure": 10**400},
+    ],
+    ids=lambda found: repr(found)[:20],
+)  # fmt: skip
+def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, found, complaint):
+    task = Copying()
+    task.evaluate = lambda model: found
+    text = complaint(run, tmp_path, task=task)
+    assert "gives a number for each measure by its name, 'measure' among them" in text
+    assert repr(found)[:200] in text
+
+
+class Own(Transformer):
+    """A model that is in no file of numformer/models, with an objective of its own."""
+
+    def objective(self, label_smoothing=0.0):
+        class Halved(Layer):
+            def __init__(self, whole):
+                self.whole = whole
+
+            def forward(self, *inputs):
+                return 0.5 * self.whole.forward(*inputs)
+
+            def backward(self, dloss=1.0):
+                return self.whole.backward(0.5 * dloss)
+
+        return Halved(super().objective(label_smoothing))
+
+
+def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path, complaint):
+    def own(folder, task=None, **options):
+        folder.mkdir(exist_ok=True)
+        model = Own(Config.base(9, **SIZES), seed=5)
+        schedule = Schedule(9, log_every=3, evaluate_every=5)
+        return model, train(model, task or Copying(), folder, schedule, recipe(), **options)
+
+    folders = [tmp_path / "a", tmp_path / "b"]
+    model, _ = own(folders[0])
+    with pytest.raises(Interrupted):
+        own(folders[1], Copying(at={6: send_ctrl_c}))
+    own(folders[1], resume=True)
+    assert_same_run(*folders)
+    best = folders[0] / "best.safetensors"
+    assert_same_weights(load_model(best, Own)[0].state_dict(), model.state_dict())
+    assert "received 'test_loop'" in complaint(load_model, best)
+    assert "which holds 'test_loop'" in complaint(load_model, best, Transformer)
+
+
+def test_broken_numbers_of_an_objective_of_one_s_own_are_named(tmp_path, monkeypatch):
+    model = Own(Config.base(9, **SIZES), seed=5)
+    forward = CrossEntropy.forward
+    monkeypatch.setattr(
+        CrossEntropy, "forward", lambda *inputs: forward(*inputs) * np.float32("nan")
+    )
+    assert "whole.loss (CrossEntropy), in the output of its forward" in broken(model, tmp_path)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

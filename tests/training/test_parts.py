@@ -91,6 +91,11 @@ def test_parts_and_steps_drop_different_values(make):
     assert losses[0] == float(parts._compute(*jobs[0]))
 
 
+@pytest.mark.parametrize("count", [0, -3])
+def test_a_batch_has_at_least_one_part(make, count, complaint):
+    assert f"received {count}" in complaint(make, count)
+
+
 @several_cores
 def test_an_error_in_a_part_arrives(make):
     """Ids beyond the vocabulary, in the second part only."""
