@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.backend import seed_sequence
-from numformer.data.batching import EpochBatches, PairBatch, pad, pad_sources
+from numformer.data.batching import Batch, EpochBatches, PairBatch, pad, pad_sources
 from numformer.data.vocabulary import END, PADDING, START
 
 
@@ -157,6 +157,20 @@ def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_on
     assert (second.source.tolist(), second.weight) == ([[0]], 2)
     (whole,) = PairBatch(source, target * 0, target * 0).split(3)
     assert whole.source is source and whole.weight == 0
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [3, 2]), (9, [1] * 5)])
+def test_a_batch_of_one_array_counts_its_rows(count, sizes):
+    @dataclasses.dataclass(frozen=True)
+    class Rows(Batch):
+        ids: np.ndarray
+
+    batch = Rows(np.arange(10).reshape(5, 2))
+    parts = batch.split(count)
+    assert [part.weight for part in parts] == sizes and batch.weight == 5
+    for first, part in enumerate(parts):
+        assert_array_equal(part.ids, batch.ids[first::count])
+        assert part.inputs == (part.ids,)
 
 
 def test_twenty_batches_are_a_pool_unless_told_otherwise():

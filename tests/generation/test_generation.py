@@ -1,5 +1,6 @@
 """Greedy and beam search against exhaustive search, and against decoding without a cache."""
 
+import dataclasses
 import itertools
 import math
 import zlib
@@ -12,6 +13,7 @@ from numpy.testing import assert_allclose
 from numformer.data.vocabulary import END, PADDING, START
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
+    Hypothesis,
     beam,
     beam_search,
     greedy,
@@ -356,6 +358,11 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(width, alpha, monkeypatc
             positions = range(max(stop for _, stop in alone))
             open_at = [sum(stop > position for _, stop in alone) for position in positions]
             assert model.rows_decoded == [width * count for count in open_at]
+
+
+def test_a_hypothesis_is_not_changed_once_it_is_ranked():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Hypothesis(-1.0, [4]).score = 0.0
 
 
 @every_search

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from numformer.generation import beam_search
+from numformer.generation import beam_search, n_best
 from numformer.layers import ACTIVATIONS
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
@@ -209,6 +209,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
     ("called", "defaults"),
     [
         (beam_search, dict(beam=4, alpha=0.6)),  # section 6.1
+        (n_best, dict(beam=4, alpha=0.6)),
         (Adam, dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
         (warmup_rate, dict(warmup=4000, factor=1.0)),
         (linear_rate, dict(warmup=4000, factor=1.0)),

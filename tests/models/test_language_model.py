@@ -145,6 +145,14 @@ def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch,
         del sys.modules[f"numformer.models.{name}"]
 
 
+def test_a_model_without_predictions_says_so():
+    class Silent(models.Model):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Silent has no predictions"):
+        Silent().objective().forward(IDS)
+
+
 def test_a_kind_names_a_file_with_a_model(complaint):
     assert LanguageModel.kind() == "language_model"
     assert model_of("language_model") is LanguageModel

@@ -312,11 +312,13 @@ def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note
 
     importlib.machinery.SourceFileLoader.get_code = broken
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
-    for path in paths:
-        note(Path(path).name)
-        code = pytest.main([path, "-x", *PYTEST])
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            return f"import in {Path(path).name}"
+    # A folder of its own, since pytest tidies the one that all share.
+    with tempfile.TemporaryDirectory() as folder:
+        for path in paths:
+            note(Path(path).name)
+            code = pytest.main([path, "-x", "--basetemp", f"{folder}/pytest", *PYTEST])
+            if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+                return f"import in {Path(path).name}"
     return ""
 
 
