@@ -169,7 +169,7 @@ LINEAR, PARAMETER, ARRAY = Linear(2, 2, RNG), Parameter(np.ones(3)), np.ones((2,
         ({"gains": [{"a": ARRAY}]}, "a plain array (2, 3) in gains[0]['a'], "),
         ({"inner": Holding(gain=ARRAY)}, "a plain array (2, 3) in inner.gain, "),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else "held",
 )
 def test_a_hidden_layer_and_a_weight_in_a_plain_array_are_refused(held, says, complaint):
     text = complaint(check, Holding(**held), [X])

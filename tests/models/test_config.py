@@ -18,9 +18,10 @@ from numformer.layers.linear import Linear
 from numformer.layers.residual import Residual
 from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
-from numformer.training.loop import Schedule
+from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Adam
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
+from numformer.training.trainer import Trainer
 
 V = 11
 OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
@@ -224,6 +225,8 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
         (Schedule, dict(log_every=50, evaluate_every=250)),
+        (train, dict(recipe=None, seed=0, xp=np, resume=False, parts=1)),
+        (Trainer, dict(seed=0, xp=np, parts=1)),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
