@@ -28,6 +28,11 @@ class Rule:
         """The names that may be chosen, where the field is a choice."""
         return None if self.registry is None else tuple(self.registry)
 
+    @property
+    def says(self) -> str:
+        """The rule in words, with the names that may be chosen."""
+        return self.words if self.choices is None else f"{self.words} {', '.join(self.choices)}"
+
 
 def _setting(default, what: str, rule: Rule):
     return field(default=default, metadata={"help": what, "rule": rule})
@@ -85,9 +90,8 @@ class Settings:
             value, rule = getattr(self, each.name), each.metadata["rule"]
             left_out = value is None and each.default is None
             if not left_out and not rule.holds(value):
-                names = "" if rule.choices is None else f" {', '.join(rule.choices)}"
                 raise InputError(
-                    f"{each.name} is {rule.words}{names}",
+                    f"{each.name} is {rule.says}",
                     repr(value),
                     f"Change {each.name} (see {type(self).__name__}).",
                 )

@@ -37,7 +37,7 @@ def mine():
         ("rate", 0.5, "how fast", "a number above 0", float, None),
         ("clip", None, "how far", "a number above 0, or None", float, None),
         ("bias", False, "whether there is one", "True or False", bool, None),
-        ("norm", "post", "where it stands", "post or pre", str, ("post", "pre")),
+        ("norm", "post", "where it stands", "one of post, pre", str, ("post", "pre")),
     ],
 )
 def test_a_field_says_what_it_is(mine, name, default, help, words, type, choices):
@@ -45,7 +45,7 @@ def test_a_field_says_what_it_is(mine, name, default, help, words, type, choices
     (field,) = [each for each in dataclasses.fields(mine) if each.name == name]
     rule = field.metadata["rule"]
     assert (field.default, field.metadata["help"]) == (default, help)
-    assert (rule.words, rule.type, rule.choices) == (words, type, choices)
+    assert (rule.says, rule.type, rule.choices) == (words, type, choices)
 
 
 NUMBERS = [None, "1", [1], math.nan, math.inf, -math.inf, -1]
@@ -71,7 +71,7 @@ def test_a_field_holds_what_its_rule_allows_and_nothing_else(mine, name, fine, r
         assert getattr(mine(**(needed | {name: value})), name) is value
     for value in refused:
         assert complaint(mine, **(needed | {name: value})) == (
-            f"{name} is {rule.words}; received {value!r}. Change {name} (see Mine)."
+            f"{name} is {rule.says}; received {value!r}. Change {name} (see Mine)."
         )
 
 

@@ -31,8 +31,9 @@ EQUIVALENT: dict[str, str] = {
     "xp.exp(shifted)": (
         "The exponentials in new memory instead of that of `shifted`, which is not read again."
     ),
-    "layers/cross_entropy.py cross_entropy: other constant: 0 -> 1 (5)": (
-        "What stands for the loss of a target that does not count is multiplied with its share, 0."
+    "layers/cross_entropy.py CrossEntropy.forward: other constant: 0 -> 1": (
+        "What stands for the logits of a target that does not count may be any number, since what "
+        "comes of it is multiplied with the target's share, 0."
     ),
     "layers/cross_entropy.py cross_entropy: swapped operands: losses @ share -> share @ losses": (
         "The dot product of two vectors, whose products and their order are the same."
