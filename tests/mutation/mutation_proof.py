@@ -107,16 +107,19 @@ def in_processes(
             while waiting and len(running) < count:
                 job = waiting.pop()
                 file = tempfile.TemporaryFile("w+")
+                folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 if (pid := os.fork()) == 0:
+                    # Where all have one, any pytest that ends clears away what others still use.
+                    os.environ["PYTEST_DEBUG_TEMPROOT"] = folder.name
                     _be_a_process(do, job, file)
-                running[pid] = job, file
+                running[pid] = job, file, folder
             pid, _ = os.wait()
             if pid not in running:
                 continue
-            job, file = running.pop(pid)
+            job, file, folder = running.pop(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what it may have started
-            with file:
+            with file, folder:
                 file.seek(0)
                 end, answer = json.loads(file.read())
             if end == "raised":
@@ -312,13 +315,11 @@ def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note
 
     importlib.machinery.SourceFileLoader.get_code = broken
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
-    # A folder of its own, since pytest tidies the one that all share.
-    with tempfile.TemporaryDirectory() as folder:
-        for path in paths:
-            note(Path(path).name)
-            code = pytest.main([path, "-x", "--basetemp", f"{folder}/pytest", *PYTEST])
-            if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-                return f"import in {Path(path).name}"
+    for path in paths:
+        note(Path(path).name)
+        code = pytest.main([path, "-x", *PYTEST])
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return f"import in {Path(path).name}"
     return ""
 
 

@@ -178,6 +178,18 @@ def test_a_fault_of_the_proof_itself_is_no_verdict():
         list(mutation.in_processes([1], job))
 
 
+def test_each_process_has_a_folder_of_its_own_which_is_gone_afterwards():
+    """In pytest's usual one a test of a mutant lost its files, and the mutant counted as killed."""
+
+    def job(number, note):
+        folder = os.environ["PYTEST_DEBUG_TEMPROOT"]
+        Path(folder, "file").write_text("")
+        return folder
+
+    folders = [folder for _, folder in mutation.in_processes(range(3), job)]
+    assert len({*folders}) == 3 and not any(map(os.path.exists, folders))
+
+
 def test_an_answer_may_be_long():
     """A pipe would be full, and both sides would wait for each other."""
     answers = list(mutation.in_processes(range(3), lambda n, note: str(n) * 100_000))
