@@ -271,3 +271,13 @@ def test_draws_follow_each_other_and_waste_less_than_a_word():
 def test_a_probability_next_to_1_keeps_a_finite_scale():
     keep = DropoutStream().keep((2**18,), 1 - 1e-9, np.zeros(0))
     assert set(np.unique(keep)) == {0, 65536}
+
+
+def test_scatter_add_of_many_symbols_adds_to_what_is_there(rng, xp):
+    """Beyond the size up to which it is one product; most ids stand there several times."""
+    ids, values = rng.integers(0, 300, 1000), rng.standard_normal((1000, 3))
+    expected = np.ones((300, 3))
+    np.add.at(expected, ids, values)
+    found = xp.ones((300, 3))
+    scatter_add(found, xp.asarray(ids), xp.asarray(values))
+    assert_allclose(to_host(found), expected, rtol=1e-12, atol=1e-12)

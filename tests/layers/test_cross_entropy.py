@@ -100,6 +100,14 @@ def test_where_nothing_counts_loss_and_gradients_are_0(rng):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("valid", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mask_widens_nothing(dtype, valid, rng, xp):
+    layer, logits = CrossEntropy(0.1), xp.asarray(rng.standard_normal((B, T, V)), dtype=dtype)
+    assert layer.forward(logits, TARGETS, valid).dtype == dtype
+    assert {x.dtype for x in (layer.saved[0]["share"], layer.backward())} == {np.dtype(dtype)}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_huge_logits_stay_finite(dtype):
     """A loss of 2e4 exactly: log(exp(-2e4)) instead of -2e4 would be minus infinity."""
