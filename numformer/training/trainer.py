@@ -115,9 +115,9 @@ class Trainer:
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
         layers, parameters = self.model.named_layers(), self.model.named_parameters()
+        its_own = self.model.layers_within()
         within = self.parts.objective.named_layers()
-        others = {name: layer for name, layer in within.items() if layer not in layers.values()}
-        del others[""]  # the objective itself
+        others = {name: layer for name, layer in within.items() if name and layer not in its_own}
         self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
         place = first_broken(layers | others, parameters, replay)

@@ -158,6 +158,7 @@ def test_the_n_best_and_their_scores_are_those_of_exhaustive_search(kind, alpha)
             scores, ids = zip(*exhaustive(model, row, alpha, 5), strict=True)
             assert [each.ids for each in hypotheses] == list(ids)
             assert_allclose([each.score for each in hypotheses], scores, rtol=1e-9)
+            assert {type(each.score) for each in hypotheses} == {float}
 
 
 def test_what_is_impossible_is_not_among_the_n_best():

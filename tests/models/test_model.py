@@ -1,0 +1,48 @@
+"""What every model has: what it refuses, what it predicts, and what its parameters are for."""
+
+import numpy as np
+import pytest
+
+from numformer.layer import Layer, Parameter
+from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
+from numformer.models.model import Model, require_batch
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (), (2, 3, 4)])
+def test_what_is_no_batch_is_refused(shape, complaint):
+    text = complaint(require_batch, np.ones(shape, int), "the rule", "The fix.")
+    assert text == f"the rule, neither of them 0; received shape {shape}. The fix."
+
+
+def test_a_list_is_no_batch_and_a_matrix_is_one(complaint):
+    text = complaint(require_batch, [[1, 2]], "the rule", "The fix.")
+    assert text == "the rule, neither of them 0; received list. The fix."
+    require_batch(np.ones((1, 1), int), "the rule", "The fix.")
+
+
+class Mixed(Model):
+    """One layer of each role, wherever it stands, and a weight of its own."""
+
+    def __init__(self, rng):
+        self.anything = [LayerNorm(4), RMSNorm(4), FeedForward(4, 3, rng)]
+        self.mixer = SelfAttention(4, 2, rng, bias=True)
+        self.where = LearnedPositions(5, 4, rng)
+        self.table = Parameter(np.ones((7, 4)))
+        self.again = self.anything[0]
+
+
+def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
+    assert Mixed(rng).parameter_counts() == {
+        "positions": 5 * 4,
+        "attention": 4 * (4 * 4 + 4),
+        "feed_forward": 4 * 3 + 3 + 3 * 4 + 4,
+        "norm": 3 * 4,
+        "embedding": 7 * 4,
+        "total": 20 + 80 + 31 + 12 + 28,
+    }
+
+
+def test_a_model_without_predictions_says_so(rng):
+    with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
+        Mixed(rng).predictions()
+    assert issubclass(Model, Layer) and Mixed.kind() == "test_model"
