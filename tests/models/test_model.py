@@ -5,6 +5,7 @@ import pytest
 
 from numformer.layer import Layer, Parameter
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
+from numformer.models import Tower, TowerConfig
 from numformer.models.model import Model, require_batch
 
 
@@ -46,3 +47,9 @@ def test_a_model_without_predictions_says_so(rng):
     with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
         Mixed(rng).predictions()
     assert issubclass(Model, Layer) and Mixed.kind() == "test_model"
+
+
+def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):
+    config = TowerConfig(d_model=6, d_ff=5, heads=2, d_k=4, d_v=1, layers=3)
+    matrices = [p.size for p in Tower(config, rng).named_parameters().values() if len(p.shape) > 1]
+    assert config.least_parameters == sum(matrices)
