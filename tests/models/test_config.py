@@ -16,7 +16,7 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear
 from numformer.layers.residual import Residual
-from numformer.models import Config, TowerConfig, Transformer
+from numformer.models import Config, Objective, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Adam
@@ -215,6 +215,10 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (warmup_rate, dict(warmup=4000, factor=1.0)),
         (linear_rate, dict(warmup=4000, factor=1.0)),
         (CrossEntropy, dict(smoothing=0.1)),  # 5.4
+        (CrossEntropy.backward, dict(dloss=1.0)),
+        (Objective, dict(label_smoothing=0.0)),
+        (Objective.backward, dict(dloss=1.0)),
+        (Transformer.objective, dict(label_smoothing=0.0)),
         (
             MultiHeadAttention,  # 3.2.2
             dict(d_k=None, d_v=None, bias=False, p_drop=0.0, attention=ScaledDotProductAttention),
