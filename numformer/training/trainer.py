@@ -114,13 +114,13 @@ class Trainer:
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
-        layers, parameters = self.model.named_layers(), self.model.named_parameters()
-        its_own = self.model.layers_within()
-        within = self.parts.objective.named_layers()
-        others = {name: layer for name, layer in within.items() if name and layer not in its_own}
+        parameters = self.model.named_parameters()
+        named = self.parts.objective.named_layers(), self.model.named_layers()
+        # Each layer once; those of the model, which come later, by the model's own names.
+        layers = {id(layer): (name, layer) for each in named for name, layer in each.items()}
         self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
-        place = first_broken(layers | others, parameters, replay)
+        place = first_broken(dict(layers.values()), parameters, replay)
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, by the size of the gradient of {largest}"
