@@ -21,7 +21,7 @@ def clip_global_norm(grad, max_norm: float | None):
     return norm
 
 
-def adam(data, grad, mean, square, *, step, rate, beta1=0.9, beta2=0.98, epsilon=1e-9) -> None:
+def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None:
     """One update of the vectors data, mean, square (N), in place, from grad (N); step from 1.
 
     mean = beta1 mean + (1 - beta1) grad, square = beta2 square + (1 - beta2) grad^2,
