@@ -18,6 +18,7 @@ from numformer.data import *
 from numformer.models import *
 from numformer.training import *
 from numformer.generation import *
+from numformer.trained import Attention, Trained, load
 
 __all__ = [
     "InputError",
@@ -32,4 +33,7 @@ __all__ = [
     *models.__all__,
     *training.__all__,
     *generation.__all__,
+    "Attention",
+    "Trained",
+    "load",
 ]

@@ -21,6 +21,6 @@ class BrokenNumbers(ArithmeticError):
     """The loss, the gradient, a weight, a logit or a measure is not a finite number any more."""
 
 
-def complain(problem: Exception) -> None:
+def complain(problem: Exception | str) -> None:
     """Print what went wrong on standard error: one line, whatever it names."""
     print("error:", " ".join(str(problem).split()), file=sys.stderr)

@@ -1,11 +1,10 @@
 """Pictures of a run: its loss curve and where attention looks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from numformer.backend import to_host
 from numformer.layer import Layer, mode
@@ -27,48 +26,87 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
     return weights
 
 
+def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What `attention_weights` gave, all layers of a kind in one array (layers, B, H, T, S).
+
+    The kinds are named as in the model: "encoder self_attention", "decoder cross_attention", ...
+    """
+    of_kind: dict[str, list] = {}
+    for name, each in weights.items():
+        tower, _, place = name.partition(".layers.")
+        of_kind.setdefault(f"{tower} {place.split('.')[1]}", []).append(each)
+    return {kind: np.stack(each) for kind, each in of_kind.items()}
+
+
 def cross_attention_weights(model: Layer, *inputs: np.ndarray) -> np.ndarray:
     """The decoder's attention to the source, (layers, B, H, T, S)."""
-    of_all = attention_weights(model, *inputs)
-    return np.stack([weights for name, weights in of_all.items() if ".cross_attention." in name])
+    return by_kind(attention_weights(model, *inputs))["decoder cross_attention"]
 
 
-def attention_maps(
-    path: Path,
-    weights: np.ndarray,
-    source: Sequence[str],
-    target: Sequence[str],
-    title: str,
-) -> None:
-    """Draw weights (layers, H, T, S) as one map for each layer (row) and head (column).
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Where all layers and heads of one kind of attention look: weights (layers, H, T, S).
 
-    `source` labels the S columns of a map, `target` its T rows: the symbols being written. Of more
-    than 16 layers or heads the first 16 are drawn, because a picture has an end.
+    `reads` labels the T positions that look, `looks_at` the S symbols that they look at.
     """
-    weights = weights[:16, :16]
-    layers, heads = weights.shape[:2]
+
+    kind: str
+    weights: np.ndarray
+    reads: Sequence[str]
+    looks_at: Sequence[str]
+
+
+def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
+    """Draw each kind of attention as one map for each layer (row) and head (column).
+
+    Of more than 16 layers or heads the first 16 are drawn, because a picture has an end.
+    """
+    rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
+    heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
+    # Inches. Places by hand: matplotlib's own layout takes seconds for so many maps.
+    side, gap, left, right, top, bottom = 2.0, 0.7, 1.1, 0.9, 0.65, 0.5
+    width = left + heads * (side + 0.15) + right
+    height = top + len(rows) * (side + gap) + bottom - gap
+    figure = _figure(width, height)
     as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
-    figure = Figure(figsize=(2.6 * heads + 1.2, 2.9 * layers + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, **as_it_is)
-    grid = figure.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
-    for (layer, head), axes in np.ndenumerate(grid):
-        image = axes.imshow(weights[layer, head], vmin=0, vmax=1, cmap="Blues", aspect="auto")
-        axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-        axes.set_xticks(range(len(source)), source, fontsize=7, **as_it_is)
-        axes.set_yticks(range(len(target)), target, fontsize=7, **as_it_is)
-    for axes in grid[-1]:
-        axes.set_xlabel("looks at", fontsize=8)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("writes", fontsize=8)
-    figure.colorbar(image, ax=grid, label="attention weight", shrink=0.8)
+    figure.text(0.15 / width, 1 - 0.12 / height, title, va="top", fontsize=11, **as_it_is)
+
+    def place(row: float, column: float, wide: float = side):
+        x, y = left + column * (side + 0.15), bottom + (len(rows) - 1 - row) * (side + gap)
+        return [x / width, y / height, wide / width, side / height]
+
+    for row, (kind, layer) in enumerate(rows):
+        for head, weights in enumerate(kind.weights[layer, :16]):
+            axes = figure.add_axes(place(row, head))
+            image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
+            axes.tick_params(length=2, labelsize=7)
+            axes.set_xticks(range(len(kind.looks_at)), kind.looks_at, **as_it_is)
+            if head == 0:
+                axes.set_yticks(range(len(kind.reads)), kind.reads, **as_it_is)
+                axes.set_ylabel(kind.kind.replace("_", "-"), fontsize=8)
+            else:
+                axes.set_yticks([])
+            if row == len(rows) - 1:
+                axes.set_xlabel("looks at", fontsize=8)
+    scale = figure.add_axes(place((len(rows) - 1) / 2, heads, 0.15))
+    figure.colorbar(image, cax=scale, label="attention weight")
     figure.savefig(path, dpi=110)
 
 
-def loss_curve(path: Path, metrics: Sequence[dict], measure: str) -> None:
-    """Draw the training loss and the held-out `measure` of a metrics.jsonl against the step."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+def _figure(width: float, height: float, **settings):
+    """An empty figure of this many inches. Matplotlib is loaded when something is drawn at last."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), **settings)
     FigureCanvasAgg(figure)
+    return figure
+
+
+def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str = "") -> None:
+    """Draw the training loss and the held-out `measure` of a metrics.jsonl against the step."""
+    figure = _figure(7, 4, layout="constrained")
     axes = figure.subplots()
     losses = [(line["step"], line["loss"]) for line in metrics if "gradient_norm" in line]
     axes.plot(*zip(*losses, strict=True), color="tab:blue", marker="." if len(losses) < 3 else None)

@@ -14,7 +14,7 @@ FLOORS = [
     ["layers", "data"],
     ["plots", "models"],
     ["training", "generation"],
-    ["gradient_check"],
+    ["gradient_check", "trained"],
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from numformer.errors import InputError
 
-Pair = tuple[list[str], list[str]]
-"""The characters of a word and its phonemes."""
+Pair = tuple[str, str]
+"""A source and its target; a word and its phonemes with spaces between them."""
 
 CACHE = Path(__file__).parent / "data"
 
@@ -53,7 +53,7 @@ MAX_BYTES = 16 * 2**20
 """The largest file: no server and no folder can fill the memory or the disk."""
 
 LONGEST = 256
-"""The most characters of a word, and its most phonemes: attention compares each with each."""
+"""The most symbols of a source, and of a target: attention compares each with each."""
 
 
 def pronunciations(
@@ -90,7 +90,8 @@ def pronunciations(
         for split, name in names.items():
             fetch(f"{address}/{name}", cache / name, SHA256[language][split], otherwise)
         folder = cache
-    return {split: read_pairs(folder / name) for split, name in names.items()}
+    fix = f"Check the language and the folder: it must hold {files}."
+    return {split: read_pairs(folder / name, "target", fix) for split, name in names.items()}
 
 
 def read_text(path: Path, fix: str) -> str:
@@ -123,22 +124,22 @@ def read_text(path: Path, fix: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a file of `word<TAB>space-separated phonemes` -> one pair a line, in the file's order.
+def read_pairs(path: Path, words: str = "", fix: str = "Name a file of pairs.") -> list[Pair]:
+    """Read a file of `source<TAB>target` -> one pair a line, in the file's order.
 
-    A word may hold spaces (Vietnamese words do; those around it are dropped), and may come on
-    several lines.
+    `words` tells what is made of words, the others being made of characters: "source", "target" or
+    "both". Spaces around a side are dropped, between words they become one.
 
-    Raises InputError, with the line's number, for a line that does not have exactly one TAB, or
-    whose word or phonemes are empty or more than `LONGEST`; for an empty file; and whatever
-    `read_text` complains about.
+    Raises InputError, with the line's number, for a line that does not have exactly one TAB, or of
+    which a side is empty or longer than `LONGEST` symbols; for an empty file; and, with `fix`,
+    whatever `read_text` complains about.
     """
-    names = "LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv"
-    text = read_text(path, f"Check the language and the folder: it must hold {names}.")
-    text = text.removesuffix("\n")
-    form = "Write each line as the word, one TAB, and its phonemes with spaces between them."
+    text = read_text(path, fix).removesuffix("\n")
+    sides = [words in (side, "both") for side in ("source", "target")]
+    names = ["words" if side else "characters" for side in sides]
+    form = f"Write each line as {names[0]} of the source, one TAB, and {names[1]} of the target."
     if not text:
-        raise InputError(f"{path} must hold at least one word", "an empty file", form)
+        raise InputError(f"{path} must hold at least one pair", "an empty file", form)
     pairs = []
     # Not splitlines, which would also cut at characters such as U+2028 inside a line.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -146,17 +147,23 @@ def read_pairs(path: Path) -> list[Pair]:
         shown = repr(line[:80])
         if line.count("\t") != 1:
             raise InputError(f"{path}, line {number} must have exactly one TAB", shown, form)
-        left, right = line.split("\t")
-        word, phonemes = list(left.strip()), right.split()
-        if not word or not phonemes:
-            raise InputError(f"{path}, line {number} must have a word and phonemes", shown, form)
-        if max(len(word), len(phonemes)) > LONGEST:
+        pair = tuple(
+            " ".join(side.split()) if of_words else side.strip()
+            for side, of_words in zip(line.split("\t"), sides, strict=True)
+        )
+        if not all(pair):
+            raise InputError(f"{path}, line {number} must have a source and a target", shown, form)
+        lengths = [
+            side.count(" ") + 1 if of_words else len(side)
+            for side, of_words in zip(pair, sides, strict=True)
+        ]
+        if max(lengths) > LONGEST:
             raise InputError(
-                f"{path}, line {number} must have at most {LONGEST} characters and phonemes",
-                f"{len(word)} and {len(phonemes)}",
+                f"{path}, line {number} must have at most {LONGEST} {names[0]} and {names[1]}",
+                "{} and {}".format(*lengths),
                 form,
             )
-        pairs.append((word, phonemes))
+        pairs.append(pair)
     return pairs
 
 

@@ -1,14 +1,12 @@
-"""What every script does: flags, run folders, errors without tracebacks, exit codes."""
+"""What every script does: flags, training, using what was trained, complaints, exit codes."""
 
 import argparse
-import contextlib
+import difflib
 import io
-import json
-import os
-import re
+import itertools
+import shlex
 import sys
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
 
@@ -21,21 +19,26 @@ from numformer.backend import (
     seed_sequence,
 )
 from numformer.errors import BrokenNumbers, InputError, complain
+from numformer.layer import pack
 from numformer.models import Model
 from numformer.plots import loss_curve
 from numformer.settings import Settings
+from numformer.trained import load
 from numformer.training.checkpoints import require_numbers
-from numformer.training.files import PARTIAL, locked, write_atomically
+from numformer.training.files import locked
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
+from toy_tasks import folders
 
-# What a resumed run may do otherwise than before: nothing of it decides what is computed, as long
-# as a moved `data` folder holds the same data (train compares what describes it).
-FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
+# What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
+# as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
+# looks at.
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps"}
 MOST_PARTS = 128  # each may be a process
+PICTURES = (".png", ".pdf", ".svg")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -64,12 +67,33 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def parser(name: str, description: str, model: type[Model], **defaults) -> argparse.ArgumentParser:
+def picture(text: str) -> Path:
+    """A flag's path of a picture."""
+    if path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"a picture ends in {', '.join(PICTURES)}, not {text!r}")
+    return path(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line, with the flag that may have been meant."""
+
+    def error(self, message: str):
+        wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        close = difflib.get_close_matches(*wrong, known, 1, 0.7) if wrong else []
+        meant = f"; is {close[0]} meant?" if close and wrong[0] != message.split()[0] else ""
+        complain(f"{message}{meant} ({self.prog} --help lists the flags)")
+        sys.exit(2)
+
+
+def parser(
+    name: str, description: str, model: type[Model], asked_by: str = "--input", **defaults
+) -> argparse.ArgumentParser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
-    `defaults` replaces their defaults.
+    `asked_by` is another name of --input; `defaults` replaces defaults.
     """
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog=f"python -m toy_tasks.{name}",
         description=description,
         formatter_class=_Help,
@@ -89,6 +113,12 @@ def parser(name: str, description: str, model: type[Model], **defaults) -> argpa
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
     add("--no-plots", action="store_true", help="draw no pictures")
+    use = made.add_argument_group("using a trained model instead of training one")
+    use.add_argument("--run", type=path, metavar="DIR", help="the folder of a finished run")
+    use.add_argument(*dict.fromkeys(["--input", asked_by]), dest="input", nargs="+", metavar="TEXT",
+        help="texts for the model; without, the lines of standard input")  # fmt: skip
+    use.add_argument("--attention", type=picture, metavar="FILE.png",
+        help="draw where each layer and head looks as the model answers --input")  # fmt: skip
     for title, settings in (("model", model.Config), ("training", Recipe)):
         group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
         for field in _flags(settings):
@@ -118,15 +148,17 @@ def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> 
     return settings(**by_flags, **of_task)
 
 
-def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None):
+def parse(made: argparse.ArgumentParser, name: Callable, arguments: list[str] | None):
     """The options; with --resume those that the run was started with, its folder as `out`.
 
-    `name` is that of the run's folder, in which {flag} stands for the value of a flag.
+    `name(options)` is that of the folder that a run gets; it becomes `options.name`.
     """
     options = made.parse_args(arguments)
+    _require_use(options)
+    options.program, options.name = made.prog, name(options) + "-quick" * options.quick
     if options.resume:
-        folder = options.out or _latest_folder(name.format(**vars(options)))
-        kept = _saved_options(made, folder)
+        folder = options.out or folders.latest_folder(options.name)
+        kept = folders.saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
             if key not in FREE_TO_CHANGE and getattr(options, key) != kept[key]:
@@ -135,7 +167,7 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
                     getattr(options, key),
                     f"Leave out --{key.replace('_', '-')}, or start a new run.",
                 )
-        options.out = folder
+        options.out, options.program = folder, made.prog
     if options.seed < 0:
         raise InputError("a seed is at least 0", options.seed, "Change --seed.")
     if options.batch_size < 1:
@@ -152,95 +184,55 @@ def parse(made: argparse.ArgumentParser, name: str, arguments: list[str] | None)
     return options
 
 
-def _saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
-    """The options of a run's config.json, which become the defaults of `made`."""
-    try:
-        if not (folder / "config.json").is_file():
-            raise ValueError("it holds no such file")
-        settings = json.loads((folder / "config.json").read_text())
-        if settings.pop("crc32") != _checksum(settings):
-            raise ValueError("its checksum says that config.json was changed")
-        saved = {key: value for key, value in settings["options"].items() if key != "backend"}
-        for key, value in saved.items():
-            if not _fits(value, made.get_default(key)):
-                raise ValueError(f"no run has {key} {value!r}")
-        # As text, numbers go through the same reading as on a command line.
-        made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            try:
-                options = made.parse_args([])
-            except SystemExit:
-                raise ValueError(said.getvalue().splitlines()[-1]) from None
-        return {key: getattr(options, key) for key in saved}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+def _require_use(options: argparse.Namespace) -> None:
+    if not options.run and (options.input or options.attention):
         raise InputError(
-            "--resume continues a run folder with its config.json as it was written",
-            f"{folder} ({problem})",
-            "Name the folder with --out, or start a new run without --resume.",
-        ) from None
-
-
-def _fits(value, default) -> bool:
-    """Whether config.json can hold this value of a flag with this default."""
-    if bool in (type(value), type(default)):
-        return type(value) is type(default)
-    return type(value) in (int, float, str) or value == default
-
-
-def _checksum(settings: dict) -> int:
-    return zlib.crc32(json.dumps(settings).encode())
-
-
-def _new_folder(name: str, out: Path | None) -> Path:
-    number = 1
-    while True:
-        folder = out or Path("runs") / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except OSError as problem:
-            if out and out.is_dir():
-                return out
-            if out and os.path.lexists(out):
-                raise _occupied(out) from None
-            if not os.path.lexists(folder):
-                raise InputError(
-                    "a run folder can be made and written",
-                    f"{folder} ({problem.strerror})",
-                    "Choose another folder with --out.",
-                ) from None
-            number += 1
-
-
-def _occupied(out: Path) -> InputError:
-    return InputError(
-        "--out names a folder that is new or empty",
-        out,
-        "Choose another folder, or continue the run in it with --resume.",
-    )
-
-
-def _latest_folder(name: str) -> Path:
-    found = {}
-    for folder in Path("runs").glob("*"):
-        number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
-        if number and (folder / "config.json").is_file():
-            found[int(number[1] or 1)] = folder
-    if not found:
-        raise InputError(
-            "--resume continues an earlier run",
-            f"no run of {name} under runs/",
-            "Start one without --resume, or name its folder with --out.",
+            "--input and --attention are for a trained model",
+            "no --run",
+            "Name the folder of a run, for example --run runs/reverse.",
         )
-    return found[max(found)]
+    if options.attention and len(options.input or []) != 1:
+        raise InputError(
+            "--attention draws where the model looks in one text",
+            f"{len(options.input or [])} with --input",
+            "Give --input one text.",
+        )
+
+
+def use(options: argparse.Namespace, **how) -> int:
+    """Answer --input, or the lines of standard input, with the model of --run; the exit code.
+
+    `how` is what the model's Text is to know about writing.
+    """
+    trained = load(options.run)
+    pack(trained.model, xp=find_backend(options.backend))
+    for texts in [options.input] if options.input else _lines():
+        filled = [text for text in texts if text.strip()] if not options.input else texts
+        answers = iter(trained.write(filled, say=_note, **how))
+        for text in texts:  # an empty line is answered by one, so that lines stay side by side
+            print(next(answers) if text.strip() or options.input else "", flush=True)
+    if options.attention:
+        trained.attention(options.input[0]).draw(options.attention)
+    return 0
+
+
+def _note(text: str) -> None:
+    print("note:", text, file=sys.stderr)
+
+
+def _lines() -> Iterator[list[str]]:
+    """The lines of standard input: one at a time from a keyboard, otherwise many."""
+    keyboard = sys.stdin.isatty()
+    if keyboard:
+        _note("type a text and Enter; Ctrl-D ends")
+    while lines := [*itertools.islice(sys.stdin, 1 if keyboard else 1000)]:
+        yield [line.rstrip("\r\n") for line in lines]
 
 
 def train_task(
-    name: str, task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
+    task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
 ) -> tuple[Model, Path]:
     """Train a kind of model as the options say -> the best one, its run folder.
-
-    `name` is that of the folder, as `parse` says.
 
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
@@ -257,19 +249,57 @@ def train_task(
         require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
-    name = name.format(**vars(options))
-    folder = options.out if options.resume else _new_folder(name, options.out)
+    folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
-        if not options.resume:
-            described = {"config": asdict(config), "recipe": asdict(recipe)}
-            _start(folder, {"options": _plain(vars(options)), "model": kind.kind()} | described)
+        settings = {"options": folders.plain(options), "model": kind.kind()}
+        settings |= {"config": asdict(config), "recipe": asdict(recipe)}
+        if options.resume:
+            print(_where_it_stands(folder, options.steps))
+        else:
+            folders.begin(folder, settings)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         best = train(model, task, folder, schedule, recipe, **how)
+        if options.resume and folders.read_config(folder)["options"]["steps"] != options.steps:
+            folders.write_config(folder, settings)
         print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
-            loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
+            metrics = read_metrics(folder / "metrics.jsonl")
+            loss_curve(folder / "loss.png", metrics, task.metric, folder.name)
     return model, folder
+
+
+def _where_it_stands(folder: Path, steps: int) -> str:
+    taken = folders.stands(folder).get("step", 0)
+    if taken == steps:
+        return f"{folder} is finished: all {steps} steps were taken"
+    return f"going on with {folder}, after step {taken} of {steps}"
+
+
+def finish(
+    options: argparse.Namespace,
+    folder: Path,
+    what: str,
+    figures: dict[str, str],
+    example: str,
+    target: tuple[str, bool] | None = None,
+) -> int:
+    """Say which files there are, how to use them and what came out; the exit code.
+
+    `what` was measured on, `figures` are in words and numbers, the one that counts last, `example`
+    is a text for the model, and `target` says what is to be reached, and whether it was.
+    """
+    files = sorted(path.name for path in folder.iterdir() if path.is_file())
+    print(f"files in {folder}: {', '.join(files)}")
+    print(f"use it: {options.program} --run {folder} --input {shlex.quote(example)}")
+    if options.quick:
+        print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
+        target = None
+    verdict = f"; target {target[0]}: {'reached' if target[1] else 'MISSED'}" if target else ""
+    print(f"{what}{verdict}")
+    for measure, figure in figures.items():
+        print(f"{measure} {figure}")
+    return 0 if target is None or target[1] else 1
 
 
 def _require_length(config: Settings, task: Task) -> None:
@@ -297,21 +327,6 @@ def _require_memory(config: Settings, options: argparse.Namespace, kept: int, he
             f"sizes that need at least {needed >> 30:,} GiB of {held >> 30:,}",
             "Choose smaller sizes.",
         )
-
-
-def _start(folder: Path, settings: dict) -> None:
-    """Write config.json into a folder that is empty, but for a killed beginning of the same."""
-    path = folder / "config.json"
-    if any(found.name != path.name + PARTIAL for found in folder.iterdir()):
-        raise _occupied(folder)
-    settings["crc32"] = _checksum(settings)
-    write_atomically(path, json.dumps(settings, indent=1).encode())
-
-
-def _plain(options: dict) -> dict:
-    """The options as JSON, without those that say where and whether to resume."""
-    kept = {key: value for key, value in options.items() if key not in ("resume", "out")}
-    return {key: str(value) if isinstance(value, Path) else value for key, value in kept.items()}
 
 
 def exit_code(main: Callable[[], int]) -> int:

@@ -6,20 +6,19 @@ it: one source in eight is held out, so no sequence that is tested was ever trai
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
 from numformer.backend import seed_sequence
-from numformer.data import PairBatch, Vocabulary, pad_sources
+from numformer.data import PairBatch, Vocabulary
 from numformer.errors import InputError
-from numformer.generation import greedy
-from numformer.models import Config, Transformer
-from numformer.plots import attention_maps, cross_attention_weights
+from numformer.generation import Transduction
+from numformer.models import Transformer
 from toy_tasks import script
+from toy_tasks.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
     steps=1600, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
@@ -54,14 +53,11 @@ def held_out(source: str) -> bool:
     return zlib.crc32(source.encode()) % 8 == 0
 
 
-class SequenceTask:
+class SequenceTask(TransductionTask):
     """Batches and evaluation of a Rule, for `numformer.training.train`."""
-
-    metric, higher_is_better = "exact_match", True
 
     def __init__(self, rule: Rule, batch_size: int, seed: int):
         self.rule, self.batch_size, self.seed = rule, batch_size, seed
-        self.vocabulary = Vocabulary(rule.symbols)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         distinct = list(dict.fromkeys(islice(self._sources(rng, wanted=True), 6000)))
         if len(distinct) < 2 or next(self._sources(rng, wanted=False), None) is None:
@@ -70,9 +66,13 @@ class SequenceTask:
                 f"{len(distinct)} held out among those that the rule {rule.name!r} draws",
                 "Let the rule draw from more sources.",
             )
-        half = min(512, len(distinct) // 2)
-        self.development, self.test = distinct[:half], distinct[half : half + 2048]
-        self.longest = 1 + max(len(s) for source in distinct for s in (source, rule.target(source)))
+        examples = [(source, (rule.target(source),)) for source in distinct]
+        half = min(512, len(examples) // 2)
+        vocabulary, longest = Vocabulary(rule.symbols), max(map(len, distinct))
+        self.longest_target = max(len(target) for _, (target,) in examples)
+        self.longest = 1 + max(longest, self.longest_target)
+        text = Transduction(vocabulary, vocabulary, 2 * self.longest_target, longest)
+        super().__init__(text, examples[:half], examples[half : half + 2048])
 
     def _sources(self, rng: np.random.Generator, wanted: bool) -> Iterator[str]:
         """Random sources, all held out or (wanted=False) none; without end where there are any."""
@@ -84,72 +84,26 @@ class SequenceTask:
                 others = 0
                 yield source
 
-    def encode(self, sources: list[str]) -> list[tuple[list[int], list[int]]]:
-        """(source, target) pairs of ids."""
-        encode = self.vocabulary.encode
-        return [(encode(source), encode(self.rule.target(source))) for source in sources]
-
     def batch(self, step: int) -> PairBatch:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        sources = self._sources(rng, wanted=False)
-        return PairBatch.of(self.encode([*islice(sources, self.batch_size)]))
+        sources = islice(self._sources(rng, wanted=False), self.batch_size)
+        return PairBatch.of(self.encode((source, self.rule.target(source)) for source in sources))
 
-    def predict(self, model: Transformer, sources: list[str]) -> list[str]:
-        """What the model writes for each source, by greedy decoding."""
-        predicted = []
-        for start in range(0, len(sources), 256):
-            part = sources[start : start + 256]
-            ids = pad_sources([self.vocabulary.encode(source) for source in part])
-            longest = max(len(self.rule.target(source)) for source in part)
-            predicted += greedy(model, ids, longest + 1)
-        return ["".join(self.vocabulary.decode(ids)) for ids in predicted]
-
-    def exact_match(self, model: Transformer, sources: list[str]) -> float:
-        """The share of sources whose whole target is right."""
-        predicted = self.predict(model, sources)
-        right = [p == self.rule.target(s) for p, s in zip(predicted, sources, strict=True)]
-        return float(np.mean(right))
-
-    def evaluate(self, model: Transformer) -> dict[str, float]:
-        return {"exact_match": self.exact_match(model, self.development)}
+    def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
+        """Up to one symbol more than any target has: it is wrong then."""
+        return super().written(model, sources, max_length=1 + self.longest_target, **how)
 
     def description(self) -> dict:
         return {"name": self.rule.name, "symbols": self.rule.symbols}
 
 
-def show(task: SequenceTask, model: Transformer, folder: Path, plots: bool) -> None:
-    """Print a few test sources with what the model writes, and draw one's attention maps."""
-    examples = sorted(task.test[:6], key=len)
-    for source, predicted in zip(examples, task.predict(model, examples), strict=True):
-        target = task.rule.target(source)
-        note = "right" if predicted == target else f"WRONG, it is {target}"
-        print(f"  {source:>20} -> {predicted}  {note}")
-    if not plots:
-        return
-    source = max(task.test[:50], key=len)
-    target = task.rule.target(source)
-    batch = PairBatch.of(task.encode([source]))
-    weights = cross_attention_weights(model, batch.source, batch.target_in)[:, 0]
-    title = f"{task.rule.name}: where the decoder looks when {target}⊣ is right (⊣ is the end id)"
-    attention_maps(folder / "attention.png", weights, [*source, "⊣"], [*target, "⊣"], title)
-
-
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
-    """Train, test and show; returns the exit code."""
+    """Train, or with --run use a trained model; returns the exit code."""
     flags = script.parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
-    options = script.parse(flags, rule.name, arguments)
-    task = SequenceTask(rule, options.batch_size, options.seed)
-    symbols = len(task.vocabulary)
-    sizes = dict(source_vocabulary=symbols, target_vocabulary=symbols)
-    config = script.chosen(options, Config, **sizes)
-    model, folder = script.train_task(rule.name, task, Transformer, config, options)
-    show(task, model, folder, plots=not options.no_plots)
-    matched = task.exact_match(model, task.test)
-    if options.quick:
-        print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
-    print(f"{len(task.test)} sequences that training never saw, target {rule.reached}:")
-    print(f"exact match {matched:.4f}")
-    return 0 if options.quick or matched >= rule.reached else 1
+    options = script.parse(flags, lambda options: rule.name, arguments)
+    if options.run:
+        return script.use(options)
+    return learn(SequenceTask(rule, options.batch_size, options.seed), options, rule.reached)
 
 
 def start(rule: Rule) -> None:

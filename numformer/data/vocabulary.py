@@ -1,5 +1,6 @@
 """Symbols and their ids; ids 0 to 3 mean padding, start, end and unknown in every vocabulary."""
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 PADDING, START, END, UNKNOWN = 0, 1, 2, 3
@@ -9,20 +10,32 @@ SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 class Vocabulary:
     """The symbols that sequences are made of. `symbols` is a list without repetition.
 
+    In a text the symbols are its characters, or with a space as `separator` its words.
     len(vocabulary) counts the four special ids too: it is the V of a model.
     """
 
-    def __init__(self, symbols: Iterable[str]):
-        self.symbols = list(symbols)
+    def __init__(self, symbols: Iterable[str], separator: str = ""):
+        self.symbols, self.separator = list(symbols), separator
         self._ids = {symbol: len(SPECIAL) + i for i, symbol in enumerate(self.symbols)}
 
     @classmethod
-    def of(cls, sequences: Iterable[Iterable[str]]) -> "Vocabulary":
-        """Every symbol that occurs in `sequences`, sorted."""
-        return cls(sorted({symbol for sequence in sequences for symbol in sequence}))
+    def of(cls, texts: Iterable[str | Sequence[str]], separator: str = "") -> "Vocabulary":
+        """Every symbol that occurs in texts or in sequences of symbols, sorted."""
+        made = cls([], separator)
+        sequences = (made.split(text) if isinstance(text, str) else text for text in texts)
+        return cls(sorted({symbol for sequence in sequences for symbol in sequence}), separator)
 
     def __len__(self) -> int:
         return len(SPECIAL) + len(self.symbols)
+
+    def split(self, text: str) -> list[str]:
+        """The symbols of a text, which is brought to Unicode's NFC: one character for a letter."""
+        text = unicodedata.normalize("NFC", text)
+        return text.split() if self.separator else list(text)
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of the symbols."""
+        return self.separator.join(symbols)
 
     def encode(self, sequence: Iterable[str]) -> list[int]:
         """The ids of the symbols; UNKNOWN for a symbol that is not in the vocabulary."""

@@ -1,7 +1,8 @@
-"""Generation: what a trained model writes, by greedy choice or by beam search."""
+"""Generation: what a trained model writes, by greedy choice or by beam search; texts."""
 
 from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, length_penalty, n_best
+from numformer.generation.texts import Continuation, Transduction
 
 __all__ = [
     "greedy",
@@ -10,4 +11,6 @@ __all__ = [
     "beam_search",
     "length_penalty",
     "n_best",
+    "Transduction",
+    "Continuation",
 ]

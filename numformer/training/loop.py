@@ -37,7 +37,10 @@ class Task(Protocol):
         """Measures on data that is neither trained on nor the final test; called in inference."""
 
     def description(self) -> dict:
-        """JSON values that using a saved model needs: vocabularies and the like."""
+        """JSON values that tell this task and its data from others: a run goes on with the same."""
+
+    # Optional: `text`, what the model does with texts (numformer.Transduction, Continuation), with
+    # which numformer.load uses the saved model.
 
 
 @dataclass(frozen=True)

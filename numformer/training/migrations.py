@@ -2,7 +2,7 @@
 
 import numpy as np
 
-FORMAT = 2  # counts up when what a checkpoint holds changes its name or its meaning
+FORMAT = 3  # counts up when what a checkpoint holds changes its name or its meaning
 
 Checkpoint = tuple[dict[str, np.ndarray], dict]
 """Arrays by name and JSON metadata."""
@@ -31,7 +31,30 @@ def from_1(tensors: dict, metadata: dict) -> Checkpoint:
     return tensors, metadata | {"config": config} | added
 
 
-MIGRATIONS = {1: from_1}
+def from_2(tensors: dict, metadata: dict) -> Checkpoint:
+    """Format 2 had no `text`: vocabularies stood in the task, differently in each of them."""
+    task = metadata.get("task")
+    task = dict(task) if isinstance(task, dict) else {}
+    text = None
+    if "phonemes" in task:  # pronounce, by beam search
+        text = _transduction(task.pop("characters"), task.pop("phonemes"), " ")
+        text |= {"max_length": task.pop("max_length"), "beam": 5}
+        task = {"name": "pronounce"} | task
+    elif "context" in task:  # write
+        vocabulary = {"symbols": task.pop("symbols"), "separator": ""}
+        text = {"kind": "continuation", "vocabulary": vocabulary, "context": task["context"]}
+    elif "symbols" in task:  # a rule of toy_tasks, whose targets had at most 16 symbols
+        text = _transduction(task["symbols"], task["symbols"], "") | {"max_length": 32}
+    return tensors, metadata | {"task": task or metadata.get("task"), "text": text}
+
+
+def _transduction(source, target, separator: str) -> dict:
+    vocabularies = {"source": {"symbols": source, "separator": ""}}
+    vocabularies["target"] = {"symbols": target, "separator": separator}
+    return {"kind": "transduction"} | vocabularies
+
+
+MIGRATIONS = {1: from_1, 2: from_2}
 
 
 def migrated(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:

@@ -28,11 +28,12 @@ class RunFolder:
     """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
 
     `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
-    config of the model, recipe, seed, steps, parts and task.
+    config of the model, recipe, seed, steps, parts and task. `text` describes what the model does
+    with texts.
     """
 
-    def __init__(self, folder: Path, settings: dict, metric: str):
-        self.folder, self.settings, self.metric = folder, settings, metric
+    def __init__(self, folder: Path, settings: dict, metric: str, text: dict | None = None):
+        self.folder, self.settings, self.metric, self.text = folder, settings, metric, text
 
     @property
     def metrics(self) -> Path:
@@ -68,7 +69,7 @@ class RunFolder:
 
     def save_best(self, model: Model, best: dict) -> None:
         """Write best.safetensors."""
-        save_model(self.best, model, task=self.settings["task"], best=best)
+        save_model(self.best, model, task=self.settings["task"], text=self.text, best=best)
 
     def load_best(self, model: Model, best: dict, dtype) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""

@@ -44,7 +44,9 @@ class Trainer:
         self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
-        self.files = RunFolder(folder, self._settings(), task.metric)
+        text = getattr(task, "text", None)
+        described = text and text.description()
+        self.files = RunFolder(folder, self._settings(), task.metric, described)
 
     def _settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""

@@ -1,0 +1,228 @@
+"""Texts in, texts out: how a trained model is asked, and how its answer is read.
+
+What a model was trained to do with texts is saved beside it (`description`), so that
+`numformer.load` finds its vocabularies. Each class here is one thing to do with texts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer.data import UNKNOWN, PairBatch, Vocabulary, pad_sources
+from numformer.errors import InputError
+from numformer.generation.beam import beam_search
+from numformer.generation.greedy import greedy
+from numformer.models import Model
+from numformer.plots import AttentionMaps, attention_weights, by_kind
+
+MOST = 4096  # symbols of a text: attention compares each with each
+Symbols = Sequence[str]
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a model does with texts; a text is a sequence of symbols of `read`."""
+
+    def description(self) -> dict:
+        """JSON values from which `text_of` makes the same again."""
+        fields = {name: _plain(value) for name, value in vars(self).items()}
+        return {"kind": type(self).__name__.lower()} | fields
+
+    @property
+    def read(self) -> Vocabulary:
+        """The vocabulary of what the model is given."""
+        raise NotImplementedError
+
+    def symbols(self, text: str) -> list[str]:
+        """The symbols of a text. Raises InputError for no text and for one that is too long."""
+        if not isinstance(text, str):
+            raise InputError(
+                "a model is asked with a text, or a list of texts",
+                type(text).__name__,
+                "Pass a string.",
+            )
+        symbols = self.read.split(text)
+        if not 1 <= len(symbols) <= MOST:
+            raise InputError(
+                f"a text has at least one symbol and at most {MOST}",
+                f"one of {len(symbols)}",
+                "Give it another text.",
+            )
+        return symbols
+
+    def notes(self, symbols: Symbols) -> list[str]:
+        """What to know before trusting the answer to a text."""
+        unseen = dict.fromkeys(s for s in symbols if self.read.encode([s]) == [UNKNOWN])
+        return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
+
+    def write(self, model: Model, texts: Sequence[Symbols], **how) -> list[list[str]]:
+        """What the model writes for each text, as symbols."""
+        raise NotImplementedError
+
+    def join(self, symbols: Symbols) -> str:
+        """The text of what was written."""
+        raise NotImplementedError
+
+    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
+        """Where the model looks as it reads `asked` and writes `written`."""
+        raise NotImplementedError
+
+    def fits(self, config) -> bool:
+        """Whether a model of this config knows these symbols, and lengths are lengths."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Transduction(Text):
+    """From a sequence of one vocabulary to one of another (section 1): an encoder-decoder's work.
+
+    At most `max_length` symbols are written; `longest` is the most that a source had in training,
+    where that is known. `beam` is the size of beam search, greedy with 1, and `length_penalty` its
+    alpha.
+    """
+
+    source: Vocabulary
+    target: Vocabulary
+    max_length: int
+    longest: int | None = None
+    beam: int = 1
+    length_penalty: float = 1.0
+
+    @property
+    def read(self) -> Vocabulary:
+        return self.source
+
+    def symbols(self, text: str) -> list[str]:
+        return super().symbols(text.strip() if isinstance(text, str) else text)
+
+    def notes(self, symbols: Symbols) -> list[str]:
+        notes = super().notes(symbols)
+        if self.longest and len(symbols) > self.longest:
+            notes.append(f"training saw at most {self.longest} symbols, here are {len(symbols)}")
+        return notes
+
+    def write(
+        self,
+        model: Model,
+        texts: Sequence[Symbols],
+        beam: int | None = None,
+        max_length: int | None = None,
+    ) -> list[list[str]]:
+        """The target of each source; `beam` and `max_length` replace the usual ones."""
+        beam, max_length = beam or self.beam, max_length or self.max_length
+        max_length = min(max_length, model.config.longest or max_length)
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
+        written: list[list[str]] = [[]] * len(texts)
+        while order:  # texts of similar length together, and fewer the longer they are
+            count = max(1, min(250, 2**20 // max(len(texts[order[0]]), 1) ** 2))
+            part, order = order[:count], order[count:]
+            source = pad_sources([self.source.encode(texts[index]) for index in part])
+            if beam == 1:
+                found = greedy(model, source, max_length)
+            else:
+                found = beam_search(model, source, max_length, beam, self.length_penalty)
+            for index, ids in zip(part, found, strict=True):
+                written[index] = self.target.decode(ids)
+        return written
+
+    def join(self, symbols: Symbols) -> str:
+        return self.target.join(symbols)
+
+    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
+        pair = self.source.encode(asked), self.target.encode(written)
+        batch = PairBatch.of([pair])
+        source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
+        labels = {
+            "encoder self_attention": (source, source),
+            "decoder self_attention": (writes, after),
+            "decoder cross_attention": (writes, source),
+        }
+        kinds = by_kind(attention_weights(model, batch.source, batch.target_in))
+        return [AttentionMaps(kind, of[:, 0], *labels[kind]) for kind, of in kinds.items()]
+
+    def fits(self, config) -> bool:
+        known = getattr(config, "source_vocabulary", 0), getattr(config, "target_vocabulary", 0)
+        lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
+        fits = (len(self.source), len(self.target)) == known and all(map(_is_length, lengths))
+        return fits and type(self.length_penalty) in (int, float) and 0 <= self.length_penalty <= 9
+
+
+@dataclass(frozen=True)
+class Continuation(Text):
+    """From the beginning of a text to its continuation: a language model's work.
+
+    The model was trained on `context` symbols at a time.
+    """
+
+    vocabulary: Vocabulary
+    context: int
+
+    @property
+    def read(self) -> Vocabulary:
+        return self.vocabulary
+
+    def write(self, model: Model, texts: Sequence[Symbols], length: int = 200) -> list[list[str]]:
+        """Each text and `length` symbols after it.
+
+        A text is written until there are `context` symbols, and then from the latest half of them.
+        """
+        return [self._go_on(model, list(text), len(text) + length) for text in texts]
+
+    def _go_on(self, model: Model, text: list[str], end: int) -> list[str]:
+        while len(text) < end:
+            known = text[-max(1, self.context // 2) :]
+            room = min(max(1, self.context - len(known)), end - len(text))
+            (ids,) = greedy(model, np.array([self.vocabulary.encode(known)]), room)
+            if not ids:
+                break
+            text += self.vocabulary.decode(ids)
+        return text
+
+    def join(self, symbols: Symbols) -> str:
+        return self.vocabulary.join(symbols)
+
+    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
+        """In `asked` alone: what is written is read in pieces."""
+        ids = np.array([self.vocabulary.encode(asked)])
+        kinds = by_kind(attention_weights(model, ids))
+        return [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
+
+    def fits(self, config) -> bool:
+        return len(self.vocabulary) == getattr(config, "vocabulary", 0) and _is_length(self.context)
+
+
+TEXTS: dict[str, Callable[..., Text]] = {
+    each.__name__.lower(): each for each in (Transduction, Continuation)
+}
+
+
+def text_of(described: Any, config) -> Text | None:
+    """The Text of a description, if it is one and a model of this config fits it."""
+    try:
+        fields = dict(described)
+        made = TEXTS[fields.pop("kind")]
+        for name, value in fields.items():
+            if isinstance(value, dict):
+                fields[name] = _vocabulary(**value)
+        text = made(**fields)
+        return text if text.fits(config) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _plain(value):
+    if not isinstance(value, Vocabulary):
+        return value
+    return {"symbols": value.symbols, "separator": value.separator}
+
+
+def _vocabulary(symbols, separator) -> Vocabulary:
+    if not all(isinstance(symbol, str) for symbol in symbols) or separator not in ("", " "):
+        raise ValueError("no vocabulary")
+    return Vocabulary(symbols, separator)
+
+
+def _is_length(value) -> bool:
+    return type(value) is int and 1 <= value <= MOST

@@ -1,0 +1,105 @@
+"""A trained model to use: text in, text out."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.generation.texts import Text, text_of
+from numformer.models import Model
+from numformer.plots import AttentionMaps, attention_maps
+from numformer.training.checkpoints import load_model
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Where a model looked as it read `text` and wrote `written`.
+
+    `attention["decoder cross_attention"]` are the weights of one kind, (layers, H, T, S): T symbols
+    look at S symbols.
+    """
+
+    text: str
+    written: str
+    maps: list[AttentionMaps]
+
+    def __getitem__(self, kind: str) -> np.ndarray:
+        found = {each.kind: each.weights for each in self.maps}
+        if kind not in found:
+            fix = f"Name one of {', '.join(found)}."
+            raise InputError("a model has the kinds of attention that it has", repr(kind), fix)
+        return found[kind]
+
+    def draw(self, path: str | Path) -> None:
+        """Draw every layer (rows) and head (columns) of every kind into a picture."""
+        attention_maps(path, self.maps, f"{self.text} → {self.written}"[:100])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `load` gives: `trained(text)` is what the model writes for it.
+
+    `model` is the model, `text` knows its vocabularies, `metadata` is what was saved beside them,
+    such as the `best` evaluation.
+    """
+
+    model: Model
+    text: Text
+    metadata: dict
+
+    def __call__(self, text: str | Sequence[str], **how) -> str | list[str]:
+        """What the model writes for a text; of a list of texts, the list of it.
+
+        `how` are the settings of this kind of writing: `beam`, `max_length`; `length` where the
+        model goes on with a text. Warns of symbols that training never saw.
+        """
+        alone = isinstance(text, str)
+        written = self.write([text] if alone else text, say=_warn, **how)
+        return written[0] if alone else written
+
+    def write(self, texts: Sequence[str], say=lambda note: None, **how) -> list[str]:
+        """What the model writes for each text; `say` is called with what to know about one."""
+        asked = [self.text.symbols(text) for text in texts]
+        for text, symbols in zip(texts, asked, strict=True):
+            for note in self.text.notes(symbols):
+                say(f"{note} (in {text!r})" if len(text) <= 80 else note)
+        return [self.text.join(each) for each in self.text.write(self.model, asked, **how)]
+
+    def attention(self, text: str) -> Attention:
+        """Where the model looks as it reads `text` and writes its answer."""
+        asked = self.text.symbols(text)
+        (written,) = self.text.write(self.model, [asked])
+        maps = self.text.maps(self.model, asked, written)
+        return Attention(text, self.text.join(written), maps)
+
+
+def _warn(note: str) -> None:
+    warnings.warn(note, stacklevel=4)
+
+
+def load(run: str | Path) -> Trained:
+    """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
+
+    Raises InputError where there is no such run, and where its task has nothing to do with texts
+    (then `load_model` loads the model).
+    """
+    run = Path(run)
+    path = run / "best.safetensors" if run.is_dir() else run
+    if not path.is_file():
+        raise InputError(
+            "a run's folder holds the best.safetensors of its first evaluation",
+            f"no file {path}",
+            "Name the folder of a run, such as runs/reverse, or train one.",
+        )
+    model, metadata = load_model(path)
+    text = text_of(metadata.get("text"), model.config)
+    if text is None:
+        raise InputError(
+            "what is loaded was trained on texts, and its file says how they become its ids",
+            f"{path}, which does not",
+            "Give the Task a `text` (numformer.Transduction) and train again, or use load_model.",
+        )
+    return Trained(model, text, metadata)

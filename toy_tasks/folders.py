@@ -1,0 +1,157 @@
+"""Run folders: where a run goes, which one is resumed, and the config.json that tells its flags."""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+
+import safetensors
+
+from numformer.errors import InputError
+from numformer.training.files import PARTIAL, write_atomically
+
+# Flags that say how a script is called and nothing of the run.
+OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+
+
+def new_folder(name: str, out: Path | None) -> Path:
+    """Make `out`, or else the next free folder of this name under runs/."""
+    number = 1
+    while True:
+        folder = out or Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except OSError as problem:
+            if out and out.is_dir():
+                return out
+            if out and os.path.lexists(out):
+                raise _occupied(out) from None
+            if not os.path.lexists(folder):
+                raise InputError(
+                    "a run folder can be made and written",
+                    f"{folder} ({problem.strerror})",
+                    "Choose another folder with --out.",
+                ) from None
+            number += 1
+
+
+def _occupied(out: Path) -> InputError:
+    return InputError(
+        "--out names a folder that is new or empty",
+        out,
+        "Choose another folder, or continue the run in it with --resume.",
+    )
+
+
+def latest_folder(name: str) -> Path:
+    """The folder of this name under runs/ with the highest number. Raises InputError for none."""
+    found = {}
+    for folder in Path("runs").glob("*"):
+        number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
+        if number and (folder / "config.json").is_file():
+            found[int(number[1] or 1)] = folder
+    if not found:
+        raise InputError(
+            "--resume continues an earlier run",
+            f"no run of {name} under runs/",
+            "Start one without --resume, or name its folder with --out.",
+        )
+    return found[max(found)]
+
+
+def stands(folder: Path) -> dict:
+    """What a run's last.safetensors says of it, with its `step` and `steps`; {} without one."""
+    try:
+        with safetensors.safe_open(folder / "last.safetensors", framework="np") as file:
+            found = json.loads(file.metadata()["numformer"])
+        return found if {type(found["step"]), type(found["steps"])} == {int} else {}
+    except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError,
+            RecursionError):  # fmt: skip
+        return {}  # whether that is a fault, training will say
+
+
+def write_config(folder: Path, settings: dict) -> None:
+    """Write config.json, with a checksum."""
+    settings = settings | {"crc32": _checksum(settings)}
+    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+
+
+def begin(folder: Path, settings: dict) -> None:
+    """Write config.json into a folder that is empty, but for a killed beginning of the same."""
+    if any(found.name != "config.json" + PARTIAL for found in folder.iterdir()):
+        raise _occupied(folder)
+    write_config(folder, settings)
+
+
+def read_config(folder: Path) -> dict:
+    """The content of a run's config.json. Raises InputError unless it is as it was written."""
+    path = folder / "config.json"
+    try:
+        if not path.is_file():
+            raise ValueError("it holds no such file")
+        settings = json.loads(path.read_text())
+        if settings.pop("crc32") != _checksum(settings):
+            raise ValueError("its checksum says that config.json was changed")
+        return settings
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise _no_run(folder, problem) from None
+
+
+def _no_run(folder: Path, problem) -> InputError:
+    return InputError(
+        "the folder of a run has its config.json as it was written",
+        f"{folder} ({problem})",
+        "Name the folder with --out, or start a new run without --resume.",
+    )
+
+
+def _checksum(settings: dict) -> int:
+    return zlib.crc32(json.dumps(settings).encode())
+
+
+def plain(options: argparse.Namespace) -> dict:
+    """The flags of a run as JSON."""
+    kept = {key: value for key, value in vars(options).items() if key not in OF_THE_CALL}
+    return {key: _plain(value) for key, value in kept.items()}
+
+
+def _plain(value):
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    return str(value) if isinstance(value, Path) else value
+
+
+def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
+    """The flags that a run was started with, which become the defaults of `made`."""
+    options = read_config(folder).get("options")
+    try:
+        known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
+        saved = {key: value for key, value in options.items() if key in known}
+        for key, value in saved.items():
+            if not _fits(value, made.get_default(key)):
+                raise ValueError(f"no run has {key} {value!r}")
+        saved["steps"] = stands(folder).get("steps", saved["steps"])  # which may be more by now
+        # As text, numbers go through the same reading as on a command line.
+        made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                options = made.parse_args([])
+            except SystemExit:
+                raise ValueError(said.getvalue().splitlines()[-1]) from None
+        return {key: getattr(options, key) for key in saved}
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise _no_run(folder, problem) from None
+
+
+def _fits(value, default) -> bool:
+    """Whether config.json can hold this value of a flag with this default."""
+    if bool in (type(value), type(default)):
+        return type(value) is type(default)
+    if type(value) is list and value:
+        return default is None and all(type(each) is str for each in value)
+    return type(value) in (int, float, str) or value == default
