@@ -9,7 +9,7 @@ from numformer.data.batching import PairBatch
 from numformer.layer import inference, mode
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.models import Config, Transformer
-from numformer.plots import attention_maps, cross_attention_weights, loss_curve
+from numformer.plots import AttentionMaps, attention_maps, cross_attention_weights, loss_curve
 
 BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
 IDS = BATCH.source, BATCH.target_in
@@ -86,50 +86,60 @@ def test_weights_are_those_of_this_batch_where_another_still_waits_for_its_backw
     assert_array_equal(cross_attention_weights(model, *IDS), expected)
 
 
-def test_attention_maps_grow_with_layers_and_heads(tmp_path):
+def maps(weights, looks_at, reads, kind="decoder cross_attention") -> AttentionMaps:
+    return AttentionMaps(kind, weights, reads, looks_at)
+
+
+def test_attention_maps_grow_with_layers_heads_and_kinds(tmp_path):
     path, sizes = tmp_path / "attention.png", []
-    for layers, heads in ((1, 1), (1, 3), (2, 3)):
+    for layers, heads, kinds in ((1, 1, 1), (1, 3, 1), (2, 3, 1), (1, 3, 2)):
         weights = np.full((layers, heads, 4, 3), 1 / 3)
-        attention_maps(path, weights, ["a", "b", "end"], ["ɑ̃", "b", "ʁ", "end"], "a b")
+        each = maps(weights, ["a", "b", "end"], ["ɑ̃", "b", "ʁ", "end"])
+        attention_maps(path, kinds * [each], "a b")
         sizes.append(size_of_png(path))
-    (width, height), (wider, same), (as_wide, higher) = sizes
-    assert wider == as_wide > width > 200
-    assert higher > same == height > 200
+    (width, height), (wider, same), *two_rows = sizes
+    assert wider > width > 200 and same == height > 200
+    assert two_rows[0] == two_rows[1] == (wider, two_rows[0][1]) and two_rows[0][1] > height
 
 
 @pytest.mark.parametrize("target", ["wxyz", "wxy"], ids=["T > S", "T = S"])
 def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
-    """Target symbols write the rows, source symbols are looked at; 0 is white and 1 is dark."""
+    """Each row looks at the columns; 0 is white and 1 is dark."""
     shape = LAYERS, HEADS, len(target)
     weights = 0.9 * np.random.default_rng(0).dirichlet(np.ones(3), shape)
-    figure = drawn(attention_maps, weights, list("abc"), list(target), "a title")
-    assert figure.get_suptitle() == "a title"
-    *maps, scale = figure.axes
+    self_attention = maps(np.eye(2)[None, None], ["c", "d"], ["e", "f"], "decoder self_attention")
+    figure = drawn(attention_maps, [maps(weights, [*"abc"], [*target]), self_attention], "a title")
+    assert [text.get_text() for text in figure.texts] == ["a title"]
+    *found, alone, scale = figure.axes
     assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
-    for axes, (layer, head) in zip(maps, np.ndindex(LAYERS, HEADS), strict=True):
+    texts = [[label.get_text() for label in axis.get_ticklabels()] for axis in
+             (alone.xaxis, alone.yaxis)]  # fmt: skip
+    assert texts == [["c", "d"], ["e", "f"]] and alone.get_xlabel() == "looks at"
+    assert alone.get_ylabel() == "decoder self-attention"
+    for axes, (layer, head) in zip(found, np.ndindex(LAYERS, HEADS), strict=True):
         assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
         (image,) = axes.images
         assert_array_equal(image.get_array(), weights[layer, head])
         assert image.get_clim() == (0, 1) and image.origin == "upper"
         assert image.cmap(0.0)[:3] > image.cmap(1.0)[:3]
-        for axis, symbols in ((axes.xaxis, "abc"), (axes.yaxis, target)):
-            assert_array_equal(axis.get_ticklocs(), range(len(symbols)))
-        assert axes.get_xlabel() == "looks at" * (layer == LAYERS - 1)
-        assert axes.get_ylabel() == "writes" * (head == 0)
-    texts = [[label.get_text() for label in axis.get_ticklabels()] for axis in
-             (maps[-HEADS].xaxis, maps[-HEADS].yaxis)]  # fmt: skip
-    assert texts == [list("abc"), list(target)]
+        assert_array_equal(axes.xaxis.get_ticklocs(), range(3))
+        assert_array_equal(axes.yaxis.get_ticklocs(), range(len(target) if head == 0 else 0))
+        assert axes.get_ylabel() == "decoder cross-attention" * (head == 0)
+        x, y, *_ = axes.get_position().bounds
+        right, below = found[-1].get_position().bounds[:2]
+        assert (x == right) == (head == HEADS - 1) and (y == below) == (layer == LAYERS - 1)
 
 
 def test_more_maps_than_a_picture_can_hold_are_left_out(tmp_path):
     """Matplotlib refuses more than 2^16 pixels."""
-    attention_maps(tmp_path / "maps.png", np.ones((1, 300, 1, 1)), ["end"], ["end"], "many")
+    attention_maps(tmp_path / "maps.png", [maps(np.ones((1, 300, 1, 1)), ["a"], ["a"])], "many")
     width, height = size_of_png(tmp_path / "maps.png")
     assert 10 * height < width < 2**13
 
 
 def test_symbols_are_drawn_as_they_are_and_not_read_as_formulas(tmp_path):
-    attention_maps(tmp_path / "maps.png", np.ones((1, 1, 1, 1)), ["$^$"], ["$\\$"], "$x^$")
+    symbols = maps(np.ones((1, 1, 1, 1)), ["$^$"], ["$\\$"])
+    attention_maps(tmp_path / "maps.png", [symbols], "$x^$")
     assert size_of_png(tmp_path / "maps.png")
 
 
@@ -144,7 +154,8 @@ def test_loss_curve_draws_a_run(tmp_path):
 def test_pictures_of_one_step(tmp_path):
     lines = [dict(step=1, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=1, error=3.0)]
     loss_curve(tmp_path / "loss.png", lines, "error")
-    attention_maps(tmp_path / "attention.png", np.ones((1, 1, 1, 1)), ["end"], ["end"], "nothing")
+    nothing = maps(np.ones((1, 1, 1, 1)), ["end"], ["end"])
+    attention_maps(tmp_path / "attention.png", [nothing], "nothing")
     assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "attention.png"}
 
 

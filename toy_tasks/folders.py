@@ -66,8 +66,11 @@ def latest_folder(name: str) -> Path:
 
 def stands(folder: Path) -> dict:
     """What a run's last.safetensors says of it, with its `step` and `steps`; {} without one."""
+    path = folder / "last.safetensors"
     try:
-        with safetensors.safe_open(folder / "last.safetensors", framework="np") as file:
+        if not path.is_file():  # a pipe would keep its reader waiting
+            return {}
+        with safetensors.safe_open(path, framework="np") as file:
             found = json.loads(file.metadata()["numformer"])
         return found if {type(found["step"]), type(found["steps"])} == {int} else {}
     except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError,
@@ -135,7 +138,8 @@ def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
         for key, value in saved.items():
             if not _fits(value, made.get_default(key)):
                 raise ValueError(f"no run has {key} {value!r}")
-        saved["steps"] = stands(folder).get("steps", saved["steps"])  # which may be more by now
+        if type(saved["steps"]) is int:  # there may be more by now
+            saved["steps"] = stands(folder).get("steps", saved["steps"])
         # As text, numbers go through the same reading as on a command line.
         made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
         with contextlib.redirect_stderr(io.StringIO()) as said:

@@ -118,9 +118,7 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
     if not options.no_plots:
         draw(task, model, folder / "attention.png", folder.name)
     (*_, counts) = task.figures
-    figures = {
-        name.replace("_", " "): f"{measured[name]:{f}}" for name, f in task.figures.items()
-    }
+    figures = {name.replace("_", " "): f"{measured[name]:{f}}" for name, f in task.figures.items()}
     reached = None
     if target is not None:
         as_good = operator.ge if task.higher_is_better else operator.le

@@ -14,7 +14,7 @@ from numformer.errors import InputError
 from toy_tasks import datasets
 from toy_tasks.datasets import fetch, pronunciations, read_pairs
 
-FORM = "Write each line as the word, one TAB, and its phonemes with spaces between them."
+FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()
 SUM = hashlib.sha256(BODY).hexdigest()
 OTHERWISE = "do without"
@@ -36,12 +36,12 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-def test_reader_splits_words_into_characters_and_keeps_order_and_duplicates(tmp_path):
+def test_reader_keeps_order_and_duplicates(tmp_path):
     text = "tu la\tt u ˧˧ l aː\nés\tʰe s\nés\tɛ s\n"
-    assert read_pairs(written(tmp_path, text.encode())) == [
-        (["t", "u", " ", "l", "a"], ["t", "u", "˧˧", "l", "aː"]),
-        (["é", "s"], ["ʰe", "s"]),
-        (["é", "s"], ["ɛ", "s"]),
+    assert read_pairs(written(tmp_path, text.encode()), "target") == [
+        ("tu la", "t u ˧˧ l aː"),
+        ("és", "ʰe s"),
+        ("és", "ɛ s"),
     ]
 
 
@@ -57,12 +57,12 @@ def test_reader_splits_words_into_characters_and_keeps_order_and_duplicates(tmp_
     ids=["no last newline", "CRLF", "BOM", "NFD", "spare spaces"],
 )
 def test_reader_tolerates(tmp_path, data):
-    assert read_pairs(written(tmp_path, data)) == [(["é"], ["p", "ç"]), (["b"], ["c"])]
+    assert read_pairs(written(tmp_path, data), "target") == [("é", "p ç"), ("b", "c")]
 
 
 def test_reader_ends_lines_at_newlines_only(tmp_path):
     data = "a\u2028b\tc\n".encode()
-    assert read_pairs(written(tmp_path, data)) == [(["a", "\u2028", "b"], ["c"])]
+    assert read_pairs(written(tmp_path, data), "target") == [("a\u2028b", "c")]
 
 
 @pytest.mark.parametrize(
@@ -72,22 +72,25 @@ def test_reader_ends_lines_at_newlines_only(tmp_path):
         (b"a\tb\tc\n", "line 1 must have exactly one TAB", r"'a\tb\tc'"),
         (b"a\tb\n\n", "line 2 must have exactly one TAB", "''"),
         (b"a\tb\n\nc\td\n", "line 2 must have exactly one TAB", "''"),
-        (b"a\tb\n\tb\n", "line 2 must have a word and phonemes", r"'\tb'"),
-        (b" \tb\n", "line 1 must have a word and phonemes", r"' \tb'"),
-        (b"a\tb\r\na\t\r\n", "line 2 must have a word and phonemes", r"'a\t'"),
-        (b"a\t \n", "line 1 must have a word and phonemes", r"'a\t '"),
+        (b"a\tb\n\tb\n", "line 2 must have a source and a target", r"'\tb'"),
+        (b" \tb\n", "line 1 must have a source and a target", r"' \tb'"),
+        (b"a\tb\r\na\t\r\n", "line 2 must have a source and a target", r"'a\t'"),
+        (b"a\t \n", "line 1 must have a source and a target", r"'a\t '"),
         (b"x" * 1000, "line 1 must have exactly one TAB", repr("x" * 80)),
     ],
 )
 def test_reader_refuses_a_line(tmp_path, data, rule, received):
     path = written(tmp_path, data)
-    assert complaint(read_pairs, path) == f"{path}, {rule}; received {received}. {FORM}"
+    assert (
+        complaint(read_pairs, path, "target", "Do this.")
+        == f"{path}, {rule}; received {received}. {FORM}"
+    )
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 def test_reader_refuses_what_is_not_utf8(tmp_path, mark):
     path = written(tmp_path, mark + b"a\tb\n\xe9\tc\n")
-    assert complaint(read_pairs, path) == (
+    assert complaint(read_pairs, path, "target", "Do this.") == (
         f"{path}, line 2 must be UTF-8; received the byte 0xe9. Save the file as UTF-8."
     )
 
@@ -95,16 +98,15 @@ def test_reader_refuses_what_is_not_utf8(tmp_path, mark):
 @pytest.mark.parametrize("data", [b"", b"\n", b"\r\n", b"\xef\xbb\xbf"])
 def test_reader_refuses_an_empty_file(tmp_path, data):
     path = written(tmp_path, data)
-    assert complaint(read_pairs, path) == (
-        f"{path} must hold at least one word; received an empty file. {FORM}"
+    assert complaint(read_pairs, path, "target", "Do this.") == (
+        f"{path} must hold at least one pair; received an empty file. {FORM}"
     )
 
 
 def test_reader_refuses_a_missing_file(tmp_path):
     path = tmp_path / "xx_dev.tsv"
-    assert complaint(read_pairs, path) == (
-        f"{path} must be a file that can be read; received No such file or directory. Check the "
-        "language and the folder: it must hold LANG_train.tsv, LANG_dev.tsv and LANG_test.tsv."
+    assert complaint(read_pairs, path, "target", "Do this.") == (
+        f"{path} must be a file that can be read; received No such file or directory. Do this."
     )
 
 
@@ -115,7 +117,7 @@ def test_folder_holds_any_language_and_needs_no_sums(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / f"my-own_1_{split}.tsv").write_text(f"{split}\tx\n")
     assert pronunciations("my-own_1", tmp_path) == {
-        split: [(list(split), ["x"])] for split in ("train", "dev", "test")
+        split: [(split, "x")] for split in ("train", "dev", "test")
     }
 
 
@@ -199,7 +201,7 @@ def french(server, monkeypatch):
     return server
 
 
-FRENCH = {split: [(list(split), ["x", "y"])] for split in ("train", "dev", "test")}
+FRENCH = {split: [(split, "x y")] for split in ("train", "dev", "test")}
 REQUESTS = ["/fre_train.tsv", "/fre_dev.tsv", "/fre_test.tsv"]
 
 

@@ -27,7 +27,8 @@ def test_one_source_in_eight_is_held_out():
 def test_few_held_out_sources_are_for_development_and_for_the_test(count):
     few = task(HELD_OUT[:count] + TRAINED_ON[:5])
     assert len(few.development) == count // 2 and len(few.test) == count - count // 2
-    assert {*few.development, *few.test} == {*HELD_OUT[:count]}
+    examples = {*few.development, *few.test}
+    assert examples == {(source, (source,)) for source in HELD_OUT[:count]}
     assert few.batch(1).source.shape[0] == 4
 
 

@@ -1,0 +1,231 @@
+"""What `numformer.load` gives: text in, text out, for each kind of Text; and what is no such run."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.testing import assert_allclose, assert_array_equal
+
+import numformer
+from numformer.data import PairBatch, Vocabulary, pad_sources
+from numformer.generation import Continuation, Transduction, beam_search, greedy
+from numformer.generation.texts import MOST, text_of
+from numformer.layer import inference, pack
+from numformer.models import Config, Transformer
+from numformer.models.language_model import LanguageModel
+from numformer.training import save_model
+from numformer.training.migrations import from_2
+
+SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, p_drop=0.5)
+LETTERS, WORDS = Vocabulary("abcde"), Vocabulary(["one", "two", "three"], " ")
+TRANSDUCTION = Transduction(LETTERS, WORDS, max_length=6, longest=4)
+CONTINUATION = Continuation(LETTERS, context=8)
+TEXTS = [TRANSDUCTION, replace(TRANSDUCTION, beam=3, longest=None), CONTINUATION]
+
+
+def model_of(text):
+    """A model for a Text, its parameters shaken."""
+    if isinstance(text, Continuation):
+        model = LanguageModel(LanguageModel.Config(vocabulary=len(LETTERS), **SIZES))
+    else:
+        sizes = dict(source_vocabulary=len(text.source), target_vocabulary=len(text.target))
+        model = Transformer(Config(**sizes, **SIZES, tying="target"))
+    flat = pack(model)
+    flat.data += 0.3 * np.random.default_rng(6).standard_normal(flat.data.shape).astype("f")
+    return model
+
+
+@pytest.fixture(params=TEXTS, ids=["greedy", "beam", "continuation"])
+def run(request, tmp_path) -> Path:
+    """The folder of a run."""
+    text = request.param
+    description = {"text": text.description(), "best": {"step": 3}}
+    save_model(tmp_path / "best.safetensors", model_of(text), **description)
+    return tmp_path
+
+
+def expected(text, written: str, **how) -> str:
+    """What a text is answered by, composed of the library's own parts."""
+    model, symbols = model_of(text), list(written.strip())
+    with inference():
+        if isinstance(text, Continuation):
+            for _ in range(how.get("length", 200)):
+                read = symbols[-8:] if len(symbols) <= 8 else None
+                assert read, "short enough for one window"
+                (ids,) = greedy(model, np.array([LETTERS.encode(read)]), 1)
+                symbols += LETTERS.decode(ids)
+            return "".join(symbols)
+        source = pad_sources([LETTERS.encode(symbols)])
+        length = how.get("max_length", 6)
+        if (beam := how.get("beam", text.beam)) == 1:
+            (ids,) = greedy(model, source, length)
+        else:
+            (ids,) = beam_search(model, source, length, beam, 1.0)
+    return " ".join(WORDS.decode(ids))
+
+
+def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
+    trained = numformer.load(run)
+    text, one = trained.text, isinstance(trained.text, Continuation)
+    how = {"length": 3} if one else {"max_length": 5}
+    asked = ["ab", "e", "dcba", "ea"]
+    answers = trained(asked, **how)
+    assert answers == [expected(text, each, **how) for each in asked]
+    assert trained(asked[2], **how) == answers[2] == numformer.load(str(run))(asked[2], **how)
+    assert numformer.load(run / "best.safetensors")("e", **how) == answers[1]
+    assert len({*answers}) > 1 and trained.metadata["best"] == {"step": 3}
+    assert len(trained("ab")) == 202 if one else trained(" ab ") == expected(text, "ab")
+
+
+def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monkeypatch):
+    """Both searches are replaced by ones that copy."""
+    seen = []
+
+    def copied(name):
+        def search(model, source, max_length, *settings):
+            seen.append((name, len(source), source.shape[1] - 1, max_length, *settings))
+            return [row[: row.index(2)] for row in source.tolist()]
+
+        return search
+
+    monkeypatch.setattr("numformer.generation.texts.greedy", copied("greedy"))
+    monkeypatch.setattr("numformer.generation.texts.beam_search", copied("beam"))
+    rng = np.random.default_rng(0)
+    asked = [rng.choice([*"abcde"], rng.integers(1, 9)).tolist() for _ in range(600)]
+    text = Transduction(LETTERS, LETTERS, max_length=9, beam=5, length_penalty=0.5)
+    model = SimpleNamespace(config=SimpleNamespace(longest=None))
+    assert text.write(model, asked) == asked
+    assert [each[1:] for each in seen] == [(250, 8, 9, 5, 0.5), (250, seen[1][2], 9, 5, 0.5),
+                                           (100, seen[2][2], 9, 5, 0.5)]  # fmt: skip
+    assert 8 >= seen[1][2] >= seen[2][2] and seen[2][2] < 8
+    del seen[:]
+    model.config.longest = 7  # learned positions end there
+    long = [["a"] * 512, ["b"], ["c"] * 512, *[["d"] * 512] * 5]
+    assert text.write(model, long, beam=1) == long
+    assert seen == [("greedy", 4, 512, 7), ("greedy", 4, 512, 7)]
+
+
+def test_what_to_know_about_an_answer_is_warned_of(run):
+    trained = numformer.load(run)
+    with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as found:
+        trained("axe\N{COMBINING ACUTE ACCENT}x".replace("e\u0301", "é"))
+    assert found[0].filename == __file__
+    if trained.text in TEXTS[:1]:
+        with pytest.warns(UserWarning, match="at most 4 symbols, here are 5"):
+            trained("abcde")
+
+
+def test_letters_are_brought_to_one_form():
+    assert LETTERS.split("e\N{COMBINING ACUTE ACCENT}a") == ["é", "a"]
+    assert WORDS.split("  one  two ") == ["one", "two"] and WORDS.join(["one", "two"]) == "one two"
+    assert Vocabulary.of(["b a", "a c"], " ").symbols == ["a", "b", "c"]
+    assert Vocabulary.of(["ba", ["cc"]]).symbols == ["a", "b", "cc"]
+
+
+@pytest.mark.parametrize("text", ["", "a" * (MOST + 1), 5, None], ids=["none", "long", "5", "None"])
+def test_what_is_no_text_is_refused(run, text, complaint):
+    trained = numformer.load(run)
+    said = complaint(trained, [text])
+    assert ("text, or a list" if not isinstance(text, str) else "at least one symbol") in said
+
+
+def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path):
+    trained = numformer.load(run)
+    found = trained.attention("bad")
+    assert found.text == "bad" and found.written == trained("bad")
+    if isinstance(trained.text, Continuation):
+        (maps,) = found.maps
+        assert maps.reads == maps.looks_at == ["b", "a", "d"] and maps.weights.shape == (3, 2, 3, 3)
+        assert_array_equal(np.triu(maps.weights[0, 0], 1), 0)
+    else:
+        written = found.written.split()
+        batch = PairBatch.of([(LETTERS.encode("bad"), WORDS.encode(written))])
+        expected = numformer.plots.cross_attention_weights(trained.model, *batch.inputs[:2])[:, 0]
+        assert_array_equal(found["decoder cross_attention"], expected)
+        encoder, decoder, cross = (each.weights.shape for each in found.maps)
+        target = len(written) + 1
+        assert (encoder, decoder, cross) == (
+            (3, 2, 4, 4), (3, 2, target, target), (3, 2, target, 4))  # fmt: skip
+        labels = {each.kind: (each.reads, each.looks_at) for each in found.maps}
+        source, writes = [*"bad", "⊣"], [*written, "⊣"]
+        assert labels == {
+            "encoder self_attention": (source, source),
+            "decoder self_attention": (writes, ["⊢", *written]),
+            "decoder cross_attention": (writes, source),
+        }
+    for each in found.maps:
+        assert_allclose(each.weights.sum(axis=-1), 1, rtol=1e-5)
+        assert_array_equal(found[each.kind], each.weights)
+    with pytest.raises(numformer.InputError, match="Name one of"):
+        found["memory"]
+    found.draw(tmp_path / "a.png")
+    assert imread(tmp_path / "a.png").std() > 0
+
+
+def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):
+    assert "no file" in complaint(numformer.load, tmp_path / "absent")
+    assert "best.safetensors" in complaint(numformer.load, tmp_path)
+    save_model(tmp_path / "best.safetensors", model_of(TRANSDUCTION))
+    assert "which does not" in complaint(numformer.load, tmp_path)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["greedy", "beam", "continuation"])
+def test_a_description_is_taken_only_where_the_model_fits_it(text):
+    config = model_of(text).config
+    described = text.description()
+    assert text_of(described, config).description() == described
+    name = "source" if isinstance(text, Transduction) else "vocabulary"
+    wrong = [
+        None, [], 5, {}, {"kind": "transduction"}, described | {"kind": "other"},
+        described | {"other": 1}, described | {name: {"symbols": [*"abcd"], "separator": ""}},
+        described | {name: {"symbols": [1, 2, 3, 4, 5], "separator": ""}},
+        described | {name: {"symbols": [*"abcde"], "separator": "-"}},
+        described | {name: [*"abcde"]}, described | {name: {"symbols": 5, "separator": ""}},
+    ]  # fmt: skip
+    lengths = ["context"] if name == "vocabulary" else ["max_length", "longest", "beam"]
+    wrong += [described | {key: value} for key in lengths for value in (0, -1, "x", 10**12, True)]
+    if name == "source":
+        wrong += [described | {"length_penalty": value} for value in (-1, "x", 10, None)]
+    for each in wrong:
+        assert text_of(each, config) is None, each
+    assert text_of(described, replace(config, **{f"{name}_vocabulary".replace(
+        "vocabulary_vocabulary", "vocabulary"): 8})) is None  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "text"),
+    [
+        (
+            {"characters": ["a"], "phonemes": ["A", "B"], "max_length": 9, "data": 1},
+            {"name": "pronounce", "data": 1},
+            Transduction(Vocabulary("a"), Vocabulary("AB", " "), 9, None, 5),
+        ),
+        (
+            {"name": "write", "symbols": ["a", "b"], "context": 8, "data": 1},
+            {"name": "write", "context": 8, "data": 1},
+            Continuation(Vocabulary("ab"), 8),
+        ),
+        (
+            {"name": "reverse", "symbols": "01"},
+            {"name": "reverse", "symbols": "01"},
+            Transduction(Vocabulary("01"), Vocabulary("01"), 32),
+        ),
+        ({"mine": 1}, {"mine": 1}, None),
+        (None, None, None),
+    ],
+)
+def test_texts_of_format_2_stood_in_the_task(task, name, text):
+    _, metadata = from_2({}, {"task": task, "step": 3})
+    assert metadata["task"] == name and metadata["step"] == 3
+    if text is None:
+        assert metadata["text"] is None
+        return
+    known = {"source": "source_vocabulary", "target": "target_vocabulary"} | {
+        "vocabulary": "vocabulary"}  # fmt: skip
+    sizes = {known[k]: len(v) for k, v in vars(text).items() if isinstance(v, Vocabulary)}
+    found = text_of(metadata["text"], SimpleNamespace(**sizes))
+    assert found.description() == text.description() or task["name"] == "reverse"
+    assert found.read.symbols == text.read.symbols
