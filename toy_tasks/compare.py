@@ -30,7 +30,7 @@ NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
 # Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
-STROKES = "-", "--", "-.", ":"
+STROKES = "-", "--", "-.", (0, (1, 1))
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ def read_run(folder: Path) -> Run:
 def _checked(line: dict) -> dict:
     """The line itself. Raises ValueError where it has no step, or what cannot be drawn."""
     numbers = all(type(value) in (int, float) and abs(value) < 1e100 for value in line.values())
-    if not numbers or line.get("step") not in range(1, 1 << 53):
+    if not numbers or type(line.get("step")) is not int or not 0 < line["step"] < 1 << 53:
         raise ValueError(f"no run writes {str(line)[:80]}")
     return line
 
 
 def shown(value) -> str:
-    """A setting as text, 1.0 as 1."""
-    text = f"{value:.12g}" if isinstance(value, float) else str(value)
-    return text.encode("utf-8", "backslashreplace").decode()  # a path need not be UTF-8
+    """A setting or a path, which need not be UTF-8, as one line of text; 1.0 is 1."""
+    text = f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def differing(runs: list[Run]) -> list[str]:
@@ -165,7 +165,7 @@ def draw(path: Path, runs: list[Run]) -> None:
     groups = grouped(runs)
     metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
     panels = [("training loss", "loss", True), ("held-out loss", LOSS, False)]
-    panels += [(f"{name} on held-out data", name, False) for name in metrics]
+    panels += [(f"{name.replace('_', ' ')} on held-out data", name, False) for name in metrics]
     panels += [("learning rate", "rate", True)]
     panels = [panel for panel in panels if any(run.curve(*panel[1:]) for run in runs)]
     rows, columns = -(-len(panels) // 2), max(1, 110 // (8 + max(map(len, groups))))
@@ -176,8 +176,8 @@ def draw(path: Path, runs: list[Run]) -> None:
     title = f"{len(runs)} run{'s' * (len(runs) > 1)}" + f" of {tasks}" * bool(tasks)
     banded = "\nlines: means of the seeds, bands: from the least to the greatest"
     figure.suptitle(title + banded * (len(groups) < len(runs)), fontsize=11, parse_math=False)
-    looks = zip(cycle(COLOURS), cycle(STROKES), strict=False)
-    looks = [dict(color=c, linestyle=s) for (c, s), _ in zip(looks, groups, strict=False)]
+    looks = zip(cycle(COLOURS), cycle(STROKES), groups, strict=False)
+    looks = [dict(color=color, linestyle=stroke, linewidth=1.8) for color, stroke, _ in looks]
     axes = None
     for place, (name, *which) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, 2, place, sharex=axes)
