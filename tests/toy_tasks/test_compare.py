@@ -1,0 +1,262 @@
+"""Comparisons of runs: what the table says, which runs are one group, what is drawn and refused."""
+
+import functools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from numformer.training.checkpoints import save_checkpoint
+from toy_tasks import compare, reverse, script, sequences
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.5, clip_norm=None)
+
+
+def make(
+    folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), metric="exact_match",
+    task="reverse", new=True, without=(), **options
+) -> str:  # fmt: skip
+    """A run with a line for each loss and, every second step, a figure -> its folder.
+
+    A run that is not `new` has no seconds and no held-out loss, which is ten times the figure. Of
+    its config.json options `without` are left out.
+    """
+    run = Path(folder)
+    run.mkdir(parents=True)
+    options = {k: v for k, v in (OPTIONS | options).items() if k not in without}
+    config = {k: options[k] for k in ("heads",) if k in options} | {"source_vocabulary": len(task)}
+    recipe = {"factor": options["factor"]}
+    script._start(run, {"options": options, "config": config, "recipe": recipe})
+    lines = []
+    for step, loss in enumerate(losses, start=1):
+        lines.append(dict(step=step, loss=loss, rate=step / 8, gradient_norm=1.0))
+        if step % 2 == 0:
+            figure = figures[step // 2 - 1]
+            lines.append({"step": step} | ({"held_out_loss": 10 * figure} if new else {}))
+            lines[-1][metric] = figure
+    if new:
+        lines = [line | {"seconds": 1.5 * i} for i, line in enumerate(lines, start=1)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if best:
+        metadata = {"task": {"name": task}, "best": {"step": best, metric: figures[best // 2 - 1]}}
+        save_checkpoint(run / "best.safetensors", {"x": np.zeros(1)}, metadata)
+    return folder
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """`drawn(*folders)` is the Figure of a comparison."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+
+    def figure_of(*folders) -> Figure:
+        assert compare.main([*folders]) == 0
+        return figures.pop()
+
+    return figure_of
+
+
+def curves(axes) -> list[list[list[float]]]:
+    """The points of each line."""
+    return [line.get_xydata().tolist() for line in axes.lines]
+
+
+def bands(axes) -> list[dict[float, tuple[float, float]]]:
+    """Of each band by step where it begins and ends."""
+    found = []
+    for band in axes.collections:
+        points = band.get_paths()[0].vertices
+        heights = {x: [y for step, y in points.tolist() if step == x] for x in {*points[:, 0]}}
+        found.append({x: (min(ys), max(ys)) for x, ys in heights.items()})
+    return found
+
+
+def test_the_table_of_runs_and_of_their_seeds(call):
+    """The best is that of best.safetensors, whatever comes after it; old runs lack some columns."""
+    make("a", heads=1, figures=(0.5, 0.25), best=2)
+    make("b", heads=1, figures=(0.0, 0.75), seed=22)
+    make("c", heads=16, losses=(8, 4, 2), best=2, new=False)
+    code, out, err = call(compare.main, "a", "b", "c")
+    assert (code, err) == (0, [])
+    assert out == [
+        "run  heads  seed  best at step  exact_match  held_out_loss  steps taken  seconds",
+        "a        1     1             2       0.5000         5.0000            4      9.0",
+        "b        1    22             4       0.7500         7.5000            4      9.0",
+        "c       16     1             2       0.2500              -       3 of 4        -",
+        "",
+        "same setting              best    mean   least  greatest",
+        "heads 1 (2 seeds)  exact_match  0.6250  0.5000    0.7500",
+        "picture: runs/compare.png",
+    ]
+    content = Path("runs/compare.png").read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n") and b"IEND" in content[-12:]
+
+
+@pytest.mark.parametrize(
+    ("runs", "labels"),
+    [
+        ([{}], ["0"]),
+        ([{}, dict(seed=2)], ["0 (2 seeds)"]),
+        ([{}, {}], ["0 (2 runs)"]),
+        ([dict(heads=1), dict(heads=8), dict(heads=1, seed=2)], ["heads 1 (2 seeds)", "heads 8"]),
+        ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
+        ([dict(factor=1), dict(factor=1.0, seed=2)], ["0 (2 seeds)"]),
+        ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
+        ([{}, dict(task="copy")], ["task reverse", "task copy"]),
+        ([{}, dict(clip_norm=1.0)], ["clip_norm None", "clip_norm 1"]),
+        ([dict(heads=8, seed=2, without=["clip_norm"]), dict(heads=8)], ["0 (2 seeds)"]),
+        ([dict(data="x" * 60), dict(data="y"), dict(data="y", seed=2)], ["0", "data y (2 seeds)"]),
+    ],
+    ids=str,
+)
+def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn):
+    """Groups are named by what they differ in; where it is nothing or too much, by a folder."""
+    figure = drawn(*(make(str(number), **options) for number, options in enumerate(runs)))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    assert all(len(axes.lines) == len(labels) for axes in figure.axes)
+    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(looks) == len(labels)
+    assert ("bands" in figure.get_suptitle()) is (len(labels) < len(runs))
+
+
+def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
+    make("a", heads=1, figures=(0.5, 0.25))
+    make("b", heads=1, figures=(0.0, 0.75), losses=(6, 2, 1, 3), seed=2)
+    make("c", heads=8, losses=(5, 4))
+    figure = drawn("a", "b", "c")
+    losses, held_out, figures, rates = figure.axes
+    assert figure.get_suptitle().startswith("3 runs of reverse\n")
+    titles = "training loss", "held-out loss", "exact match on held-out data", "learning rate"
+    assert tuple(axes.get_title() for axes in figure.axes) == titles
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
+    assert {axes.get_xlabel() for axes in figure.axes} == {"step"}
+    assert curves(losses) == [[[1, 7], [2, 3], [3, 1.5], [4, 2]], [[1, 5], [2, 4]]]
+    assert bands(losses) == [{1: (6, 8), 2: (2, 4), 3: (1, 2), 4: (1, 3)}]
+    assert curves(held_out) == [[[2, 2.5], [4, 5]], [[2, 2.5]]]
+    assert curves(figures) == [[[2, 0.25], [4, 0.5]], [[2, 0.25]]]
+    assert bands(figures) == [{2: (0, 0.5), 4: (0.25, 0.75)}]
+    assert curves(rates)[1] == [[1, 1 / 8], [2, 2 / 8]]
+    assert losses.collections[0].get_facecolor()[0, :3] == pytest.approx(
+        to_rgb(losses.lines[0].get_color())
+    )
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1  # one scale of steps for all
+
+
+def test_a_band_holds_the_steps_that_its_runs_share(drawn):
+    make("a")
+    make("b", losses=(6, 2), seed=2, new=False)
+    losses, held_out, _, _ = drawn("a", "b").axes
+    assert curves(losses) == [[[1, 7], [2, 3]]]
+    assert curves(held_out) == [[[2, 2.5], [4, 5]]]  # that of the run that has noted it
+
+
+def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
+    """A language model is judged by its held-out loss, which has a panel already."""
+    make("a")
+    make("b", metric="word_error_rate", task="pronounce", figures=(50.0, 25.0))
+    make("c", metric="held_out_loss", task="write", figures=(2.0, 1.5), new=False)
+    titles = [axes.get_title() for axes in drawn("a", "b", "c").axes]
+    measures = ["exact match on held-out data", "word error rate on held-out data"]
+    assert titles == ["training loss", "held-out loss", *measures, "learning rate"]
+    figures = [line.split()[4:7] for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert figures == [
+        ["0.5000", "-", "5.0000"],
+        ["-", "25.0000", "250.0000"],
+        ["-", "-", "1.5000"],
+    ]
+    assert [axes.get_title() for axes in drawn("c").axes] == [*titles[:2], titles[-1]]
+
+
+def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
+    make("a", losses=(8,), best=None)
+    with open("a/metrics.jsonl", "a") as file:
+        file.write('{"step": 2, "lo')
+    code, out, _ = call(compare.main, "a", "--out", "new/folder/b.png")
+    assert code == 0
+    assert out[1].split() == ["a", "1", "-", "-", "1", "of", "4", "1.5"]
+    assert out[2] == "picture: new/folder/b.png" and Path("new/folder/b.png").is_file()
+
+
+def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
+    """As runs/* names them, the second time with the picture of the first; a run counts once."""
+    flags = "--quick --steps 2 --d-model 8 --layers 1 --parts 1 --no-plots --out".split()
+    for seed in "12":
+        main = functools.partial(sequences.main, reverse.RULE)
+        assert call(main, *flags, f"runs/{seed}", "--seed", seed)[0] == 0
+    for names in (["1", "2"], ["1", "2", "compare.png"]):
+        assert sorted(os.listdir("runs")) == names
+        code, out, err = call(compare.main, *(f"runs/{name}" for name in names), "runs/../runs/1")
+        assert (code, err, out[-1]) == (0, [], "picture: runs/compare.png")
+        seen = [line.split()[1:3] for line in out[1:3]]
+        assert seen == [["1", "2"], ["2", "2"]]
+        assert out[-2].startswith("runs/../runs/1 (2 seeds)")
+
+
+def test_names_are_drawn_as_they_are_and_not_read_as_formulas(call):
+    for name, printed in (("_$x^$", "_$x^$"), ("two\nlines\udcff", "two lines\\udcff")):
+        code, out, err = call(compare.main, make(name))
+        assert (code, err, len(out)) == (0, [], 3) and out[1].startswith(f"{printed}  ")
+
+
+NO_SEED = {"options": {"steps": 4}, "config": {}}
+NO_SEED = json.dumps(NO_SEED | {"crc32": script._checksum(NO_SEED)})
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("config.json", None, None, "No such file"),
+        ("config.json", None, b"[1]", ""),
+        ("config.json", None, b"\xff", "utf-8"),
+        ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
+        ("config.json", None, NO_SEED.encode(), "seed"),
+        ("metrics.jsonl", None, None, "No such file"),
+        ("metrics.jsonl", None, b"", "it has no line yet"),
+        ("metrics.jsonl", None, b'{"step": 1', "it has no line yet"),
+        ("metrics.jsonl", None, b"{'step': 1}\n", "line 1"),
+        ("metrics.jsonl", None, b"5\n", ""),
+        ("metrics.jsonl", b'"step": 1, ', b"", "no run writes {'loss': 8"),
+        ("metrics.jsonl", b'"step": 1', b'"step": -1', "no run writes {'step': -1"),
+        ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
+        ("metrics.jsonl", b'"loss": 8', b'"loss": "8"', "no run writes {'step': 1"),
+        ("best.safetensors", None, b"{}", "header"),
+        ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "no run writes {'stop': 4"),
+        ("best.safetensors", b'"numformer"', b'"numformar"', "numformer"),
+    ],
+)
+def test_what_is_no_run_is_refused(name, old, new, said, call):
+    """One line says which file it is, and nothing is printed or drawn."""
+    path = Path(make("a"), name)
+    content = path.read_bytes()
+    assert old is None or old in content
+    path.unlink()
+    if new is not None:
+        path.write_bytes(content.replace(old, new, 1) if old else new)
+    code, out, err = call(compare.main, make("b"), "a")
+    assert (code, out, len(err)) == (2, [], 1) and not Path("runs").exists()
+    for words in ("a run folder holds", f"received a/{name} (", said, "such as runs/reverse"):
+        assert words in err[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "required: RUN"),
+        (["a", "--no-plots"], "unrecognized arguments: --no-plots"),
+        (["a", "--out", "a.pdf"], "--out names a picture, FILE.png; received a.pdf."),
+        (["a", "--out", "a/config.json/b.png"], "a/config.json"),
+        (["absent"], "absent/config.json (No such file or directory)"),
+        (["a.png"], "a.png/config.json (Not a directory)"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_print_what_is_wrong(arguments, said, call):
+    make("a")
+    Path("a.png").touch()
+    code, _, err = call(compare.main, *arguments)
+    assert code == 2 and said in err[-1]

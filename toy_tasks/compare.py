@@ -1,0 +1,228 @@
+"""Compare training runs: print in a table in which settings they differ, with their best figures
+and times, and draw their curves. Runs that differ in their seed alone are drawn as one line, their
+mean, in a band from the least of them to the greatest.
+
+  python -m toy_tasks.compare runs/reverse runs/reverse-2
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import safetensors
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from numformer.errors import InputError
+from numformer.training.run_folder import read_metrics
+from toy_tasks import script
+
+PICTURE = Path("runs/compare.png")
+# What makes no other setting: the seed, the machine, what is reported or written at the end, and
+# the sizes of vocabularies, which the task decides.
+NO_SETTINGS = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
+NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
+LOSS = "held_out_loss"
+# Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
+COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
+STROKES = "-", "--", "-.", (0, (1, 1))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says: settings by name, the lines of metrics.jsonl, the best evaluation.
+
+    The best has its step and what it measured; before the first evaluation it is empty.
+    """
+
+    folder: Path
+    settings: dict
+    lines: list[dict]
+    best: dict
+
+    @property
+    def metric(self) -> str:
+        """What the run is judged by: the first measure, or the held-out loss where that is all."""
+        names = [n for line in self.lines if "gradient_norm" not in line for n in line]
+        return next((n for n in names if n not in ("step", "seconds", LOSS)), LOSS)
+
+    def curve(self, name: str, training: bool) -> dict[int, float]:
+        """A number of the lines about training, or of those about evaluation, by step."""
+        lines = [line for line in self.lines if ("gradient_norm" in line) is training]
+        return {line["step"]: float(line[name]) for line in lines if name in line}
+
+
+def read_run(folder: Path) -> Run:
+    """The run in a folder, as far as it has come. Raises InputError where there is none."""
+    path = folder / "config.json"
+    try:
+        saved = json.loads(path.read_text())
+        if saved.pop("crc32") != script._checksum(saved):
+            raise ValueError("its checksum says that it was changed")
+        settings = saved["options"] | saved["config"] | saved.get("recipe", {})
+        settings |= {name: int(settings[name]) for name in ("seed", "steps")}
+        path = folder / "metrics.jsonl"
+        lines = [_checked(line) for line in read_metrics(path)]
+        if not lines:
+            raise ValueError("it has no line yet")
+        path, task, best = folder / "best.safetensors", {}, {}
+        if path.exists():  # its weights are not read
+            with safetensors.safe_open(path, framework="np") as file:
+                metadata = json.loads(file.metadata()["numformer"])
+            task, best = metadata["task"], _checked(metadata["best"])
+        return Run(folder, {"task": shown(task.get("name", "-"))} | settings, lines, best)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
+            RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
+        said = problem.strerror if isinstance(problem, OSError) else problem
+        raise InputError(
+            "a run folder holds config.json and metrics.jsonl as training wrote them",
+            f"{path} ({said})",
+            "Name folders of runs that have logged a step, such as runs/reverse.",
+        ) from None
+
+
+def _checked(line: dict) -> dict:
+    """The line itself. Raises ValueError where it has no step, or what cannot be drawn."""
+    numbers = all(type(value) in (int, float) and abs(value) < 1e100 for value in line.values())
+    if not numbers or type(line.get("step")) is not int or not 0 < line["step"] < 1 << 53:
+        raise ValueError(f"no run writes {str(line)[:80]}")
+    return line
+
+
+def shown(value) -> str:
+    """A setting or a path, which need not be UTF-8, as one line of text; 1.0 is 1."""
+    text = f"{value:.12g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def differing(runs: list[Run]) -> list[str]:
+    """The settings in which runs differ. What an older run does not know is no difference."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in NO_SETTINGS)
+    values = {n: {shown(run.settings[n]) for run in runs if n in run.settings} for n in names}
+    return [name for name in names if len(values[name]) > 1]
+
+
+def grouped(runs: list[Run]) -> dict[str, list[Run]]:
+    """The runs of the same settings by a label, which says in what these differ from the others'.
+
+    Where that is nothing, or too much, it is the folder of the first of them.
+    """
+    names, groups, labelled = differing(runs), {}, {}
+    for run in runs:
+        values = tuple((name, shown(run.settings.get(name, "-"))) for name in names)
+        groups.setdefault(values, []).append(run)
+    for values, group in groups.items():
+        label = ", ".join(f"{name} {value}" for name, value in values if value != "-")
+        if not 0 < len(label) <= 50:
+            label = shown(group[0].folder)
+        seeds = len({run.settings["seed"] for run in group})
+        label += f" ({len(group)} {'seeds' if seeds == len(group) else 'runs'})" * (len(group) > 1)
+        labelled[label] = group
+    return labelled
+
+
+def table(rows: list[list[str]]) -> str:
+    """Rows of cells as lines: the first column begins on the left, all others end on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return "\n".join(map("  ".join, lines))
+
+
+def report(runs: list[Run]) -> str:
+    """A table of the runs and, where there are several seeds of one setting, one of these."""
+    names, groups = differing(runs), grouped(runs)
+    measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
+    rows = [["run", *names, "seed", "best at step", *measures, "steps taken", "seconds"]]
+    for run in runs:
+        at = run.best.get("step")
+        best = {name: run.curve(name, training=False).get(at) for name in measures} | run.best
+        taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
+        seconds = [line["seconds"] for line in run.lines if "seconds" in line]
+        rows.append([
+            shown(run.folder), *(shown(run.settings.get(name, "-")) for name in names),
+            shown(run.settings["seed"]), shown(at or "-"),
+            *("-" if best[name] is None else f"{best[name]:.4f}" for name in measures),
+            f"{taken}" if taken >= asked else f"{taken} of {asked}",
+            f"{max(seconds):.1f}" if seconds else "-",
+        ])  # fmt: skip
+    of_groups = [["same setting", "best", "mean", "least", "greatest"]]
+    for label, group in groups.items():
+        for metric in dict.fromkeys(run.metric for run in group):
+            best = [r.best[metric] for r in group if r.metric == metric and metric in r.best]
+            if len(best) > 1:
+                numbers = sum(best) / len(best), min(best), max(best)
+                of_groups.append([label, metric, *(f"{number:.4f}" for number in numbers)])
+    return table(rows) + ("\n\n" + table(of_groups) if of_groups[1:] else "")
+
+
+def draw(path: Path, runs: list[Run]) -> None:
+    """Draw losses, figures and the rate, each in a panel of its own if any run has noted it."""
+    groups = grouped(runs)
+    metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
+    panels = [("training loss", "loss", True), ("held-out loss", LOSS, False)]
+    panels += [(f"{name.replace('_', ' ')} on held-out data", name, False) for name in metrics]
+    panels += [("learning rate", "rate", True)]
+    panels = [panel for panel in panels if any(run.curve(*panel[1:]) for run in runs)]
+    rows, columns = -(-len(panels) // 2), max(1, 110 // (8 + max(map(len, groups))))
+    height = 1 + 3.2 * rows + 0.22 * (-(-len(groups) // columns))
+    figure = Figure(figsize=(10, min(height, 100)), layout="constrained")
+    FigureCanvasAgg(figure)
+    tasks = ", ".join(sorted({run.settings["task"] for run in runs} - {"-"}))
+    title = f"{len(runs)} run{'s' * (len(runs) > 1)}" + f" of {tasks}" * bool(tasks)
+    banded = "\nlines: means of the seeds, bands: from the least to the greatest"
+    figure.suptitle(title + banded * (len(groups) < len(runs)), fontsize=11, parse_math=False)
+    looks = zip(cycle(COLOURS), cycle(STROKES), groups, strict=False)
+    looks = [dict(color=color, linestyle=stroke, linewidth=1.8) for color, stroke, _ in looks]
+    axes = None
+    for place, (name, *which) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, 2, place, sharex=axes)
+        axes.set_title(name, fontsize=10, parse_math=False)
+        axes.set_xlabel("step")
+        axes.grid(alpha=0.3)
+        if name.endswith("loss"):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        for look, group in zip(looks, groups.values(), strict=True):
+            curves = [values for run in group if (values := run.curve(*which))]
+            steps = sorted(set.intersection(*map(set, curves))) if curves else []
+            values = [[curve[step] for curve in curves] for step in steps]
+            marker = None if which[1] and len(steps) > 2 else "."
+            axes.plot(steps, [sum(v) / len(v) for v in values], marker=marker, **look)
+            if len(curves) > 1:
+                band = [*map(min, values)], [*map(max, values)]
+                axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
+    labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
+    lines = [Line2D([], [], **look) for look in looks]
+    figure.legend(lines, labels, loc="outside lower center", ncols=columns)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare the runs; returns the exit code."""
+    how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser("python -m toy_tasks.compare", **how)
+    add = flags.add_argument
+    add("runs", nargs="+", type=script.path, metavar="RUN", help="a run folder")
+    add("--out", type=script.path, metavar="FILE.png", default=PICTURE, help=f"default: {PICTURE}")
+    options = flags.parse_args(arguments)
+    if options.out.suffix != ".png":
+        raise InputError("--out names a picture, FILE.png", options.out, "Change --out.")
+    # runs/* names the picture of an earlier comparison, too.
+    runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
+    runs = [read_run(run) for run in {run.resolve(): run for run in runs}.values()]
+    print(report(runs))
+    draw(options.out, runs)
+    print(f"picture: {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(script.exit_code(main))
