@@ -29,7 +29,7 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
         first = next(each for each in ids if type(each) in wrong)
         raise InputError(
             "sequences are made of ids, which are integers",
-            f"{first!r}, which is of type {type(first).__name__}",
+            f"{first!r:.60}, which is of type {type(first).__name__}",
             "Encode symbols by Vocabulary(symbols).encode(sequence); make numbers int.",
         )
     lengths = np.array([*map(len, sequences)])

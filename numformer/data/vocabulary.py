@@ -38,6 +38,6 @@ class Vocabulary:
         except (KeyError, TypeError):
             raise InputError(
                 f"decode takes one sequence of ids, each at least 0 and below {len(self)}",
-                ids,
+                f"{ids!r:.200}",
                 "Decode each row of a batch by itself, with the vocabulary that encoded.",
             ) from None
