@@ -10,11 +10,12 @@ import contextlib
 import itertools
 import reprlib
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from numformer.backend import array_module, dtype_kind, to_host
+from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 
 
@@ -25,6 +26,8 @@ class Parameter:
     error, because `pack` makes them views of two vectors that the optimizer works on; write
     new values with `parameter.data[...] = ...`.
     """
+
+    _flat: "FlatParameters | None" = None  # whose views data and grad are, after pack
 
     def __init__(self, data):
         self._data = np.array(data, dtype=np.float32)
@@ -40,11 +43,15 @@ class Parameter:
 
     @property
     def grad(self):
+        if self._flat and self._flat.used:
+            self._flat.look_whether_zero()
         return self._grad
 
     @grad.setter
     def grad(self, array):
         self._accept_only(self._grad, array, "grad")
+        if self._flat and self._flat.used:
+            self._flat.stale = True
 
     @staticmethod
     def _accept_only(current, array, name):
@@ -68,7 +75,13 @@ class Parameter:
 
     def _rebind(self, data, grad, flat):
         self._data, self._grad = data, grad
-        self._flat = flat  # the FlatParameters that data and grad are views of
+        self._flat = flat
+
+    def zero_grad(self) -> None:
+        """Set the gradient to zero."""
+        self._grad.fill(0)
+        if self._flat:
+            self._flat.used = self._flat.stale = False
 
 
 class _Mode:
@@ -203,10 +216,19 @@ class Layer:
         return {name: one for name, one in self._walk("", set()) if isinstance(one, Parameter)}
 
     def zero_grad(self) -> None:
-        """Set every gradient to zero and forget what an interrupted step saved."""
-        self.clear_saved()
-        for parameter in self.named_parameters().values():
-            parameter.grad.fill(0)
+        """Set every gradient to zero and forget what an interrupted step saved.
+
+        Warns where forwards saved what no backward popped: those of an evaluation, for instance.
+        """
+        waiting = 0
+        for _, one in self._walk("", set()):
+            if isinstance(one, Parameter):
+                one.zero_grad()
+            else:
+                waiting += len(one.saved)
+                one.saved.clear()
+        if waiting:
+            warnings.warn(never_met_a_backward(f"{waiting} records, forgotten now"), stacklevel=2)
 
     # State
 
@@ -239,6 +261,15 @@ class Layer:
             parameter.data[...] = arrays[name]
 
 
+def never_met_a_backward(received: str) -> str:
+    """What to say of forwards that were meant for an evaluation."""
+    return (
+        "each forward that saves is followed by its backward; received forwards without one, which "
+        f"left {received}. Evaluate in `with numformer.inference():`, where nothing is saved and "
+        "dropout is off."
+    )
+
+
 def _mismatch(rule: str, received: str) -> InputError:
     return InputError(
         f"a saved state {rule}", received, "Build the model with the Config that it was saved with."
@@ -248,8 +279,11 @@ def _mismatch(rule: str, received: str) -> InputError:
 class FlatParameters:
     """All parameters of a model as one vector `data` and all their gradients as one `grad`.
 
-    Zeroing, clipping and Adam are then one call each.
+    Zeroing, clipping and Adam are then one call each. `used` says that an optimizer has used the
+    gradient, and that it is not known to be zero since; `stale` that more was added to such a one.
     """
+
+    used = stale = False
 
     def __init__(self, data, grad, parameters: Sequence[Parameter] = ()):
         self.data = data
@@ -266,6 +300,20 @@ class FlatParameters:
             vector[end - parameter.size : end].reshape(parameter.shape)
             for end, parameter in zip(ends, self._parameters, strict=True)
         ]
+
+    def zero_grad(self) -> None:
+        """Set every gradient to zero."""
+        self.grad.fill(0)
+        self.used = self.stale = False
+
+    def look_whether_zero(self) -> None:
+        """Before something is added to a gradient that was used: was it set to zero by hand?
+
+        Some of its numbers tell. On a GPU looking would wait, and it is taken for zero.
+        """
+        some = self.grad[:: 1 + len(self.grad) // 1000]
+        if not on_host(some) or not some.any():
+            self.used = self.stale = False
 
     def is_current(self) -> bool:
         """Whether the parameters are still views of these vectors: no later pack moved them."""

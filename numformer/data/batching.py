@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -13,16 +14,40 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
-    """Sequences of ids -> (B, longest), filled up with 0 on the right."""
-    longest = max(map(len, sequences), default=0)
-    padded = np.full((len(sequences), longest), PADDING)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
+    """Sequences of ids -> (B, longest), filled up with 0 on the right.
+
+    Raises InputError for what are no integers, which NumPy would turn into some, and for no
+    sequence at all.
+    """
+    if not len(sequences):
+        raise InputError(
+            "a batch holds at least one sequence", "none", "Leave this batch out, or give it data."
+        )
+    ids = [*chain.from_iterable(sequences)]
+    wrong = [kind for kind in {*map(type, ids)} if not _is_integer(kind)]
+    if wrong:
+        first = next(each for each in ids if type(each) in wrong)
+        raise InputError(
+            "sequences are made of ids, which are integers",
+            f"{first!r:.60}, which is of type {type(first).__name__}",
+            "Encode symbols by Vocabulary(symbols).encode(sequence); make numbers int.",
+        )
+    lengths = np.array([*map(len, sequences)])
+    padded = np.full((len(sequences), lengths.max()), PADDING)
+    padded[np.arange(lengths.max()) < lengths[:, None]] = ids
     return padded
 
 
+def _is_integer(kind: type) -> bool:
+    """Whether ids may be of this type; True and False are no ids, although they are integers."""
+    return issubclass(kind, int | np.integer) and kind is not bool
+
+
 def pad_sources(sources: Sequence[Sequence[int]]) -> np.ndarray:
-    """Sources -> (B, S): each closed by the end id, which also shows the encoder where it ends."""
+    """Sources -> (B, S): each closed by the end id, which also shows the encoder where it ends.
+
+    Raises InputError as `pad` does.
+    """
     return pad([[*source, END] for source in sources])
 
 
@@ -76,7 +101,7 @@ class PairBatch(Batch):
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "PairBatch":
-        """Pad (source, target) pairs of ids."""
+        """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
         targets = [target for _, target in pairs]
         return cls(
             source=pad_sources([source for source, _ in pairs]),

@@ -3,6 +3,8 @@
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from numformer.errors import InputError
+
 PADDING, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 
@@ -42,6 +44,13 @@ class Vocabulary:
         return [self._ids.get(symbol, UNKNOWN) for symbol in sequence]
 
     def decode(self, ids: Sequence[int]) -> list[str]:
-        """The symbols of the ids."""
-        names = [*SPECIAL, *self.symbols]
-        return [names[i] for i in ids]
+        """The symbols of the ids. Raises InputError for what is no id of this vocabulary."""
+        names = dict(enumerate([*SPECIAL, *self.symbols]))
+        try:
+            return [names[i] for i in ids]
+        except (KeyError, TypeError):
+            raise InputError(
+                f"decode takes one sequence of ids, each at least 0 and below {len(self)}",
+                f"{ids!r:.200}",
+                "Decode each row of a batch by itself, with the vocabulary that encoded.",
+            ) from None

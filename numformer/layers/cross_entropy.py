@@ -60,6 +60,7 @@ class CrossEntropy(Layer):
         self.smoothing = smoothing
 
     def forward(self, logits, targets, valid=None):
+        check_ids(targets, logits.shape[-1])
         if targets.shape != logits.shape[:-1]:
             raise InputError(
                 "targets have the logits' shape without its last axis",
@@ -72,7 +73,6 @@ class CrossEntropy(Layer):
                 f"targets {targets.shape}, valid {valid.shape} of {valid.dtype}",
                 "Pass a boolean array, for example targets != PADDING.",
             )
-        check_ids(targets, logits.shape[-1])
         xp, shape = array_module(logits), logits.shape
         targets = xp.asarray(targets).ravel()
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)

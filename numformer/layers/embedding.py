@@ -22,9 +22,15 @@ def embed_backward(dx, ids, dweight) -> None:
 
 
 def check_ids(ids, vocabulary: int) -> None:
-    """Raise InputError unless every token id of the host array `ids` is in [0, vocabulary)."""
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise InputError("token ids are integers", f"dtype {ids.dtype}", "Convert the ids first.")
+    """Raise InputError unless `ids` is a host array of integers in [0, vocabulary)."""
+    if not isinstance(ids, np.ndarray) or not np.issubdtype(ids.dtype, np.integer):
+        received = f"dtype {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
+        raise InputError(
+            "token ids are a NumPy array of integers",
+            received,
+            "Take numpy.array(ids) of lists, ids.astype(int) of whole numbers, and what "
+            "numformer.Vocabulary(symbols).encode gives of symbols.",
+        )
     if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
         raise InputError(
             f"token ids are at least 0 and below the vocabulary's size {vocabulary}",

@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.backend import array_module
-from numformer.data.vocabulary import PADDING, SPECIAL, START
+from numformer.data.vocabulary import END, PADDING, SPECIAL, START
 from numformer.errors import InputError
 from numformer.layers import Embedding, KeyValueCache, OutputProjection, Places, attention_mask
 from numformer.layers.mask import padding_mask
@@ -128,8 +128,12 @@ class Transformer(Model):
     # Writing
 
     def start(self, source, length: int) -> State:
-        """source ids (B, S) -> the State in which targets of up to `length` ids begin."""
+        """source ids (B, S) -> the State in which targets of up to `length` ids begin.
+
+        Raises InputError for a source that does not end with the end id, or all but padding.
+        """
         _require_batch(source, "source")
+        _require_end(source)
         places = Places(source != PADDING, self._xp)
         memory, mask = self._encode(source, places), padding_mask(self._xp.asarray(places.valid))
         return State(np.full(len(source), START), KeyValueCache(length), memory, mask)
@@ -150,6 +154,23 @@ class Transformer(Model):
         return array_module(self.output.weight.data)
 
 
+FIXES = {
+    "source": "numformer.pad_sources(sources) makes it of lists of ids.",
+    "target": "numformer.PairBatch.of(pairs) makes it of pairs of lists of ids.",
+}
+
+
 def _require_batch(ids, name: str) -> None:
-    rule = f"{name} ids are a NumPy array (B, {name} length)"
-    require_batch(ids, rule, f"Pad the {name}s to one length (numformer.pad_sources, pad).")
+    require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
+
+
+def _require_end(source: np.ndarray) -> None:
+    """Raise InputError unless the last id of each row that is not all padding is the end id."""
+    for row, ids in enumerate(source):
+        found = ids[ids != PADDING]
+        if len(found) and found[-1] != END:
+            raise InputError(
+                f"a source ends with the end id {END}",
+                f"row {row}, which ends with {found[-1]}",
+                FIXES["source"],
+            )

@@ -28,7 +28,10 @@ class Config(TowerConfig):
         return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
 
 
-BATCH = "ids are a NumPy array (B, T)", "Give every row the same number of symbols, at least one."
+BATCH = (
+    "ids are a NumPy array (B, T)",
+    "Make it by numpy.array(rows), each row with the same number of symbols, at least one.",
+)
 
 
 class LanguageModel(Model):

@@ -1,5 +1,6 @@
 """What the training loop, checkpoints and scripts ask of a model, whichever it is."""
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Layer, never_met_a_backward
 from numformer.layers import (
     NORMALIZATIONS,
     CrossEntropy,
@@ -79,14 +80,22 @@ class Model(Layer):
 
 
 class Objective(Layer):
-    """The inputs of a batch -> the mean loss of its predictions, (); `backward` takes dloss."""
+    """The inputs of a batch -> the mean loss of its predictions, (); `backward` takes dloss.
+
+    Warns when MANY of its forwards wait for a backward.
+    """
+
+    MANY = 10
 
     def __init__(self, model: Model, label_smoothing: float = 0.0):
         self.model = model
         self.loss = CrossEntropy(label_smoothing)
 
     def forward(self, *inputs):
-        return self.loss.forward(*self.model.predictions(*inputs))
+        loss = self.loss.forward(*self.model.predictions(*inputs))
+        if len(self.loss.saved) == self.MANY:
+            warnings.warn(never_met_a_backward(f"{self.pending()} records so far"), stacklevel=2)
+        return loss
 
     def backward(self, dloss=1.0):
         return self.model.backward(self.loss.backward(dloss))

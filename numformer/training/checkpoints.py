@@ -50,7 +50,7 @@ def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray]
     Raises InputError for a file that is no whole checkpoint, or of a later numformer.
     """
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
-    fix = "Name the run folder of a training run, or train again."
+    fix = "Name the best.safetensors of a training run (--run takes its folder), or train again."
     path = Path(path)
     if not path.is_file():
         raise InputError(rule, f"no file {path}", fix)
@@ -121,9 +121,23 @@ def description(model: Model) -> dict:
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
     """The model that `save_model` wrote, on the host in float32, and the metadata beside it.
 
-    A model that is none of `numformer.models` is found by its class, `kind`.
+    A model that is none of `numformer.models` is found by its class, `kind`. Raises InputError as
+    `load_checkpoint` does, and for a folder or the state of a run.
     """
+    rule, path = "load_model takes the file of a saved model", Path(path)
+    if path.is_dir():
+        raise InputError(
+            rule,
+            f"the folder {path}",
+            f"Name {path / 'best.safetensors'}, or take the whole run by numformer.load.",
+        )
     tensors, metadata = load_checkpoint(path)
+    if any(name.startswith("optimizer.") for name in tensors):
+        raise InputError(
+            rule,
+            f"{path}, the state of a run that may go on",
+            f"Name {path.with_name('best.safetensors')}, the best model of that run.",
+        )
     kind = kind or model_of(metadata.get("model"))
     config = config_of(path, metadata, kind)
     require_numbers(path, sum(array.size for array in tensors.values()), config)

@@ -6,9 +6,11 @@ further vectors are its state; its settings are keywords.
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 
 from numformer.backend import array_module, cache_sized_pieces
+from numformer.errors import InputError
 from numformer.layer import FlatParameters
 
 
@@ -56,19 +58,35 @@ class Optimizer:
     """A rule such as `adam` on the flat vectors of `pack`; `settings` are its keywords.
 
     `state` has the vectors (N,) that the rule keeps, by name, which begin at 0. These and the
-    number of steps taken are what resuming needs.
+    number of steps taken are what resuming needs. Raises InputError for a model that is not packed.
     """
 
     def __init__(self, parameters: FlatParameters, rule: Callable, **settings: float):
+        if not isinstance(parameters, FlatParameters):
+            raise InputError(
+                "an optimizer works on the vectors that pack() makes of a model's parameters",
+                type(parameters).__name__,
+                f"Write {type(self).__name__}(pack(model)).",
+            )
         xp = array_module(parameters.data)
         self.parameters, self.rule, self.settings = parameters, rule, settings
         self.state = {name: xp.zeros_like(parameters.data) for name in vectors_of(rule)}
         self.steps = 0
 
     def step(self, rate: float) -> None:
-        """Update all parameters once from their gradients."""
+        """Update all parameters once from their gradients.
+
+        Warns where backward added these to gradients that a step before has used.
+        """
+        if self.parameters.stale:
+            warnings.warn(
+                "each step has gradients of its own; received a sum with those that an earlier "
+                "step has used. Begin each step with objective.zero_grad().",
+                stacklevel=2,
+            )
         self.update(self.parameters.grad, self.steps + 1, rate)
         self.steps += 1
+        self.parameters.used, self.parameters.stale = True, False
 
     def update(self, grad, step: int, rate: float, stretch: slice = slice(None)) -> None:
         """Update the parameters along one stretch of their vector, from that of `grad` (N)."""

@@ -93,7 +93,7 @@ class Parts:
     def _compute(self, step: int, index: int, part: Batch, share: float):
         """`share` times the mean loss of one part, its gradient in the parameters' vector."""
         dropout_stream.reseed(self.seed, step, index)
-        self.optimizer.parameters.grad.fill(0)
+        self.optimizer.parameters.zero_grad()
         loss = self.objective.forward(*part.inputs)
         self.objective.backward(share)
         return loss * share

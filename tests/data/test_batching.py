@@ -41,8 +41,7 @@ def test_padding_fills_up_with_0_on_the_right():
     assert np.issubdtype(padded.dtype, np.integer)
 
 
-def test_padding_nothing_gives_no_rows():
-    assert pad([]).shape == (0, 0)
+def test_empty_sequences_give_rows_without_columns():
     assert pad([[], []]).shape == (2, 0)
 
 

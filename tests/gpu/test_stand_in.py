@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import toy_tasks
 from numformer.backend import scatter_add
 from numformer.data.batching import PairBatch
+from numformer.data.vocabulary import END
 from numformer.errors import BrokenNumbers
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check import __main__ as gradient_check
@@ -200,6 +201,7 @@ def test_decoding_and_attention_maps_are_numpy_s(stand_in, rng, changes):
     on_host, on_device = both(**changes)
     source = rng.integers(4, 11, (6, 5))
     source[:3, 3:] = 0
+    source[:3, 2] = source[3:, 4] = END
     assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
     batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
     ids = batch.source, batch.target_in

@@ -63,6 +63,7 @@ def parameter_gradients(layer: Layer) -> list:
 
 def separate(layer: Layer, inputs: list, step: int, dy) -> tuple[tuple, list]:
     """Gradients of inputs and of parameters from one forward and backward of their own."""
+    layer.clear_saved()  # of the forward that told the shape of dy
     layer.zero_grad()
     forward(layer, inputs, step)
     return backward(layer, dy), parameter_gradients(layer)

@@ -52,10 +52,11 @@ MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "u
            "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
            "_interrupts"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
-SUITE = ["test_backend.py", "test_layer.py", "test_properties.py", "test_settings.py", "data",
-         "layers", "models", "training/test_loop.py", "training/test_optimizers.py",
-         "training/test_parts.py", "generation", "gpu", "gradient_check/test_contract.py",
-         "gradient_check/test_gradients.py", "gradient_check/test_parity.py"]  # fmt: skip
+SUITE = ["test_backend.py", "test_beginners.py", "test_layer.py", "test_properties.py",
+         "test_settings.py", "data", "layers", "models", "training/test_loop.py",
+         "training/test_optimizers.py", "training/test_parts.py", "generation", "gpu",
+         "gradient_check/test_contract.py", "gradient_check/test_gradients.py",
+         "gradient_check/test_parity.py"]  # fmt: skip
 STATE = ROOT / "runs" / "mutation"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:terminal", "-s", "-o",
           "addopts=", "-o", "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir",
