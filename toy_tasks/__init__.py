@@ -1,12 +1,12 @@
 """Small tasks that train a model: `python -m toy_tasks` lists them."""
 
 TASKS = {
-    "copy_task": ("copy up to 16 digits", "that attention can find a place", "30 s"),
-    "reverse": ("reverse up to 16 digits", "where attention looks: the picture to begin with", "25 s"),
-    "sort": ("sort up to 12 digits", "that what is written may depend on all that was read", "35 s"),
-    "addition": ("add two numbers of three digits", "that a carry can be learned", "35 s"),
-    "pairs": ("your own pairs of texts", "what a Transformer makes of your data", "from 1 min"),
-    "pronounce": ("pronounce a language", "a real task beside published figures", "5 min"),
-    "write": ("go on with any text", "a language model: a decoder alone", "2 min"),
+    "copy_task": ("30 s", "copy up to 16 digits", "that attention can find a place"),
+    "reverse": ("25 s", "reverse up to 16 digits", "where attention looks; begin here"),
+    "sort": ("35 s", "sort up to 12 digits", "a symbol that depends on all that was read"),
+    "addition": ("35 s", "add two numbers of three digits", "that a carry can be learned"),
+    "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
+    "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
+    "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
 }
-"""What each task learns, what it teaches, and how long it takes on two cores."""
+"""How long each task takes on two cores, what its model learns, and what it shows."""

@@ -4,14 +4,21 @@ import sys
 
 from toy_tasks import TASKS
 
+HEAD = """\
+python -m toy_tasks.NAME trains a model; with --help it lists its flags, with --quick it tries
+everything in seconds. The times are those of two cores.
+"""
+FOOT = """
+python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their figures.
+"""
+
 
 def main() -> int:
-    """Print each task with what it learns, what it teaches and how long it takes."""
-    print("python -m toy_tasks.NAME trains a model; with --help it lists its flags, with --quick it")
-    print("tries everything in seconds. The times are those of two cores.\n")
-    for name, (learns, teaches, time) in TASKS.items():
-        print(f"  {name:<10} {time:>10}  learns to {learns};\n{'':25}shows {teaches}")
-    print("\npython -m toy_tasks.compare RUN RUN ...  draws the curves of runs and lists their figures")
+    """Print each task with what it learns, what it shows and how long it takes."""
+    print(HEAD)
+    for name, (time, learns, shows) in TASKS.items():
+        print(f"  {name:<10} {time:>10}   learns to {learns}: {shows}")
+    print(FOOT, end="")
     return 0
 
 

@@ -20,7 +20,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
 from numformer.training.run_folder import read_metrics
-from toy_tasks import script
+from toy_tasks import folders, script
 
 PICTURE = Path("runs/compare.png")
 # What makes no other setting: the seed, the machine, what is reported or written at the end, and
@@ -62,7 +62,7 @@ def read_run(folder: Path) -> Run:
     path = folder / "config.json"
     try:
         saved = json.loads(path.read_text())
-        if saved.pop("crc32") != script._checksum(saved):
+        if saved.pop("crc32") != folders.checksum(saved):
             raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
@@ -208,13 +208,17 @@ def draw(path: Path, runs: list[Run]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = argparse.ArgumentParser("python -m toy_tasks.compare", **how)
+    flags = script.Parser("python -m toy_tasks.compare", **how)
     add = flags.add_argument
     add("runs", nargs="+", type=script.path, metavar="RUN", help="a run folder")
-    add("--out", type=script.path, metavar="FILE.png", default=PICTURE, help=f"default: {PICTURE}")
+    add(
+        "--out",
+        type=script.picture,
+        metavar="FILE.png",
+        default=PICTURE,
+        help=f"default: {PICTURE}",
+    )
     options = flags.parse_args(arguments)
-    if options.out.suffix != ".png":
-        raise InputError("--out names a picture, FILE.png", options.out, "Change --out.")
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
     runs = [read_run(run) for run in {run.resolve(): run for run in runs}.values()]

@@ -80,7 +80,7 @@ def stands(folder: Path) -> dict:
 
 def write_config(folder: Path, settings: dict) -> None:
     """Write config.json, with a checksum."""
-    settings = settings | {"crc32": _checksum(settings)}
+    settings = settings | {"crc32": checksum(settings)}
     write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
 
 
@@ -98,7 +98,7 @@ def read_config(folder: Path) -> dict:
         if not path.is_file():
             raise ValueError("it holds no such file")
         settings = json.loads(path.read_text())
-        if settings.pop("crc32") != _checksum(settings):
+        if settings.pop("crc32") != checksum(settings):
             raise ValueError("its checksum says that config.json was changed")
         return settings
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
@@ -113,7 +113,8 @@ def _no_run(folder: Path, problem) -> InputError:
     )
 
 
-def _checksum(settings: dict) -> int:
+def checksum(settings: dict) -> int:
+    """What tells whether a config.json is as it was written."""
     return zlib.crc32(json.dumps(settings).encode())
 
 

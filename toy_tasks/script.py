@@ -74,7 +74,7 @@ def picture(text: str) -> Path:
     return path(text)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Complains in one line, with the flag that may have been meant."""
 
     def error(self, message: str):
@@ -93,7 +93,7 @@ def parser(
 
     `asked_by` is another name of --input; `defaults` replaces defaults.
     """
-    made = _Parser(
+    made = Parser(
         prog=f"python -m toy_tasks.{name}",
         description=description,
         formatter_class=_Help,
