@@ -16,8 +16,8 @@ python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their
 def main() -> int:
     """Print each task with what it learns, what it shows and how long it takes."""
     print(HEAD)
-    for name, (time, learns, shows) in TASKS.items():
-        print(f"  {name:<10} {time:>10}   learns to {learns}: {shows}")
+    for name, row in {"NAME": ("time", "learns to", "shows"), **TASKS}.items():
+        print("  {:<10} {:>10}  {:<32} {}".format(name, *row))
     print(FOOT, end="")
     return 0
 

@@ -1,0 +1,159 @@
+"""One's own pairs: how they are read, split and told; the script, and what it refuses."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toy_tasks import TASKS, __main__, pairs
+from toy_tasks.dates import dates, in_words, ordinal
+from toy_tasks.pairs import PairsTask, by_source, main, split
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1".split()
+LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
+
+
+def file(name: str, lines: list[str]) -> str:
+    Path(name).write_text("\n".join(lines), encoding="utf-8")
+    return name
+
+
+def test_a_hash_of_the_source_splits_and_keeps_all_its_targets_together():
+    many = [(f"{number}", target) for number in range(5000) for target in "ab"]
+    parts = split(many)
+    assert sorted(sum(parts.values(), [])) == sorted(many)
+    sources = {name: {source for source, _ in part} for name, part in parts.items()}
+    assert [round(len(s) / 5000, 1) for s in sources.values()] == [0.8, 0.1, 0.1]
+    assert sum(map(len, sources.values())) == 5000
+    assert split(many[:60]) == {n: [p for p in part if p in many[:60]] for n, part in parts.items()}
+
+
+def test_a_source_with_several_targets_is_right_with_any_of_them():
+    assert by_source([("a", "x"), ("b", "y"), ("a", "z"), ("a", "x")]) == [
+        ("a", ("x", "z")),
+        ("b", ("y",)),
+    ]
+
+
+@pytest.mark.parametrize("words", ["", "source", "target", "both"])
+def test_sides_are_made_of_characters_or_of_words(words):
+    data = {name: [("a b a", "x  yx")] for name in ("train", "dev", "test")}
+    task = PairsTask(data, 2, 1, words)
+    source, target = task.text.source.symbols, task.text.target.symbols
+    assert source == (["a", "b"] if words in ("source", "both") else [" ", "a", "b"])
+    assert target == (["x", "yx"] if words in ("target", "both") else [" ", "x", "y"])
+    assert task.text.longest == (3 if words in ("source", "both") else 5)
+    assert task.text.max_length == 2 * (2 if words in ("target", "both") else 5)
+    batch = task.batch(1)
+    assert task.text.source.decode(batch.source[0][:-1]) == task.text.source.split("a b a")
+    assert [b.target_in.shape[0] for b in task.held_out] == [1]
+
+
+def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
+    """Repeated pairs, sources with several targets, the worst examples and the counts are told."""
+    several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
+    code, out, err = call(main, "--data", file("own.tsv", several), *TINY)
+    assert (code, err) == (0, [])  # there is no target
+    text = "\n".join(out)
+    assert "93 pairs, for example 'ab 0' -> '0-ab'" in text
+    assert "1 pairs stand there again and are left out" in text
+    assert "2 sources have several targets" in text and "'c 5' -> '5-c' or 'five'" in text
+    counts = re.search(r"train (\d+), dev (\d+), test (\d+)", text)
+    assert sum(map(int, counts.groups())) == 92
+    assert "of them" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
+    assert "the worst of the others" in text and "WRONG, it is " in text
+    command = next(line for line in out if line.startswith("use it: "))
+    assert "toy_tasks.pairs --run runs/pairs-own --input '" in command
+    assert {path.name for path in Path("runs/pairs-own").iterdir()} == {
+        "config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "loss.png",
+        "attention.png"}  # fmt: skip
+    code, out, err = call(
+        main, "--run", "runs/pairs-own", "--input", "ab 3", "q", "--attention", "a.png")  # fmt: skip
+    assert code == 2 and "2 with --input" in err[0]
+    asked = ["--run", "runs/pairs-own", "--input", "abq"]
+    code, out, err = call(main, *asked, "--attention", "a.png")
+    assert (code, len(out), err) == (0, 1, ["note: training never saw 'q' (in 'abq')"])
+    assert Path("a.png").read_bytes().startswith(b"\x89PNG")
+    assert call(main, "--resume", "--data", "own.tsv")[1][0].startswith("93 pairs")
+    assert call(main, "--resume", "--out", "runs/pairs-own")[0] == 0
+    file("own.tsv", several[:-1])
+    assert "the data that it was started with" in call(main, "--resume", "--data", "own.tsv")[2][0]
+
+
+def test_standard_input_is_answered_line_by_line(call, monkeypatch):
+    assert call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")[0] == 0
+    asked = [f"ab {number % 100}" for number in range(1500)]
+    asked[3] = ""
+    Path("asked.txt").write_text("\r\n".join(asked) + "\n", newline="")
+    with open("asked.txt", newline="") as lines:
+        monkeypatch.setattr("sys.stdin", lines)
+        code, out, err = call(main, "--run", "runs/pairs-own")
+    assert (code, len(out), out[3], err) == (0, 1500, "", [])
+    _, some, _ = call(main, "--run", "runs/pairs-own", "--input", *asked[1000:1004])
+    assert out[1000:1004] == some
+
+
+def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
+    data = [file("a.tsv", LINES[:40]), file("b.tsv", LINES[38:60]), file("c.tsv", LINES[60:])]
+    code, out, _ = call(main, "--data", *data, *TINY, "--no-plots", "--words", "source")
+    assert code == 0 and "train 40, dev 22, test 30" in out
+    shared = next(line for line in out if "too, for example" in line)
+    assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
+    assert Path("runs/pairs-a/best.safetensors").exists()
+
+
+def test_more_examples_than_are_needed_are_left_out(call, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
+    _, out, _ = call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")
+    assert "of dev the first 3 are used" in out and "of test the first 5 are used" in out
+    assert "5 sources that training never saw" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", "--data with one file or three, or a --demo"),
+        ("--demo dates --data own.tsv", "--data with one file or three, or a --demo"),
+        ("--data own.tsv own.tsv", "--data with one file or three"),
+        ("--demo days", "invalid choice: 'days'"),
+        ("--data none.tsv", "none.tsv must be a file that can be read"),
+        ("--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'"),
+        ("--data few.tsv", "received none for dev"),
+        ("--data own.tsv --words all", "invalid choice: 'all'"),
+        ("--data own.tsv --tying all", "tying all needs one vocabulary"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(flags, said, call):
+    file("own.tsv", LINES)
+    file("bad.tsv", ["a\tb", "b\tc", "c"])
+    file("few.tsv", ["a\tb"])
+    code, _, err = call(main, *flags.split())
+    assert code == 2 and len(err) == 1 and said in err[0] and not Path("runs").exists()
+
+
+def test_dates_are_those_that_the_words_say():
+    assert dates(300) == dates(300) and len(dates(300)) == 300
+    months = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+    for words, date in dates(2000):
+        year, month, day = date.split("-")
+        plain = words.lower()
+        assert year in plain and months[int(month) - 1] in plain
+        numbers = re.findall(r"\d+", plain)
+        assert sorted(map(int, numbers)) == sorted([int(year), int(day)]) and 1900 <= int(year)
+    assert len({words for words, _ in dates(2000)}) > 1900
+    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 31)] == (
+        "st nd rd th th th th st nd rd st".split())  # fmt: skip
+    day = __import__("datetime").date(2026, 11, 21)
+    found = {in_words(day, np.random.default_rng(seed)) for seed in range(400)}
+    assert {"21 nov 2026", "SATURDAY, NOVEMBER 21, 2026", "The 21St Of Nov 2026"} <= found
+
+
+def test_the_list_of_tasks_names_every_script(call):
+    scripts = {path.stem for path in Path(pairs.__file__).parent.glob("*.py")
+               if '__name__ == "__main__"' in path.read_text()}  # fmt: skip
+    assert scripts - {"__main__", "compare"} == {*TASKS}
+    code, out, _ = call(lambda _: __main__.main())
+    assert code == 0 and all(any(line.startswith(f"  {n} ") for line in out) for n in TASKS)
+    assert max(map(len, out)) <= 100
