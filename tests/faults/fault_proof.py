@@ -51,7 +51,7 @@ def start(*flags) -> subprocess.Popen:
 def result(process: subprocess.Popen, folder: Path) -> tuple:
     """What a finished run leaves: exit code, errors, the lines after training, every file."""
     out, err = process.communicate()
-    printed = out[out.find("best at step") :]
+    printed = out[out.find("best at step") :].replace(str(folder), "FOLDER")
     return process.returncode, err, printed, {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
@@ -346,11 +346,11 @@ TRIED = """--steps 6 --evaluate-every 2 --log-every 1 --batch-size 4 --d-model 8
 def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
     made = script.parser("reverse", "", Transformer, **DEFAULTS)
-    options = script.parse(made, "reverse", list(map(str, flags)))
-    symbols = len(task.vocabulary)
+    options = script.parse(made, lambda options: "reverse", list(map(str, flags)))
+    symbols = len(task.text.source)
     config = script.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
     with contextlib.redirect_stdout(io.StringIO()):
-        script.train_task("reverse", task, Transformer, config, options)
+        script.train_task(task, Transformer, config, options)
 
 
 @contextlib.contextmanager

@@ -286,7 +286,7 @@ def reverse_task(batch_size: int) -> SequenceTask:
 
 def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
     task = reverse_task(batch_size)
-    model = Transformer(Config.base(len(task.vocabulary), **config), 1)
+    model = Transformer(Config.base(len(task.text.source), **config), 1)
     recipe = Recipe(warmup=20, clip_norm=1.0)
     return Trainer(model, task, folder, 100, recipe, 1, xp)
 
@@ -342,7 +342,7 @@ def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
         report.measured("reverse, training and evaluation", f"{seconds:.0f} s")
         at_most(code, 0)
     task = reverse_task(64)
-    sources = pad_sources([task.vocabulary.encode(source) for source in task.test[:200]])
+    sources = pad_sources([task.text.source.encode(source) for source, _ in task.test[:200]])
     for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
         with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
             results = []

@@ -381,7 +381,7 @@ def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys
         capsys.readouterr()
         assert program(pronounce.main, backend, "--run", "cupy", "--word", "abba", "hac") == 0
         said.append(capsys.readouterr().out)
-    assert said[0] == said[1] and said[0].startswith("abba\t")
+    assert said[0] == said[1] and said[0].count("\n") == 2
 
 
 # The report on a real card, python -m tests.gpu.
