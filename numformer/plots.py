@@ -1,6 +1,6 @@
 """Pictures of a run: its loss curve and where attention looks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,34 +62,40 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     Of more than 16 layers or heads the first 16 are drawn, because a picture has an end.
     """
     rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
+    last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
     # Inches. Places by hand: matplotlib's own layout takes seconds for so many maps.
-    side, gap, left, right, top, bottom = 2.0, 0.7, 1.1, 0.9, 0.65, 0.5
-    width = left + heads * (side + 0.15) + right
-    height = top + len(rows) * (side + gap) + bottom - gap
+    side, between, left, right, top, bottom = 2.0, 0.15, 1.1, 0.9, 0.65, 0.5
+    below = [bottom]  # the lower edge of each row, from the last one up
+    for labelled in last[-2::-1]:
+        below.insert(0, below[0] + side + (0.65 if labelled else 0.3))
+    width = left + heads * (side + between) + right
+    height = below[0] + side + top
     figure = _figure(width, height)
     as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
     figure.text(0.15 / width, 1 - 0.12 / height, title, va="top", fontsize=11, **as_it_is)
 
-    def place(row: float, column: float, wide: float = side):
-        x, y = left + column * (side + 0.15), bottom + (len(rows) - 1 - row) * (side + gap)
-        return [x / width, y / height, wide / width, side / height]
+    def place(edge: float, column: int, wide: float = side) -> list[float]:
+        x = left + column * (side + between)
+        return [x / width, edge / height, wide / width, side / height]
 
-    for row, (kind, layer) in enumerate(rows):
+    def label(ticks: Callable, symbols: Sequence[str]) -> None:
+        ticks(range(len(symbols)), [symbol.replace(" ", "␣") for symbol in symbols], **as_it_is)
+
+    for (kind, layer), edge, labelled in zip(rows, below, last, strict=True):
         for head, weights in enumerate(kind.weights[layer, :16]):
-            axes = figure.add_axes(place(row, head))
+            axes = figure.add_axes(place(edge, head), xticks=[], yticks=[])
             image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
             axes.tick_params(length=2, labelsize=7)
-            axes.set_xticks(range(len(kind.looks_at)), kind.looks_at, **as_it_is)
+            if labelled:
+                label(axes.set_xticks, kind.looks_at)
             if head == 0:
-                axes.set_yticks(range(len(kind.reads)), kind.reads, **as_it_is)
+                label(axes.set_yticks, kind.reads)
                 axes.set_ylabel(kind.kind.replace("_", "-"), fontsize=8)
-            else:
-                axes.set_yticks([])
-            if row == len(rows) - 1:
+            if edge == bottom:
                 axes.set_xlabel("looks at", fontsize=8)
-    scale = figure.add_axes(place((len(rows) - 1) / 2, heads, 0.15))
+    scale = figure.add_axes(place((below[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
     figure.savefig(path, dpi=110)
 
