@@ -131,8 +131,17 @@ class PronunciationTask(Pronouncer):
         sequences = (sequence for split in data.values() for pair in split for sequence in pair)
         self.longest = max(self.max_length, 1 + max(map(len, sequences)))
         self.development = data["dev"]
-        pairs = [(self.characters.encode(w), self.phonemes.encode(p)) for w, p in train]
-        self.batch = EpochBatches(pairs, batch_size, seed)
+        self.batch = EpochBatches(self.encode(train), batch_size, seed)
+
+    def encode(self, pairs: list[Pair]) -> list[tuple[list[int], list[int]]]:
+        """(source, target) pairs of ids."""
+        return [(self.characters.encode(w), self.phonemes.encode(p)) for w, p in pairs]
+
+    @property
+    def held_out(self) -> list[PairBatch]:
+        """The development words and their phonemes."""
+        pairs = self.encode(self.development)
+        return [PairBatch.of(pairs[start : start + 256]) for start in range(0, len(pairs), 256)]
 
     def measure(self, model: Transformer, pairs: list[Pair], beam: int) -> dict[str, float]:
         words, right = zip(*pairs, strict=True)

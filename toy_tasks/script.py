@@ -268,7 +268,8 @@ def train_task(
         best = train(model, task, folder, schedule, recipe, **how)
         print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
-            loss_curve(folder / "loss.png", read_metrics(folder / "metrics.jsonl"), task.metric)
+            metrics = read_metrics(folder / "metrics.jsonl")
+            loss_curve(folder / "loss.png", metrics, task.metric, title=name)
     return model, folder
 
 

@@ -94,6 +94,12 @@ class SequenceTask:
         sources = self._sources(rng, wanted=False)
         return PairBatch.of(self.encode([*islice(sources, self.batch_size)]))
 
+    @property
+    def held_out(self) -> list[PairBatch]:
+        """The development sources and their targets."""
+        pairs = self.encode(self.development)
+        return [PairBatch.of(pairs[start : start + 256]) for start in range(0, len(pairs), 256)]
+
     def predict(self, model: Transformer, sources: list[str]) -> list[str]:
         """What the model writes for each source, by greedy decoding."""
         predicted = []
