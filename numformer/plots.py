@@ -110,17 +110,48 @@ def _figure(width: float, height: float, **settings):
     return figure
 
 
-def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str = "") -> None:
-    """Draw the training loss and the held-out `measure` of a metrics.jsonl against the step."""
-    figure = _figure(7, 4, layout="constrained")
-    axes = figure.subplots()
-    losses = [(line["step"], line["loss"]) for line in metrics if "gradient_norm" in line]
-    axes.plot(*zip(*losses, strict=True), color="tab:blue", marker="." if len(losses) < 3 else None)
-    axes.set(xlabel="step", yscale="log")
-    axes.set_ylabel("training loss", color="tab:blue")
-    measured = [(line["step"], line[measure]) for line in metrics if measure in line]
-    right = axes.twinx()
-    right.plot(*zip(*measured, strict=True), color="tab:orange", marker=".")
-    right.set_ylabel(f"{measure} (held-out data)", color="tab:orange")
-    axes.grid(alpha=0.3)
+def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
+    """Draw a metrics.jsonl against the step: losses, `measure` and, below them, the learning rate.
+
+    Training loss and held-out loss share the left scale, which is logarithmic; the measure has the
+    right one, unless it is the held-out loss itself. What no line tells is left out.
+    """
+    training = [line for line in metrics if "gradient_norm" in line]
+    evaluations = [line for line in metrics if "gradient_norm" not in line]
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    figure = _figure(7.5, 5.2, layout="constrained")
+    figure.suptitle(title, fontsize=13, parse_math=False)
+    left, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
+
+    def draw(axes, lines: list[dict], name: str, color: str, label: str | None = None) -> list:
+        """Those lines that have `name`; few points are marked, because one alone has no line."""
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        marker = "o" if len(points) < 15 else None
+        style = dict(color=color, label=label, marker=marker, markersize=4, linewidth=1.6)
+        return axes.plot(*zip(*points, strict=True), **style) if points else []
+
+    drawn = draw(left, training, "loss", "tab:blue", "training loss")
+    drawn += draw(left, evaluations, "held_out_loss", "tab:orange", "held-out loss")
+    left.set(yscale="log", ylabel="loss")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter(NullFormatter())
+    if measure != "held_out_loss" and any(measure in line for line in evaluations):
+        right, name = left.twinx(), measure.replace("_", " ")
+        drawn += draw(right, evaluations, measure, "tab:green", name)
+        right.set_ylabel(f"{name} (held-out data)", color="tab:green")
+        right.tick_params(axis="y", colors="tab:green")
+        right.spines["top"].set_visible(False)
+    left.legend(handles=drawn, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    draw(below, training, "rate", "tab:gray")
+    below.set(xlabel="step", ylabel="learning\nrate")
+    below.set_ylim(bottom=0)
+    below.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    below.yaxis.set_major_formatter("{x:g}")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    for axes in (left, below):
+        axes.grid(alpha=0.25)
+        axes.spines["top"].set_visible(False)
+    figure.align_ylabels([left, below])
     figure.savefig(path, dpi=110)

@@ -318,8 +318,9 @@ def check_training(report: Report, xp, folder: Path) -> None:
         }.items():  # fmt: skip
             with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
                 begun, resumed = (
-                    sequence_trainer(folder, each, 16, config) for each in (first, second)
+                    sequence_trainer(folder / name, each, 16, config) for each in (first, second)
                 )
+                begun.files.find(resume=False)
                 begun.files.begin()
                 advance(begun, 5)
                 begun.save()
