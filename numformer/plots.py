@@ -1,6 +1,6 @@
 """Pictures of a run: its loss curve and where attention looks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,34 +62,40 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     Of more than 16 layers or heads the first 16 are drawn, because a picture has an end.
     """
     rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
+    last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
     # Inches. Places by hand: matplotlib's own layout takes seconds for so many maps.
-    side, gap, left, right, top, bottom = 2.0, 0.7, 1.1, 0.9, 0.65, 0.5
-    width = left + heads * (side + 0.15) + right
-    height = top + len(rows) * (side + gap) + bottom - gap
+    side, between, left, right, top, bottom = 2.0, 0.15, 1.1, 0.9, 0.65, 0.5
+    below = [bottom]  # the lower edge of each row, from the last one up
+    for labelled in last[-2::-1]:
+        below.insert(0, below[0] + side + (0.65 if labelled else 0.3))
+    width = left + heads * (side + between) + right
+    height = below[0] + side + top
     figure = _figure(width, height)
     as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
     figure.text(0.15 / width, 1 - 0.12 / height, title, va="top", fontsize=11, **as_it_is)
 
-    def place(row: float, column: float, wide: float = side):
-        x, y = left + column * (side + 0.15), bottom + (len(rows) - 1 - row) * (side + gap)
-        return [x / width, y / height, wide / width, side / height]
+    def place(edge: float, column: int, wide: float = side) -> list[float]:
+        x = left + column * (side + between)
+        return [x / width, edge / height, wide / width, side / height]
 
-    for row, (kind, layer) in enumerate(rows):
+    def label(ticks: Callable, symbols: Sequence[str]) -> None:
+        ticks(range(len(symbols)), [symbol.replace(" ", "␣") for symbol in symbols], **as_it_is)
+
+    for (kind, layer), edge, labelled in zip(rows, below, last, strict=True):
         for head, weights in enumerate(kind.weights[layer, :16]):
-            axes = figure.add_axes(place(row, head))
+            axes = figure.add_axes(place(edge, head), xticks=[], yticks=[])
             image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
             axes.tick_params(length=2, labelsize=7)
-            axes.set_xticks(range(len(kind.looks_at)), kind.looks_at, **as_it_is)
+            if labelled:
+                label(axes.set_xticks, kind.looks_at)
             if head == 0:
-                axes.set_yticks(range(len(kind.reads)), kind.reads, **as_it_is)
+                label(axes.set_yticks, kind.reads)
                 axes.set_ylabel(kind.kind.replace("_", "-"), fontsize=8)
-            else:
-                axes.set_yticks([])
-            if row == len(rows) - 1:
+            if edge == bottom:
                 axes.set_xlabel("looks at", fontsize=8)
-    scale = figure.add_axes(place((len(rows) - 1) / 2, heads, 0.15))
+    scale = figure.add_axes(place((below[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
     figure.savefig(path, dpi=110)
 
@@ -104,17 +110,48 @@ def _figure(width: float, height: float, **settings):
     return figure
 
 
-def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str = "") -> None:
-    """Draw the training loss and the held-out `measure` of a metrics.jsonl against the step."""
-    figure = _figure(7, 4, layout="constrained")
-    axes = figure.subplots()
-    losses = [(line["step"], line["loss"]) for line in metrics if "gradient_norm" in line]
-    axes.plot(*zip(*losses, strict=True), color="tab:blue", marker="." if len(losses) < 3 else None)
-    axes.set(xlabel="step", yscale="log")
-    axes.set_ylabel("training loss", color="tab:blue")
-    measured = [(line["step"], line[measure]) for line in metrics if measure in line]
-    right = axes.twinx()
-    right.plot(*zip(*measured, strict=True), color="tab:orange", marker=".")
-    right.set_ylabel(f"{measure} (held-out data)", color="tab:orange")
-    axes.grid(alpha=0.3)
+def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
+    """Draw a metrics.jsonl against the step: losses, `measure` and, below them, the learning rate.
+
+    Training loss and held-out loss share the left scale, which is logarithmic; the measure has the
+    right one, unless it is the held-out loss itself. What no line tells is left out.
+    """
+    training = [line for line in metrics if "gradient_norm" in line]
+    evaluations = [line for line in metrics if "gradient_norm" not in line]
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    figure = _figure(7.5, 5.2, layout="constrained")
+    figure.suptitle(title, fontsize=13, parse_math=False)
+    left, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
+
+    def draw(axes, lines: list[dict], name: str, color: str, label: str | None = None) -> list:
+        """Those lines that have `name`; few points are marked, because one alone has no line."""
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        marker = "o" if len(points) < 15 else None
+        style = dict(color=color, label=label, marker=marker, markersize=4, linewidth=1.6)
+        return axes.plot(*zip(*points, strict=True), **style) if points else []
+
+    drawn = draw(left, training, "loss", "tab:blue", "training loss")
+    drawn += draw(left, evaluations, "held_out_loss", "tab:orange", "held-out loss")
+    left.set(yscale="log", ylabel="loss")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter(NullFormatter())
+    if measure != "held_out_loss" and any(measure in line for line in evaluations):
+        right, name = left.twinx(), measure.replace("_", " ")
+        drawn += draw(right, evaluations, measure, "tab:green", name)
+        right.set_ylabel(f"{name} (held-out data)", color="tab:green")
+        right.tick_params(axis="y", colors="tab:green")
+        right.spines["top"].set_visible(False)
+    left.legend(handles=drawn, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    draw(below, training, "rate", "tab:gray")
+    below.set(xlabel="step", ylabel="learning\nrate")
+    below.set_ylim(bottom=0)
+    below.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    below.yaxis.set_major_formatter("{x:g}")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    for axes in (left, below):
+        axes.grid(alpha=0.25)
+        axes.spines["top"].set_visible(False)
+    figure.align_ylabels([left, below])
     figure.savefig(path, dpi=110)

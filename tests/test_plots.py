@@ -99,7 +99,8 @@ def test_attention_maps_grow_with_layers_heads_and_kinds(tmp_path):
         sizes.append(size_of_png(path))
     (width, height), (wider, same), *two_rows = sizes
     assert wider > width > 200 and same == height > 200
-    assert two_rows[0] == two_rows[1] == (wider, two_rows[0][1]) and two_rows[0][1] > height
+    (same_width, taller), (as_wide, tallest) = two_rows  # kinds are further apart than layers
+    assert same_width == as_wide == wider and tallest > taller > height
 
 
 @pytest.mark.parametrize("target", ["wxyz", "wxy"], ids=["T > S", "T = S"])
@@ -107,14 +108,14 @@ def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
     """Each row looks at the columns; 0 is white and 1 is dark."""
     shape = LAYERS, HEADS, len(target)
     weights = 0.9 * np.random.default_rng(0).dirichlet(np.ones(3), shape)
-    self_attention = maps(np.eye(2)[None, None], ["c", "d"], ["e", "f"], "decoder self_attention")
+    self_attention = maps(np.eye(2)[None, None], ["c", " "], ["e", "f"], "decoder self_attention")
     figure = drawn(attention_maps, [maps(weights, [*"abc"], [*target]), self_attention], "a title")
     assert [text.get_text() for text in figure.texts] == ["a title"]
     *found, alone, scale = figure.axes
     assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
     texts = [[label.get_text() for label in axis.get_ticklabels()] for axis in
              (alone.xaxis, alone.yaxis)]  # fmt: skip
-    assert texts == [["c", "d"], ["e", "f"]] and alone.get_xlabel() == "looks at"
+    assert texts == [["c", "␣"], ["e", "f"]] and alone.get_xlabel() == "looks at"
     assert alone.get_ylabel() == "decoder self-attention"
     for axes, (layer, head) in zip(found, np.ndindex(LAYERS, HEADS), strict=True):
         assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
@@ -122,7 +123,7 @@ def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
         assert_array_equal(image.get_array(), weights[layer, head])
         assert image.get_clim() == (0, 1) and image.origin == "upper"
         assert image.cmap(0.0)[:3] > image.cmap(1.0)[:3]
-        assert_array_equal(axes.xaxis.get_ticklocs(), range(3))
+        assert_array_equal(axes.xaxis.get_ticklocs(), range(3 if layer == LAYERS - 1 else 0))
         assert_array_equal(axes.yaxis.get_ticklocs(), range(len(target) if head == 0 else 0))
         assert axes.get_ylabel() == "decoder cross-attention" * (head == 0)
         x, y, *_ = axes.get_position().bounds
@@ -143,33 +144,79 @@ def test_symbols_are_drawn_as_they_are_and_not_read_as_formulas(tmp_path):
     assert size_of_png(tmp_path / "maps.png")
 
 
-def test_loss_curve_draws_a_run(tmp_path):
-    training = [dict(step=s, loss=1 / s, rate=0.1, gradient_norm=1.0) for s in (2, 4, 5)]
-    measured = [dict(step=s, exact_match=s / 5) for s in (4, 5)]
-    loss_curve(tmp_path / "loss.png", training + measured, "exact_match")
-    width, height = size_of_png(tmp_path / "loss.png")
-    assert width > height > 200
+TRAINING = [dict(step=s, loss=1 / s, rate=s / 9, gradient_norm=1.0, seconds=0.1) for s in (2, 4, 6)]
+MEASURED = [dict(step=s, loss=9.0, right=s / 5, held_out_loss=2 / s) for s in (4, 6)]
+
+
+def points(axes) -> dict[str, list]:
+    """The points of each line of a plot, by its label."""
+    return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+
+
+def test_loss_curve_shows_losses_on_the_left_the_measure_on_the_right_and_the_rate_below(drawn):
+    """A measure that has the name of a training line's entry stays what it is."""
+    figure = drawn(loss_curve, TRAINING + MEASURED, "right", "a $title")
+    left, below, right = figure.axes
+    of_training = [[s, 1 / s] for s in (2, 4, 6)]
+    of_held_out = [[s, 2 / s] for s in (4, 6)]
+    assert points(left) == {"training loss": of_training, "held-out loss": of_held_out}
+    assert points(right) == {"right": [[4, 0.8], [6, 1.2]]}
+    assert [line.get_xydata().tolist() for line in below.lines] == [[[s, s / 9] for s in (2, 4, 6)]]
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "linear"]
+    assert figure.get_suptitle() == "a $title" and below.get_xlabel() == "step"
+    names = [left.get_ylabel(), right.get_ylabel(), below.get_ylabel()]
+    assert names == ["loss", "right (held-out data)", "learning\nrate"]
+    assert right.yaxis.get_label_position() == "right" and below.get_ylim()[0] == 0
+    assert left.get_shared_x_axes().joined(left, below)
+
+
+def test_loss_curve_names_each_line_in_its_color(drawn):
+    figure = drawn(loss_curve, TRAINING + MEASURED, "right", "")
+    legend = figure.axes[0].get_legend()
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["training loss", "held-out loss", "right"]
+    colors = [handle.get_color() for handle in legend.legend_handles]
+    assert colors == [line.get_color() for axes in figure.axes[::2] for line in axes.lines]
+    assert len(set(colors)) == 3
+    assert figure.axes[2].yaxis.label.get_color() == colors[2]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "measure", "left", "right"),
+    [
+        (TRAINING + MEASURED, "held_out_loss", ["training loss", "held-out loss"], None),
+        ([*TRAINING, dict(step=4, exact_match=0.5)], "exact_match", ["training loss"],
+         ["exact match"]),
+        (TRAINING[:1], "exact_match", ["training loss"], None),
+        ([], "exact_match", [], None),
+    ],
+    ids=["the measure is the loss", "earlier versions", "one line", "none"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, left, right, drawn):
+    axes = drawn(loss_curve, metrics, measure, "").axes
+    assert [*points(axes[0])] == left
+    assert [[*points(each)] for each in axes[2:]] == ([right] if right else [])
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [((2.4, 0.0004), ["0.001", "0.01", "0.1", "1"]), ((2.312, 2.301), ["2.304", "2.308"])],
+    ids=["four decades", "a narrow band"],
+)
+def test_loss_curve_has_numbers_to_read_whatever_the_losses(losses, expected, drawn):
+    """A logarithmic scale has none of its own between two powers of ten."""
+    lines = [TRAINING[0] | dict(step=s, loss=loss) for s, loss in enumerate(losses)]
+    axis = drawn(loss_curve, lines, "", "").axes[0].yaxis
+    labels = [label.get_text() for label in axis.get_ticklabels()]
+    assert {*expected} <= {*labels} and len(labels) < 15
 
 
 def test_pictures_of_one_step(tmp_path):
     lines = [dict(step=1, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=1, error=3.0)]
-    loss_curve(tmp_path / "loss.png", lines, "error")
+    loss_curve(tmp_path / "loss.png", lines, "error", "one step")
+    width, height = size_of_png(tmp_path / "loss.png")
+    assert width > height > 200
     nothing = maps(np.ones((1, 1, 1, 1)), ["end"], ["end"])
     attention_maps(tmp_path / "attention.png", [nothing], "nothing")
     assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "attention.png"}
-
-
-def test_loss_curve_shows_losses_on_the_left_and_the_measure_on_the_right(drawn):
-    """Each with its name in its colour; the loss on a logarithmic scale, the measure not."""
-    lines = [dict(step=3, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=4, rate_of=0.5, loss=9)]
-    left, right = drawn(loss_curve, lines, "rate_of").axes
-    sides = [
-        (left, "left", [3, 2.0], "training loss", "tab:blue", "log"),
-        (right, "right", [4, 0.5], "rate_of (held-out data)", "tab:orange", "linear"),
-    ]
-    for axes, side, point, name, color, scale in sides:
-        (line,) = axes.lines
-        assert line.get_xydata().tolist() == [point] and line.get_color() == color
-        assert (axes.get_ylabel(), axes.yaxis.label.get_color()) == (name, color)
-        assert axes.yaxis.get_label_position() == side and axes.get_yscale() == scale
-    assert left.get_xlabel() == "step" and left.get_xscale() == "linear"

@@ -95,6 +95,7 @@ def parser(
     """
     made = Parser(
         prog=f"python -m toy_tasks.{name}",
+        usage="%(prog)s [flags]",
         description=description,
         formatter_class=_Help,
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "

@@ -22,7 +22,7 @@ from toy_tasks.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
     steps=1600, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
-    label_smoothing=0.0, warmup=200, factor=0.5, decay="linear",
+    label_smoothing=0.0, warmup=100, factor=0.15, decay="linear", clip_norm=1.0,
 )  # fmt: skip
 
 

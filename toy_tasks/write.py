@@ -95,8 +95,9 @@ def learn(options) -> int:
         attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
+    example = beginning.strip().split("\n")[-1]
     what = f"{len(task.unseen):,} characters that training never saw, nats per character"
-    return script.finish(options, folder, what, {"held-out loss": f"{loss:.4f}"}, beginning)
+    return script.finish(options, folder, what, {"held-out loss": f"{loss:.4f}"}, example)
 
 
 def main(arguments: list[str] | None = None) -> int:

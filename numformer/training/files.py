@@ -13,6 +13,7 @@ except ImportError:  # where there are no such locks, nothing is locked
     fcntl = None
 
 PARTIAL = ".partial"
+_held: set[Path] = set()  # the folders that this process has locked
 
 
 @contextlib.contextmanager
@@ -20,9 +21,10 @@ def locked(folder: Path) -> Iterator[None]:
     """Within the block no other process may hold `folder`. Raises InputError if one does.
 
     The lock is on the folder itself, so it leaves no file, and it ends with the process that
-    holds it however that dies.
+    holds it however that dies. Within such a block another one of the same process changes nothing.
     """
-    if fcntl is None:
+    place = folder.resolve()
+    if fcntl is None or place in _held:
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -37,8 +39,10 @@ def locked(folder: Path) -> Iterator[None]:
             ) from None
         except OSError:
             pass  # a file system without locks
+        _held.add(place)
         yield
     finally:
+        _held.discard(place)
         os.close(descriptor)
 
 

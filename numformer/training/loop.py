@@ -4,6 +4,7 @@ import contextlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,11 +13,16 @@ from typing import Protocol
 import numpy as np
 from tqdm import tqdm
 
+from numformer.backend import reuse_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.models import Model
+from numformer.training.files import locked
+from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
+
+SECONDS_BETWEEN_LINES = 10  # that tell how far a run is where there is no terminal
 
 
 class Interrupted(Exception):
@@ -24,7 +30,11 @@ class Interrupted(Exception):
 
 
 class Task(Protocol):
-    """What the loop needs of a task."""
+    """What the loop needs of a task.
+
+    It may also have `held_out`, a list of batches that training never sees. Then an evaluation
+    measures the training objective's mean loss on them as "held_out_loss", unless `evaluate` does.
+    """
 
     metric: str  # the entry of `evaluate` that chooses the best checkpoint
     higher_is_better: bool
@@ -34,7 +44,10 @@ class Task(Protocol):
         """The training batch of a step (from 1): a function of the step alone."""
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """Measures on data that is neither trained on nor the final test; called in inference."""
+        """Measures on data that is neither trained on nor the final test; called in inference.
+
+        None of them may be called "step" or "seconds".
+        """
 
     def description(self) -> dict:
         """JSON values that tell this task and its data from others: a run goes on with the same."""
@@ -61,49 +74,59 @@ class Schedule:
 def train(
     model: Model,
     task: Task,
-    folder: Path,
-    schedule: Schedule,
+    folder: str | Path,
+    schedule: Schedule | int,
     recipe: Recipe | None = None,
     seed: int = 0,
     xp=np,
     resume: bool = False,
-    parts: int = 1,
+    parts: int | None = None,
 ) -> dict:
     """Train `model` on `task`; leave the best weights in it; return the best evaluation.
 
-    Into `folder` go metrics.jsonl (a line every log_every steps and one each evaluation),
-    last.safetensors (all that resuming needs) and best.safetensors (the best model so far by
-    task.metric). The loss of a line is the mean since the line before. Each batch is computed in
-    `parts` parts (numformer/training/parts.py).
+    Into `folder`, which is made, go metrics.jsonl (a line every log_every steps and one each
+    evaluation), last.safetensors (all that resuming needs) and best.safetensors (the best model so
+    far by task.metric). The loss of a line is the mean since the line before, `seconds` is how long
+    training took up to there. `schedule` may be a number of steps. Each batch is computed in
+    `parts` parts (numformer/training/parts.py): without a number, as many as are fast here. As
+    `reuse_freed_memory` says, the whole process keeps the memory of arrays from then on.
 
-    With `resume` a run in the same folder goes on from where it was saved, and ends bit for bit as
-    if nothing had interrupted it. Without, what the folder holds of an earlier run is replaced.
-    Only one process at a time may train into a folder (`locked`), and only one thread of a process
-    at all, since modes and dropout's stream are the process's.
+    With `resume` the run in `folder` goes on from where it was saved, and ends bit for bit as if
+    nothing had interrupted it. It may take more steps than it was begun with, or fewer, where the
+    recipe's rates do not know the end: then each step is that of a run of so many steps, and the
+    old end adds its lines to metrics.jsonl. A finished run stays as it is. One process at a time
+    trains into a folder, and one thread of a process at all, since modes and dropout's stream are
+    the process's.
 
-    Raises Interrupted after Ctrl-C or SIGTERM, with the state saved, BrokenNumbers where loss or
-    gradient turn NaN or infinite, before they touch the weights, and OSError where a file cannot
-    be written; what was saved before stands.
+    Raises InputError for what cannot be, among it, without `resume`, a folder that holds a run
+    already; Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers where loss or
+    gradient turn NaN or infinite, before they touch the weights; and OSError where a file cannot be
+    written. What was saved before stands.
     """
-    trainer = Trainer(model, task, folder, schedule.steps, recipe or Recipe(), seed, xp, parts)
+    reuse_freed_memory()
+    if not isinstance(schedule, Schedule):
+        schedule = Schedule(schedule)
+    steps, parts = schedule.steps, usual_parts(xp) if parts is None else parts
+    trainer = Trainer(model, task, Path(folder), steps, recipe or Recipe(), seed, xp, parts)
+    trainer.files.find(resume)
     # Numbers that break are found in the loss and the norm, and told once.
     quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    with contextlib.closing(trainer.parts), quiet:
+    with locked(Path(folder)), contextlib.closing(trainer.parts), quiet:
         if resume:
             trainer.resume()
         else:
             trainer.files.begin()
-        trainer.parts.start()
-        bar = tqdm(
-            total=schedule.steps, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()
-        )
-        with bar, _interrupts() as interrupted:
-            while trainer.step < schedule.steps:
-                trainer.advance()
-                bar.update()
-                if trainer.step % schedule.log_every == 0 or trainer.step == schedule.steps:
-                    bar.set_postfix(loss=f"{trainer.log()['loss']:.4f}")
-                if trainer.step % schedule.evaluate_every == 0 or trainer.step == schedule.steps:
+        if not trainer.finished:
+            trainer.parts.start()
+        with contextlib.closing(_Progress(trainer)) as progress, _interrupts() as interrupted:
+            while not trainer.finished:
+                if trainer.step < steps:  # a resumed run may have taken the last one
+                    trainer.advance()
+                    progress.step()
+                at_end = trainer.step == steps
+                if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
+                    progress.log(trainer.log()["loss"])
+                if trainer.step % schedule.evaluate_every == 0 or at_end:
                     measured = trainer.evaluate()
                     trainer.save()
                     line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
@@ -113,6 +136,39 @@ def train(
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}; continue with --resume")
     return trainer.use_best()
+
+
+class _Progress:
+    """How far a run is, on standard error: a bar on a terminal, elsewhere a line now and then."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer, self.first = trainer, trainer.step
+        self.began = self.told = time.monotonic()
+        steps = dict(total=trainer.steps, initial=trainer.step, unit="step")
+        self.bar = tqdm(**steps, disable=not sys.stderr.isatty())
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self.bar.close()
+
+    def step(self) -> None:
+        """A step was taken."""
+        self.bar.update()
+
+    def log(self, loss: float) -> None:
+        """A line of metrics.jsonl was written."""
+        self.bar.set_postfix(loss=f"{loss:.4f}")
+        step, steps, now = self.trainer.step, self.trainer.steps, time.monotonic()
+        if not self.bar.disable or step == steps or now - self.told < SECONDS_BETWEEN_LINES:
+            return
+        self.told = now
+        left = (now - self.began) / (step - self.first) * (steps - step)
+        took = f"{_duration(self.trainer.seconds)}, about {_duration(left)} left"
+        print(f"step {step} of {steps}: loss {loss:.4f}, {took}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @contextlib.contextmanager

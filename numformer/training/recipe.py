@@ -30,10 +30,8 @@ def linear_rate(
     return factor * d_model**-0.5 * warmup**-0.5 * share
 
 
-DECAYS = {
-    "inverse_sqrt": lambda step, steps, *others: warmup_rate(step, *others),
-    "linear": linear_rate,
-}
+# A rate is a function of step, d_model, warmup, factor and, where it must know the end, of steps.
+DECAYS = {"inverse_sqrt": warmup_rate, "linear": linear_rate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +54,16 @@ class Recipe(settings.Settings):
         None, "largest global norm of a gradient (the paper does not clip)"
     )
 
+    @property
+    def knows_the_end(self) -> bool:
+        """Whether a step's rate depends on how many steps there are, so a run has a fixed end."""
+        return "steps" in inspect.signature(DECAYS[self.decay]).parameters
+
     def rate(self, step: int, steps: int, d_model: int) -> float:
         """The learning rate of a step (from 1) in a run of `steps`."""
-        return DECAYS[self.decay](step, steps, d_model, self.warmup, self.factor)
+        end = {"steps": steps} if self.knows_the_end else {}
+        how = dict(d_model=d_model, warmup=self.warmup, factor=self.factor)
+        return DECAYS[self.decay](step, **end, **how)
 
     def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
         """The optimizer, with those of beta1, beta2 and epsilon that its rule takes."""

@@ -22,6 +22,7 @@ class State:
     optimizer: dict[str, np.ndarray]
     threads: int | None  # of BLAS; unknown in files of format 1
     step: int
+    seconds: float  # of training so far; 0 in files that do not tell
     losses: list[float]  # since the last line of metrics.jsonl
     best: dict  # the best evaluation so far
     written: int  # how many bytes of metrics.jsonl belong to it
@@ -61,22 +62,25 @@ def saved_state(
     if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
         name = differing[0]
         raise InputError(
-            "a run is resumed with the settings, seed, steps and parts that it was started with",
+            "a run is resumed with the settings, seed and parts that it was started with",
             f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
-            "Leave out what differs, or start a new run.",
+            "Give it the same again, or start a new run.",
         )
-    step, losses, best = (metadata.get(name) for name in ("step", "losses", "best"))
+    step, steps, losses, best = (metadata.get(n) for n in ("step", "steps", "losses", "best"))
+    seconds = metadata.get("seconds", 0.0)
     size = sum(array.size for array in tensors.values())
     whole = all(v is not None and v.shape == (size,) for v in optimizer.values())
     whole = whole and not (optimizer.get("square", np.zeros(1)) < 0).any()
     threads = metadata.get("threads", 0)
     whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
-    if not whole or not _can_be(step, losses, best, settings["steps"], metric):
+    whole &= _are_numbers([seconds]) and seconds >= 0
+    if not whole or not _can_be(step, steps, losses, best, metric):
         raise InputError(
             "a checkpoint says where its run stands",
             f"{last} with a step, losses, best or state of its optimizer that cannot be",
             "Start a new run.",
         )
+    _require_same_end(settings, step, steps)
     written = metadata.get("metrics")
     length = written.get("bytes") if isinstance(written, dict) else None
     content = metrics.read_bytes() if metrics.is_file() else b""
@@ -86,12 +90,33 @@ def saved_state(
             f"{metrics}, which is damaged or missing",
             "Put it back as it was, or start a new run.",
         )
-    return State(tensors, optimizer, threads, step, losses, best, length)
+    return State(tensors, optimizer, threads, step, seconds, losses, best, length)
+
+
+def _require_same_end(settings: dict, step: int, steps: int) -> None:
+    """Raise InputError unless a run of `steps` that has taken `step` can be one of settings' steps.
+
+    Where no rate depends on the end of the run, each step is the same in a longer or shorter one.
+    """
+    asked, recipe = settings["steps"], Recipe(**settings["recipe"])
+    if asked != steps and recipe.knows_the_end:
+        raise InputError(
+            f"with decay {recipe.decay!r} a run keeps its number of steps, because the rate falls "
+            "to 0 at its last one: a longer run is another run from its beginning",
+            f"steps {asked} instead of {steps}",
+            f"Ask for {steps} steps, or start a new run.",
+        )
+    if asked < step:
+        raise InputError(
+            "a run is resumed for at least the steps that it has taken",
+            f"steps {asked} for a run that has taken {step}",
+            "Ask for as many or more, or start a new run.",
+        )
 
 
 def _one_by_one(settings: dict) -> dict:
-    """Kind of model, seed, steps, parts and every field of config and recipe by name."""
-    others = {name: settings.get(name) for name in ("model", "seed", "steps", "parts")}
+    """Kind of model, seed, parts and every field of config and recipe by name."""
+    others = {name: settings.get(name) for name in ("model", "seed", "parts")}
     return others | settings["config"] | settings["recipe"]
 
 
@@ -107,18 +132,18 @@ def _completed(last: Path, metadata: dict, model: type[Model]) -> dict:
     return metadata | {"config": asdict(config), "recipe": asdict(recipe)}
 
 
-def _can_be(step, losses, best, steps: int, metric: str) -> bool:
+def _are_numbers(values) -> bool:
+    largest = sys.float_info.max
+    return all(type(v) in (int, float) and -largest <= v <= largest for v in values)
+
+
+def _can_be(step, steps, losses, best, metric: str) -> bool:
     """Whether a run of `steps` can have come to this `step` with these numbers."""
-
-    def numbers(values) -> bool:
-        largest = sys.float_info.max
-        return all(type(v) in (int, float) and -largest <= v <= largest for v in values)
-
-    if type(step) is not int or not 1 <= step <= steps:
+    if type(step) is not int or type(steps) is not int or not 1 <= step <= steps:
         return False
-    if not isinstance(losses, list) or len(losses) > step or not numbers(losses):
+    if not isinstance(losses, list) or len(losses) > step or not _are_numbers(losses):
         return False
-    if not isinstance(best, dict) or not numbers(best.values()):
+    if not isinstance(best, dict) or not _are_numbers(best.values()):
         return False
     if not best:
         return step < steps  # a run that has ended was evaluated

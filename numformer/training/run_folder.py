@@ -1,7 +1,9 @@
 """What a training run writes into its folder, and what of it a resumed run must find."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +30,8 @@ class RunFolder:
     """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
 
     `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
-    config of the model, recipe, seed, steps, parts and task. `text` describes what the model does
-    with texts.
+    config of the model, recipe, seed, parts and task, and steps where the recipe knows the end. `text`
+    describes what the model does with texts.
     """
 
     def __init__(self, folder: Path, settings: dict, metric: str, text: dict | None = None):
@@ -47,15 +49,45 @@ class RunFolder:
     def best(self) -> Path:
         return self.folder / "best.safetensors"
 
-    def begin(self) -> None:
-        """Nothing has been measured yet."""
-        if self.metrics.exists() and not self.metrics.is_file():
+    def find(self, resume: bool) -> None:
+        """Make the folder of a new run; that of a resumed one is there. Otherwise InputError."""
+        if resume and not self.folder.is_dir():
             raise InputError(
-                "a run is resumed with the metrics.jsonl that it wrote",
-                f"{self.metrics}, which is no file",
-                "Start a new run.",
+                "a run is resumed in the folder that it writes to",
+                f"{self.folder}, where there is no folder",
+                "Name the run's folder, or start a new run.",
             )
-        self.metrics.write_text("")
+        if not resume:
+            with self._new():
+                self.folder.mkdir(parents=True, exist_ok=True)
+
+    def begin(self) -> None:
+        """Nothing has been measured yet. Raises InputError where the folder holds a run already."""
+        of_runs = [
+            path.with_name(path.name + unfinished)
+            for path in (self.metrics, self.last, self.best)
+            for unfinished in ("", PARTIAL)
+        ]
+        if found := [path.name for path in of_runs if os.path.lexists(path)]:
+            raise InputError(
+                "a new run begins in a folder that holds none, so that nothing saved is lost",
+                f"{self.folder}, which holds {found[0]}",
+                "Choose another folder, or go on with its run by resume=True.",
+            )
+        with self._new():
+            self.metrics.touch(exist_ok=False)
+
+    @contextlib.contextmanager
+    def _new(self) -> Iterator[None]:
+        """Within the block an OSError says that no run can begin in the folder."""
+        try:
+            yield
+        except OSError as problem:
+            raise InputError(
+                "a run writes to a folder, which is made where there is none",
+                f"{self.folder} ({problem.strerror})",
+                "Choose another folder.",
+            ) from None
 
     def write(self, line: dict) -> None:
         """Add a line to metrics.jsonl."""
@@ -105,10 +137,21 @@ class RunFolder:
         """Bring the folder to where the saved run stands."""
         if state:
             os.truncate(self.metrics, state.written)
+        elif self.metrics.exists() and not self.metrics.is_file():
+            raise InputError(
+                "a run is resumed with the metrics.jsonl that it wrote",
+                f"{self.metrics}, which is no file",
+                "Start a new run.",
+            )
         else:
-            self.begin()
+            self.metrics.write_text("")
         for path in (self.last, self.best):  # what a kill may have left half written
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
+
+    def evaluated(self) -> int:
+        """The step of the latest evaluation in metrics.jsonl; 0 where there is none."""
+        lines = read_metrics(self.metrics)
+        return max((line["step"] for line in lines if "gradient_norm" not in line), default=0)
 
     def _metrics_on_disk(self) -> bytes:
         """What metrics.jsonl holds, once it is safe from a power cut."""

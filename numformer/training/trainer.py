@@ -3,12 +3,14 @@
 import functools
 import math
 import operator
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from numformer.backend import array_module, on_host, to_host
+from numformer.data import Batch
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
@@ -44,6 +46,8 @@ class Trainer:
         self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
+        self.evaluated = 0  # the step of the latest evaluation
+        self.began = time.monotonic()  # on a clock that a resumed run turns back
         text = getattr(task, "text", None)
         described = text and text.description()
         self.files = RunFolder(folder, self._settings(), task.metric, described)
@@ -67,6 +71,21 @@ class Trainer:
     def step(self) -> int:
         """How many steps have been taken."""
         return self.optimizer.steps
+
+    @property
+    def seconds(self) -> float:
+        """How long training has taken so far, evaluations included."""
+        return time.monotonic() - self.began
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether a step was taken since the last line of metrics.jsonl."""
+        return bool(self.losses or self.unread)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step was taken and evaluated."""
+        return self.step == self.steps == self.evaluated
 
     def rate(self, step: int) -> float:
         """The learning rate of a step (from 1)."""
@@ -153,7 +172,7 @@ class Trainer:
             "gradient_norm": self.norm,
         }
         self.losses = []
-        self.files.write(line)
+        self._write(line)
         return line
 
     def evaluate(self) -> dict[str, float]:
@@ -162,20 +181,59 @@ class Trainer:
         self._require_finite_weights()
         try:
             with inference():
-                found = self.task.evaluate(self.model)
-            measured = _measures(found, self.task.metric)
+                measured = self._measures()
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
                 "What was saved before stands. Start again with a smaller --factor."
             ) from None
-        self.files.write({"step": self.step, **measured})
+        self.evaluated = self.step
+        self._write({"step": self.step, **measured})
         metric = self.task.metric
         # Among equals the latest, which has trained longest.
         as_good = operator.ge if self.task.higher_is_better else operator.le
         if not self.best or as_good(measured[metric], self.best[metric]):
             self.best = {"step": self.step, **measured}
         return measured
+
+    def _measures(self) -> dict[str, float]:
+        """What the task's evaluate() gives and, unless that does, the loss on what it holds out.
+
+        Raises InputError for what is no number by a name, and where the task's metric is missing;
+        BrokenNumbers for NaN and infinities.
+        """
+        found, metric = self.task.evaluate(self.model), self.task.metric
+        measured = _numbers(found)
+        if measured is not None and "held_out_loss" not in measured:
+            measured |= self._held_out_loss()
+        if measured is None or metric not in measured or measured.keys() & {"step", "seconds"}:
+            raise InputError(
+                f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
+                "'step' and 'seconds' not",
+                repr(found)[:200],
+                f"Return for example {{{metric!r}: 0.5}}.",
+            )
+        for name, number in measured.items():
+            if not math.isfinite(number):
+                raise BrokenNumbers(f"{name} is {number}")
+        return measured
+
+    def _held_out_loss(self) -> dict[str, float]:
+        """The objective's mean loss on the task's `held_out`, where it has any."""
+        batches = list(getattr(self.task, "held_out", ()))
+        if not all(isinstance(batch, Batch) for batch in batches):
+            raise InputError(
+                "a task's held_out is a list of batches, each made as those to train on are",
+                repr(batches)[:200],
+                "Make batches of it, for example PairBatch.of(pairs).",
+            )
+        if not batches:
+            return {}
+        losses = [float(self.parts.objective.forward(*batch.inputs)) for batch in batches]
+        return {"held_out_loss": float(np.average(losses, weights=[b.weight for b in batches]))}
+
+    def _write(self, line: dict) -> None:
+        self.files.write(line | {"seconds": round(self.seconds, 2)})
 
     # Saving
 
@@ -194,6 +252,7 @@ class Trainer:
         stands = {
             "step": self.step,  # which is also where the data stands
             "best": self.best,
+            "seconds": round(self.seconds, 2),
             "losses": self.losses,
             "threads": self.parts.threads,
         }
@@ -214,6 +273,7 @@ class Trainer:
         if state:
             self._take_over(state)
         self.files.cut_back(state)
+        self.evaluated = self.files.evaluated()
         self._save_best()
 
     def _take_over(self, state: State) -> None:
@@ -223,6 +283,7 @@ class Trainer:
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
+        self.began = time.monotonic() - state.seconds
         self.parts.threads = state.threads or self.parts.threads
 
     def _load_best(self, best: dict) -> None:
@@ -234,26 +295,10 @@ class Trainer:
         return self.best
 
 
-def _measures(found, metric: str) -> dict[str, float]:
-    """What evaluate() gave, as Python numbers by name.
-
-    Raises InputError for what is no number by a name, and where the task's metric is missing;
-    BrokenNumbers for NaN and infinities.
-    """
+def _numbers(found) -> dict[str, float] | None:
+    """What evaluate() gave, as Python numbers by name; None for anything else."""
     try:
-        measured = {name: float(value) for name, value in found.items()}
-        fits = metric in measured and "step" not in measured
-        fits &= all(type(name) is str for name in measured)
+        numbers = {name: float(value) for name, value in found.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits:
-        raise InputError(
-            f"evaluate() gives a number for each measure by its name, {metric!r} among them and "
-            "'step' not",
-            repr(found)[:200],
-            f"Return for example {{{metric!r}: 0.5}}.",
-        )
-    for name, number in measured.items():
-        if not math.isfinite(number):
-            raise BrokenNumbers(f"{name} is {number}")
-    return measured
+        return None
+    return numbers if all(type(name) is str for name in numbers) else None

@@ -286,7 +286,7 @@ def reverse_task(batch_size: int) -> SequenceTask:
 
 def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
     task = reverse_task(batch_size)
-    model = Transformer(Config.base(len(task.vocabulary), **config), 1)
+    model = Transformer(Config.base(len(task.text.source), **config), 1)
     recipe = Recipe(warmup=20, clip_norm=1.0)
     return Trainer(model, task, folder, 100, recipe, 1, xp)
 
@@ -318,8 +318,9 @@ def check_training(report: Report, xp, folder: Path) -> None:
         }.items():  # fmt: skip
             with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
                 begun, resumed = (
-                    sequence_trainer(folder, each, 16, config) for each in (first, second)
+                    sequence_trainer(folder / name, each, 16, config) for each in (first, second)
                 )
+                begun.files.find(resume=False)
                 begun.files.begin()
                 advance(begun, 5)
                 begun.save()
@@ -342,7 +343,7 @@ def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
         report.measured("reverse, training and evaluation", f"{seconds:.0f} s")
         at_most(code, 0)
     task = reverse_task(64)
-    sources = pad_sources([task.vocabulary.encode(source) for source in task.test[:200]])
+    sources = pad_sources([task.text.source.encode(source) for source, _ in task.test[:200]])
     for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
         with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
             results = []

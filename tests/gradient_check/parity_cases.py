@@ -241,7 +241,7 @@ TRAJECTORY_STEPS = 200
 def trajectory(precise: bool) -> Solved:
     """Training on `reverse` with up to 4 digits."""
     task = SequenceTask(replace(reverse.RULE, source=digits(4)), batch_size=32, seed=1)
-    config = Config.base(len(task.vocabulary), d_model=32, d_ff=64, heads=4, layers=2, p_drop=0.0)
+    config = Config.base(len(task.text.source), d_model=32, d_ff=64, heads=4, layers=2, p_drop=0.0)
     recipe = Recipe(label_smoothing=0.0, warmup=50, factor=0.1, decay="linear")
     batches = [task.batch(step) for step in range(1, TRAJECTORY_STEPS + 1)]
     return train(config, recipe, batches, seed=1, precise=precise)

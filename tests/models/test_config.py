@@ -229,7 +229,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
         (Schedule, dict(log_every=50, evaluate_every=250)),
-        (train, dict(recipe=None, seed=0, xp=np, resume=False, parts=1)),
+        (train, dict(recipe=None, seed=0, xp=np, resume=False, parts=None)),
         (Trainer, dict(seed=0, xp=np, parts=1)),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

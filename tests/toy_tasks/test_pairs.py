@@ -23,7 +23,7 @@ def file(name: str, lines: list[str]) -> str:
 def test_a_hash_of_the_source_splits_and_keeps_all_its_targets_together():
     many = [(f"{number}", target) for number in range(5000) for target in "ab"]
     parts = split(many)
-    assert sorted(sum(parts.values(), [])) == sorted(many)
+    assert sorted(pair for part in parts.values() for pair in part) == sorted(many)
     sources = {name: {source for source, _ in part} for name, part in parts.items()}
     assert [round(len(s) / 5000, 1) for s in sources.values()] == [0.8, 0.1, 0.1]
     assert sum(map(len, sources.values())) == 5000
@@ -69,8 +69,8 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
     assert {path.name for path in Path("runs/pairs-own").iterdir()} == {
         "config.json", "metrics.jsonl", "last.safetensors", "best.safetensors", "loss.png",
         "attention.png"}  # fmt: skip
-    code, out, err = call(
-        main, "--run", "runs/pairs-own", "--input", "ab 3", "q", "--attention", "a.png")  # fmt: skip
+    two = ["--input", "ab 3", "q", "--attention", "a.png"]
+    code, _, err = call(main, "--run", "runs/pairs-own", *two)
     assert code == 2 and "2 with --input" in err[0]
     asked = ["--run", "runs/pairs-own", "--input", "abq"]
     code, out, err = call(main, *asked, "--attention", "a.png")

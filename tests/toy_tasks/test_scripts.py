@@ -25,6 +25,7 @@ from numformer.training.checkpoints import load_checkpoint, load_model
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
+from tests.equal_runs import without_seconds
 from toy_tasks import addition, copy_task, datasets, pronounce, reverse, sort
 from toy_tasks.pairs import PairsTask
 from toy_tasks.sequences import SequenceTask, held_out
@@ -220,7 +221,8 @@ def test_a_full_disk_ends_with_2_and_loses_nothing(call):
         assert not list(Path(name).glob("*.partial"))
         again = ["--resume", "--out", name]
         assert call(lambda given: sequences_main(copy_task.RULE, given), *again)[0] == 1
-        assert files_of(Path(name)) == files_of(Path("straight"))
+        found, expected = without_seconds(Path(name)), without_seconds(Path("straight"))
+        assert found == expected
 
 
 def test_the_seed_decides_the_initial_weights(call):
@@ -384,15 +386,8 @@ def test_a_resumed_run_is_the_straight_run(step, call, interrupted_at):
     code, out, err = call(copying, "--resume")
     assert (code, err) == (1, [])  # the target is missed as before
     assert out[0] == f"going on with runs/copy_task, after step {step} of 6"
-    assert lines_of(Path("runs/copy_task")) == lines_of(Path("straight"))
     assert Path("runs/copy_task/config.json").read_text() == config
-    found, expected = (
-        load_checkpoint(run / "last.safetensors")
-        for run in (Path("runs/copy_task"), Path("straight"))
-    )
-    assert found[1] == expected[1]
-    for name in expected[0]:
-        assert_array_equal(found[0][name], expected[0][name])
+    assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
     assert len(list(Path("runs").iterdir())) == 1
 
 

@@ -2,7 +2,10 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -311,18 +314,23 @@ def test_no_honest_config_counts_as_a_giant(path, changes):
 # One process at a time.
 
 
-def test_a_folder_is_locked_for_others_until_the_block_ends(tmp_path, complaint):
-    def enter():
-        with locked(tmp_path):
-            pass
+def test_a_folder_is_locked_for_other_processes_until_the_block_ends(tmp_path):
+    """A block within it, in the same process, neither waits nor ends it."""
+    program = "import sys, pathlib; from numformer.training.files import locked\n"
+    program += "with locked(pathlib.Path(sys.argv[1])): pass"
+
+    def other() -> str:
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        paths = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.run(command, env=paths, capture_output=True, text=True).stderr
 
     with locked(tmp_path):
-        text = complaint(enter)
-        assert f"received {tmp_path}, which another process is writing to" in text
+        with locked(tmp_path / ".." / tmp_path.name):
+            pass
+        assert f"received {tmp_path}, which another process is writing to" in other()
     with pytest.raises(RuntimeError), locked(tmp_path):
         raise RuntimeError
-    enter()
-    assert os.listdir(tmp_path) == []
+    assert other() == "" and os.listdir(tmp_path) == []
 
 
 def test_a_file_system_without_locks_locks_nothing(tmp_path, monkeypatch):

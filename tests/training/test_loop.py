@@ -1,4 +1,4 @@
-"""The training loop: what it computes, records, keeps, survives, and goes on from."""
+"""The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
 import dataclasses
@@ -8,124 +8,44 @@ import os
 import re
 import signal
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from tiny_runs import (
+    SIZES,
+    Clock,
+    Copying,
+    assert_same_run,
+    assert_same_weights,
+    fail,
+    interrupt,
+    last,
+    logged,
+    metrics,
+    recipe,
+    run,
+    send_ctrl_c,
+    tiny,
+)
 
 from numformer.backend import dropout_stream
 from numformer.data.batching import PairBatch
 from numformer.errors import BrokenNumbers
-from numformer.generation import greedy
-from numformer.layer import Layer, pack, training
+from numformer.layer import Layer, inference, pack, training
 from numformer.layers.activation import ReLU
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.models import Config, Transformer
 from numformer.training import parts
 from numformer.training.broken_numbers import first_broken
-from numformer.training.checkpoints import load_checkpoint, load_model
+from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.optimizers import OPTIMIZERS, Adam, Optimizer, clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
-from numformer.training.run_folder import read_metrics
 from numformer.training.trainer import Trainer
-
-SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
-OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
-
-
-class Copying:
-    """Copy 1 to 3 symbols. `measures`: what evaluations say in turn; `at`: calls before a step."""
-
-    metric = "measure"
-
-    def __init__(self, measures=(), higher_is_better=True, at=None):
-        self.measures, self.higher_is_better, self.at = iter(measures), higher_is_better, at or {}
-        self.weights_evaluated = []
-
-    def batch(self, step: int) -> PairBatch:
-        self.at.get(step, lambda: None)()
-        rng = np.random.default_rng(step)
-        words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
-        return PairBatch.of([(word, word) for word in words])
-
-    def evaluate(self, model) -> dict:
-        self.weights_evaluated.append(model.state_dict())
-        dropout_stream.keep((3,), 0.5, np.zeros(3))  # training must not notice
-        greedy(model, np.array([[4, 2], [5, 2]]), 3)
-        model.forward(np.array([[4, 2], [5, 2]]), np.array([[1], [1]]))
-        assert not training() and model.pending() == 0
-        return {"other": 7.0, "measure": next(self.measures, 0.0)}
-
-    def description(self) -> dict:
-        return {"symbols": "abcde"}
-
-
-def tiny(**changes) -> Transformer:
-    return Transformer(Config.base(9, **(SIZES | changes)), seed=5)
-
-
-def recipe(**changes) -> Recipe:
-    return Recipe(**(dict(warmup=10) | changes))
-
-
-def run(
-    folder,
-    steps=7,
-    log_every=3,
-    evaluate_every=5,
-    *,
-    task=None,
-    seed=1,
-    resume=False,
-    parts=1,
-    **changes,
-):
-    """Train a tiny model in `folder` -> the model and the best evaluation."""
-    folder.mkdir(exist_ok=True)
-    how = recipe(**{name: changes.pop(name) for name in OF_RECIPE & changes.keys()})
-    model, schedule = tiny(**changes), Schedule(steps, log_every, evaluate_every)
-    task = task or Copying()
-    return model, train(model, task, folder, schedule, how, seed, resume=resume, parts=parts)
-
-
-def metrics(folder) -> list[dict]:
-    return read_metrics(folder / "metrics.jsonl")
-
-
-def logged(folder, name: str) -> list[float]:
-    return [line[name] for line in metrics(folder) if name in line]
-
-
-def last(folder) -> tuple[dict, dict]:
-    return load_checkpoint(folder / "last.safetensors")
-
-
-def assert_same_weights(found: dict, expected: dict):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert_array_equal(found[name], expected[name], err_msg=name)
-
-
-def assert_same_run(found, expected):
-    """Weights, Adam's moments, the best, where the run stands, every line of the metrics."""
-    assert_same_weights(last(found)[0], last(expected)[0])
-    assert last(found)[1] == last(expected)[1]
-    assert files(found) == files(expected)
-
-
-def files(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def send_ctrl_c():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def fail():
-    raise RuntimeError("killed")
-
 
 # What a step computes.
 
@@ -186,8 +106,9 @@ def test_the_schedule_advances_once_a_step(tmp_path, monkeypatch, decay, expecte
 
 def test_the_seed_of_a_run_draws_its_dropout_and_nothing_else(tmp_path):
     def weights(seed, p_drop):
-        run(tmp_path, seed=seed, p_drop=p_drop)
-        return last(tmp_path)[0]["optimizer.mean"]
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        run(folder, seed=seed, p_drop=p_drop)
+        return last(folder)[0]["optimizer.mean"]
 
     assert_array_equal(weights(1, 0.0), weights(2, 0.0))
     assert (weights(1, 0.2) != weights(2, 0.2)).any()
@@ -195,7 +116,7 @@ def test_the_seed_of_a_run_draws_its_dropout_and_nothing_else(tmp_path):
 
 
 def test_evaluation_does_not_disturb_training(tmp_path):
-    run(tmp_path / "often", evaluate_every=1)
+    run(tmp_path / "often", evaluate_every=1, task=HoldingOut())
     run(tmp_path / "once", evaluate_every=100)
     assert_same_weights(last(tmp_path / "often")[0], last(tmp_path / "once")[0])
     assert logged(tmp_path / "often", "loss") == logged(tmp_path / "once", "loss")
@@ -207,28 +128,168 @@ def test_evaluation_does_not_disturb_training(tmp_path):
 def test_lines_of_the_metrics(tmp_path):
     run(tmp_path, steps=7, log_every=3, evaluate_every=5)
     lines = metrics(tmp_path)
-    training, measured = {"step", "loss", "rate", "gradient_norm"}, {"step", "measure", "other"}
+    training = ["step", "loss", "rate", "gradient_norm", "seconds"]
+    measured = ["step", "other", "measure", "seconds"]
     assert [line["step"] for line in lines] == [3, 5, 6, 7, 7]
-    assert [line.keys() for line in lines] == [training, measured, training, training, measured]
+    assert [[*line] for line in lines] == [training, measured, training, training, measured]
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 5
 
 
 def test_a_loss_is_the_mean_since_the_line_before(tmp_path):
-    run(tmp_path, steps=7, log_every=1)
-    each = logged(tmp_path, "loss")
-    run(tmp_path, steps=7, log_every=3)
+    for name, log_every in (("each", 1), ("means", 3)):
+        run(tmp_path / name, log_every=log_every)
+    each = logged(tmp_path / "each", "loss")
+    assert len(set(each)) == 7
     means = [np.mean(each[:3]), np.mean(each[3:6]), each[6]]
-    np.testing.assert_allclose(logged(tmp_path, "loss"), means, rtol=1e-12)
+    np.testing.assert_allclose(logged(tmp_path / "means", "loss"), means, rtol=1e-12)
 
 
-def test_evaluations_are_printed_and_no_bar_is_drawn_outside_a_terminal(tmp_path, capsys):
-    run(tmp_path, task=Copying([0.25, 0.5]))
-    out, err = capsys.readouterr()
-    assert out.splitlines() == [
-        "step 5: other 7.0000, measure 0.2500",
-        "step 7: other 7.0000, measure 0.5000",
+class HoldingOut(Copying):
+    """Two batches that count 3 and 8 predictions, and an evaluation that may name itself."""
+
+    held_out = (
+        PairBatch.of([([4, 5], [5]), ([6], [])]),
+        PairBatch.of([([7], [8, 8, 4, 5]), ([4, 4, 4], [6, 5])]),
+    )
+
+    def __init__(self, *arguments, found=None, **others):
+        super().__init__(*arguments, **others)
+        self.found = found
+
+    def evaluate(self, model) -> dict:
+        return super().evaluate(model) if self.found is None else self.found
+
+
+def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions(tmp_path):
+    """With its label smoothing, without dropout; and not the mean of the batches' means."""
+    task = HoldingOut([1.0])
+    _, best = run(tmp_path, steps=1, task=task, label_smoothing=0.3)
+    model, loss = tiny(), CrossEntropy(0.3)
+    model.load_state_dict(task.weights_evaluated[0])
+    summed = 0
+    with inference():
+        for batch in task.held_out:
+            logits = model.forward(batch.source, batch.target_in)
+            real = batch.target_out != 0
+            summed += np.count_nonzero(real) * loss.forward(logits[real], batch.target_out[real])
+    assert logged(tmp_path, "held_out_loss") == [pytest.approx(summed / 11, rel=1e-6)]
+    assert best == {"step": 1, "other": 7.0, "measure": 1.0, **held_out_loss(tmp_path)}
+    assert load_model(tmp_path / "best.safetensors")[1]["best"] == best
+
+
+def held_out_loss(folder) -> dict:
+    return {"held_out_loss": logged(folder, "held_out_loss")[-1]}
+
+
+@pytest.mark.parametrize(("found", "measured"), [({}, None), ({"held_out_loss": 0.25}, 0.25)])
+def test_the_held_out_loss_may_be_the_metric_and_an_evaluation_may_give_it_itself(
+    tmp_path, found, measured
+):
+    task = HoldingOut(found=found, higher_is_better=False)
+    task.metric = "held_out_loss"
+    if measured:
+        task.held_out = None  # whatever it is, nobody looks at it
+    _, best = run(tmp_path, task=task)
+    losses = logged(tmp_path, "held_out_loss")
+    assert best["held_out_loss"] == min(losses) and len(losses) == 2
+    assert measured is None or losses == [measured] * 2
+
+
+@pytest.mark.parametrize("held_out", [[([4], [5])], [[4, 5]], np.array([4, 5])], ids=repr)
+def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
+    task = HoldingOut()
+    task.held_out = held_out
+    text = complaint(run, tmp_path, task=task)
+    assert "held_out is a list of batches" in text and "PairBatch.of" in text
+
+
+# Time and progress.
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """The time that training sees."""
+    made = Clock()
+    for module in ("loop", "trainer"):
+        monkeypatch.setattr(f"numformer.training.{module}.time", made)
+    return made
+
+
+def slow(clock: Clock, seconds: dict[int, float]) -> Copying:
+    """A task whose batches of some steps take that long."""
+    return Copying(at={step: lambda s=s: clock.passes(s) for step, s in seconds.items()})
+
+
+def test_every_line_tells_the_seconds_of_training_so_far(tmp_path, clock):
+    """In the resumed run too: neither those that were not saved count, nor those in between."""
+    task = slow(clock, {1: 2.0, 5: 0.128, 6: 3})
+    task.at[7] = lambda: (clock.passes(5), send_ctrl_c())
+    with pytest.raises(Interrupted):
+        run(tmp_path, 9, task=task)
+    assert last(tmp_path)[1]["seconds"] == 10.13
+    clock.now = 9000
+    _, best = run(tmp_path, 9, task=slow(clock, {9: 0.5}), resume=True)
+    assert logged(tmp_path, "seconds") == [2.0, 2.13, 5.13, 10.63, 10.63]
+    assert "seconds" not in best
+    assert "seconds" not in load_model(tmp_path / "best.safetensors")[1]["best"]
+
+
+def test_a_run_that_was_saved_without_its_seconds_counts_from_0(tmp_path, clock):
+    interrupt(tmp_path, 2)
+    tensors, metadata = last(tmp_path)
+    del metadata["seconds"]
+    save_checkpoint(tmp_path / "last.safetensors", tensors, metadata)
+    run(tmp_path, task=slow(clock, {7: 4.0}), resume=True)
+    assert logged(tmp_path, "seconds") == [0.0, 0.0, 0.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("resumed", "told"),
+    [
+        (False, {3: "10 s, about 20 s", 5: "22 s, about 18 s", 8: "34 s, about 4 s"}),
+        # The first two steps took 100 s. What is left is told by the steps of this process.
+        (True, {5: "114 s, about 19 s", 8: "2 min, about 4 s"}),
+    ],
+)
+def test_without_a_terminal_a_plain_line_now_and_then_tells_how_far_it_is(
+    tmp_path, clock, capsys, resumed, told
+):
+    """At a line of the metrics, 10 seconds after the one before; at the end there is no need."""
+    if resumed:
+        task = slow(clock, {1: 100})
+        task.at[2] = send_ctrl_c
+        with pytest.raises(Interrupted):
+            run(tmp_path, 9, 2, task=task)
+    capsys.readouterr()
+    took = dict.fromkeys(range(1, 10), 4) | {3: 2, 5: 8}
+    run(tmp_path, 9, 1, task=slow(clock, took), resume=resumed)
+    losses = {line["step"]: line["loss"] for line in metrics(tmp_path) if "loss" in line}
+    assert capsys.readouterr().err.splitlines() == [
+        f"step {step} of 9: loss {losses[step]:.4f}, {words} left" for step, words in told.items()
     ]
-    assert not err
+
+
+def test_a_long_time_is_told_in_minutes(tmp_path, clock, capsys):
+    run(tmp_path, 9, task=slow(clock, {2: 119, 5: 121}))
+    assert [line.split(", ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "119 s, about 4 min left",
+        "4 min, about 2 min left",
+    ]
+
+
+def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run(tmp_path, task=slow(clock, {1: 50}))
+    err = capsys.readouterr().err
+    assert "7/7" in err and f"loss={logged(tmp_path, 'loss')[-1]:.4f}" in err
+    assert "step 3 of 7" not in err
+
+
+def test_evaluations_are_printed(tmp_path, capsys):
+    run(tmp_path, task=Copying([0.25, 0.5]))
+    assert capsys.readouterr() == (
+        "step 5: other 7.0000, measure 0.2500\nstep 7: other 7.0000, measure 0.5000\n", ""
+    )  # fmt: skip
 
 
 def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
@@ -237,12 +298,27 @@ def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
-@pytest.mark.parametrize("value", [0, -1])
-def test_a_schedule_counts_from_1(name, value, complaint):
+@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+def test_a_schedule_counts_whole_steps_from_1(name, value, complaint):
     """The fix names the flag as it is written."""
     text = complaint(Schedule, **(dict(steps=5) | {name: value}))
     assert f"{name} is at least 1; received {value}" in text
     assert f"--{name.replace('_', '-')}." in text
+
+
+def test_a_schedule_is_not_changed_once_it_is_checked():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Schedule(3).steps = 0
+
+
+def test_checkpoints_hold_what_they_say(tmp_path):
+    """JSON and arrays that any safetensors reader opens; the metrics too are plain JSON."""
+    model, _ = run(tmp_path)
+    tensors, metadata = last(tmp_path)
+    assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
+    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
+    assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
 
 
 # The best checkpoint.
@@ -269,8 +345,7 @@ def test_the_best_is_the_latest_among_equals_and_what_training_leaves(
 
 
 def test_the_best_of_before_an_interruption_still_counts(tmp_path):
-    with pytest.raises(Interrupted):
-        run(tmp_path, steps=4, evaluate_every=1, task=Copying([5.0, 1.0], at={2: send_ctrl_c}))
+    interrupt(tmp_path, 2, [5.0, 1.0], steps=4, evaluate_every=1)
     _, best = run(tmp_path, steps=4, evaluate_every=1, task=Copying([2.0, 3.0]), resume=True)
     assert (best["step"], best["measure"]) == (1, 5.0)
 
@@ -431,8 +506,7 @@ def test_a_sum_that_broke_belongs_to_the_layer_around_it():
 
 
 def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
-    with pytest.raises(Interrupted):
-        run(tmp_path, task=Copying(at={1: send_ctrl_c}), factor=1e30)
+    interrupt(tmp_path, 1, factor=1e30)
     with pytest.raises(BrokenNumbers) as caught:
         run(tmp_path, factor=1e30, resume=True)
     text = str(caught.value)
@@ -446,19 +520,22 @@ def test_weights_so_large_that_decoding_breaks_are_told_of(tmp_path):
     assert text.startswith("step 1: the evaluation's logits are NaN")
 
 
-def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch):
-    model, original = tiny(), Optimizer.step
+@pytest.mark.parametrize("evaluate_every", [1, 5])
+def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch, evaluate_every):
+    """Nor measured; and not saved either where Ctrl-C asks for it, or no `--resume` could go on."""
+    step = Optimizer.step
 
-    def step(self, rate):
-        original(self, rate)
+    def broken_step(self, rate):
+        step(self, rate)
         if self.steps == 2:
-            model.decoder.layers[0].feed_forward.norm.beta.data[0] = np.inf
+            self.parameters.data[3] = np.inf
 
-    monkeypatch.setattr(Optimizer, "step", step)
-    text = broken(model, tmp_path)
-    assert "step 2: its update made decoder.layers.0.feed_forward.norm.beta not finite" in text
-    assert last(tmp_path)[1]["step"] == 1
-    assert len(logged(tmp_path, "measure")) == 1  # it is not measured either
+    monkeypatch.setattr(Optimizer, "step", broken_step)
+    with pytest.raises(BrokenNumbers, match=r"its update made source\.embedding"):
+        run(tmp_path, 7, 3, evaluate_every, task=Copying(at={2: send_ctrl_c}))
+    saved = [name for name in os.listdir(tmp_path) if name != "metrics.jsonl"]
+    assert len(logged(tmp_path, "measure")) == len(saved) // 2 == (evaluate_every == 1)
+    assert not saved or last(tmp_path)[1]["step"] == 1
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -469,18 +546,12 @@ def test_a_measure_that_is_no_number_stops_training(tmp_path, value):
     assert last(tmp_path)[1]["best"]["step"] == 1
 
 
-def test_broken_weights_are_never_saved_even_where_nothing_is_measured(tmp_path, monkeypatch):
-    """Then `--resume` would refuse the run for ever."""
-    step = Optimizer.step
-
-    def broken_step(self, rate):
-        step(self, rate)
-        self.parameters.data[3] = np.nan
-
-    monkeypatch.setattr(Optimizer, "step", broken_step)
-    with pytest.raises(BrokenNumbers, match="its update made"):
-        run(tmp_path, task=Copying(at={1: send_ctrl_c}))
-    assert not (tmp_path / "last.safetensors").exists()
+def test_a_held_out_loss_that_is_no_number_stops_training(tmp_path, monkeypatch):
+    """Here from the first evaluation on."""
+    task, forward = HoldingOut(), CrossEntropy.forward
+    broken_loss = lambda *inputs: forward(*inputs) if training() else np.float32(np.nan)  # noqa: E731
+    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
+    assert "step 1: the evaluation's held_out_loss is nan" in broken(tiny(), tmp_path, task)
 
 
 def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
@@ -492,7 +563,8 @@ def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint)
     "found",
     [
         None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None},
-        {"measure": 1.0, "step": 99}, {"measure": 1.0, 3: 1.0}, {"measure": 10**400},
+        {"measure": 1.0, "step": 99}, {"measure": 1.0, "seconds": 3.0}, {"measure": 1.0, 3: 1.0},
+        {"measure": 10**400},
     ],
     ids=lambda found: repr(found)[:20],
 )  # fmt: skip
@@ -523,7 +595,6 @@ class Own(Transformer):
 
 def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path, complaint):
     def own(folder, task=None, **options):
-        folder.mkdir(exist_ok=True)
         model = Own(Config.base(9, **SIZES), seed=5)
         schedule = Schedule(9, log_every=3, evaluate_every=5)
         return model, train(model, task or Copying(), folder, schedule, recipe(), **options)
@@ -566,8 +637,7 @@ def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypat
         how = dict(optimizer=rule.__name__, parts=parts, steps=6)
         folders = [tmp_path / f"{rule.__name__}{name}" for name in "ab"]
         run(folders[0], **how)
-        with pytest.raises(Interrupted):
-            run(folders[1], task=Copying(at={3: send_ctrl_c}), **how)
+        interrupt(folders[1], 3, **how)
         run(folders[1], resume=True, **how)
         assert_same_run(*folders)
 
@@ -609,206 +679,6 @@ def test_ctrl_c_means_afterwards_what_it_meant_before(tmp_path, what):
         assert signal.signal(signal.SIGINT, before) is mine
 
 
-# Resuming.
-
-
-@pytest.fixture
-def straight(tmp_path):
-    """A run of 14 steps without interruption: logs at 3, 6, 9, 12, 14, evaluates at 5, 10, 14."""
-    folder = tmp_path / "straight"
-    model, best = run(folder, steps=14, task=Copying([1.0, 3.0, 2.0]))
-    return folder, model, best
-
-
-@pytest.mark.parametrize("step", [1, 6, 7, 10, 13])
-def test_a_run_resumed_after_ctrl_c_is_the_straight_run(tmp_path, straight, step):
-    """Dropout, Adam, the schedule, data and the loss of a half-full line go on where they were."""
-    expected, expected_model, expected_best = straight
-    folder = tmp_path / "resumed"
-    measures = iter([1.0, 3.0, 2.0])
-    with pytest.raises(Interrupted):
-        run(folder, steps=14, task=Copying(measures, at={step: send_ctrl_c}))
-    model, best = run(folder, steps=14, task=Copying(measures), resume=True)
-    assert_same_run(folder, expected)
-    assert_same_weights(model.state_dict(), expected_model.state_dict())
-    assert best == expected_best and best["step"] == 10
-
-
-def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straight):
-    """Metrics of steps after the checkpoint, and a line cut in two, are written anew."""
-    folder = tmp_path / "resumed"
-    with pytest.raises(RuntimeError):
-        run(folder, steps=14, task=Copying([1.0], at={8: fail}))
-    with open(folder / "metrics.jsonl", "a") as file:
-        file.write('{"step": 7, "lo')
-    run(folder, steps=14, task=Copying([3.0, 2.0]), resume=True)
-    assert_same_run(folder, straight[0])
-
-
-@pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("write", [1, 2])
-def test_a_run_killed_around_a_write_resumes_as_the_straight_run(
-    tmp_path, straight, monkeypatch, name, after, write
-):
-    """Before and after each checkpoint reaches its place; its temporary file is left behind."""
-    folder, replace, seen = tmp_path / "resumed", os.replace, []
-
-    def killed(source, target):
-        seen.extend([target] if target.name == name else [])
-        if len(seen) < write or target.name != name or after:
-            replace(source, target)
-        if len(seen) == write and target.name == name:
-            (folder / f"{name}.partial").write_bytes(b"half")
-            raise RuntimeError("killed")
-
-    measures = [1.0, 3.0, 2.0]
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(os, "replace", killed)
-        run(folder, steps=14, task=Copying(measures))
-    (folder / f"{name}.partial").write_bytes(b"half")
-    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
-    run(folder, steps=14, task=Copying(measures[done:]), resume=True)
-    assert_same_run(folder, straight[0])
-
-
-def test_a_run_killed_before_it_saved_anything_starts_again(tmp_path, straight):
-    folder = tmp_path / "resumed"
-    with pytest.raises(RuntimeError):
-        run(folder, steps=14, task=Copying(at={5: fail}))
-    assert metrics(folder) and not (folder / "last.safetensors").exists()
-    run(folder, steps=14, task=Copying([1.0, 3.0, 2.0]), resume=True)
-    assert_same_run(folder, straight[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("metrics.jsonl", lambda old: None, "which is damaged or missing"),
-        ("metrics.jsonl", lambda old: old[:-1], "which is damaged or missing"),
-        ("metrics.jsonl", lambda old: old.replace(b"3", b"4", 1), "which is damaged or missing"),
-        ("best.safetensors", lambda old: None, "no file"),
-        ("best.safetensors", lambda old: old[:-1], "best.safetensors"),
-        ("last.safetensors", lambda old: None, "none beside its best.safetensors"),
-        ("last.safetensors", lambda old: old[:-1], "last.safetensors"),
-    ],
-)
-def test_a_damaged_run_is_refused_and_left_as_it_is(tmp_path, name, change, words, complaint):
-    run(tmp_path, task=Copying([2.0, 1.0]))
-    content = change((tmp_path / name).read_bytes())
-    (tmp_path / name).unlink()
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "last.safetensors.partial").write_bytes(b"half")
-    before = files(tmp_path)
-    assert words in complaint(run, tmp_path, resume=True)
-    assert files(tmp_path) == before
-
-
-def test_the_best_of_another_run_is_refused(tmp_path, complaint):
-    for name, measures in (("a", [2.0, 1.0]), ("b", [3.0, 1.0])):
-        run(tmp_path / name, task=Copying(measures))
-    (tmp_path / "b/best.safetensors").replace(tmp_path / "a/best.safetensors")
-    assert "belongs to its last" in complaint(run, tmp_path / "a", resume=True)
-
-
-def test_metrics_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
-    """A power cut may take what was not synced."""
-    order, fsync, replace = [], os.fsync, os.replace
-
-    def synced(descriptor):
-        order.append(os.fstat(descriptor).st_ino)
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(b.name), replace(a, b)))
-    run(tmp_path, steps=3, log_every=1)
-    assert (tmp_path / "metrics.jsonl").stat().st_ino in order[: order.index("last.safetensors")]
-
-
-def test_a_run_in_parts_is_resumed_bit_for_bit_and_leaves_no_process(tmp_path):
-    folders, measures = [tmp_path / "one", tmp_path / "two"], iter([1.0, 3.0, 2.0])
-    run(folders[0], steps=14, task=Copying([1.0, 3.0, 2.0]), parts=2)
-    with pytest.raises(Interrupted):
-        run(folders[1], steps=14, task=Copying(measures, at={8: send_ctrl_c}), parts=2)
-    run(folders[1], steps=14, task=Copying(measures), parts=2, resume=True)
-    assert_same_run(folders[1], folders[0])
-    assert not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize(("began", "here", "kept"), [(3, 1, 3), (None, 2, 2)])
-def test_a_resumed_run_keeps_the_threads_of_blas(tmp_path, monkeypatch, began, here, kept):
-    """They may decide the last bits. Files of format 1 do not tell them."""
-    monkeypatch.setattr(parts, "blas_threads", lambda: began)
-    with pytest.raises(Interrupted):
-        run(tmp_path, task=Copying(at={4: send_ctrl_c}))
-    assert last(tmp_path)[1]["threads"] == began
-    monkeypatch.setattr(parts, "blas_threads", lambda: here)
-    run(tmp_path, resume=True)
-    assert last(tmp_path)[1]["threads"] == kept
-
-
-def test_a_run_may_be_resumed_twice(tmp_path, straight):
-    folder, measures = tmp_path / "resumed", iter([1.0, 3.0, 2.0])
-    for step, resume in ((4, False), (11, True)):
-        with pytest.raises(Interrupted):
-            run(folder, steps=14, task=Copying(measures, at={step: send_ctrl_c}), resume=resume)
-    run(folder, steps=14, task=Copying(measures), resume=True)
-    assert_same_run(folder, straight[0])
-
-
-def test_resuming_a_finished_run_trains_no_further(tmp_path):
-    """What a kill left half written is gone afterwards."""
-    run(tmp_path, task=Copying([2.0, 1.0]))
-    (tmp_path / "best.safetensors.partial").write_bytes(b"half")
-    before = (tmp_path / "metrics.jsonl").read_text()
-    _, best = run(tmp_path, task=Copying(at={8: fail}), resume=True)
-    assert best["step"] == 5
-    assert not (tmp_path / "best.safetensors.partial").exists()
-    assert (tmp_path / "metrics.jsonl").read_text() == before
-
-
-def test_a_new_run_does_not_continue_old_metrics(tmp_path):
-    run(tmp_path)
-    run(tmp_path)
-    assert len(metrics(tmp_path)) == 5
-
-
-@pytest.mark.parametrize(
-    "change",
-    [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(steps=9), dict(parts=2), dict(beta1=0.5)],
-    ids=str,
-)
-def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
-    run(tmp_path)
-    before = files(tmp_path)
-    assert "settings, seed, steps and parts" in complaint(run, tmp_path, resume=True, **change)
-    assert files(tmp_path) == before
-
-
-def test_resuming_without_the_last_checkpoint_is_refused(tmp_path, complaint):
-    run(tmp_path)
-    (tmp_path / "last.safetensors").unlink()
-    assert "last.safetensors" in complaint(run, tmp_path, resume=True)
-
-
-def test_resuming_from_a_file_that_holds_only_a_model_is_refused(tmp_path, complaint):
-    """best.safetensors put in the place of last.safetensors."""
-    run(tmp_path)
-    (tmp_path / "best.safetensors").replace(tmp_path / "last.safetensors")
-    assert "last.safetensors" in complaint(run, tmp_path, resume=True)
-
-
-def test_checkpoints_hold_what_they_say(tmp_path):
-    """JSON and arrays that any safetensors reader opens; the metrics too are plain JSON."""
-    model, _ = run(tmp_path)
-    tensors, metadata = last(tmp_path)
-    assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
-    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
-    assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
-    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
-
-
 def test_what_an_interrupted_step_saved_is_forgotten(tmp_path):
     model = tiny()
     model.forward(np.array([[4, 2]]), np.array([[1, 4]]))
@@ -828,21 +698,3 @@ def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypat
         found.append(last(tmp_path / str(cores))[0])
     assert alive == [0, 1]
     assert_same_weights(*found)
-
-
-def test_a_logged_loss_is_the_mean_of_all_steps_since_the_last(tmp_path, monkeypatch):
-    losses, advance = [], Trainer.advance
-
-    def noted(trainer):
-        advance(trainer)
-        losses.append(trainer.losses[-1])
-
-    monkeypatch.setattr(Trainer, "advance", noted)
-    run(tmp_path, steps=8, log_every=8)
-    assert len(set(losses)) == 8
-    assert logged(tmp_path, "loss") == [pytest.approx(np.mean(losses))]
-
-
-def test_a_schedule_is_not_changed_once_it_is_checked():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Schedule(3).steps = 0

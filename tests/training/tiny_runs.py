@@ -1,0 +1,135 @@
+"""Runs of a tiny model that take moments, and what they leave."""
+
+import dataclasses
+import os
+import signal
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.backend import dropout_stream
+from numformer.data.batching import PairBatch
+from numformer.generation import greedy
+from numformer.layer import training
+from numformer.models import Config, Transformer
+from numformer.training.checkpoints import load_checkpoint
+from numformer.training.loop import Interrupted, Schedule, train
+from numformer.training.recipe import Recipe
+from numformer.training.run_folder import read_metrics
+from tests.equal_runs import without_seconds
+
+SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
+OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
+
+
+class Copying:
+    """Copy 1 to 3 symbols. `measures`: what evaluations say in turn; `at`: calls before a step."""
+
+    metric = "measure"
+
+    def __init__(self, measures=(), higher_is_better=True, at=None):
+        self.measures, self.higher_is_better, self.at = iter(measures), higher_is_better, at or {}
+        self.weights_evaluated = []
+
+    def batch(self, step: int) -> PairBatch:
+        self.at.get(step, lambda: None)()
+        rng = np.random.default_rng(step)
+        words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
+        return PairBatch.of([(word, word) for word in words])
+
+    def evaluate(self, model) -> dict:
+        self.weights_evaluated.append(model.state_dict())
+        dropout_stream.keep((3,), 0.5, np.zeros(3))  # training must not notice
+        greedy(model, np.array([[4, 2], [5, 2]]), 3)
+        model.forward(np.array([[4, 2], [5, 2]]), np.array([[1], [1]]))
+        assert not training() and model.pending() == 0
+        return {"other": 7.0, "measure": next(self.measures, 0.0)}
+
+    def description(self) -> dict:
+        return {"symbols": "abcde"}
+
+
+def tiny(**changes) -> Transformer:
+    return Transformer(Config.base(9, **(SIZES | changes)), seed=5)
+
+
+def recipe(**changes) -> Recipe:
+    return Recipe(**(dict(warmup=10) | changes))
+
+
+def run(
+    folder,
+    steps=7,
+    log_every=3,
+    evaluate_every=5,
+    *,
+    task=None,
+    seed=1,
+    resume=False,
+    parts=1,
+    **changes,
+):
+    """Train a tiny model in `folder` -> the model and the best evaluation."""
+    how = recipe(**{name: changes.pop(name) for name in OF_RECIPE & changes.keys()})
+    model, schedule = tiny(**changes), Schedule(steps, log_every, evaluate_every)
+    task = task or Copying()
+    return model, train(model, task, folder, schedule, how, seed, resume=resume, parts=parts)
+
+
+def interrupt(folder, step: int, measures=(), **how) -> None:
+    """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
+    with pytest.raises(Interrupted, match=f"stopped at step {step}; continue with --resume"):
+        run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
+
+
+def metrics(folder) -> list[dict]:
+    return read_metrics(folder / "metrics.jsonl")
+
+
+def logged(folder, name: str) -> list[float]:
+    return [line[name] for line in metrics(folder) if name in line]
+
+
+def last(folder) -> tuple[dict, dict]:
+    return load_checkpoint(folder / "last.safetensors")
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def assert_same_weights(found: dict, expected: dict):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def assert_same_run(found, expected):
+    """Weights, the optimizer's state, the best, where the run stands, every line of the metrics."""
+    assert_same_weights(last(found)[0], last(expected)[0])
+    found, expected = without_seconds(found), without_seconds(expected)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert found[name] == expected[name], name
+
+
+def send_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def fail():
+    raise RuntimeError("killed")
+
+
+class Clock:
+    """Time as a test wants it, in the place of the module `time`."""
+
+    def __init__(self, now: float = 0.0):
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
