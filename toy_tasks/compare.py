@@ -15,7 +15,6 @@ from pathlib import Path
 import safetensors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
@@ -75,8 +74,8 @@ def read_run(folder: Path) -> Run:
             with safetensors.safe_open(path, framework="np") as file:
                 metadata = json.loads(file.metadata()["numformer"])
             task, step = metadata["task"].get("name", "-"), metadata["best"]["step"]
-            at = [n for n in lines if n["step"] == step and "gradient_norm" not in n]
-            best = at[-1] if at else {}  # a run in progress may be a line ahead of what was read
+            # A run in progress may be a line ahead of what was read.
+            best = next((line for line in reversed(lines) if line["step"] == step), {})
         return Run(folder, {"task": shown(task)} | settings, lines, best)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
             RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
@@ -200,8 +199,7 @@ def draw(path: Path, runs: list[Run]) -> None:
                 band = [*map(min, values)], [*map(max, values)]
                 axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
     labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
-    lines = [Line2D([], [], **look) for look in looks]
-    figure.legend(lines, labels, loc="outside lower center", ncols=columns)
+    figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 

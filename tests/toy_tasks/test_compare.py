@@ -120,12 +120,16 @@ def test_the_table_of_runs_and_of_their_seeds(call):
 def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn):
     """Groups are named by what they differ in; where it is nothing or too much, by a folder."""
     figure = drawn(*(make(str(number), **options) for number, options in enumerate(runs)))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
     assert all(len(axes.lines) == len(labels) for axes in figure.axes)
-    lines = figure.axes[0].lines
+    lines = figure.axes[-1].lines
+    assert [h.get_color() for h in legend.legend_handles] == [line.get_color() for line in lines]
     for looks in ({line.get_color() for line in lines}, {line.get_linestyle() for line in lines}):
         assert len(looks) == len(labels)
-    assert ("bands" in figure.get_suptitle()) is (len(labels) < len(runs))
+    title = figure.get_suptitle()
+    assert ("bands" in title) is (len(labels) < len(runs))
+    assert (" of " in title) is all(options.get("task", "reverse") for options in runs)
 
 
 def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
