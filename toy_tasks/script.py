@@ -259,6 +259,7 @@ def train_task(
     folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
         settings = {"options": folders.plain(options), "model": kind.kind()}
+        settings["task"] = task.description().get("name")
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         if options.resume:
             print(_where_it_stands(folder, options.steps))
