@@ -15,7 +15,6 @@ from pathlib import Path
 import safetensors
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
@@ -35,9 +34,9 @@ STROKES = "-", "--", "-.", (0, (1, 1))
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says: settings by name, the lines of metrics.jsonl, the best evaluation.
+    """What a run folder says: settings by name, the lines of metrics.jsonl.
 
-    The best has its step and what it measured; before the first evaluation it is empty.
+    `best` is the line of the best evaluation; before the first evaluation it is empty.
     """
 
     folder: Path
@@ -70,12 +69,14 @@ def read_run(folder: Path) -> Run:
         lines = [_checked(line) for line in read_metrics(path)]
         if not lines:
             raise ValueError("it has no line yet")
-        path, task, best = folder / "best.safetensors", {}, {}
+        path, task, best = folder / "best.safetensors", saved.get("task") or "-", {}
         if path.exists():  # its weights are not read
             with safetensors.safe_open(path, framework="np") as file:
                 metadata = json.loads(file.metadata()["numformer"])
-            task, best = metadata["task"], _checked(metadata["best"])
-        return Run(folder, {"task": shown(task.get("name", "-"))} | settings, lines, best)
+            task, step = metadata["task"].get("name", task), metadata["best"]["step"]
+            # A run in progress may be a line ahead of what was read.
+            best = next((line for line in reversed(lines) if line["step"] == step), {})
+        return Run(folder, {"task": shown(task)} | settings, lines, best)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
             RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
         said = problem.strerror if isinstance(problem, OSError) else problem
@@ -139,14 +140,12 @@ def report(runs: list[Run]) -> str:
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
     rows = [["run", *names, "seed", "best at step", *measures, "steps taken", "seconds"]]
     for run in runs:
-        at = run.best.get("step")
-        best = {name: run.curve(name, training=False).get(at) for name in measures} | run.best
         taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
         rows.append([
             shown(run.folder), *(shown(run.settings.get(name, "-")) for name in names),
-            shown(run.settings["seed"]), shown(at or "-"),
-            *("-" if best[name] is None else f"{best[name]:.4f}" for name in measures),
+            shown(run.settings["seed"]), shown(run.best.get("step", "-")),
+            *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
             f"{taken}" if taken >= asked else f"{taken} of {asked}",
             f"{max(seconds):.1f}" if seconds else "-",
         ])  # fmt: skip
@@ -172,8 +171,9 @@ def draw(path: Path, runs: list[Run]) -> None:
     height = 1 + 3.2 * rows + 0.22 * (-(-len(groups) // columns))
     figure = Figure(figsize=(10, min(height, 100)), layout="constrained")
     FigureCanvasAgg(figure)
-    tasks = ", ".join(sorted({run.settings["task"] for run in runs} - {"-"}))
-    title = f"{len(runs)} run{'s' * (len(runs) > 1)}" + f" of {tasks}" * bool(tasks)
+    tasks = dict.fromkeys(run.settings["task"] for run in runs)
+    title = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+    title += f" of {', '.join(tasks)}" * ("-" not in tasks)
     banded = "\nlines: means of the seeds, bands: from the least to the greatest"
     figure.suptitle(title + banded * (len(groups) < len(runs)), fontsize=11, parse_math=False)
     looks = zip(cycle(COLOURS), cycle(STROKES), groups, strict=False)
@@ -199,8 +199,7 @@ def draw(path: Path, runs: list[Run]) -> None:
                 band = [*map(min, values)], [*map(max, values)]
                 axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
     labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
-    lines = [Line2D([], [], **look) for look in looks]
-    figure.legend(lines, labels, loc="outside lower center", ncols=columns)
+    figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 

@@ -131,13 +131,14 @@ def _plain(value):
 
 
 def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
-    """The flags that a run was started with, which become the defaults of `made`."""
+    """The flags that a run was started with, which become the defaults of `made`, a script's."""
     options = read_config(folder).get("options")
     try:
         known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
         saved = {key: value for key, value in options.items() if key in known}
         for key, value in saved.items():
-            if not _fits(value, made.get_default(key)):
+            left_out = value is None and key in made.optional
+            if not left_out and not _fits(value, made.get_default(key)):
                 raise ValueError(f"no run has {key} {value!r}")
         if type(saved["steps"]) is int:  # there may be more by now
             saved["steps"] = stands(folder).get("steps", saved["steps"])

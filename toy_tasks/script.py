@@ -75,7 +75,12 @@ def picture(text: str) -> Path:
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one line, with the flag that may have been meant."""
+    """Complains in one line, with the flag that may have been meant.
+
+    `optional` are flags that may be left out, whatever their default in a task.
+    """
+
+    optional: frozenset[str] = frozenset()
 
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
@@ -124,6 +129,7 @@ def parser(
         group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
         for field in _flags(settings):
             _add_flag(group, field)
+        made.optional |= {field.name for field in _flags(settings) if field.default is None}
     made.set_defaults(**defaults)
     return made
 
@@ -253,6 +259,7 @@ def train_task(
     folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
         settings = {"options": folders.plain(options), "model": kind.kind()}
+        settings["task"] = task.description().get("name")
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         if options.resume:
             print(_where_it_stands(folder, options.steps))

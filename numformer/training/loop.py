@@ -118,11 +118,12 @@ def train(
             trainer.files.begin()
         if not trainer.finished:
             trainer.parts.start()
-        with contextlib.closing(_Progress(trainer)) as progress, _interrupts() as interrupted:
+        progress = _Progress(trainer)
+        with progress.bar, _interrupts() as interrupted:
             while not trainer.finished:
                 if trainer.step < steps:  # a resumed run may have taken the last one
                     trainer.advance()
-                    progress.step()
+                    progress.bar.update()
                 at_end = trainer.step == steps
                 if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
@@ -147,16 +148,8 @@ class _Progress:
         steps = dict(total=trainer.steps, initial=trainer.step, unit="step")
         self.bar = tqdm(**steps, disable=not sys.stderr.isatty())
 
-    def close(self) -> None:
-        """Leave the bar as it is."""
-        self.bar.close()
-
-    def step(self) -> None:
-        """A step was taken."""
-        self.bar.update()
-
     def log(self, loss: float) -> None:
-        """A line of metrics.jsonl was written."""
+        """Tell the loss of a line of metrics.jsonl."""
         self.bar.set_postfix(loss=f"{loss:.4f}")
         step, steps, now = self.trainer.step, self.trainer.steps, time.monotonic()
         if not self.bar.disable or step == steps or now - self.told < SECONDS_BETWEEN_LINES:

@@ -30,8 +30,8 @@ class RunFolder:
     """metrics.jsonl, last.safetensors (all that resuming needs) and best.safetensors of a run.
 
     `settings` decide how the run goes on, so they must be the same when it is resumed: kind and
-    config of the model, recipe, seed, parts and task, and steps where the recipe knows the end. `text`
-    describes what the model does with texts.
+    config of the model, recipe, seed, parts and task, and steps where the recipe knows the end.
+    `text` describes what the model does with texts.
     """
 
     def __init__(self, folder: Path, settings: dict, metric: str, text: dict | None = None):

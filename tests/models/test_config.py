@@ -238,10 +238,3 @@ def test_layers_and_functions_have_the_paper_s_defaults_too(called, defaults):
     parameters = inspect.signature(called).parameters.values()
     found = {each.name: each.default for each in parameters if each.default is not each.empty}
     assert found == defaults
-
-
-@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
-@pytest.mark.parametrize("value", [0, 2.5, True])
-def test_a_schedule_counts_whole_steps(name, value, complaint):
-    text = complaint(Schedule, **(dict(steps=3) | {name: value}))
-    assert f"{name} is at least 1; received {value}" in text

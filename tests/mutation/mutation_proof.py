@@ -53,7 +53,8 @@ MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "u
            "_interrupts"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
 SUITE = ["test_backend.py", "test_beginners.py", "test_layer.py", "test_properties.py",
-         "test_settings.py", "data", "layers", "models", "training/test_loop.py",
+         "test_settings.py", "test_trained.py", "data", "layers", "models",
+         "training/test_loop.py", "training/test_resume.py", "training/test_broken_numbers.py",
          "training/test_optimizers.py", "training/test_parts.py", "generation", "gpu",
          "gradient_check/test_contract.py", "gradient_check/test_gradients.py",
          "gradient_check/test_parity.py"]  # fmt: skip

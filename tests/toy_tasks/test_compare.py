@@ -1,5 +1,6 @@
 """Comparisons of runs: what the table says, which runs are one group, what is drawn and refused."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -19,7 +20,7 @@ OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.
 
 def make(
     folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), metric="exact_match",
-    task="reverse", new=True, without=(), **options
+    task="reverse", new=True, without=(), config=None, **options
 ) -> str:  # fmt: skip
     """A run with a line for each loss and, every second step, a figure -> its folder.
 
@@ -29,8 +30,8 @@ def make(
     run = Path(folder)
     run.mkdir(parents=True)
     options = {k: v for k, v in (OPTIONS | options).items() if k not in without}
-    config = {k: options[k] for k in ("heads",) if k in options} | {"source_vocabulary": len(task)}
-    recipe = {"factor": options["factor"]}
+    config = {"source_vocabulary": 10 + options["seed"]} | (config or {})
+    recipe = {"factor": options.pop("factor")}
     folders.begin(run, {"options": options, "config": config, "recipe": recipe})
     lines = []
     for step, loss in enumerate(losses, start=1):
@@ -38,12 +39,12 @@ def make(
         if step % 2 == 0:
             figure = figures[step // 2 - 1]
             lines.append({"step": step} | ({"held_out_loss": 10 * figure} if new else {}))
-            lines[-1][metric] = figure
+            lines[-1] |= {metric: figure} | ({} if metric == "held_out_loss" else {"another": 1.0})
     if new:
         lines = [line | {"seconds": 1.5 * i} for i, line in enumerate(lines, start=1)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if best:
-        metadata = {"task": {"name": task}, "best": {"step": best, metric: figures[best // 2 - 1]}}
+        metadata = {"task": {"name": task} if task else {}, "best": {"step": best}}
         save_checkpoint(run / "best.safetensors", {"x": np.zeros(1)}, metadata)
     return folder
 
@@ -107,7 +108,9 @@ def test_the_table_of_runs_and_of_their_seeds(call):
         ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
         ([dict(factor=1), dict(factor=1.0, seed=2)], ["0 (2 seeds)"]),
         ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
+        ([{}, dict(config=dict(heads=2))], ["heads 4", "heads 2"]),
         ([{}, dict(task="copy")], ["task reverse", "task copy"]),
+        ([{}, dict(task=None, heads=5)], ["task reverse, heads 4", "heads 5"]),
         ([{}, dict(clip_norm=1.0)], ["clip_norm None", "clip_norm 1"]),
         ([dict(heads=8, seed=2, without=["clip_norm"]), dict(heads=8)], ["0 (2 seeds)"]),
         ([dict(data="x" * 60), dict(data="y"), dict(data="y", seed=2)], ["0", "data y (2 seeds)"]),
@@ -117,11 +120,16 @@ def test_the_table_of_runs_and_of_their_seeds(call):
 def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn):
     """Groups are named by what they differ in; where it is nothing or too much, by a folder."""
     figure = drawn(*(make(str(number), **options) for number, options in enumerate(runs)))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
     assert all(len(axes.lines) == len(labels) for axes in figure.axes)
-    looks = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
-    assert len(looks) == len(labels)
-    assert ("bands" in figure.get_suptitle()) is (len(labels) < len(runs))
+    lines = figure.axes[-1].lines
+    assert [h.get_color() for h in legend.legend_handles] == [line.get_color() for line in lines]
+    for looks in ({line.get_color() for line in lines}, {line.get_linestyle() for line in lines}):
+        assert len(looks) == len(labels)
+    title = figure.get_suptitle()
+    assert ("bands" in title) is (len(labels) < len(runs))
+    assert (" of " in title) is all(options.get("task", "reverse") for options in runs)
 
 
 def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
@@ -145,6 +153,10 @@ def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
         to_rgb(losses.lines[0].get_color())
     )
     assert len({axes.get_xlim() for axes in figure.axes}) == 1  # one scale of steps for all
+    marked = [[line.get_marker() == "." for line in axes.lines] for axes in figure.axes]
+    assert marked == [[False, True], [True, True], [True, True], [False, True]]
+    ticks = losses.yaxis.get_major_locator().tick_values(0.4, 12).round(9)
+    assert {0.5, 1, 2, 5, 10} <= {*ticks} and losses.yaxis.get_major_formatter()(0.5) == "0.5"
 
 
 def test_a_band_holds_the_steps_that_its_runs_share(drawn):
@@ -159,8 +171,10 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
     """A language model is judged by its held-out loss, which has a panel already."""
     make("a")
     make("b", metric="word_error_rate", task="pronounce", figures=(50.0, 25.0))
-    make("c", metric="held_out_loss", task="write", figures=(2.0, 1.5), new=False)
-    titles = [axes.get_title() for axes in drawn("a", "b", "c").axes]
+    make("c", metric="held_out_loss", task="write", figures=(2.0, 1.5))
+    figure = drawn("a", "b", "c")
+    assert figure.get_suptitle() == "3 runs of reverse, pronounce, write"
+    titles = [axes.get_title() for axes in figure.axes]
     measures = ["exact match on held-out data", "word error rate on held-out data"]
     assert titles == ["training loss", "held-out loss", *measures, "learning rate"]
     figures = [line.split()[4:7] for line in capsys.readouterr().out.splitlines()[1:4]]
@@ -170,9 +184,12 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
         ["-", "-", "1.5000"],
     ]
     assert [axes.get_title() for axes in drawn("c").axes] == [*titles[:2], titles[-1]]
+    make("old", new=False)
+    assert [axes.get_title() for axes in drawn("old").axes] == [titles[0], titles[2], titles[-1]]
 
 
 def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
+    """Before the first evaluation its task is unknown, as it is of tasks that have no name."""
     make("a", losses=(8,), best=None)
     with open("a/metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
@@ -180,13 +197,17 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
     assert code == 0
     assert out[1].split() == ["a", "1", "-", "-", "1", "of", "4", "1.5"]
     assert out[2] == "picture: new/folder/b.png" and Path("new/folder/b.png").is_file()
+    seeds = [make(str(seed), task=None, seed=seed) for seed in (2, 3)]
+    _, out, _ = call(compare.main, "a", *seeds)
+    assert out[6].split() == ["a", "(3", "seeds)", "exact_match", *["0.5000"] * 3] and len(out) == 8
 
 
 def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
     """As runs/* names them, the second time with the picture of the first; a run counts once."""
     flags = "--quick --steps 2 --d-model 8 --layers 1 --parts 1 --no-plots --out".split()
+    rule = dataclasses.replace(reverse.RULE, source=lambda rng: str(rng.integers(10**3)))
     for seed in "12":
-        main = functools.partial(sequences.main, reverse.RULE)
+        main = functools.partial(sequences.main, rule)
         assert call(main, *flags, f"runs/{seed}", "--seed", seed)[0] == 0
     for names in (["1", "2"], ["1", "2", "compare.png"]):
         assert sorted(os.listdir("runs")) == names
@@ -199,7 +220,7 @@ def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
 
 def test_names_are_drawn_as_they_are_and_not_read_as_formulas(call):
     for name, printed in (("_$x^$", "_$x^$"), ("two\nlines\udcff", "two lines\\udcff")):
-        code, out, err = call(compare.main, make(name))
+        code, out, err = call(compare.main, make(name, metric="$m^$", task="$t^$"))
         assert (code, err, len(out)) == (0, [], 3) and out[1].startswith(f"{printed}  ")
 
 
@@ -225,7 +246,7 @@ NO_SEED = json.dumps(NO_SEED | {"crc32": folders.checksum(NO_SEED)})
         ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
         ("metrics.jsonl", b'"loss": 8', b'"loss": "8"', "no run writes {'step': 1"),
         ("best.safetensors", None, b"{}", "header"),
-        ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "no run writes {'stop': 4"),
+        ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "'step'"),
         ("best.safetensors", b'"numformer"', b'"numformar"', "numformer"),
     ],
 )

@@ -349,7 +349,7 @@ def test_help_names_every_flag_and_the_target(main, target, call):
     flags = [field.name for field in fields if field.default is not dataclasses.MISSING]
     assert {"d_model", "norm", "clip_norm"} <= set(flags)
     for name in flags:
-        assert f"--{name.replace('_', '-')} " in text
+        assert re.search(rf"--{name.replace('_', '-')}[ ,]", text)
 
 
 # Resuming.
@@ -431,6 +431,26 @@ def test_a_resumed_run_keeps_its_settings(flags, key, call):
     result = call(copying, "--resume", *flags.split())
     assert_refused(result, [f"here {key} = ", f"--{key.replace('_', '-')}"])
     assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
+
+
+def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call):
+    """As one that was asked for them at once; then config.json says so, too."""
+    flags = [*TINY, *"--evaluate-every 2 --log-every 2 --decay inverse_sqrt".split()]
+    assert call(copying, *flags, "--steps", "8", "--out", "straight")[0] == 1
+    assert call(copying, *flags, "--steps", "4")[0] == 1
+    code, out, _ = call(copying, "--resume", "--steps", "8")
+    assert code == 1 and out[0] == "going on with runs/copy_task, after step 4 of 8"
+    assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
+    assert call(copying, "--resume")[1][0].endswith("is finished: all 8 steps were taken")
+    assert call(copying, *RUN, "--out", "linear")[0] == 1
+    for run, steps, words in (
+        ("runs/copy_task", "6", ["has taken 8"]),
+        ("linear", "9", ["falls to 0", "steps 9 instead of 6"]),
+    ):
+        before = files_of(Path(run))
+        code, _, err = call(copying, "--resume", "--out", run, "--steps", steps)
+        assert_refused((code, [], err), words)
+        assert files_of(Path(run)) == before
 
 
 def test_the_run_that_is_resumed_is_the_latest(call):

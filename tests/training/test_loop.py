@@ -5,7 +5,6 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from tiny_runs import (
     SIZES,
     Clock,
     Copying,
+    HoldingOut,
+    Own,
     assert_same_run,
     assert_same_weights,
     fail,
@@ -32,18 +33,13 @@ from tiny_runs import (
 )
 
 from numformer.backend import dropout_stream
-from numformer.data.batching import PairBatch
-from numformer.errors import BrokenNumbers
-from numformer.layer import Layer, inference, pack, training
-from numformer.layers.activation import ReLU
+from numformer.layer import inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.models import Config, Transformer
 from numformer.training import parts
-from numformer.training.broken_numbers import first_broken
 from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.optimizers import OPTIMIZERS, Adam, Optimizer, clip_global_norm
-from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 from numformer.training.trainer import Trainer
 
@@ -144,22 +140,6 @@ def test_a_loss_is_the_mean_since_the_line_before(tmp_path):
     np.testing.assert_allclose(logged(tmp_path / "means", "loss"), means, rtol=1e-12)
 
 
-class HoldingOut(Copying):
-    """Two batches that count 3 and 8 predictions, and an evaluation that may name itself."""
-
-    held_out = (
-        PairBatch.of([([4, 5], [5]), ([6], [])]),
-        PairBatch.of([([7], [8, 8, 4, 5]), ([4, 4, 4], [6, 5])]),
-    )
-
-    def __init__(self, *arguments, found=None, **others):
-        super().__init__(*arguments, **others)
-        self.found = found
-
-    def evaluate(self, model) -> dict:
-        return super().evaluate(model) if self.found is None else self.found
-
-
 def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions(tmp_path):
     """With its label smoothing, without dropout; and not the mean of the batches' means."""
     task = HoldingOut([1.0])
@@ -172,13 +152,9 @@ def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions
             logits = model.forward(batch.source, batch.target_in)
             real = batch.target_out != 0
             summed += np.count_nonzero(real) * loss.forward(logits[real], batch.target_out[real])
-    assert logged(tmp_path, "held_out_loss") == [pytest.approx(summed / 11, rel=1e-6)]
-    assert best == {"step": 1, "other": 7.0, "measure": 1.0, **held_out_loss(tmp_path)}
+    held_out_loss = {"held_out_loss": pytest.approx(summed / 11, rel=1e-6)}
+    assert best == {"step": 1, "other": 7.0, "measure": 1.0, **held_out_loss}
     assert load_model(tmp_path / "best.safetensors")[1]["best"] == best
-
-
-def held_out_loss(folder) -> dict:
-    return {"held_out_loss": logged(folder, "held_out_loss")[-1]}
 
 
 @pytest.mark.parametrize(("found", "measured"), [({}, None), ({"held_out_loss": 0.25}, 0.25)])
@@ -201,6 +177,28 @@ def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
     task.held_out = held_out
     text = complaint(run, tmp_path, task=task)
     assert "held_out is a list of batches" in text and "PairBatch.of" in text
+
+
+def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
+    _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
+    assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None},
+        {"measure": 1.0, "step": 99}, {"measure": 1.0, "seconds": 3.0}, {"measure": 1.0, 3: 1.0},
+        {"measure": 10**400},
+    ],
+    ids=lambda found: repr(found)[:20],
+)  # fmt: skip
+def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, found, complaint):
+    task = Copying()
+    task.evaluate = lambda model: found
+    text = complaint(run, tmp_path, task=task)
+    assert "gives a number for each measure by its name, 'measure' among them" in text
+    assert repr(found)[:200] in text
 
 
 # Time and progress.
@@ -261,7 +259,7 @@ def test_without_a_terminal_a_plain_line_now_and_then_tells_how_far_it_is(
         with pytest.raises(Interrupted):
             run(tmp_path, 9, 2, task=task)
     capsys.readouterr()
-    took = dict.fromkeys(range(1, 10), 4) | {3: 2, 5: 8}
+    took = dict.fromkeys(range(1, 10), 4) | {3: 2, 5: 8, 9: 20}
     run(tmp_path, 9, 1, task=slow(clock, took), resume=resumed)
     losses = {line["step"]: line["loss"] for line in metrics(tmp_path) if "loss" in line}
     assert capsys.readouterr().err.splitlines() == [
@@ -285,7 +283,7 @@ def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkey
     assert "step 3 of 7" not in err
 
 
-def test_evaluations_are_printed(tmp_path, capsys):
+def test_evaluations_are_printed(tmp_path, capsys, clock):
     run(tmp_path, task=Copying([0.25, 0.5]))
     assert capsys.readouterr() == (
         "step 5: other 7.0000, measure 0.2500\nstep 7: other 7.0000, measure 0.5000\n", ""
@@ -350,247 +348,7 @@ def test_the_best_of_before_an_interruption_still_counts(tmp_path):
     assert (best["step"], best["measure"]) == (1, 5.0)
 
 
-# Broken numbers.
-
-
-def inject(monkeypatch, model, where, value):
-    """From the second step on the loss, or one gradient, is `value`."""
-    forward, calls = CrossEntropy.forward, []
-
-    def broken_loss(self, *inputs):
-        calls.append(forward(self, *inputs))
-        return np.float32(value) if where == "loss" and len(calls) > 1 else calls[-1]
-
-    def broken_gradient(dlogits):
-        Transformer.backward(model, dlogits)
-        if where == "gradient" and len(calls) > 1:
-            model.output.weight.grad[3, 1] = value
-
-    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
-    model.backward = broken_gradient
-
-
-PLACES = {
-    "loss": "loss (CrossEntropy), in the output of its forward",
-    "gradient": "the model (Transformer), in the gradient of source.embedding.weight",
-}
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_broken_numbers_stop_training_before_they_touch_the_weights(
-    tmp_path, monkeypatch, where, value, clip_norm
-):
-    model, before = tiny(), {}
-    inject(monkeypatch, model, where, value)
-    task = Copying(at={2: lambda: before.update(model.state_dict())})
-    text = broken(model, tmp_path, task, clip_norm=clip_norm)
-    assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
-    assert f"is {PLACES[where]}. " in text
-    assert_same_weights(model.state_dict(), before)
-    assert model.pending() == 0
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
-    """The replay is in this process, whichever the numbers broke in."""
-    model, now, compute = tiny(), [], Parts._compute
-
-    def noted(self, step, index, *others):
-        now[:] = [index]
-        return compute(self, step, index, *others)
-
-    def break_this_part(dx):
-        if now == [index]:
-            write(dx, np.nan)
-
-    monkeypatch.setattr(Parts, "_compute", noted)
-    spoil(model.encoder.layers[0].feed_forward.sublayer.outer, break_this_part)
-    text = broken(model, tmp_path, parts=2)
-    place = "encoder.layers.0.feed_forward.sublayer.outer (Linear), in what its backward returns"
-    assert text.startswith("step 1: ") and place in text
-
-
-def broken(model, folder, task=None, parts=1, **changes) -> str:
-    """What is said when training stops, in one line."""
-    task, schedule = task or Copying(), Schedule(5, evaluate_every=1)
-    with pytest.raises(BrokenNumbers) as caught:
-        train(model, task, folder, schedule, recipe(**changes), parts=parts)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def spoil(layer, change):
-    """`change` gets what the layer's backward returns, and may write into it."""
-    backward = layer.backward
-
-    def spoiled(dy):
-        returned = backward(dy)
-        change(returned)
-        return returned
-
-    layer.backward = spoiled
-
-
-def write(array, value):
-    array[...] = value
-
-
-FEED_FORWARD = "encoder.layers.0.feed_forward"
-ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("name", "change", "place"),
-    [
-        (
-            f"{FEED_FORWARD}.norm",
-            lambda norm: write(norm.gamma.data[1:2], np.nan),
-            f"the parameter {FEED_FORWARD}.norm.gamma, before the step",
-        ),
-        (
-            f"{FEED_FORWARD}.sublayer",
-            lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()],
-            f"{FEED_FORWARD}.sublayer.outer (Linear), in the output of its forward",
-        ),
-        (
-            "encoder.layers.0.self_attention.norm",
-            lambda norm: write(norm.gamma.data, 3e38),
-            "encoder.layers.0.self_attention.norm (LayerNorm), in the output of its forward",
-        ),
-        (
-            ATTENTION,
-            lambda part: spoil(part, lambda returned: write(returned[1], np.nan)),
-            f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns",
-        ),
-        (
-            f"{FEED_FORWARD}.norm",
-            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf)),
-            f"{FEED_FORWARD}.norm (LayerNorm), in the gradient of {FEED_FORWARD}.norm.beta",
-        ),
-        (  # the square of 1e20 is no float32
-            f"{FEED_FORWARD}.norm",
-            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20)),
-            f"the norm alone, by the size of the gradient of {FEED_FORWARD}.norm.beta",
-        ),
-    ],
-    ids=["weight", "overflow", "gamma", "backward", "gradient", "norm"],
-)
-def test_the_first_that_broke_is_named(tmp_path, name, change, place):
-    model = tiny()
-    change(model.named_layers()[name])
-    methods = {n: set(vars(layer)) for n, layer in model.named_layers().items()}
-    assert f"the first to break is {place}. " in broken(model, tmp_path)
-    for n, layer in model.named_layers().items():
-        assert set(vars(layer)) - {"_saved"} == methods[n] - {"_saved"}  # nobody watches any more
-
-
-def test_a_sum_that_broke_belongs_to_the_layer_around_it():
-    """Two finite addends: the norm that gets their sum is given what is not finite already."""
-
-    class Doubling(Layer):
-        def __init__(self):
-            self.inner = ReLU()
-
-        def forward(self, x):
-            return self.inner.forward(x + x)
-
-    layer, x = Doubling(), np.full(3, 3e38, np.float32)
-    with np.errstate(over="ignore"):
-        place = first_broken(layer.named_layers(), {}, lambda: layer.forward(x))
-    assert place == "the model (Doubling), in the output of its forward"
-    assert first_broken(layer.named_layers(), {}, lambda: layer.forward(x / 4)) is None
-
-
-def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
-    interrupt(tmp_path, 1, factor=1e30)
-    with pytest.raises(BrokenNumbers) as caught:
-        run(tmp_path, factor=1e30, resume=True)
-    text = str(caught.value)
-    assert text.startswith("step 2: ") and "Linear" in text and "smaller --factor" in text
-    assert last(tmp_path)[1]["step"] == 1
-
-
-def test_weights_so_large_that_decoding_breaks_are_told_of(tmp_path):
-    """Empty sentences would be scored as if the model had written them."""
-    text = broken(tiny(), tmp_path, factor=1e30)
-    assert text.startswith("step 1: the evaluation's logits are NaN")
-
-
-@pytest.mark.parametrize("evaluate_every", [1, 5])
-def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch, evaluate_every):
-    """Nor measured; and not saved either where Ctrl-C asks for it, or no `--resume` could go on."""
-    step = Optimizer.step
-
-    def broken_step(self, rate):
-        step(self, rate)
-        if self.steps == 2:
-            self.parameters.data[3] = np.inf
-
-    monkeypatch.setattr(Optimizer, "step", broken_step)
-    with pytest.raises(BrokenNumbers, match=r"its update made source\.embedding"):
-        run(tmp_path, 7, 3, evaluate_every, task=Copying(at={2: send_ctrl_c}))
-    saved = [name for name in os.listdir(tmp_path) if name != "metrics.jsonl"]
-    assert len(logged(tmp_path, "measure")) == len(saved) // 2 == (evaluate_every == 1)
-    assert not saved or last(tmp_path)[1]["step"] == 1
-
-
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_measure_that_is_no_number_stops_training(tmp_path, value):
-    """As the best it would never be replaced."""
-    text = broken(tiny(), tmp_path, Copying([1.0, value]))
-    assert f"step 2: the evaluation's measure is {value}" in text
-    assert last(tmp_path)[1]["best"]["step"] == 1
-
-
-def test_a_held_out_loss_that_is_no_number_stops_training(tmp_path, monkeypatch):
-    """Here from the first evaluation on."""
-    task, forward = HoldingOut(), CrossEntropy.forward
-    broken_loss = lambda *inputs: forward(*inputs) if training() else np.float32(np.nan)  # noqa: E731
-    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
-    assert "step 1: the evaluation's held_out_loss is nan" in broken(tiny(), tmp_path, task)
-
-
-def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
-    _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
-    assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None},
-        {"measure": 1.0, "step": 99}, {"measure": 1.0, "seconds": 3.0}, {"measure": 1.0, 3: 1.0},
-        {"measure": 10**400},
-    ],
-    ids=lambda found: repr(found)[:20],
-)  # fmt: skip
-def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, found, complaint):
-    task = Copying()
-    task.evaluate = lambda model: found
-    text = complaint(run, tmp_path, task=task)
-    assert "gives a number for each measure by its name, 'measure' among them" in text
-    assert repr(found)[:200] in text
-
-
-class Own(Transformer):
-    """A model that is in no file of numformer/models, with an objective of its own."""
-
-    def objective(self, label_smoothing=0.0):
-        @dataclasses.dataclass  # which makes it equal to its like, so it cannot be hashed
-        class Halved(Layer):
-            whole: Layer
-
-            def forward(self, *inputs):
-                return 0.5 * self.whole.forward(*inputs)
-
-            def backward(self, dloss=1.0):
-                return self.whole.backward(0.5 * dloss)
-
-        return Halved(super().objective(label_smoothing))
+# What is of one's own.
 
 
 def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path, complaint):
@@ -607,17 +365,8 @@ def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path
     assert_same_run(*folders)
     best = folders[0] / "best.safetensors"
     assert_same_weights(load_model(best, Own)[0].state_dict(), model.state_dict())
-    assert "received 'test_loop'" in complaint(load_model, best)
-    assert "which holds 'test_loop'" in complaint(load_model, best, Transformer)
-
-
-def test_broken_numbers_of_an_objective_of_one_s_own_are_named(tmp_path, monkeypatch):
-    model = Own(Config.base(9, **SIZES), seed=5)
-    forward = CrossEntropy.forward
-    monkeypatch.setattr(
-        CrossEntropy, "forward", lambda *inputs: forward(*inputs) * np.float32("nan")
-    )
-    assert "whole.loss (CrossEntropy), in the output of its forward" in broken(model, tmp_path)
+    assert "received 'tiny_runs'" in complaint(load_model, best)
+    assert "which holds 'tiny_runs'" in complaint(load_model, best, Transformer)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

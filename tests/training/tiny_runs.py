@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 from numformer.backend import dropout_stream
 from numformer.data.batching import PairBatch
 from numformer.generation import greedy
-from numformer.layer import training
+from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.loop import Interrupted, Schedule, train
@@ -48,6 +48,39 @@ class Copying:
 
     def description(self) -> dict:
         return {"symbols": "abcde"}
+
+
+class HoldingOut(Copying):
+    """Two batches that count 3 and 8 predictions, and an evaluation that may name itself."""
+
+    held_out = (
+        PairBatch.of([([4, 5], [5]), ([6], [])]),
+        PairBatch.of([([7], [8, 8, 4, 5]), ([4, 4, 4], [6, 5])]),
+    )
+
+    def __init__(self, *arguments, found=None, **others):
+        super().__init__(*arguments, **others)
+        self.found = found
+
+    def evaluate(self, model) -> dict:
+        return super().evaluate(model) if self.found is None else self.found
+
+
+class Own(Transformer):
+    """A model that is in no file of numformer/models, with an objective of its own."""
+
+    def objective(self, label_smoothing=0.0):
+        @dataclasses.dataclass  # which makes it equal to its like, so it cannot be hashed
+        class Halved(Layer):
+            whole: Layer
+
+            def forward(self, *inputs):
+                return 0.5 * self.whole.forward(*inputs)
+
+            def backward(self, dloss=1.0):
+                return self.whole.backward(0.5 * dloss)
+
+        return Halved(super().objective(label_smoothing))
 
 
 def tiny(**changes) -> Transformer:
