@@ -1,0 +1,62 @@
+"""The README says what is: its code runs, its links lead somewhere, its formula is the library's."""
+
+import ast
+import inspect
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import numformer
+from numformer.layers import attention
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("[nlt]*/README.md")]
+README = (ROOT / "README.md").read_text()
+FORMULA, *CODE = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+
+
+def test_the_readme_has_at_most_200_lines():
+    assert len(README.splitlines()) <= 200 and len(PAGES) == 6
+
+
+def test_the_formula_is_the_library_s():
+    names = "scaled_dot_product_attention", "scaled_dot_product_attention_backward"
+    found = []
+    for name in names:
+        (function,) = ast.parse(inspect.getsource(getattr(attention, name))).body
+        function.body = function.body[1:]  # the docstring
+        found.append(ast.unparse(function))
+    assert ast.unparse(ast.parse(FORMULA)) == "\n\n".join(found)
+
+
+@pytest.mark.parametrize("code", CODE, ids=lambda code: code.strip().split("\n")[-1])
+def test_its_code_runs(code, tmp_path, monkeypatch, capsys):
+    """With a run of reverse that learned nothing, and with fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs/reverse").mkdir(parents=True)
+    newest = max((ROOT / "tests" / "training").glob("format_*"))
+    shutil.copy(newest / "best.safetensors", "runs/reverse")
+    exec(compile(code.replace('"runs/unzip", 500', '"runs/unzip", 9'), "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    if "attention.draw" in code:
+        assert Path("attention.png").exists() and "(1, 2, " in printed
+    elif "Adam" in code:
+        assert printed.endswith("[[6, 5, 4], [8, 7]]\n")
+    else:
+        (loaded,) = numformer.load("runs/unzip")(["adbecc"])
+        assert printed.endswith(f"{loaded}\n") and "held_out_loss" in printed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_names_of_files_lead_somewhere(page):
+    text = page.read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    modules = [
+        m.replace(".", "/")
+        for m in re.findall(r"python -m ((?:toy_tasks|tests|lessons)\.\w+)", text)
+    ]
+    assert all((page.parent / link).exists() for link in links)
+    for module in set(modules) - {"toy_tasks/NAME"}:
+        assert (ROOT / f"{module}.py").exists() or (ROOT / module / "__main__.py").exists(), module
