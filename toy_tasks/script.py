@@ -4,6 +4,7 @@ import argparse
 import difflib
 import io
 import itertools
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -355,6 +356,9 @@ def exit_code(main: Callable[[], int]) -> int:
     except ChildProcessError as problem:
         fix = "Perhaps memory ran out: make room and go on with --resume, or begin with --parts 1."
         return _complain(InputError("a step needs all its processes", problem, fix), 2)
+    except BrokenPipeError:  # who read the output has gone, `| head` for example
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as problem:
         rule, fix = (
             "files can be read and written",

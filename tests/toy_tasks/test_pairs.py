@@ -1,6 +1,9 @@
 """One's own pairs: how they are read, split and told; the script, and what it refuses."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +96,18 @@ def test_standard_input_is_answered_line_by_line(call, monkeypatch):
     assert (code, len(out), out[3], err) == (0, 1500, "", [])
     _, some, _ = call(main, "--run", "runs/pairs-own", "--input", *asked[1000:1004])
     assert out[1000:1004] == some
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    """As in `| head -1`; what was to be read has more lines than a pipe holds."""
+    command = [sys.executable, "-c", "from toy_tasks.script import exit_code\nimport sys\n"
+               "sys.exit(exit_code(lambda: [print(n) for n in range(10**5)] and 0))"]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(Path(pairs.__file__).parents[1])}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout.readline() == b"0\n"
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 141)
 
 
 def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
