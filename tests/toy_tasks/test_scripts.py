@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.data import PairBatch
-from numformer.models import Config
+from numformer.backend import seed_sequence
+from numformer.data import PairBatch, Vocabulary
+from numformer.models import Config, Transformer
+from numformer.training import Schedule, train
 from numformer.training.checkpoints import load_checkpoint, load_model
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
@@ -28,7 +30,7 @@ from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 from toy_tasks import addition, copy_task, datasets, pronounce, reverse, sort
 from toy_tasks.pairs import PairsTask
-from toy_tasks.sequences import SequenceTask, held_out
+from toy_tasks.sequences import DEFAULTS, SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 from toy_tasks.transduction import edit_distance
 
@@ -431,6 +433,21 @@ def test_a_resumed_run_keeps_its_settings(flags, key, call):
     result = call(copying, "--resume", *flags.split())
     assert_refused(result, [f"here {key} = ", f"--{key.replace('_', '-')}"])
     assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
+
+
+def test_train_from_python_trains_as_the_script_does(call):
+    """The same bits with the same settings, its own default of parts included."""
+    assert call(copying, *RUN, "--out", "script")[0] == 1
+    sizes = dict(d_model=8, d_ff=8, heads=1, layers=1, p_drop=0.1)
+    model = Transformer(
+        Config.base(len(Vocabulary(SHORT.symbols)), **sizes), seed_sequence(1, "weights")
+    )
+    of_tasks = {key: DEFAULTS[key] for key in ("warmup", "factor", "decay", "clip_norm")}
+    recipe = Recipe(**of_tasks, label_smoothing=0.0)
+    train(model, SequenceTask(SHORT, 4, 1), "made/python", Schedule(6, 2, 4), recipe, seed=1)
+    found, expected = without_seconds(Path("made/python")), without_seconds(Path("script"))
+    del expected["config.json"]
+    assert found == expected
 
 
 def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call):
