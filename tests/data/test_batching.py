@@ -45,6 +45,16 @@ def test_empty_sequences_give_rows_without_columns():
     assert pad([[], []]).shape == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("sequences", "said"),
+    [([], "at least one sequence"), ([[4], [5.0]], "5.0, which is of type float"),
+     ([[4, True]], "type bool"), ([["4"]], "type str"), (np.ones((1, 2), bool), "type bool")],
+)  # fmt: skip
+def test_what_are_no_sequences_of_ids_is_refused(sequences, said, complaint):
+    assert said in complaint(pad, sequences)
+    assert_array_equal(pad([np.array([4, 5], np.int32), [6]]), [[4, 5], [6, 0]])
+
+
 def test_sources_are_closed_by_the_end_id():
     assert_array_equal(pad_sources([[5, 6], [], (7,)]), [[5, 6, END], [END, 0, 0], [7, END, 0]])
 
