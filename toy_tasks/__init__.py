@@ -5,6 +5,7 @@ TASKS = {
     "reverse": ("25 s", "reverse up to 16 digits", "where attention looks; begin here"),
     "sort": ("35 s", "sort up to 12 digits", "a symbol that depends on all that was read"),
     "addition": ("35 s", "add two numbers of three digits", "that a carry can be learned"),
+    "walk": ("40 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),

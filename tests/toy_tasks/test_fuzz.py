@@ -38,11 +38,12 @@ from toy_tasks import (
     sequences,
     sort,
     transduction,
+    walk,
 )
 from toy_tasks.datasets import LONGEST, MAX_BYTES, read_pairs
 from toy_tasks.sequences import SequenceTask
 
-RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
+RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
 TASKS = [functools.partial(sequences.main, rule) for rule in RULES] + [pronounce.main]
 WORDS = "ab\tA B\nba\tB A\nabc\tA B CH\n"
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --parts 1 --no-plots".split()

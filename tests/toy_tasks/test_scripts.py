@@ -28,14 +28,14 @@ from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
-from toy_tasks import addition, copy_task, datasets, pronounce, reverse, sort
+from toy_tasks import addition, copy_task, datasets, pronounce, reverse, sort, walk
 from toy_tasks.pairs import PairsTask
 from toy_tasks.sequences import DEFAULTS, SequenceTask, held_out
 from toy_tasks.sequences import main as sequences_main
 from toy_tasks.transduction import edit_distance
 
 ROOT = Path(__file__).parents[2]
-RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE]
+RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
 pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
@@ -69,7 +69,7 @@ FILES = {"config.json", "metrics.jsonl", "last.safetensors", "best.safetensors"}
 PICTURES = {"loss.png", "attention.png"}
 
 
-@pytest.mark.parametrize("name", ["copy_task", "reverse", "sort", "addition", "pronounce"])
+@pytest.mark.parametrize("name", ["copy_task", "reverse", "sort", "addition", "walk", "pronounce"])
 def test_quick_run_of_a_program(name, request):
     flags = ["--quick"]
     if name != "copy_task":  # one of them with the sizes that it has by default
@@ -337,9 +337,10 @@ def test_the_environment_sets_the_default_backend(call, monkeypatch):
         (lambda given: sequences_main(reverse.RULE, given), "0.999"),
         (lambda given: sequences_main(sort.RULE, given), "0.999"),
         (lambda given: sequences_main(addition.RULE, given), "0.99 "),
+        (lambda given: sequences_main(walk.RULE, given), "0.99 "),
         (pronounce.main, "10.2"),
     ],
-    ids=["copy_task", "reverse", "sort", "addition", "pronounce"],
+    ids=["copy_task", "reverse", "sort", "addition", "walk", "pronounce"],
 )
 def test_help_names_every_flag_and_the_target(main, target, call):
     code, out, err = call(main, "--help")
@@ -574,26 +575,33 @@ def test_batches_hold_sources_and_their_targets(rule, target):
         (addition.RULE, "123+989", "2111"),
         (addition.RULE, "999+999", "8991"),
         (addition.RULE, "000+000", "0000"),
+        (walk.RULE, "350124", "315420"),
+        (walk.RULE, "012345", "000000"),
+        (walk.RULE, "524130", "505050"),
+        (walk.RULE, "123433", "123434"),
     ],
 )
-def test_what_sort_and_addition_ask_for(rule, source, target):
+def test_what_a_rule_asks_for(rule, source, target):
     assert rule.target(source) == target
 
 
 @pytest.mark.parametrize(
-    ("rule", "pattern"), [(sort.RULE, r"\d{1,12}"), (addition.RULE, r"\d{3}\+\d{3}")]
+    ("rule", "pattern", "lengths", "symbols"),
+    [
+        (sort.RULE, r"\d{1,12}", range(1, 13), "0123456789"),
+        (addition.RULE, r"\d{3}\+\d{3}", [7], "0123456789"),
+        (walk.RULE, r"[0-5]{6}", [6], "012345"),
+    ],
 )
-def test_sources_of_sort_and_addition(rule, pattern):
+def test_sources_of_a_rule(rule, pattern, lengths, symbols):
     """Every length, every digit in every place: a range that ends one early leaves one out."""
     rng = np.random.default_rng(0)
     sources = [rule.source(rng) for _ in range(2000)]
     assert all(re.fullmatch(pattern, source) for source in sources)
-    assert {len(source) for source in sources} == (
-        {7} if rule is addition.RULE else {*range(1, 13)}
-    )
-    for place in (0, 1, 2, 4, 6):
+    assert {len(source) for source in sources} == {*lengths}
+    for place in {0, 1, 2, 4, lengths[-1] - 1}:
         found = {source[place] for source in sources if len(source) > place}
-        assert found == set("0123456789")
+        assert found == set(symbols)
 
 
 def test_exact_match_counts_whole_sequences(monkeypatch):
