@@ -9,6 +9,9 @@ import numpy as np
 from numformer.backend import to_host
 from numformer.layer import Layer, mode
 
+PICTURES = ".png", ".pdf", ".svg"
+"""What the names of pictures end in."""
+
 
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.

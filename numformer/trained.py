@@ -1,5 +1,6 @@
 """A trained model to use: text in, text out."""
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.generation.texts import Text, text_of
 from numformer.models import Model
-from numformer.plots import AttentionMaps, attention_maps
+from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.training.checkpoints import load_model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Attention:
     """Where a model looked as it read `text` and wrote `written`.
 
@@ -26,19 +27,32 @@ class Attention:
     written: str
     maps: list[AttentionMaps]
 
+    def __repr__(self) -> str:
+        return f"Attention({self.text!r} -> {self.written!r}: {', '.join(self.kinds)})"
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of the kinds."""
+        return [each.kind for each in self.maps]
+
     def __getitem__(self, kind: str) -> np.ndarray:
         found = {each.kind: each.weights for each in self.maps}
         if kind not in found:
-            fix = f"Name one of {', '.join(found)}."
+            fix = f"Name one of {', '.join(self.kinds)}."
             raise InputError("a model has the kinds of attention that it has", repr(kind), fix)
         return found[kind]
 
     def draw(self, path: str | Path) -> None:
-        """Draw every layer (rows) and head (columns) of every kind into a picture."""
-        attention_maps(path, self.maps, f"{self.text} → {self.written}"[:100])
+        """Draw every layer (rows) and head (columns) of every kind into a .png, .pdf or .svg."""
+        if Path(path).suffix.lower() not in PICTURES:
+            rule = f"a picture's name ends in {', '.join(PICTURES)}"
+            raise InputError(rule, repr(str(path)), "Name it so.")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        arrow = f" → {self.written[:60]}   (⊢ start, ⊣ end)" if self.written else ""
+        attention_maps(path, self.maps, f"{self.text[:60]}{arrow}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """What `load` gives: `trained(text)` is what the model writes for it.
 
@@ -50,18 +64,29 @@ class Trained:
     text: Text
     metadata: dict
 
+    def __repr__(self) -> str:
+        task, best = (self.metadata.get(name) or {} for name in ("task", "best"))
+        return f"Trained({task.get('name')}: {type(self.text).__name__}, best {best})"
+
     def __call__(self, text: str | Sequence[str], **how) -> str | list[str]:
         """What the model writes for a text; of a list of texts, the list of it.
 
         `how` are the settings of this kind of writing: `beam`, `max_length`; `length` where the
         model goes on with a text. Warns of symbols that training never saw.
         """
-        alone = isinstance(text, str)
+        alone = not isinstance(text, list | tuple)
         written = self.write([text] if alone else text, say=_warn, **how)
         return written[0] if alone else written
 
     def write(self, texts: Sequence[str], say=lambda note: None, **how) -> list[str]:
         """What the model writes for each text; `say` is called with what to know about one."""
+        known = [*inspect.signature(self.text.write).parameters][2:]
+        if wrong := [name for name in how if name not in known]:
+            raise InputError(
+                f"this model's writing has the settings {', '.join(known)}",
+                wrong[0],
+                "Leave it out, or load a run of another task.",
+            )
         asked = [self.text.symbols(text) for text in texts]
         for text, symbols in zip(texts, asked, strict=True):
             for note in self.text.notes(symbols):
@@ -70,10 +95,8 @@ class Trained:
 
     def attention(self, text: str) -> Attention:
         """Where the model looks as it reads `text` and writes its answer."""
-        asked = self.text.symbols(text)
-        (written,) = self.text.write(self.model, [asked])
-        maps = self.text.maps(self.model, asked, written)
-        return Attention(text, self.text.join(written), maps)
+        asked, written, maps = self.text.maps(self.model, self.text.symbols(text))
+        return Attention(self.text.read.join(asked), self.text.join(written), maps)
 
 
 def _warn(note: str) -> None:
@@ -91,7 +114,7 @@ def load(run: str | Path) -> Trained:
     if not path.is_file():
         raise InputError(
             "a run's folder holds the best.safetensors of its first evaluation",
-            f"no file {path}",
+            f"no file {path}" if run.exists() else f"{run}, which is not there",
             "Name the folder of a run, such as runs/reverse, or train one.",
         )
     model, metadata = load_model(path)
@@ -99,7 +122,9 @@ def load(run: str | Path) -> Trained:
     if text is None:
         raise InputError(
             "what is loaded was trained on texts, and its file says how they become its ids",
-            f"{path}, which does not",
+            f"{path}, which does not"
+            if not metadata.get("text")
+            else f"{path}, which says it of another model",
             "Give the Task a `text` (numformer.Transduction) and train again, or use load_model.",
         )
     return Trained(model, text, metadata)

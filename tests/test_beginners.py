@@ -86,6 +86,21 @@ REFUSED = [
     ("a number as what was measured", "train(model, Reversing(0.5), folder, Schedule(1))", [
         "evaluate() gives a number for each measure by its name", "received 0.5. Return for "
         "example {'accuracy': 0.5}."]),
+    ("a class for its task", "train(model, Reversing, folder, 1)", [
+        "train takes a task, an object; received the class Reversing. Write Reversing(...)"]),
+    ("a task that does not evaluate", "train(model, object(), folder, 1)", [
+        "a task has metric, higher_is_better, batch, evaluate, description; received object "
+        "without metric."]),
+    ("pairs for a batch", "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "
+     "train(model, t, folder, 1, parts=1)", ["gives a Batch; received list. Return for example"]),
+    ("a text of other symbols", "t = Reversing(0); t.text = Transduction(vocabulary, Vocabulary("
+     "'ab'), 9); train(model, t, folder, 1)", ["the vocabularies that its model was built for"]),
+    ("a text that is none", "t = Reversing(0); t.text = 'abc'; train(model, t, folder, 1)", [
+        "a task's text has the vocabularies", "received 'abc'"]),
+    ("another number's name", "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)", [
+        "'gradient_norm', 'loss', 'rate', 'seconds', 'step' not"]),
+    ("half a step", "train(model, Reversing(0), folder, 0.5)", [
+        "steps is an integer of at least 1; received 0.5"]),
     ("a string of digits", "pad_sources(['123'])", [
         INTEGERS + "'1', which is of type str. " + ENCODE]),
     ("strings of digits as pairs", "PairBatch.of([('123', '321')])", [INTEGERS + "'1'", ENCODE]),

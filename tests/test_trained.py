@@ -111,6 +111,26 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert seen == [("greedy", 4, 512, 7), ("greedy", 4, 512, 7)]
 
 
+def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeypatch):
+    read = []
+
+    def as_many(model, ids, room):
+        read.append((ids.shape[1], room))
+        return [[4] * room]
+
+    monkeypatch.setattr("numformer.generation.texts.greedy", as_many)
+    assert CONTINUATION.write(None, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
+    assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
+
+
+def test_attention_to_an_answer_that_fills_learned_positions():
+    """The start id takes the first of them."""
+    sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS), max_length=5)
+    model = Transformer(Config(**sizes, **SIZES, tying="target", positions="learned"))
+    *_, maps = TRANSDUCTION.maps(model, [*"ab"], ["one"] * 5)
+    assert [each.weights.shape[-2:] for each in maps] == [(3, 3), (5, 5), (5, 3)]
+
+
 def test_what_to_know_about_an_answer_is_warned_of(run):
     trained = numformer.load(run)
     with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as found:
@@ -132,19 +152,28 @@ def test_letters_are_brought_to_one_form():
 def test_what_is_no_text_is_refused(run, text, complaint):
     trained = numformer.load(run)
     said = complaint(trained, [text])
-    assert ("text, or a list" if not isinstance(text, str) else "at least one symbol") in said
+    assert ("a text is a string" if not isinstance(text, str) else "at least one symbol") in said
+    if not isinstance(text, str):
+        assert said == complaint(trained, text)
+    assert "the settings" in complaint(trained, "a", colour=1)
+    positive = "length" if isinstance(trained.text, Continuation) else "max_length"
+    assert f"{positive} is at least 1" in complaint(trained, "a", **{positive: 0})
 
 
 def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path):
     trained = numformer.load(run)
     found = trained.attention("bad")
-    assert found.text == "bad" and found.written == trained("bad")
+    assert found.text == "bad" and "'bad'" in repr(found) and "best {'step': 3}" in repr(trained)
+    assert found.kinds == [each.kind for each in found.maps]
     if isinstance(trained.text, Continuation):
         (maps,) = found.maps
+        assert found.written == ""
+        assert trained.attention("ab" * 40).maps[0].looks_at == [*"ab" * 4]  # the latest context
         assert maps.reads == maps.looks_at == ["b", "a", "d"] and maps.weights.shape == (3, 2, 3, 3)
         assert_array_equal(np.triu(maps.weights[0, 0], 1), 0)
     else:
         written = found.written.split()
+        assert found.written == trained("bad")
         batch = PairBatch.of([(LETTERS.encode("bad"), WORDS.encode(written))])
         expected = numformer.plots.cross_attention_weights(trained.model, *batch.inputs[:2])[:, 0]
         assert_array_equal(found["decoder cross_attention"], expected)
@@ -164,12 +193,14 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path):
         assert_array_equal(found[each.kind], each.weights)
     with pytest.raises(numformer.InputError, match="Name one of"):
         found["memory"]
-    found.draw(tmp_path / "a.png")
-    assert imread(tmp_path / "a.png").std() > 0
+    found.draw(tmp_path / "new" / "a.png")
+    assert imread(tmp_path / "new" / "a.png").std() > 0
+    with pytest.raises(numformer.InputError, match=r"ends in .png, .pdf, .svg"):
+        found.draw(tmp_path / "a.bmp")
 
 
 def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):
-    assert "no file" in complaint(numformer.load, tmp_path / "absent")
+    assert "absent, which is not there" in complaint(numformer.load, tmp_path / "absent")
     assert "best.safetensors" in complaint(numformer.load, tmp_path)
     save_model(tmp_path / "best.safetensors", model_of(TRANSDUCTION))
     assert "which does not" in complaint(numformer.load, tmp_path)

@@ -2,6 +2,7 @@
 
 import sys
 
+from numformer.errors import complain
 from toy_tasks import TASKS
 
 HEAD = """\
@@ -13,8 +14,11 @@ python -m toy_tasks.compare RUN RUN ... draws the curves of runs and lists their
 """
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Print each task with what it learns, what it shows and how long it takes."""
+    if arguments and arguments != ["--help"]:
+        complain(f"a task is started by python -m toy_tasks.NAME, not by {arguments[0]!r} alone")
+        return 2
     print(HEAD)
     for name, row in {"NAME": ("time", "learns to", "shows"), **TASKS}.items():
         print("  {:<10} {:>10}  {:<32} {}".format(name, *row))
@@ -23,4 +27,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

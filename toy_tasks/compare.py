@@ -34,7 +34,7 @@ STROKES = "-", "--", "-.", (0, (1, 1))
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says: settings by name, the lines of metrics.jsonl.
+    """What a run folder says: settings by name, the lines of metrics.jsonl, the figure's name.
 
     `best` is the line of the best evaluation; before the first evaluation it is empty.
     """
@@ -43,12 +43,7 @@ class Run:
     settings: dict
     lines: list[dict]
     best: dict
-
-    @property
-    def metric(self) -> str:
-        """What the run is judged by: the first measure, or the held-out loss where that is all."""
-        names = [n for line in self.lines if "gradient_norm" not in line for n in line]
-        return next((n for n in names if n not in ("step", "seconds", LOSS)), LOSS)
+    metric: str
 
     def curve(self, name: str, training: bool) -> dict[int, float]:
         """A number of the lines about training, or of those about evaluation, by step."""
@@ -76,7 +71,11 @@ def read_run(folder: Path) -> Run:
             task, step = metadata["task"].get("name", task), metadata["best"]["step"]
             # A run in progress may be a line ahead of what was read.
             best = next((line for line in reversed(lines) if line["step"] == step), {})
-        return Run(folder, {"task": shown(task)} | settings, lines, best)
+        settings["steps"] = max(settings["steps"], folders.stands(folder).get("steps", 0))
+        measures = [n for line in lines if "gradient_norm" not in line for n in line]
+        others = [name for name in measures if name not in ("step", "seconds", LOSS)]
+        metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
+        return Run(folder, {"task": shown(task)} | settings, lines, best, metric)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
             RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
         said = problem.strerror if isinstance(problem, OSError) else problem
@@ -220,7 +219,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
-    runs = [read_run(run) for run in {run.resolve(): run for run in runs}.values()]
+    runs = [*{run.resolve(): run for run in runs}.values()]
+    names = "config.json", "metrics.jsonl"
+    others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]
+    if len(others) < len(runs):
+        runs = [run for run in runs if run not in others]
+        for run in others:
+            print(f"note: {shown(run)} is left out: it holds no run", file=sys.stderr)
+    runs = [read_run(run) for run in runs]
     print(report(runs))
     draw(options.out, runs)
     print(f"picture: {options.out}")

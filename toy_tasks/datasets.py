@@ -134,7 +134,7 @@ def read_pairs(path: Path, words: str = "", fix: str = "Name a file of pairs.") 
     which a side is empty or longer than `LONGEST` symbols; for an empty file; and, with `fix`,
     whatever `read_text` complains about.
     """
-    text = read_text(path, fix).removesuffix("\n")
+    text = read_text(path, fix).rstrip("\n")  # empty lines at the end say nothing
     sides = [words in (side, "both") for side in ("source", "target")]
     names = ["words" if side else "characters" for side in sides]
     form = f"Write each line as {names[0]} of the source, one TAB, and {names[1]} of the target."
@@ -159,7 +159,7 @@ def read_pairs(path: Path, words: str = "", fix: str = "Name a file of pairs.") 
         ]
         if max(lengths) > LONGEST:
             raise InputError(
-                f"{path}, line {number} must have at most {LONGEST} {names[0]} and {names[1]}",
+                f"{path}, line {number} must have at most {LONGEST} symbols on each side",
                 "{} and {}".format(*lengths),
                 form,
             )

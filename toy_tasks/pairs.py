@@ -84,6 +84,8 @@ class PairsTask(TransductionTask):
             for name, pairs in data.items()
         }
         self.data = zlib.crc32(json.dumps(symbols).encode())
+        if seen := len({source for source, _ in data["test"]} & {*sources}):
+            self.tested = f"of the test, {seen:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
         text = Transduction(source, target, 2 * longest[1], longest[0], beam)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))

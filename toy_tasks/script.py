@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import inspect
 import io
 import itertools
 import os
@@ -22,7 +23,7 @@ from numformer.backend import (
 from numformer.errors import BrokenNumbers, InputError, complain
 from numformer.layer import pack
 from numformer.models import Model
-from numformer.plots import loss_curve
+from numformer.plots import PICTURES, loss_curve
 from numformer.settings import Settings
 from numformer.trained import load
 from numformer.training.checkpoints import require_numbers
@@ -39,7 +40,7 @@ from toy_tasks import folders
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps"}
 MOST_PARTS = 128  # each may be a process
-PICTURES = (".png", ".pdf", ".svg")
+WITH_RUN = {"run", "input", "attention", "backend", "length"}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -162,7 +163,7 @@ def parse(made: argparse.ArgumentParser, name: Callable, arguments: list[str] | 
     `name(options)` is that of the folder that a run gets; it becomes `options.name`.
     """
     options = made.parse_args(arguments)
-    _require_use(options)
+    _require_use(made, options)
     options.program, options.name = made.prog, name(options) + "-quick" * options.quick
     if options.resume:
         folder = options.out or folders.latest_folder(options.name)
@@ -187,12 +188,19 @@ def parse(made: argparse.ArgumentParser, name: Callable, arguments: list[str] | 
             options.parts,
             "Change --parts.",
         )
-    if options.quick:
+    if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
 
 
-def _require_use(options: argparse.Namespace) -> None:
+def _require_use(made: Parser, options: argparse.Namespace) -> None:
+    for key, value in vars(options).items() if options.run else ():
+        if key not in WITH_RUN and value != made.get_default(key):
+            raise InputError(
+                "--run uses a model as it was trained",
+                f"--{key.replace('_', '-')}",
+                "Leave that out; or leave out --run, to train.",
+            )
     if not options.run and (options.input or options.attention):
         raise InputError(
             "--input and --attention are for a trained model",
@@ -213,12 +221,20 @@ def use(options: argparse.Namespace, **how) -> int:
     `how` is what the model's Text is to know about writing.
     """
     trained = load(options.run)
+    task = (trained.metadata.get("task") or {}).get("name")
+    if task and not options.program.endswith(f".{task}"):
+        _note(f"{options.run} is a run of {task}")
+    known = inspect.signature(trained.text.write).parameters
+    how = {name: value for name, value in how.items() if name in known}
     pack(trained.model, xp=find_backend(options.backend))
-    for texts in [options.input] if options.input else _lines():
-        filled = [text for text in texts if text.strip()] if not options.input else texts
-        answers = iter(trained.write(filled, say=_note, **how))
-        for text in texts:  # an empty line is answered by one, so that lines stay side by side
-            print(next(answers) if text.strip() or options.input else "", flush=True)
+    try:
+        for texts in [options.input] if options.input else _lines():
+            filled = [text for text in texts if text.strip()] if not options.input else texts
+            answers = iter(trained.write(filled, say=_note, **how))
+            for text in texts:  # an empty line is answered by one, so that lines stay side by side
+                print(next(answers) if text.strip() or options.input else "", flush=True)
+    except BrokenPipeError:  # who read the answers has gone, `| head` for example
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if options.attention:
         trained.attention(options.input[0]).draw(options.attention)
     return 0
@@ -260,7 +276,7 @@ def train_task(
     folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
         settings = {"options": folders.plain(options), "model": kind.kind()}
-        settings["task"] = task.description().get("name")
+        settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         if options.resume:
             print(_where_it_stands(folder, options.steps))
@@ -268,7 +284,11 @@ def train_task(
             folders.begin(folder, settings)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
-        best = train(model, task, folder, schedule, recipe, **how)
+        try:
+            best = train(model, task, folder, schedule, recipe, **how)
+        except Interrupted as stopped:
+            again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
+            raise Interrupted(f"{stopped}; go on with: {again}") from None
         if options.resume and folders.read_config(folder)["options"]["steps"] != options.steps:
             folders.write_config(folder, settings)
         print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
@@ -356,9 +376,6 @@ def exit_code(main: Callable[[], int]) -> int:
     except ChildProcessError as problem:
         fix = "Perhaps memory ran out: make room and go on with --resume, or begin with --parts 1."
         return _complain(InputError("a step needs all its processes", problem, fix), 2)
-    except BrokenPipeError:  # who read the output has gone, `| head` for example
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as problem:
         rule, fix = (
             "files can be read and written",

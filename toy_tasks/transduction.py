@@ -14,9 +14,8 @@ from numformer.generation import Transduction
 from numformer.models import Config, Transformer
 from numformer.plots import attention_maps
 from toy_tasks import script
+from toy_tasks.datasets import Pair
 
-Pair = tuple[str, str]
-"""A source and its target."""
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""
 
@@ -39,6 +38,7 @@ class TransductionTask:
     metric, higher_is_better = "exact_match", True
     figures: ClassVar = {"exact_match": ".4f"}
     """The measures of the test and how they are written, the one that counts last."""
+    tested = "that training never saw"
 
     def __init__(self, text: Transduction, development: list[Example], test: list[Example]):
         self.text, self.development, self.test = text, development, test
@@ -95,7 +95,7 @@ def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> 
     """Draw where the decoder looks as it writes a long target that training never saw."""
     sources = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
     asked, right = max(sources, key=lambda pair: len(pair[0]) if len(pair[0]) <= 20 else 0)
-    maps = task.text.maps(model, asked, task.text.target.split(right))
+    *_, maps = task.text.maps(model, asked, task.text.target.split(right))
     cross = [each for each in maps if each.kind == "decoder cross_attention"]
     attention_maps(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
 
@@ -123,5 +123,5 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
     if target is not None:
         as_good = operator.ge if task.higher_is_better else operator.le
         reached = f"{counts.replace('_', ' ')} {target}", as_good(measured[counts], target)
-    what = f"{len(task.test):,} sources that training never saw"
+    what = f"{len(task.test):,} sources {task.tested}"
     return script.finish(options, folder, what, figures, task.test[0][0], reached)

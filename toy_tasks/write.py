@@ -91,7 +91,7 @@ def learn(options) -> int:
     (written,) = task.text.write(model, [[*beginning]], length=options.length)
     print(task.text.join(written))
     if not options.no_plots:
-        maps = task.text.maps(model, [*unseen[:20]], [])
+        *_, maps = task.text.maps(model, [*unseen[:20]])
         attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]

@@ -102,6 +102,7 @@ class PairBatch(Batch):
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "PairBatch":
         """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
+        pairs = list(pairs)
         targets = [target for _, target in pairs]
         return cls(
             source=pad_sources([source for source, _ in pairs]),

@@ -13,7 +13,7 @@ import numpy as np
 from numformer.data import UNKNOWN, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
 from numformer.generation.beam import beam_search
-from numformer.generation.greedy import greedy
+from numformer.generation.greedy import greedy, require_positive
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
@@ -39,15 +39,15 @@ class Text:
         """The symbols of a text. Raises InputError for no text and for one that is too long."""
         if not isinstance(text, str):
             raise InputError(
-                "a model is asked with a text, or a list of texts",
+                "a text is a string",
                 type(text).__name__,
-                "Pass a string.",
+                "Pass a string; to load(RUN)(...) also a list of strings.",
             )
         symbols = self.read.split(text)
         if not 1 <= len(symbols) <= MOST:
             raise InputError(
                 f"a text has at least one symbol and at most {MOST}",
-                f"one of {len(symbols)}",
+                f"{len(symbols)} symbols",
                 "Give it another text.",
             )
         return symbols
@@ -65,8 +65,13 @@ class Text:
         """The text of what was written."""
         raise NotImplementedError
 
-    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
-        """Where the model looks as it reads `asked` and writes `written`."""
+    def maps(
+        self, model: Model, asked: Symbols, written: Symbols | None = None
+    ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
+        """What is read, what is written, and where the model looks meanwhile.
+
+        `written` is what the model is taken to write, its own answer unless given.
+        """
         raise NotImplementedError
 
     def fits(self, config) -> bool:
@@ -111,7 +116,8 @@ class Transduction(Text):
         max_length: int | None = None,
     ) -> list[list[str]]:
         """The target of each source; `beam` and `max_length` replace the usual ones."""
-        beam, max_length = beam or self.beam, max_length or self.max_length
+        beam = self.beam if beam is None else beam
+        max_length = self.max_length if max_length is None else max_length
         max_length = min(max_length, model.config.longest or max_length)
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
         written: list[list[str]] = [[]] * len(texts)
@@ -130,7 +136,11 @@ class Transduction(Text):
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
 
-    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
+    def maps(self, model, asked, written=None):
+        if written is None:
+            (written,) = self.write(model, [asked])
+        if model.config.longest:  # the start id takes a place, too
+            written = written[: model.config.longest - 1]
         pair = self.source.encode(asked), self.target.encode(written)
         batch = PairBatch.of([pair])
         source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
@@ -140,7 +150,8 @@ class Transduction(Text):
             "decoder cross_attention": (writes, source),
         }
         kinds = by_kind(attention_weights(model, batch.source, batch.target_in))
-        return [AttentionMaps(kind, of[:, 0], *labels[kind]) for kind, of in kinds.items()]
+        maps = [AttentionMaps(kind, of[:, 0], *labels[kind]) for kind, of in kinds.items()]
+        return asked, written, maps
 
     def fits(self, config) -> bool:
         known = getattr(config, "source_vocabulary", 0), getattr(config, "target_vocabulary", 0)
@@ -168,11 +179,12 @@ class Continuation(Text):
 
         A text is written until there are `context` symbols, and then from the latest half of them.
         """
+        require_positive("length", length)
         return [self._go_on(model, list(text), len(text) + length) for text in texts]
 
     def _go_on(self, model: Model, text: list[str], end: int) -> list[str]:
         while len(text) < end:
-            known = text[-max(1, self.context // 2) :]
+            known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
             room = min(max(1, self.context - len(known)), end - len(text))
             (ids,) = greedy(model, np.array([self.vocabulary.encode(known)]), room)
             if not ids:
@@ -183,11 +195,12 @@ class Continuation(Text):
     def join(self, symbols: Symbols) -> str:
         return self.vocabulary.join(symbols)
 
-    def maps(self, model: Model, asked: Symbols, written: Symbols) -> list[AttentionMaps]:
-        """In `asked` alone: what is written is read in pieces."""
-        ids = np.array([self.vocabulary.encode(asked)])
-        kinds = by_kind(attention_weights(model, ids))
-        return [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
+    def maps(self, model, asked, written=None):
+        """Of a text that is read, its latest `context` symbols; none is written."""
+        asked = asked[-self.context :]
+        kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(asked)])))
+        maps = [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
+        return asked, [], maps
 
     def fits(self, config) -> bool:
         return len(self.vocabulary) == getattr(config, "vocabulary", 0) and _is_length(self.context)

@@ -68,7 +68,22 @@ class Schedule:
         for name, value in asdict(self).items():
             if type(value) is not int or value < 1:
                 flag = name.replace("_", "-")
-                raise InputError(f"{name} is at least 1", value, f"Change --{flag}.")
+                rule = f"{name} is an integer of at least 1"
+                raise InputError(rule, repr(value), f"Change {name} (--{flag}).")
+
+
+def _require_task(task) -> None:
+    """Raise InputError for what is no Task."""
+    if isinstance(task, type):
+        fix = f"Write {task.__name__}(...), with what it is made of."
+        raise InputError("train takes a task, an object", f"the class {task.__name__}", fix)
+    names = "metric", "higher_is_better", "batch", "evaluate", "description"
+    if lacking := [name for name in names if not hasattr(task, name)]:
+        raise InputError(
+            f"a task has {', '.join(names)}",
+            f"{type(task).__name__} without {lacking[0]}",
+            "Add it, as numformer.training.Task says.",
+        )
 
 
 def train(
@@ -93,10 +108,10 @@ def train(
 
     With `resume` the run in `folder` goes on from where it was saved, and ends bit for bit as if
     nothing had interrupted it. It may take more steps than it was begun with, or fewer, where the
-    recipe's rates do not know the end: then each step is that of a run of so many steps, and the
-    old end adds its lines to metrics.jsonl. A finished run stays as it is. One process at a time
-    trains into a folder, and one thread of a process at all, since modes and dropout's stream are
-    the process's.
+    recipe's rates do not know the end: then each step is that of a run of so many steps; the old
+    end adds its lines to metrics.jsonl, and what it measured may be the best. A finished run stays
+    as it is. One process at a time trains into a folder, and one thread of a process at all, since
+    modes and dropout's stream are the process's.
 
     Raises InputError for what cannot be, among it, without `resume`, a folder that holds a run
     already; Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers where loss or
@@ -104,6 +119,7 @@ def train(
     written. What was saved before stands.
     """
     reuse_freed_memory()
+    _require_task(task)
     if not isinstance(schedule, Schedule):
         schedule = Schedule(schedule)
     steps, parts = schedule.steps, usual_parts(xp) if parts is None else parts
@@ -135,7 +151,7 @@ def train(
                     sys.stdout.flush()
                 if interrupted:
                     trainer.save()
-                    raise Interrupted(f"stopped at step {trainer.step}; continue with --resume")
+                    raise Interrupted(f"stopped at step {trainer.step}, which is saved")
     return trainer.use_best()
 
 

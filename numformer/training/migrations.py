@@ -36,14 +36,14 @@ def from_2(tensors: dict, metadata: dict) -> Checkpoint:
     task = metadata.get("task")
     task = dict(task) if isinstance(task, dict) else {}
     text = None
-    if "phonemes" in task:  # pronounce, by beam search
+    if task.keys() >= {"characters", "phonemes", "max_length"}:  # pronounce, by beam search
         text = _transduction(task.pop("characters"), task.pop("phonemes"), " ")
         text |= {"max_length": task.pop("max_length"), "beam": 5}
         task = {"name": "pronounce"} | task
-    elif "context" in task:  # write
+    elif task.keys() >= {"symbols", "context"}:  # write
         vocabulary = {"symbols": task.pop("symbols"), "separator": ""}
         text = {"kind": "continuation", "vocabulary": vocabulary, "context": task["context"]}
-    elif "symbols" in task:  # a rule of toy_tasks, whose targets had at most 16 symbols
+    elif isinstance(task.get("symbols"), str):  # a rule, whose targets had at most 16 symbols
         text = _transduction(task["symbols"], task["symbols"], "") | {"max_length": 32}
     return tensors, metadata | {"task": task or metadata.get("task"), "text": text}
 

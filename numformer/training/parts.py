@@ -69,6 +69,12 @@ class Parts:
 
         The dropout masks of a part are those of (seed, step, part).
         """
+        if not isinstance(batch, Batch):
+            raise InputError(
+                "a task's batch(step) gives a Batch",
+                type(batch).__name__,
+                "Return for example PairBatch.of(pairs of ids).",
+            )
         parts = batch.split(self.count)
         whole = max(sum(part.weight for part in parts), 1)
         shares = [float(part.weight / whole) for part in parts]  # NumPy's float64 would widen

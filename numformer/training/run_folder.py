@@ -68,14 +68,22 @@ class RunFolder:
             for path in (self.metrics, self.last, self.best)
             for unfinished in ("", PARTIAL)
         ]
-        if found := [path.name for path in of_runs if os.path.lexists(path)]:
+        found = [path.name for path in of_runs if os.path.lexists(path)]
+        if found and not (found == [self.metrics.name] and self._measured_nothing()):
             raise InputError(
                 "a new run begins in a folder that holds none, so that nothing saved is lost",
                 f"{self.folder}, which holds {found[0]}",
                 "Choose another folder, or go on with its run by resume=True.",
             )
         with self._new():
-            self.metrics.touch(exist_ok=False)
+            self.metrics.write_text("")
+
+    def _measured_nothing(self) -> bool:
+        """Whether metrics.jsonl is of a run that ended before it had anything to save."""
+        try:
+            return not self.evaluated()
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
 
     @contextlib.contextmanager
     def _new(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """One method for each thing that happens to a training run."""
 
 import functools
+import json
 import math
 import operator
 import time
@@ -21,6 +22,9 @@ from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
+
+RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm"}
+"""Names of other numbers in metrics.jsonl."""
 
 
 class Trainer:
@@ -48,9 +52,7 @@ class Trainer:
         self.best: dict = {}
         self.evaluated = 0  # the step of the latest evaluation
         self.began = time.monotonic()  # on a clock that a resumed run turns back
-        text = getattr(task, "text", None)
-        described = text and text.description()
-        self.files = RunFolder(folder, self._settings(), task.metric, described)
+        self.files = RunFolder(folder, self._settings(), task.metric, _text_of(task, model))
 
     def _settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""
@@ -206,10 +208,10 @@ class Trainer:
         measured = _numbers(found)
         if measured is not None and "held_out_loss" not in measured:
             measured |= self._held_out_loss()
-        if measured is None or metric not in measured or measured.keys() & {"step", "seconds"}:
+        if measured is None or metric not in measured or measured.keys() & RESERVED:
             raise InputError(
                 f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
-                "'step' and 'seconds' not",
+                f"{', '.join(map(repr, sorted(RESERVED)))} not",
                 repr(found)[:200],
                 f"Return for example {{{metric!r}: 0.5}}.",
             )
@@ -293,6 +295,26 @@ class Trainer:
         """Load best.safetensors into the model; return what it measured."""
         self._load_best(self.best)
         return self.best
+
+
+def _text_of(task, model: Model) -> dict | None:
+    """The description of the task's `text`, if it has one. InputError where `load` would refuse."""
+    text = getattr(task, "text", None)
+    if text is None:
+        return None
+    try:
+        described = text.description()
+        fits = text.fits(model.config) and json.loads(json.dumps(described)) == described
+    except (AttributeError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise InputError(
+            "a task's text has the vocabularies that its model was built for, and its lengths are "
+            "integers up to 4096",
+            repr(text)[:200],
+            "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
+        )
+    return described
 
 
 def _numbers(found) -> dict[str, float] | None:

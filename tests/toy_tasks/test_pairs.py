@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import numformer
 from toy_tasks import TASKS, __main__, pairs
 from toy_tasks.dates import dates, in_words, ordinal
 from toy_tasks.pairs import PairsTask, by_source, main, split
@@ -54,6 +55,19 @@ def test_sides_are_made_of_characters_or_of_words(words):
     assert [b.target_in.shape[0] for b in task.held_out] == [1]
 
 
+def test_what_is_held_out_and_measured_are_the_development_pairs():
+    """Its several targets are told apart; a symbol more or less counts from the nearest of them."""
+    data = {"train": [("a", "xy")], "dev": [("b", "y"), ("b", "xx")], "test": [("a", "x")]}
+    task = PairsTask(data, 1, 1)
+    (batch,) = task.held_out
+    assert task.text.target.decode(batch.target_out[0][:-1]) == ["y"]
+    assert task.development == [("b", ("y", "xx"))] and task.tested.startswith("of the test, 1 of")
+    task.written = lambda model, sources, **how: ["xxy" for _ in sources]
+    assert task.evaluate(None) == {"exact_match": 0.0, "symbol_error_rate": 100.0}
+    task.written = lambda model, sources, **how: ["xx" for _ in sources]
+    assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
+
+
 def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
     """Repeated pairs, sources with several targets, the worst examples and the counts are told."""
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
@@ -65,7 +79,7 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
     assert "2 sources have several targets" in text and "'c 5' -> '5-c' or 'five'" in text
     counts = re.search(r"train (\d+), dev (\d+), test (\d+)", text)
     assert sum(map(int, counts.groups())) == 92
-    assert "of them" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
+    assert "target" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
     assert "the worst of the others" in text and "WRONG, it is " in text
     command = next(line for line in out if line.startswith("use it: "))
     assert "toy_tasks.pairs --run runs/pairs-own --input '" in command
@@ -81,6 +95,9 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
     assert call(main, "--resume", "--data", "own.tsv")[1][0].startswith("93 pairs")
     assert call(main, "--resume", "--out", "runs/pairs-own")[0] == 0
+    assert_refused = lambda *flags: call(main, "--run", "runs/pairs-own", *flags)[2][0]  # noqa: E731
+    for flag in ("--heads 3", "--data own.tsv", "--quick", "--out x", "--norm pre"):
+        assert f"received {flag.split()[0]}. Leave" in assert_refused("--input", "a", *flag.split())
     file("own.tsv", several[:-1])
     assert "the data that it was started with" in call(main, "--resume", "--data", "own.tsv")[2][0]
 
@@ -98,22 +115,25 @@ def test_standard_input_is_answered_line_by_line(call, monkeypatch):
     assert out[1000:1004] == some
 
 
-def test_a_reader_that_has_gone_is_no_error():
-    """As in `| head -1`; what was to be read has more lines than a pipe holds."""
-    command = [sys.executable, "-c", "from toy_tasks.script import exit_code\nimport sys\n"
-               "sys.exit(exit_code(lambda: [print(n) for n in range(10**5)] and 0))"]  # fmt: skip
+def test_a_reader_that_has_gone_is_no_error(call):
+    """As in `| head -1`; there are more answers than a pipe holds."""
+    assert call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")[0] == 0
+    command = [sys.executable, "-m", "toy_tasks.pairs", "--run", "runs/pairs-own"]
     environment = os.environ | {"PYTHONPATH": str(Path(pairs.__file__).parents[1])}
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    with subprocess.Popen(command, **pipes) as process:
-        assert process.stdout.readline() == b"0\n"
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command, env=environment, **pipes) as process:
         process.stdout.close()
-        assert (process.stderr.read(), process.wait(60)) == (b"", 141)
+        process.stdin.write(b"ab 1\n" * 3)
+        process.stdin.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 0)
 
 
 def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
     data = [file("a.tsv", LINES[:40]), file("b.tsv", LINES[38:60]), file("c.tsv", LINES[60:])]
     code, out, _ = call(main, "--data", *data, *TINY, "--no-plots", "--words", "source")
     assert code == 0 and "train 40, dev 22, test 30" in out
+    assert "of the test, " not in out[-3]  # whose sources are its own
+    assert numformer.load("runs/pairs-a").text.source.symbols[0] == "0"  # a word
     shared = next(line for line in out if "too, for example" in line)
     assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
     assert Path("runs/pairs-a/best.safetensors").exists()
@@ -124,6 +144,8 @@ def test_more_examples_than_are_needed_are_left_out(call, monkeypatch):
     _, out, _ = call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")
     assert "of dev the first 3 are used" in out and "of test the first 5 are used" in out
     assert "5 sources that training never saw" in out
+    test = split([tuple(line.split("\t")) for line in LINES])["test"]
+    assert any(f"--input {test[0][0]!r}" in line for line in out)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +191,7 @@ def test_the_list_of_tasks_names_every_script(call):
     scripts = {path.stem for path in Path(pairs.__file__).parent.glob("*.py")
                if '__name__ == "__main__"' in path.read_text()}  # fmt: skip
     assert scripts - {"__main__", "compare"} == {*TASKS}
-    code, out, _ = call(lambda _: __main__.main())
+    code, out, _ = call(__main__.main)
+    assert __main__.main(["reverse"]) == 2
     assert code == 0 and all(any(line.startswith(f"  {n} ") for line in out) for n in TASKS)
     assert max(map(len, out)) <= 100

@@ -107,7 +107,8 @@ def test_a_program_stopped_by_ctrl_c_or_sigterm_has_saved(number):
     metadata = load_checkpoint(metrics.parent / "last.safetensors")[1]
     assert metadata["parts"] == 2
     step = metadata["step"]
-    assert err == f"stopped at step {step}; continue with --resume\n"
+    again = "python -m toy_tasks.copy_task --resume --out runs/copy_task"
+    assert err == f"stopped at step {step}, which is saved; go on with: {again}\n"
 
 
 @pytest.mark.parametrize(
@@ -261,8 +262,8 @@ def assert_refused(result, words: list[str]):
         ("--backend cupy", ["NVIDIA GPU", "--backend numpy"]),
         ("--d-model 10 --heads 4", ["d_model 10, heads 4"]),
         ("--seed -1", ["at least 0", "received -1", "--seed"]),
-        ("--steps 0", ["steps is at least 1", "received 0", "--steps"]),
-        ("--steps -5 --quick", ["steps is at least 1", "received -5"]),
+        ("--steps 0", ["steps is an integer of at least 1", "received 0", "--steps"]),
+        ("--steps -5 --quick", ["steps is an integer of at least 1", "received -5"]),
         ("--log-every 0", ["--log-every"]),
         ("--evaluate-every 0", ["--evaluate-every"]),
         ("--batch-size 0", ["at least 1", "received 0", "--batch-size"]),
@@ -384,7 +385,7 @@ def test_a_resumed_run_is_the_straight_run(step, call, interrupted_at):
     assert call(copying, *RUN, "--out", "straight")[0] == 1
     with interrupted_at(step):
         code, _, err = call(copying, *RUN)
-    assert (code, err) == (130, [f"stopped at step {step}; continue with --resume"])
+    assert code == 130 and err[0].startswith(f"stopped at step {step}, which is saved; go on")
     config = Path("runs/copy_task/config.json").read_text()
     code, out, err = call(copying, "--resume")
     assert (code, err) == (1, [])  # the target is missed as before
@@ -669,7 +670,7 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch):
         (["--language", "../toy", "--data", "words"], ["ASCII letters"]),
         (["--language", "toy", "--data", "absent"], ["absent/toy_train.tsv"]),
         (["--word", "ab"], ["for a trained model", "no --run"]),
-        (["--run", "absent", "--word", "ab"], ["no file absent"]),
+        (["--run", "absent", "--word", "ab"], ["received absent, which is not there"]),
         (["--run", "words", "--word", "ab"], ["no file words/best.safetensors"]),
         (["--run", "words", "--attention", "a.png"], ["one text", "0 with --input"]),
         (["--language", "toy", "--data", "words", "--tying", "all"], ["tying all", '"target"']),
@@ -749,7 +750,7 @@ def test_edit_distance_by_hand(a, b, edits):
 
 
 def test_error_rates_by_hand(data):
-    """Three words with 0, 1 and 3 edits; 7 phonemes would be right."""
+    """Three words with 0, 1 and 3 edits; 7 phonemes would be right; several may be right."""
     pairs = datasets.pronunciations("toy", data)
     examples = [("x", ("a b",)), ("y", ("c d",)), ("z", ("bb bb bb",))]
     written = ["a b", "c", "a"]

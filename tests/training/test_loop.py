@@ -300,8 +300,8 @@ def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
 def test_a_schedule_counts_whole_steps_from_1(name, value, complaint):
     """The fix names the flag as it is written."""
     text = complaint(Schedule, **(dict(steps=5) | {name: value}))
-    assert f"{name} is at least 1; received {value}" in text
-    assert f"--{name.replace('_', '-')}." in text
+    assert f"{name} is an integer of at least 1; received {value}" in text
+    assert f"--{name.replace('_', '-')})." in text
 
 
 def test_a_schedule_is_not_changed_once_it_is_checked():
@@ -402,7 +402,7 @@ def test_training_outside_the_main_thread_needs_no_signals(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_step_save_and_say_so(tmp_path, number):
-    with pytest.raises(Interrupted, match=r"stopped at step 2; continue with --resume"):
+    with pytest.raises(Interrupted, match=r"stopped at step 2, which is saved"):
         run(tmp_path, task=Copying(at={2: lambda: os.kill(os.getpid(), number)}))
     assert last(tmp_path)[1]["step"] == 2
     assert not (tmp_path / "best.safetensors").exists()

@@ -26,6 +26,7 @@ from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
 from numformer.training.parts import Parts
+from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -61,11 +62,24 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_as_it_is(
 ):
     """Before anything is computed."""
     monkeypatch.setattr(Parts, "start", fail)
-    (tmp_path / f"{name}{unfinished}").write_text("days of work")
-    text = complaint(run, tmp_path)
-    assert f"which holds {name}{unfinished}. Choose another folder" in text
-    assert "resume=True" in text
-    assert files(tmp_path) == {f"{name}{unfinished}": b"days of work"}
+    for content in ("days of work\n", '{"step": 5, "accuracy": 0.5}\n'):
+        (tmp_path / f"{name}{unfinished}").write_text(content)
+        text = complaint(run, tmp_path)
+        assert f"which holds {name}{unfinished}. Choose another folder" in text
+        assert "resume=True" in text
+        assert files(tmp_path) == {f"{name}{unfinished}": content.encode()}
+
+
+def test_a_run_whose_task_went_wrong_before_anything_was_saved_may_begin_again(tmp_path):
+    task = Copying()
+    task.evaluate = lambda model: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        train(tiny(), task, tmp_path, 2, recipe())
+    assert [*files(tmp_path)] == ["metrics.jsonl"]
+    train(tiny(), Copying(), tmp_path, 2, recipe())
+    train(tiny(), Copying(), tmp_path / "straight", 2, recipe())
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == len(
+        read_metrics(tmp_path / "straight" / "metrics.jsonl"))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -78,10 +92,10 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, folder, said, complai
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, complaint, monkeypatch):
-    def touch(path, **options):
+    def write_text(path, text):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "touch", touch)
+    monkeypatch.setattr(Path, "write_text", write_text)
     assert f"{tmp_path} (Permission denied). Choose another" in complaint(run, tmp_path)
 
 

@@ -112,7 +112,7 @@ def run(
 
 def interrupt(folder, step: int, measures=(), **how) -> None:
     """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
-    with pytest.raises(Interrupted, match=f"stopped at step {step}; continue with --resume"):
+    with pytest.raises(Interrupted, match=f"stopped at step {step}, which is saved"):
         run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
 
 
