@@ -109,6 +109,9 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     long = [["a"] * 512, ["b"], ["c"] * 512, *[["d"] * 512] * 5]
     assert text.write(model, long, beam=1) == long
     assert seen == [("greedy", 4, 512, 7), ("greedy", 4, 512, 7)]
+    del seen[:]
+    assert text.write(model, [["a"] * 1025, ["b"] * 1030, []], beam=1)[2] == []
+    assert [each[1:3] for each in seen] == [(1, 1030), (1, 1025), (1, 0)]
 
 
 def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeypatch):
@@ -121,6 +124,13 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
     monkeypatch.setattr("numformer.generation.texts.greedy", as_many)
     assert CONTINUATION.write(None, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
     assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
+    for context, rooms in ((1, [1, 1, 1]), (2, [1, 1, 1]), (5, [2, 1])):
+        del read[:]
+        text = Continuation(LETTERS, context)
+        assert text.write(None, [[*"abc"]], length=3) == [[*"abcaaa"]]
+        assert [room for _, room in read] == rooms
+    monkeypatch.setattr("numformer.generation.texts.greedy", lambda *_: [[]])
+    assert CONTINUATION.write(None, [["a"]]) == [["a"]]  # the model has ended it
 
 
 def test_attention_to_an_answer_that_fills_learned_positions():
@@ -136,14 +146,16 @@ def test_what_to_know_about_an_answer_is_warned_of(run):
     with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as found:
         trained("axe\N{COMBINING ACUTE ACCENT}x".replace("e\u0301", "é"))
     assert found[0].filename == __file__
-    if trained.text in TEXTS[:1]:
-        with pytest.warns(UserWarning, match="at most 4 symbols, here are 5"):
-            trained("abcde")
+    assert TRANSDUCTION.notes([*"abcda"]) == ["training saw at most 4 symbols, here are 5"]
+    assert TRANSDUCTION.notes([*"abcd"]) == CONTINUATION.notes([*"abcda"]) == []
+    assert replace(TRANSDUCTION, longest=None).notes([*"abcda"]) == []
 
 
 def test_letters_are_brought_to_one_form():
     assert LETTERS.split("e\N{COMBINING ACUTE ACCENT}a") == ["é", "a"]
     assert WORDS.split("  one  two ") == ["one", "two"] and WORDS.join(["one", "two"]) == "one two"
+    assert TRANSDUCTION.symbols(" ab\n") == ["a", "b"] and CONTINUATION.symbols("a ") == ["a", " "]
+    assert len(TRANSDUCTION.symbols("a" * MOST)) == MOST
     assert Vocabulary.of(["b a", "a c"], " ").symbols == ["a", "b", "c"]
     assert Vocabulary.of(["ba", ["cc"]]).symbols == ["a", "b", "cc"]
 
@@ -222,7 +234,9 @@ def test_a_description_is_taken_only_where_the_model_fits_it(text):
     lengths = ["context"] if name == "vocabulary" else ["max_length", "longest", "beam"]
     wrong += [described | {key: value} for key in lengths for value in (0, -1, "x", 10**12, True)]
     if name == "source":
-        wrong += [described | {"length_penalty": value} for value in (-1, "x", 10, None)]
+        wrong += [described | {"length_penalty": value} for value in (-1, "x", 10, None, True)]
+        for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MOST}):
+            assert text_of(described | most, config)
     for each in wrong:
         assert text_of(each, config) is None, each
     assert text_of(described, replace(config, **{f"{name}_vocabulary".replace(

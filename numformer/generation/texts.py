@@ -154,9 +154,9 @@ class Transduction(Text):
         return asked, written, maps
 
     def fits(self, config) -> bool:
-        known = getattr(config, "source_vocabulary", 0), getattr(config, "target_vocabulary", 0)
+        known = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
-        fits = (len(self.source), len(self.target)) == known and all(map(_is_length, lengths))
+        fits = [len(self.source), len(self.target)] == known and all(map(_is_length, lengths))
         return fits and type(self.length_penalty) in (int, float) and 0 <= self.length_penalty <= 9
 
 
@@ -203,7 +203,9 @@ class Continuation(Text):
         return asked, [], maps
 
     def fits(self, config) -> bool:
-        return len(self.vocabulary) == getattr(config, "vocabulary", 0) and _is_length(self.context)
+        return len(self.vocabulary) == getattr(config, "vocabulary", None) and _is_length(
+            self.context
+        )
 
 
 TEXTS: dict[str, Callable[..., Text]] = {

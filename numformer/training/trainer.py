@@ -82,7 +82,7 @@ class Trainer:
     @property
     def has_losses(self) -> bool:
         """Whether a step was taken since the last line of metrics.jsonl."""
-        return bool(self.losses or self.unread)
+        return len(self.losses) + len(self.unread) > 0
 
     @property
     def finished(self) -> bool:
@@ -222,8 +222,10 @@ class Trainer:
 
     def _held_out_loss(self) -> dict[str, float]:
         """The objective's mean loss on the task's `held_out`, where it has any."""
-        batches = list(getattr(self.task, "held_out", ()))
-        if not all(isinstance(batch, Batch) for batch in batches):
+        batches = getattr(self.task, "held_out", [])
+        if not isinstance(batches, list | tuple) or not all(
+            isinstance(batch, Batch) for batch in batches
+        ):
             raise InputError(
                 "a task's held_out is a list of batches, each made as those to train on are",
                 repr(batches)[:200],
@@ -232,7 +234,7 @@ class Trainer:
         if not batches:
             return {}
         losses = [float(self.parts.objective.forward(*batch.inputs)) for batch in batches]
-        return {"held_out_loss": float(np.average(losses, weights=[b.weight for b in batches]))}
+        return {"held_out_loss": np.average(losses, weights=[b.weight for b in batches]).item()}
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})

@@ -379,7 +379,8 @@ def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys
     said = []
     for backend in ("numpy", "cupy"):
         capsys.readouterr()
-        assert program(pronounce.main, backend, "--run", "cupy", "--word", "abba", "hac") == 0
+        flags = ["--backend", backend, "--run", "cupy", "--input", "abba", "hac"]
+        assert exit_code(lambda flags=flags: pronounce.main(flags)) == 0
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and said[0].count("\n") == 2
 

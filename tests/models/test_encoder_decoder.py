@@ -425,3 +425,10 @@ def test_chosen_rows_of_a_cache_go_on_as_if_they_had_always_been_there():
 def test_ids_are_a_matrix_with_something_in_it(ids, complaint):
     for source, target in ((ids, TARGET), (SOURCE, ids)):
         assert "ids are a NumPy array" in complaint(small().forward, source, target)
+
+
+def test_a_source_to_write_from_ends_with_the_end_id(complaint):
+    """Rows of padding alone are none."""
+    model = Transformer(Config.base(9, d_model=4, d_ff=4, heads=1, layers=1))
+    assert "row 1, which ends with 5" in complaint(model.start, np.array([[4, 2], [4, 5]]), 3)
+    model.start(np.array([[4, 2], [0, 0], [2, 0]]), 3)

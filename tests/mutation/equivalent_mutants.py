@@ -38,6 +38,12 @@ EQUIVALENT: dict[str, str] = {
     "layers/cross_entropy.py cross_entropy: swapped operands: losses @ share -> share @ losses": (
         "The dot product of two vectors, whose products and their order are the same."
     ),
+    "training/trainer.py Trainer.__init__: missing statement: self.evaluated = 0 -> nothing": (
+        "Asked for after the last step alone, which was evaluated, or after resume, which sets it."
+    ),
+    "training/trainer.py Trainer.__init__: other constant: 0 -> 1 (2)": (
+        "As above; where 1 is the last step, the loop evaluates it before it asks."
+    ),
     "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (
         "With one job the gradient is copied, no further job is added, and it is copied back."
     ),

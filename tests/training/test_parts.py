@@ -81,6 +81,13 @@ def test_the_parts_sum_to_the_whole_batch(make, count, cores):
         assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
 
 
+def test_a_batch_of_one_target_id_counts_whole(make):
+    batch, parts = PairBatch.of([([4, 5], [])]), make(1, p_drop=0.0)
+    expected = parts.objective.forward(*batch.inputs)
+    parts.objective.clear_saved()
+    assert parts.gradient(1, batch) == pytest.approx(expected)
+
+
 def test_parts_and_steps_drop_different_values(make):
     """The same sequence in both parts gives different losses, and so it does in the next step."""
     words = PairBatch.of([WORDS[0]] * 2)
