@@ -223,9 +223,8 @@ class Trainer:
     def _held_out_loss(self) -> dict[str, float]:
         """The objective's mean loss on the task's `held_out`, where it has any."""
         batches = getattr(self.task, "held_out", [])
-        if not isinstance(batches, list | tuple) or not all(
-            isinstance(batch, Batch) for batch in batches
-        ):
+        listed = isinstance(batches, list | tuple)
+        if not listed or not all(isinstance(batch, Batch) for batch in batches):
             raise InputError(
                 "a task's held_out is a list of batches, each made as those to train on are",
                 repr(batches)[:200],
