@@ -1,11 +1,11 @@
 """Small tasks that train a model: `python -m toy_tasks` lists them."""
 
 TASKS = {
-    "copy_task": ("30 s", "copy up to 16 digits", "that attention can find a place"),
+    "copy_task": ("25 s", "copy up to 16 digits", "that attention can find a place"),
     "reverse": ("25 s", "reverse up to 16 digits", "where attention looks; begin here"),
     "sort": ("35 s", "sort up to 12 digits", "a symbol that depends on all that was read"),
     "addition": ("35 s", "add two numbers of three digits", "that a carry can be learned"),
-    "walk": ("40 s", "walk where digits point", "that post-norm needs the warm-up"),
+    "walk": ("45 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
