@@ -106,9 +106,9 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert 8 >= seen[1][2] >= seen[2][2] and seen[2][2] < 8
     del seen[:]
     model.config.longest = 7  # learned positions end there
-    long = [["a"] * 512, ["b"], ["c"] * 512, *[["d"] * 512] * 5]
+    long = [["a"] * 511, ["b"], ["c"] * 511, *[["d"] * 511] * 5]
     assert text.write(model, long, beam=1) == long
-    assert seen == [("greedy", 4, 512, 7), ("greedy", 4, 512, 7)]
+    assert seen == [("greedy", 4, 511, 7), ("greedy", 4, 511, 7)]
     del seen[:]
     assert text.write(model, [["a"] * 1025, ["b"] * 1030, []], beam=1)[2] == []
     assert [each[1:3] for each in seen] == [(1, 1030), (1, 1025), (1, 0)]

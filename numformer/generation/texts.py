@@ -122,7 +122,8 @@ class Transduction(Text):
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
         written: list[list[str]] = [[]] * len(texts)
         while order:  # texts of similar length together, and fewer the longer they are
-            count = max(1, min(250, 2**20 // max(len(texts[order[0]]), 1) ** 2))
+            positions = len(texts[order[0]]) + 1  # with the end id
+            count = max(1, min(250, 2**20 // positions**2))
             part, order = order[:count], order[count:]
             source = pad_sources([self.source.encode(texts[index]) for index in part])
             if beam == 1:

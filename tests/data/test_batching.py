@@ -67,6 +67,14 @@ def test_a_batch_shifts_the_target_by_one():
     assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
 
 
+def test_pairs_may_come_one_by_one():
+    batch = PairBatch.of(zip([[4, 5], [6]], [[7], [8, 9]], strict=True))
+    for found, expected in zip(
+        batch.inputs, PairBatch.of([([4, 5], [7]), ([6], [8, 9])]).inputs, strict=True
+    ):
+        assert_array_equal(found, expected)
+
+
 def test_making_a_batch_leaves_the_pairs_as_they_are():
     source, target = [5, 6], [7]
     PairBatch.of([(source, target)])
