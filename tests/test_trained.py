@@ -124,11 +124,11 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
     monkeypatch.setattr("numformer.generation.texts.greedy", as_many)
     assert CONTINUATION.write(None, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
     assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
-    for context, rooms in ((1, [1, 1, 1]), (2, [1, 1, 1]), (5, [2, 1])):
+    for context, pieces in ((1, 3 * [(1, 1)]), (2, 3 * [(1, 1)]), (5, [(3, 2), (2, 1)])):
         del read[:]
         text = Continuation(LETTERS, context)
-        assert text.write(None, [[*"abc"]], length=3) == [[*"abcaaa"]]
-        assert [room for _, room in read] == rooms
+        assert text.write(None, asked := [[*"abc"]], length=3) == [[*"abcaaa"]]
+        assert read == pieces and asked == [[*"abc"]]
     monkeypatch.setattr("numformer.generation.texts.greedy", lambda *_: [[]])
     assert CONTINUATION.write(None, [["a"]]) == [["a"]]  # the model has ended it
 

@@ -154,6 +154,7 @@ def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions
             summed += np.count_nonzero(real) * loss.forward(logits[real], batch.target_out[real])
     held_out_loss = {"held_out_loss": pytest.approx(summed / 11, rel=1e-6)}
     assert best == {"step": 1, "other": 7.0, "measure": 1.0, **held_out_loss}
+    assert type(best["held_out_loss"]) is float
     assert load_model(tmp_path / "best.safetensors")[1]["best"] == best
 
 
@@ -171,7 +172,11 @@ def test_the_held_out_loss_may_be_the_metric_and_an_evaluation_may_give_it_itsel
     assert measured is None or losses == [measured] * 2
 
 
-@pytest.mark.parametrize("held_out", [[([4], [5])], [[4, 5]], np.array([4, 5])], ids=repr)
+@pytest.mark.parametrize(
+    "held_out",
+    [[([4], [5])], [[4, 5]], np.array([4, 5]), iter([])],
+    ids=lambda held: type(held).__name__,
+)
 def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
     task = HoldingOut()
     task.held_out = held_out
