@@ -235,6 +235,7 @@ def test_a_description_is_taken_only_where_the_model_fits_it(text):
     wrong += [described | {key: value} for key in lengths for value in (0, -1, "x", 10**12, True)]
     if name == "source":
         wrong += [described | {"length_penalty": value} for value in (-1, "x", 10, None, True)]
+        assert text_of(described | {"max_length": 4097}, config) is None
         for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MOST}):
             assert text_of(described | most, config)
     for each in wrong:

@@ -4,6 +4,7 @@ What a model was trained to do with texts is saved beside it (`description`), so
 `numformer.load` finds its vocabularies. Each class here is one thing to do with texts.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ Symbols = Sequence[str]
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(ABC):
     """What a model does with texts; a text is a sequence of symbols of `read`."""
 
     def description(self) -> dict:
@@ -31,9 +32,9 @@ class Text:
         return {"kind": type(self).__name__.lower()} | fields
 
     @property
+    @abstractmethod
     def read(self) -> Vocabulary:
         """The vocabulary of what the model is given."""
-        raise NotImplementedError
 
     def symbols(self, text: str) -> list[str]:
         """The symbols of a text. Raises InputError for no text and for one that is too long."""
@@ -57,14 +58,15 @@ class Text:
         unseen = dict.fromkeys(s for s in symbols if self.read.encode([s]) == [UNKNOWN])
         return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
 
+    @abstractmethod
     def write(self, model: Model, texts: Sequence[Symbols], **how) -> list[list[str]]:
         """What the model writes for each text, as symbols."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, symbols: Symbols) -> str:
         """The text of what was written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def maps(
         self, model: Model, asked: Symbols, written: Symbols | None = None
     ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
@@ -72,11 +74,10 @@ class Text:
 
         `written` is what the model is taken to write, its own answer unless given.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fits(self, config) -> bool:
         """Whether a model of this config knows these symbols, and lengths are lengths."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
