@@ -114,6 +114,10 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert [each[1:3] for each in seen] == [(1, 1030), (1, 1025), (1, 0)]
 
 
+def test_writing_is_greedy_unless_told_otherwise():
+    assert (TRANSDUCTION.beam, TRANSDUCTION.length_penalty) == (1, 1.0)
+
+
 def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeypatch):
     read = []
 
