@@ -23,6 +23,8 @@ from numformer.layers.attention import (
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
+from numformer.layers.patches import ClassToken, Patches
+from numformer.layers.picked import Pick
 from numformer.layers.cross_entropy import CrossEntropy
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
@@ -59,5 +61,8 @@ __all__ = [
     "AdditiveScore",
     "FeedForward",
     "Residual",
+    "Patches",
+    "ClassToken",
+    "Pick",
     "CrossEntropy",
 ]
