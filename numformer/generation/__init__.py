@@ -2,7 +2,7 @@
 
 from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, length_penalty, n_best
-from numformer.generation.texts import Continuation, Transduction
+from numformer.generation.texts import Continuation, Infilling, Transduction
 
 __all__ = [
     "greedy",
@@ -13,4 +13,5 @@ __all__ = [
     "n_best",
     "Transduction",
     "Continuation",
+    "Infilling",
 ]
