@@ -201,7 +201,7 @@ MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
 OF_IMAGES = dict(height=4, width=6, classes=7, **SIZES)
 GREY, COLOURED = (
     VisionTransformer.Config(**OF_IMAGES, **more)
-    for more in ({}, dict(channels=3, norm="pre", positions="sinusoidal"))
+    for more in (dict(channels=1), dict(channels=3, norm="pre", positions="sinusoidal"))
 )
 
 

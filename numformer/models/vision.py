@@ -21,7 +21,7 @@ class Config(TowerConfig):
 
     height: int = settings.size(MISSING, "")
     width: int = settings.size(MISSING, "")
-    channels: int = settings.size(1, "numbers of a pixel: 1 for grey, 3 for colours")
+    channels: int = settings.size(MISSING, "")
     classes: int = settings.size(MISSING, "")
     patch: int = settings.size(2, "height and width of a patch, which becomes one position")
     positions: str = settings.choice("learned", POSITIONS, "how positions are encoded")
