@@ -1,4 +1,4 @@
-"""Learn what stands at hidden places of a text: a model that sees both sides, and one that sees one.
+"""Learn which characters of a text are hidden, from both sides of them and from one.
 
 The first is encoder-only and trained as BERT is (Devlin et al. 2019), the second a language model
 of the same size, trained for the same steps on as many windows of the same text.

@@ -103,10 +103,10 @@ class VisionTransformer(Model):
     def _images(self, images):
         """The images in the dtype and on the device of the weights."""
         config, weight = self.config, self.embedding.weight.data
-        shape, kind = getattr(images, "shape", None), dtype_kind(images)
+        shape = getattr(images, "shape", ())
         sizes = config.height, config.width, config.channels
         allowed = (sizes[:2], sizes) if config.channels == 1 else (sizes,)
-        if kind != "f" or not shape[0] or shape[1:] not in allowed:
+        if dtype_kind(images) != "f" or 0 in shape or shape[1:] not in allowed:
             raise InputError(
                 f"images are an array (B, {', '.join(map(str, allowed[0]))}) of floating-point "
                 "numbers, B at least 1",
