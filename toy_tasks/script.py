@@ -8,7 +8,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
 
@@ -79,10 +79,12 @@ def picture(text: str) -> Path:
 class Parser(argparse.ArgumentParser):
     """Complains in one line, with the flag that may have been meant.
 
-    `optional` are flags that may be left out, whatever their default in a task.
+    `optional` are flags that may be left out, whatever their default in a task; `presets` are the
+    defaults that a --preset brings, by its name.
     """
 
     optional: frozenset[str] = frozenset()
+    presets: Mapping[str, dict] = {}
 
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
@@ -98,13 +100,15 @@ def parser(
     description: str,
     model: type[Model],
     asked_by: str = "--input",
+    presets: Mapping[str, dict] | None = None,
     several: bool = False,
     **defaults,
 ) -> argparse.ArgumentParser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
-    `asked_by` is another name of --input; `defaults` replaces defaults. A script that trains
-    `several` models (toy_tasks/study.py) has --seeds and --jobs in place of --seed and --parts.
+    `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
+    `presets` where it is asked for. A script that trains `several` models (toy_tasks/study.py) has
+    --seeds and --jobs in place of --seed and --parts.
     """
     made = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -145,6 +149,9 @@ def parser(
             _add_flag(group, field)
         made.optional |= {field.name for field in _flags(settings) if field.default is None}
     made.set_defaults(**defaults)
+    if presets:
+        made.presets = presets
+        add("--preset", choices=presets, help="other defaults, which flags replace")
     return made
 
 
@@ -181,6 +188,9 @@ def parse(
     may change what is `free`.
     """
     options = made.parse_args(arguments)
+    if getattr(options, "preset", None):
+        made.set_defaults(**made.presets[options.preset])
+        options = made.parse_args(arguments)
     _require_use(made, options)
     options.program, options.name = made.prog, name(options) + "-quick" * options.quick
     if options.resume:
