@@ -81,7 +81,6 @@ def digits() -> Images:
     return labelled(found.images, found.target)
 
 
-@functools.cache
 def read(path: Path) -> Images:
     """The labelled images of a file. Raises InputError for what is none."""
     arrays = arrays_of(path, "images", "labels")
