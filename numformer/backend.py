@@ -271,7 +271,7 @@ def cache_sized_pieces(vector) -> list[slice]:
     return [slice(start, start + piece) for start in range(0, len(vector), piece)]
 
 
-PURPOSES = ("weights", "data", "dropout", "held out")
+PURPOSES = ("weights", "data", "dropout", "held out", "sampling")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:

@@ -72,7 +72,8 @@ class Trained:
         """What the model writes for a text; of a list of texts, the list of it.
 
         `how` are the settings of this kind of writing: `beam`, `max_length`; `length` where the
-        model goes on with a text. Warns of symbols that training never saw.
+        model goes on with a text; `temperature`, `top_k`, `top_p` and `seed` to sample. Warns of
+        symbols that training never saw.
         """
         alone = not isinstance(text, list | tuple)
         written = self.write([text] if alone else text, say=_warn, **how)

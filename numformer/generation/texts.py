@@ -15,6 +15,7 @@ from numformer.data import UNKNOWN, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
 from numformer.generation.beam import beam_search
 from numformer.generation.greedy import greedy, require_positive
+from numformer.generation.sampling import Sampling, random_streams
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
@@ -115,8 +116,23 @@ class Transduction(Text):
         texts: Sequence[Symbols],
         beam: int | None = None,
         max_length: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
     ) -> list[list[str]]:
-        """The target of each source; `beam` and `max_length` replace the usual ones."""
+        """The target of each source; `beam` and `max_length` replace the usual ones.
+
+        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
+        the source's place among the texts; a beam cannot be asked for then.
+        """
+        sampling = Sampling.asked(temperature, top_k, top_p)
+        if sampling and beam is not None:
+            raise InputError(
+                "a text is searched for by a beam, or it is sampled",
+                f"beam {beam} and a temperature, top_k or top_p",
+                "Leave out one of them.",
+            )
         beam = self.beam if beam is None else beam
         max_length = self.max_length if max_length is None else max_length
         max_length = min(max_length, model.config.longest or max_length)
@@ -127,7 +143,9 @@ class Transduction(Text):
             count = max(1, min(250, 2**20 // positions**2))
             part, order = order[:count], order[count:]
             source = pad_sources([self.source.encode(texts[index]) for index in part])
-            if beam == 1:
+            if sampling:
+                found = sampling.write(model, source, max_length, random_streams(seed, part))
+            elif beam == 1:
                 found = greedy(model, source, max_length)
             else:
                 found = beam_search(model, source, max_length, beam, self.length_penalty)
@@ -176,23 +194,42 @@ class Continuation(Text):
     def read(self) -> Vocabulary:
         return self.vocabulary
 
-    def write(self, model: Model, texts: Sequence[Symbols], length: int = 200) -> list[list[str]]:
+    def write(
+        self,
+        model: Model,
+        texts: Sequence[Symbols],
+        length: int = 200,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> list[list[str]]:
         """Each text and `length` symbols after it.
 
         A text is written until there are `context` symbols, and then from the latest half of them.
+        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
+        its place among the texts.
         """
         require_positive("length", length)
-        return [self._go_on(model, list(text), len(text) + length) for text in texts]
+        sampling = Sampling.asked(temperature, top_k, top_p)
 
-    def _go_on(self, model: Model, text: list[str], end: int) -> list[str]:
-        while len(text) < end:
-            known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
-            room = min(max(1, self.context - len(known)), end - len(text))
-            (ids,) = greedy(model, np.array([self.vocabulary.encode(known)]), room)
-            if not ids:
-                break
-            text += self.vocabulary.decode(ids)
-        return text
+        def go_on(text: list[str], stream: np.random.Generator) -> list[str]:
+            end = len(text) + length
+            while len(text) < end:
+                known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
+                room = min(max(1, self.context - len(known)), end - len(text))
+                asked = np.array([self.vocabulary.encode(known)])
+                if sampling:
+                    (ids,) = sampling.write(model, asked, room, [stream])
+                else:
+                    (ids,) = greedy(model, asked, room)
+                if not ids:
+                    break
+                text += self.vocabulary.decode(ids)
+            return text
+
+        streams = random_streams(seed, range(len(texts)))
+        return [go_on(list(text), stream) for text, stream in zip(texts, streams, strict=True)]
 
     def join(self, symbols: Symbols) -> str:
         return self.vocabulary.join(symbols)
