@@ -21,6 +21,8 @@ from numformer.layers.attention import (
     SelfAttention,
 )
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
+from numformer.layers.recurrent import GRUCell, LSTMCell, Recurrent, RNNCell, Tanh
+from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
 from numformer.layers.cross_entropy import CrossEntropy
@@ -28,6 +30,7 @@ from numformer.layers.cross_entropy import CrossEntropy
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
 ACTIVATIONS = {"relu": ReLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
+CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 POSITIONS = {
     "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
     "learned": LearnedPositions,
@@ -57,6 +60,12 @@ __all__ = [
     "DotProductScore",
     "MultiplicativeScore",
     "AdditiveScore",
+    "RNNCell",
+    "LSTMCell",
+    "GRUCell",
+    "Recurrent",
+    "Tanh",
+    "AdditiveAttention",
     "FeedForward",
     "Residual",
     "CrossEntropy",
