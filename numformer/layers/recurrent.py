@@ -315,7 +315,7 @@ class Recurrent(Layer):
         self.context = cell.input(d_context, rng, bias=False) if d_context else None
         self.cell, self.backwards = cell, backwards
 
-    def forward(self, x, start=None, context=None, lengths=None):
+    def forward(self, x, lengths=None, start=None, context=None):
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp, self.backwards)
         a = self.input.forward(rows(x).take(steps.places, axis=0))

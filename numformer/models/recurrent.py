@@ -64,11 +64,11 @@ class Config(settings.Settings):
 
 
 class AttentionDecoder(Layer):
-    """x (B, T, D), start (B, H), memory (B, S, M), mask (B, S) -> (B, T, H + M).
+    """x (B, T, D), lengths (B,), start (B, H), memory (B, S, M), mask (B, S) -> (B, T, H + M).
 
     Before each step the state h looks at the memory; the context that it finds there goes into the
     cell beside x. The output holds state and context of each position, and 0 at padding. `lengths`
-    are as in Recurrent. `backward` returns dx, dstart, dmemory.
+    are as in Recurrent, None where no position is padding. `backward` returns dx, dstart, dmemory.
     """
 
     def __init__(self, cell: Cell, d_model: int, d_memory: int, rng: np.random.Generator):
@@ -78,7 +78,7 @@ class AttentionDecoder(Layer):
         self.cross_attention = AdditiveAttention(cell.size, cell.size, rng)
         self.cell = cell
 
-    def forward(self, x, start, memory, mask=None, lengths=None):
+    def forward(self, x, lengths, start, memory, mask=None):
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp)
         start, memory = start.take(steps.order, axis=0), memory.take(steps.order, axis=0)
@@ -180,7 +180,7 @@ class RecurrentEncoderDecoder(Model):
         require_pair(source, target, skip_padding)
         start, looked_at = self._encode(source)
         x = self.dropout.forward(self.target.forward(target))
-        y = self.decoder.forward(x, start, *looked_at, _lengths(target) if skip_padding else None)
+        y = self.decoder.forward(x, _lengths(target) if skip_padding else None, start, *looked_at)
         real = self._xp.asarray(np.flatnonzero(_valid(target))) if skip_padding else None
         self.save(real=real, shape=y.shape)
         return self._logits(y if real is None else rows(y).take(real, axis=0))
@@ -228,11 +228,11 @@ class RecurrentEncoderDecoder(Model):
         That is the last state (B, D), or memory (B, S, 2 D) and its mask (B, S).
         """
         x, lengths = self.dropout.forward(self.source.forward(source)), _lengths(source)
-        h = self.encoder.forward(x, lengths=lengths)
+        h = self.encoder.forward(x, lengths)
         last, looked_at = h[:, -1], (h[:, -1],)
         self.save(shape=h.shape)
         if self.config.attends:
-            other = self.backwards.forward(x, lengths=lengths)
+            other = self.backwards.forward(x, lengths)
             memory = self._xp.concatenate([h, other], axis=-1)
             last, looked_at = other[:, 0], (memory, self._xp.asarray(_valid(source)))
         return self.tanh.forward(self.bridge.forward(last)), looked_at
