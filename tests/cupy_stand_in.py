@@ -63,7 +63,7 @@ def _of_scalar_or_device(value):
     """An operand for NumPy. CuPy takes its own arrays and scalars; of NumPy arrays not even ()."""
     if isinstance(value, ndarray):
         return value._memory
-    if isinstance(value, bool | int | float | np.generic) or value is None:
+    if isinstance(value, bool | int | float | complex | np.generic) or value is None:
         return value
     raise TypeError(f"Unsupported type {type(value)}")
 
@@ -256,8 +256,8 @@ def _method(name: str):
     return method
 
 
-for _name in """all any argmax argmin argsort astype clip copy cumsum dot max mean min prod ravel
-                repeat reshape squeeze std sum swapaxes transpose var view""".split():
+for _name in """all any argmax argmin argsort astype clip conj copy cumsum dot max mean min prod
+                ravel repeat reshape squeeze std sum swapaxes transpose var view""".split():
     setattr(ndarray, _name, _method(_name))
 
 

@@ -1,5 +1,6 @@
 """The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
 
+import math
 import os
 import tracemalloc
 
@@ -20,6 +21,7 @@ from numformer.backend import (
     max_last,
     mean_last,
     memory,
+    normal_cdf,
     scatter_add,
     splitmix64,
     sum_last,
@@ -152,6 +154,24 @@ def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
     found = to_host(masked(xp.asarray(scores), xp.asarray(mask)))
     assert found.dtype == dtype
     assert_array_equal(found, np.where(mask, scores, -np.inf))
+
+
+def test_a_mask_of_numbers_is_added(rng, xp):
+    scores, mask = rng.standard_normal((2, 3, 5, 6)), rng.standard_normal((3, 5, 6))
+    assert_array_equal(to_host(masked(xp.asarray(scores), xp.asarray(mask))), scores + mask)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 2e-14)])
+def test_the_normal_distribution_has_all_digits(dtype, error, xp):
+    """Over more than one piece, far out on both sides, and in the tail relative to itself."""
+    x = np.concatenate([np.linspace(-13, 13, 40_001), [-1e30, 1e30]]).astype(dtype)
+    found = to_host(normal_cdf(xp.asarray(x.reshape(1, -1))))
+    expected = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()])
+    assert found.dtype == dtype and found.shape == (1, len(x))
+    assert_allclose(found[0], expected, rtol=0, atol=error)
+    tail = (x > -8) & (x < 0)
+    assert_allclose(found[0, tail], expected[tail], rtol=1e-5 if dtype == np.float32 else 1e-11)
 
 
 def test_a_mask_becomes_no_array_of_another_dtype(rng):

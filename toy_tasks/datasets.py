@@ -49,6 +49,13 @@ SHA256 = {
 }
 """The sum of each file that can be downloaded, by language and split."""
 
+SHAKESPEARE = (
+    "https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+"""Address and sum of a million characters of Shakespeare's plays."""
+
 MAX_BYTES = 16 * 2**20
 """The largest file: no server and no folder can fill the memory or the disk."""
 
@@ -92,6 +99,21 @@ def pronunciations(
         folder = cache
     fix = f"Check the language and the folder: it must hold {files}."
     return {split: read_pairs(folder / name, "target", fix) for split, name in names.items()}
+
+
+def shakespeare(path: Path | None = None, cache: Path = CACHE) -> str:
+    """A million characters of Shakespeare's plays, as Karpathy 2015 put them together.
+
+    They are read from `path`, the file or its folder, and without one from `cache`, downloaded
+    first where they are missing. Raises InputError as `fetch` and `read_text` do.
+    """
+    (address, sha256), name = SHAKESPEARE, "shakespeare.txt"
+    if path is None:
+        fetch(address, cache / name, sha256, f"download {address} and pass it with `--data FILE`")
+        path = cache / name
+    elif path.is_dir():
+        path = path / "input.txt"
+    return read_text(path, f"Name the file of {address}, or leave out --data to download it.")
 
 
 def read_text(path: Path, fix: str) -> str:

@@ -1,5 +1,6 @@
 """Learn to go on with a text, character by character: a decoder-only language model."""
 
+import argparse
 import sys
 import zlib
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class WritingTask:
 
     metric, higher_is_better = "held_out_loss", False
 
-    def __init__(self, text: str, context: int, batch_size: int, seed: int):
+    def __init__(self, text: str, context: int, batch_size: int, seed: int, name: str = "write"):
         if len(text) < 20 * (context + 1):
             raise InputError(
                 f"a text has at least 20 times the {context + 1} characters of a window",
@@ -52,7 +53,7 @@ class WritingTask:
                 "Give a longer text, or a smaller --context.",
             )
         self.text = Continuation(Vocabulary.of([text]), context)
-        self.longest, self.batch_size, self.seed = context, batch_size, seed
+        self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
         self.data, ids = zlib.crc32(text.encode()), np.array(self.text.vocabulary.encode(text))
         self.training, self.unseen = np.split(ids, [len(ids) * 9 // 10])
 
@@ -76,13 +77,39 @@ class WritingTask:
         return {self.metric: float(np.average(losses, weights=[b.weight for b in batches]))}
 
     def description(self) -> dict:
-        return {"name": "write", "context": self.longest, "data": self.data}
+        return {"name": self.name, "context": self.longest, "data": self.data}
 
 
-def learn(options) -> int:
-    """Train on a text, then show how it goes on from a place that training never saw."""
-    text = read_text(options.data, "Name a text file: --data FILE.txt")
-    task = WritingTask(text, options.context, options.batch_size, options.seed)
+def add_flags(flags: argparse.ArgumentParser) -> None:
+    """The flags of a script that goes on with texts."""
+    add = flags.add_argument
+    add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from")
+    add("--context", type=script.integer, default=64, help="characters in a window")
+    add("--length", type=script.integer, default=200, help="characters to write")
+
+
+def require_lengths(options: argparse.Namespace) -> None:
+    """Raise InputError unless windows and what is written have characters."""
+    if min(options.context, options.length) < 1:
+        raise InputError(
+            "--context and --length are at least 1",
+            f"{options.context}, {options.length}",
+            "Ask for more.",
+        )
+
+
+def learn(
+    options: argparse.Namespace,
+    text: str,
+    measure: str = "held-out loss",
+    target: float | None = None,
+) -> int:
+    """Train on a text, then show how it goes on from a place that training never saw.
+
+    `measure` is what the last line calls the loss, `target` what it is to reach.
+    """
+    name = options.program.rpartition(".")[2]
+    task = WritingTask(text, options.context, options.batch_size, options.seed, name)
     config = script.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     model, folder = script.train_task(task, LanguageModel, config, options)
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
@@ -97,25 +124,25 @@ def learn(options) -> int:
         loss = task.evaluate(model)[task.metric]
     example = beginning.strip().split("\n")[-1]
     what = f"{len(task.unseen):,} characters that training never saw, nats per character"
-    return script.finish(options, folder, what, {"held-out loss": f"{loss:.4f}"}, example)
+    reached = None if target is None else (f"{measure} {target}", loss <= target)
+    return script.finish(options, folder, what, {measure: f"{loss:.4f}"}, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
     flags = script.parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
-    flags.add_argument("--data", type=script.path, metavar="FILE.txt", help="a text to learn from")
-    flags.add_argument("--context", type=script.integer, default=64, help="characters in a window")
-    flags.add_argument("--length", type=script.integer, default=200, help="characters to write")
+    add_flags(flags)
     options = script.parse(flags, lambda options: "write", arguments)
-    if bool(options.run) == bool(options.data) or min(options.context, options.length) < 1:
+    require_lengths(options)
+    if bool(options.run) == bool(options.data):
         raise InputError(
-            "write takes a text to learn from, or a run to use, and a --context and a --length of "
-            "at least 1",
-            f"--data {options.data}, --run {options.run}, --context {options.context}, "
-            f"--length {options.length}",
+            "write takes a text to learn from, or a run to use",
+            f"--data {options.data}, --run {options.run}",
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
-    return script.use(options, length=options.length) if options.run else learn(options)
+    if options.run:
+        return script.use(options, length=options.length)
+    return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 
 if __name__ == "__main__":

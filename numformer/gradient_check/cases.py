@@ -15,8 +15,9 @@ import numpy as np
 
 from numformer.layer import Layer
 from numformer.layers import CELLS
-from numformer.layers.activation import ReLU
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
 from numformer.layers.additive_attention import AdditiveAttention
+from numformer.layers.alibi import ALiBiAttention
 from numformer.layers.attention import (
     CrossAttention,
     MultiHeadAttention,
@@ -30,10 +31,11 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.mask import causal_mask, padding_mask
-from numformer.layers.positional import LearnedPositions, SinusoidalPositions
-from numformer.layers.recurrent import Recurrent, Tanh
+from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
+from numformer.layers.recurrent import Recurrent
 from numformer.layers.residual import Residual
 from numformer.layers.rms_norm import RMSNorm
+from numformer.layers.rotary import RotaryAttention
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
 from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
@@ -80,6 +82,12 @@ def of_config(name: str, reference: str, build: Callable, **changes) -> Case:
     return Case(name, reference, partial(build, config), dict(config=config))
 
 
+def attention_of_positions(layer, rng, x, memory):
+    widths = ((T, 4), (S, 4), (S, 5))
+    query, key, value = (rng.standard_normal((B, H, *shape)) for shape in widths)
+    return layer(ScaledDotProductAttention(0.3)), [query, key, value, SOURCE_MASK]
+
+
 LAYERS = [
     Case("linear", "linear", lambda rng, x, memory: (Linear(D, F, rng), [x])),
     Case("linear_without_bias", "linear",
@@ -87,6 +95,8 @@ LAYERS = [
     Case("output_projection", "output_projection",
          lambda rng, x, memory: (OutputProjection(Embedding(V, D, rng).weight), [x])),
     Case("relu", "relu", lambda rng, x, memory: (ReLU(), [x])),
+    Case("gelu", "gelu", lambda rng, x, memory: (GELU(), [3 * x])),
+    Case("swiglu", "swiglu", lambda rng, x, memory: (SwiGLU(), [2 * x])),
     Case("softmax", "softmax",
          lambda rng, x, memory: (Softmax(), [rng.standard_normal((B, H, T, S))])),
     Case("masked_softmax", "softmax",
@@ -107,6 +117,7 @@ LAYERS = [
          lambda rng, x, memory: (SinusoidalPositions(), [x])),
     Case("learned_positions", "learned_positions",
          lambda rng, x, memory: (LearnedPositions(T + 3, D, rng), [x, np.arange(2, T + 2)])),
+    Case("no_positions", "none_positions", lambda rng, x, memory: (NoPositions(), [x])),
     Case("scaled_dot_product_attention", "scaled_dot_product_attention",
          lambda rng, x, memory: (ScaledDotProductAttention(), [
              rng.standard_normal((B, H, T, 3)), rng.standard_normal((B, H, S, 3)),
@@ -115,6 +126,10 @@ LAYERS = [
          lambda rng, x, memory: (ScaledDotProductAttention(0.3),
                                  [*rng.standard_normal((3, B, H, T, 3)), TARGET_MASK]),
          dict(attention_dropout=0.3)),
+    # Fewer queries than keys: they stand after keys of a cache.
+    *(Case(f"{name}_attention", f"{name}_attention", partial(attention_of_positions, layer),
+           dict(attention_dropout=0.3))
+      for name, layer in (("rotary", RotaryAttention), ("alibi", ALiBiAttention))),
     Case("dot_product_score", "dot_product_score",
          lambda rng, x, memory: (DotProductScore(), [x, memory])),
     Case("dot_product_score_without_scale", "dot_product_score",
@@ -153,6 +168,8 @@ LAYERS = [
     Case("feed_forward", "feed_forward", lambda rng, x, memory: (FeedForward(D, F, rng), [x])),
     Case("feed_forward_with_dropout", "feed_forward", lambda rng, x, memory: (
         FeedForward(D, F, rng, p_drop=0.3), [x]), dict(activation_dropout=0.3)),
+    Case("feed_forward_swiglu", "feed_forward", lambda rng, x, memory: (
+        FeedForward(D, F, rng, SwiGLU, bias=False), [x]), dict(activation="swiglu")),
     Case("residual_post_norm", "residual", lambda rng, x, memory: (
         Residual(SelfAttention(D, H, rng), D, 0.3, "post"), [x, TARGET_MASK]),
         dict(sublayer="self_attention", heads=H, p_drop=0.3, norm="post")),
@@ -184,6 +201,11 @@ VARIATIONS = {
     "pre_norm_untied": dict(norm="pre", tying="none", source_vocabulary=V + 2),
     "target_tied": dict(tying="target", source_vocabulary=V + 2),
     "learned_positions": dict(positions="learned", max_length=6),
+    "rotary_positions": dict(positions="rotary"),
+    "alibi_positions": dict(positions="alibi"),
+    "no_positions": dict(positions="none"),
+    "gelu": dict(activation="gelu"),
+    "swiglu": dict(activation="swiglu", feed_forward_bias=False),
     "attention_bias": dict(attention_bias=True),
     "d_k_and_d_v": dict(d_k=3, d_v=5),
     "odd_sizes": dict(d_model=11, heads=3, d_k=3, d_v=3),

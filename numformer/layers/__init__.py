@@ -4,13 +4,13 @@ A config names its choices by the keys of these registries; an unknown name rais
 """
 
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.activation import ReLU
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
-from numformer.layers.positional import LearnedPositions, SinusoidalPositions
+from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
 from numformer.layers.places import Places
 from numformer.layers.mask import Mask, attention_mask, causal_mask, padding_mask
 from numformer.layers.cache import KeyValueCache
@@ -20,26 +20,35 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.rotary import RotaryAttention
+from numformer.layers.alibi import ALiBiAttention
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
-from numformer.layers.recurrent import GRUCell, LSTMCell, Recurrent, RNNCell, Tanh
+from numformer.layers.cells import GRUCell, LSTMCell, RNNCell
+from numformer.layers.recurrent import Recurrent
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
 from numformer.layers.cross_entropy import CrossEntropy
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
-ACTIVATIONS = {"relu": ReLU}
+ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 POSITIONS = {
     "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
     "learned": LearnedPositions,
+    **dict.fromkeys(["rotary", "alibi", "none"], lambda max_length, d_model, rng: NoPositions()),
 }
+# What self-attention makes of an attention function, where positions come in there.
+POSITIONS_IN_ATTENTION = {"rotary": RotaryAttention, "alibi": ALiBiAttention}
 
 __all__ = [
     "Linear",
     "OutputProjection",
     "ReLU",
+    "GELU",
+    "SwiGLU",
+    "Tanh",
     "Softmax",
     "LayerNorm",
     "RMSNorm",
@@ -47,6 +56,7 @@ __all__ = [
     "Embedding",
     "LearnedPositions",
     "SinusoidalPositions",
+    "NoPositions",
     "Places",
     "Mask",
     "attention_mask",
@@ -57,6 +67,8 @@ __all__ = [
     "MultiHeadAttention",
     "ScaledDotProductAttention",
     "SelfAttention",
+    "RotaryAttention",
+    "ALiBiAttention",
     "DotProductScore",
     "MultiplicativeScore",
     "AdditiveScore",
@@ -64,7 +76,6 @@ __all__ = [
     "LSTMCell",
     "GRUCell",
     "Recurrent",
-    "Tanh",
     "AdditiveAttention",
     "FeedForward",
     "Residual",

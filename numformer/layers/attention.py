@@ -1,6 +1,7 @@
 """Scaled dot-product attention and multi-head attention (section 3.2)."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -103,8 +104,8 @@ class MultiHeadAttention(Layer):
     with a `Mask` also x (N, D), memory (M, D) -> (N, D), the rows of real positions alone.
     head_i = Attention(x W_i^Q, memory W_i^K, memory W_i^V); the W_i of all heads are the columns
     of one weight. `backward` returns dx, dmemory. As in the paper the projections have no bias
-    unless `bias` is set, and d_k = d_v = D / heads unless they are given. `attention` is what each
-    head computes.
+    unless `bias` is set, and d_k = d_v = D / heads unless they are given. `attention` makes, of
+    p_drop, the layer that each head computes.
 
     A `cache` holds the keys and values of earlier positions; it is refused while saving is on,
     because nothing could flow back to those positions.
@@ -119,7 +120,7 @@ class MultiHeadAttention(Layer):
         d_v: int | None = None,
         bias: bool = False,
         p_drop: float = 0.0,
-        attention: type[Layer] = ScaledDotProductAttention,
+        attention: Callable[[float], Layer] = ScaledDotProductAttention,
     ):
         self.heads = heads
         self.d_k = head_size(d_model, heads) if d_k is None else d_k

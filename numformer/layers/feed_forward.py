@@ -11,8 +11,8 @@ from numformer.layers.linear import Linear
 class FeedForward(Layer):
     """x (B, T, D) -> (B, T, D): FFN(x) = max(0, x W_1 + b_1) W_2 + b_2   (equation 2).
 
-    The inner layer has d_ff values. `p_drop` is dropout after the activation, which the paper
-    does not mention.
+    The inner layer has d_ff values, or what an `activation` takes for d_ff. `p_drop` is dropout
+    after the activation, which the paper does not mention; `bias` are b_1 and b_2.
     """
 
     def __init__(
@@ -22,11 +22,13 @@ class FeedForward(Layer):
         rng: np.random.Generator,
         activation: type[Layer] = ReLU,
         p_drop: float = 0.0,
+        bias: bool = True,
     ):
-        self.inner = Linear(d_model, d_ff, rng)
         self.activation = activation()
+        taken = getattr(activation, "inputs", 1) * d_ff
+        self.inner = Linear(d_model, taken, rng, bias)
         self.dropout = Dropout(p_drop)
-        self.outer = Linear(d_ff, d_model, rng)
+        self.outer = Linear(d_ff, d_model, rng, bias)
 
     def forward(self, x):
         hidden = self.activation.forward(self.inner.forward(x))

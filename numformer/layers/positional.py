@@ -1,4 +1,7 @@
-"""Positions, added to the embeddings because attention alone knows no order (section 3.5)."""
+"""Positions, added to the embeddings because attention alone knows no order (section 3.5).
+
+Others work within attention: rotary.py, alibi.py.
+"""
 
 import math
 
@@ -46,6 +49,19 @@ class SinusoidalPositions(Layer):
         positions = np.arange(x.shape[-2]) if positions is None else positions
         table = self._table(positions.max() + 1, like=x)
         return x + table[array_module(x).asarray(positions)]
+
+    def backward(self, dy):
+        return dy.copy()
+
+
+class NoPositions(Layer):
+    """x (B, T, D) -> x: positions come in elsewhere, within attention, or not at all.
+
+    A causal mask alone tells something of the order, too: how many symbols there are to look at.
+    """
+
+    def forward(self, x, positions: np.ndarray | None = None):
+        return x
 
     def backward(self, dy):
         return dy.copy()

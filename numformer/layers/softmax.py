@@ -8,7 +8,8 @@ def softmax(scores, mask=None):
     """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
 
     A masked entry counts as a score of minus infinity, so its weight is exactly 0 and the others
-    sum to 1. A row with every entry masked has weights 0: it attends to nothing.
+    sum to 1. A row with every entry masked has weights 0: it attends to nothing. A mask may also be
+    numbers, which are added to the scores.
     """
     xp = array_module(scores)
     if mask is not None:

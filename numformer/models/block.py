@@ -11,6 +11,7 @@ from numformer.layers import (
     ATTENTIONS,
     NORMALIZATIONS,
     POSITIONS,
+    POSITIONS_IN_ATTENTION,
     CrossAttention,
     Dropout,
     Embedding,
@@ -20,6 +21,7 @@ from numformer.layers import (
     SelfAttention,
 )
 from numformer.layers.attention import head_size
+from numformer.layers.rotary import require_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +50,12 @@ class TowerConfig(settings.Settings):
     attention_bias: bool = settings.switch(
         False, "biases in the projections of attention (3.2.2 has none)"
     )
+    feed_forward_bias: bool = settings.switch(True, "biases in the feed-forward network (3.3)")
     activation: str = settings.choice("relu", ACTIVATIONS, "inside the feed-forward network (3.3)")
     positions: str = settings.choice(
-        "sinusoidal", POSITIONS, "how positions are encoded (3.5; learned: Table 3, row E)"
+        "sinusoidal",
+        POSITIONS,
+        "how positions are encoded (3.5; learned: Table 3, row E; the others are later work)",
     )
     max_length: int = settings.size(512, "longest sequence that learned positions can take")
     p_drop: float = settings.share(0.1, "dropout on sublayer outputs and embedding sums (5.4)")
@@ -65,6 +70,8 @@ class TowerConfig(settings.Settings):
         super().__post_init__()
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
+        if self.positions == "rotary":
+            require_pairs(self.d_k or head_size(self.d_model, self.heads))
 
     @property
     def longest(self) -> int | None:
@@ -140,6 +147,10 @@ class Block(Layer):
 
 
 def _attention(sublayer: type[Layer], config: TowerConfig, rng: np.random.Generator) -> Residual:
+    function = ATTENTIONS[config.attention_function]
+    within = POSITIONS_IN_ATTENTION.get(config.positions)
+    # A memory is another sequence: how far its positions are from those of x says nothing.
+    of_positions = within if sublayer is SelfAttention else None
     attention = sublayer(
         config.d_model,
         config.heads,
@@ -148,14 +159,21 @@ def _attention(sublayer: type[Layer], config: TowerConfig, rng: np.random.Genera
         config.d_v,
         config.attention_bias,
         config.attention_dropout,
-        ATTENTIONS[config.attention_function],
+        (lambda p_drop: of_positions(function(p_drop))) if of_positions else function,
     )
     return _residual(attention, config)
 
 
 def _feed_forward(config: TowerConfig, rng: np.random.Generator) -> FeedForward:
     activation = ACTIVATIONS[config.activation]
-    return FeedForward(config.d_model, config.d_ff, rng, activation, config.activation_dropout)
+    return FeedForward(
+        config.d_model,
+        config.d_ff,
+        rng,
+        activation,
+        config.activation_dropout,
+        config.feed_forward_bias,
+    )
 
 
 def _residual(sublayer: Layer, config: TowerConfig) -> Residual:

@@ -24,7 +24,8 @@ from numformer.layers import (
     Recurrent,
     Tanh,
 )
-from numformer.layers.recurrent import Cell, Steps
+from numformer.layers.cells import Cell
+from numformer.layers.recurrent import Steps
 from numformer.models.encoder_decoder import require_pair, require_source
 from numformer.models.model import Model
 

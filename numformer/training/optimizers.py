@@ -45,7 +45,19 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
     data -= change
 
 
-OPTIMIZERS = {"adam": adam}
+def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight_decay) -> None:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): in place, on vectors (N,).
+
+    Every weight loses the share rate * weight_decay of itself, whatever its gradient, then Adam
+    moves it. In the gradient, as the derivative of a penalty, Adam would divide the decay by the
+    gradient's size.
+    """
+    data *= 1 - rate * weight_decay
+    settings = dict(step=step, rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    adam(data, grad, mean, square, **settings)
+
+
+OPTIMIZERS = {"adam": adam, "adamw": adamw}
 
 
 def vectors_of(rule: Callable) -> list[str]:

@@ -1,6 +1,7 @@
 """How a model is trained: the loss's smoothing, the optimizer, the learning rate, clipping (5)."""
 
 import inspect
+import math
 from dataclasses import dataclass
 
 from numformer import settings
@@ -30,8 +31,21 @@ def linear_rate(
     return factor * d_model**-0.5 * warmup**-0.5 * share
 
 
+def cosine_rate(
+    step: int, steps: int, d_model: int, warmup: int = 4000, factor: float = 1.0
+) -> float:
+    """As `linear_rate`, but down along half a cosine (Loshchilov and Hutter 2017).
+
+    It stays near its peak for longer, and near 0.
+    """
+    peak = factor * d_model**-0.5 * warmup**-0.5
+    if step <= warmup:
+        return peak * step / warmup
+    return peak * (1 + math.cos(math.pi * (step - warmup) / (steps + 1 - warmup))) / 2
+
+
 # A rate is a function of step, d_model, warmup, factor and, where it must know the end, of steps.
-DECAYS = {"inverse_sqrt": warmup_rate, "linear": linear_rate}
+DECAYS = {"inverse_sqrt": warmup_rate, "linear": linear_rate, "cosine": cosine_rate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +57,13 @@ class Recipe(settings.Settings):
     beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
     beta2: float = settings.share(0.98, "Adam's decay of the mean squared gradient (5.3)")
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
+    weight_decay: float = settings.share(0.01, "what AdamW takes off every weight, times the rate")
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
     decay: str = settings.choice(
         "inverse_sqrt",
         DECAYS,
-        "how the learning rate falls after warm-up (5.3; linear is not in the paper)",
+        "how the learning rate falls after warm-up (5.3; the others are not in the paper)",
     )
     clip_norm: float | None = settings.above_zero(
         None, "largest global norm of a gradient (the paper does not clip)"
@@ -66,8 +81,9 @@ class Recipe(settings.Settings):
         return DECAYS[self.decay](step, **end, **how)
 
     def optimizer_of(self, parameters: FlatParameters) -> Optimizer:
-        """The optimizer, with those of beta1, beta2 and epsilon that its rule takes."""
+        """The optimizer, with those of the settings that its rule takes."""
         rule = OPTIMIZERS[self.optimizer]
         chosen = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.adam_epsilon}
+        chosen["weight_decay"] = self.weight_decay
         taken = inspect.signature(rule).parameters.keys() & chosen
         return Optimizer(parameters, rule, **{name: chosen[name] for name in taken})

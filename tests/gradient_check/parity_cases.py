@@ -142,6 +142,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     beta2=(0.5, 0.9, 0.999),
     # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
     adam_epsilon=(1e-5, 1e-4, 1e-3),
+    weight_decay=(0.0, 0.05, 0.3),
     warmup=range(1, 7),
     factor=(0.02, 0.07, 0.2),
     clip_norm=(None, 0.2, 0.7, 2.0),
@@ -171,6 +172,8 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn |= {field.name: max(lots, key=lots.get)} if lots else {}
     if not (drawn["d_k"] and drawn["d_v"]):
         drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
+    if drawn["positions"] == "rotary":  # which turns pairs
+        drawn |= dict(d_k=2 * (drawn["d_k"] or 2), d_v=drawn["d_v"] or 3)
     if drawn["tying"] == "all":
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}

@@ -160,7 +160,7 @@ def test_random_configs_cover_every_choice():
     for field in (*fields(Config), *fields(Recipe)):
         name, choices = field.name, choices_of(field)
         assert choices, f"no random Config has another {name}: add it to VALUES"
-        assert drawn(name) == set(choices) or (len(choices) > 5 and len(drawn(name)) > 2), name
+        assert drawn(name) >= set(choices) or (len(choices) > 5 and len(drawn(name)) > 2), name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
     batches = (random_inputs(stream(n, "inputs"), RANDOM_SETTINGS[n][0]) for n in WITHOUT_DROPOUT)
     assert {bool((batch.source == 0).all(axis=1).any()) for batch in batches} == {False, True}

@@ -49,6 +49,15 @@ def relu(p, x):
     return F.relu(x)
 
 
+def gelu(p, x):
+    return F.gelu(x)
+
+
+def swiglu(p, x):
+    gate, value = x.chunk(2, dim=-1)
+    return F.silu(gate) * value
+
+
 def softmax(p, scores, mask=None):
     if mask is None:
         return F.softmax(scores, dim=-1)
@@ -92,6 +101,13 @@ def learned_positions(p, x, positions=None):
     return x + F.embedding(positions, p["weight"])
 
 
+def none_positions(p, x):
+    return x
+
+
+rotary_positions = alibi_positions = none_positions  # these come in within attention
+
+
 def scaled_dot_product_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
@@ -99,6 +115,32 @@ def scaled_dot_product_attention(p, query, key, value, mask=None, *, attention_d
     identity = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
     weights = F.scaled_dot_product_attention(query, key, identity, mask)
     return dropout({}, weights, p_drop=attention_dropout) @ value
+
+
+def turned(x, first):
+    """Each pair of values times the matrix of its position's rotation."""
+    *_, length, width = x.shape
+    theta = 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    angle = ((first + torch.arange(length))[:, None] * theta).to(x.dtype)
+    matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=-1)
+    pairs = x.unflatten(-1, (-1, 2))
+    return torch.einsum("tjab,...tjb->...tja", matrix.unflatten(-1, (2, 2)), pairs).flatten(-2)
+
+
+def rotary_attention(p, query, key, value, mask=None, **settings):
+    query, key = turned(query, key.shape[-2] - query.shape[-2]), turned(key, 0)
+    return scaled_dot_product_attention({}, query, key, value, mask, **settings)
+
+
+def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
+    heads, length, longer = query.shape[-3], query.shape[-2], key.shape[-2]
+    distance = torch.cdist(
+        torch.arange(longer - length, longer)[:, None].double(),
+        torch.arange(longer)[:, None].double(),
+    )
+    bias = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
+    scores = dot_product_score({}, query, key) + bias.to(query.dtype)
+    return dropout({}, softmax({}, scores, mask), p_drop=attention_dropout) @ value
 
 
 def dot_product_score(p, query, key, *, scaled=True):
@@ -123,13 +165,16 @@ def additive_score(p, query, key):
     return F.linear(hidden, p["v"].T).squeeze(-1)
 
 
-def multi_head_attention(p, x, memory, mask=None, *, heads, attention_dropout=0.0):
+def multi_head_attention(
+    p, x, memory, mask=None, *, heads, attention_dropout=0.0, positions="scaled_dot_product"
+):
     inputs = {"query": x, "key": memory, "value": memory}
     of_heads = (
         linear(within(p, name), each).unflatten(-1, (heads, -1)).transpose(1, 2)
         for name, each in inputs.items()
     )
-    y = scaled_dot_product_attention({}, *of_heads, mask, attention_dropout=attention_dropout)
+    attention = reference(f"{positions}_attention")
+    y = attention({}, *of_heads, mask, attention_dropout=attention_dropout)
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
 
 
@@ -249,7 +294,11 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config):
     around = dict(norm=config.norm, p_drop=config.p_drop, norm_layer=normalization)
     of_attention = around | dict(heads=config.heads, attention_dropout=config.attention_dropout)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
-    x = residual(within(p, "self_attention"), x, mask, sublayer="self_attention", **of_attention)
+    within_attention = config.positions if config.positions in ("rotary", "alibi") else None
+    of_self = dict(positions=within_attention) if within_attention else {}
+    x = residual(
+        within(p, "self_attention"), x, mask, sublayer="self_attention", **of_attention, **of_self
+    )
     if memory is not None:
         x = residual(
             within(p, "cross_attention"), x, memory, memory_mask,
@@ -355,6 +404,11 @@ def adam_optimizer(parameters, recipe: Recipe):
     return torch.optim.Adam(parameters, lr=1, betas=betas, eps=recipe.adam_epsilon)
 
 
+def adamw_optimizer(parameters, recipe: Recipe):
+    settings = dict(eps=recipe.adam_epsilon, weight_decay=recipe.weight_decay)
+    return torch.optim.AdamW(parameters, lr=1, betas=(recipe.beta1, recipe.beta2), **settings)
+
+
 def train(
     config: Config,
     recipe: Recipe,
@@ -374,6 +428,9 @@ def train(
         peak = recipe.factor / math.sqrt(config.d_model * recipe.warmup)
         if recipe.decay == "linear":
             return np.interp(step, [0, recipe.warmup, len(batches) + 1], [0, peak, 0])
+        if recipe.decay == "cosine" and step > recipe.warmup:
+            gone = (step - recipe.warmup) / (len(batches) + 1 - recipe.warmup)
+            return peak * np.cos(np.pi / 2 * gone) ** 2
         return peak * min(step / recipe.warmup, math.sqrt(recipe.warmup / step))
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

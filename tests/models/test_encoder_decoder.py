@@ -26,6 +26,8 @@ in_every_form = pytest.mark.parametrize(
         dict(norm="post"),
         dict(norm="pre"),
         dict(positions="learned", max_length=20),
+        dict(positions="rotary"),
+        dict(positions="alibi"),
         dict(tying="none", attention_bias=True, d_k=3, d_v=5),
     ],
     ids=str,

@@ -17,7 +17,14 @@ from numformer.training import load_model, save_model
 V, IDS = 9, np.array([[4, 7, 5, 8, 6], [5, 4, 4, 6, 7], [8, 8, 5, 4, 4]])
 
 in_every_form = pytest.mark.parametrize(
-    "form", [{}, dict(norm="pre"), dict(positions="learned", max_length=9)], ids=str
+    "form",
+    [
+        {},
+        dict(norm="pre", activation="swiglu", normalization="rms"),
+        dict(positions="learned", max_length=9),
+        *(dict(positions=positions) for positions in ("rotary", "alibi", "none")),
+    ],
+    ids=str,
 )
 
 

@@ -10,7 +10,7 @@ from numformer.layer import FlatParameters, pack
 from numformer.layers.linear import Linear
 from numformer.training import optimizers as optim
 from numformer.training.optimizers import Adam, Optimizer, clip_global_norm
-from numformer.training.recipe import Recipe, linear_rate, warmup_rate
+from numformer.training.recipe import Recipe, cosine_rate, linear_rate, warmup_rate
 
 PIECE = 1 << 15
 
@@ -50,16 +50,30 @@ def test_linear_decay_shares_the_rise_and_reaches_0_after_the_last_step():
     assert rates[150] == 0 < rates[149]
 
 
+def test_cosine_decay_is_half_a_cosine_from_the_peak_to_0():
+    rates = [cosine_rate(step, 150, 64, warmup=50, factor=2.0) for step in range(1, 152)]
+    linear = [linear_rate(step, 150, 64, warmup=50, factor=2.0) for step in range(1, 152)]
+    assert_allclose(rates[:50], linear[:50], rtol=1e-12)
+    half_way = (rates[99] + rates[100]) / 2
+    assert half_way == pytest.approx(rates[49] / 2)
+    assert_allclose(rates[50:101], [rates[49] - rate for rate in rates[149:98:-1]], atol=1e-12)
+    assert all(a > b for a, b in zip(rates[50:75], linear[50:75], strict=True))
+    assert rates[150] == pytest.approx(0, abs=1e-15) and rates[149] > 0
+
+
+@pytest.mark.parametrize("decay", [linear_rate, cosine_rate])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_a_run_no_longer_than_the_warm_up_only_rises(steps):
+def test_a_run_no_longer_than_the_warm_up_only_rises(steps, decay):
     for step in range(1, steps + 1):
-        assert linear_rate(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
+        assert decay(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
 
 
 def test_the_decay_of_the_recipe_chooses_the_schedule():
     changes = dict(warmup=50, factor=2.0)
     for step in (3, 50, 120):
         paper, linear = Recipe(**changes), Recipe(**changes, decay="linear")
+        cosine = Recipe(**changes, decay="cosine").rate(step, 150, 64)
+        assert cosine == cosine_rate(step, 150, 64, 50, 2.0)
         assert paper.rate(step, 150, 64) == warmup_rate(step, 64, 50, 2.0)
         assert linear.rate(step, 150, 64) == linear_rate(step, 150, 64, 50, 2.0)
 
@@ -68,6 +82,9 @@ def test_a_recipe_hands_its_optimizer_the_settings_that_it_takes(rng):
     made = Recipe(beta1=0.5, beta2=0.7, adam_epsilon=0.3).optimizer_of(pack(Linear(3, 2, rng)))
     assert made.rule is optim.adam
     assert made.settings == dict(beta1=0.5, beta2=0.7, epsilon=0.3)
+    made = Recipe(optimizer="adamw", weight_decay=0.2).optimizer_of(pack(Linear(3, 2, rng)))
+    assert made.rule is optim.adamw
+    assert made.settings == dict(beta1=0.9, beta2=0.98, epsilon=1e-9, weight_decay=0.2)
 
 
 def test_another_optimizer_is_one_function(rng):
@@ -120,6 +137,20 @@ def test_adam_is_its_algorithm_element_by_element(settings, rng):
     assert_allclose(flat.data, expected, rtol=1e-12)
     assert_allclose(adam.state["mean"], mean, rtol=1e-12)
     assert_allclose(adam.state["square"], square, rtol=1e-12)
+
+
+def test_weight_decay_is_apart_from_the_gradient(rng):
+    """Beside Adam on the same gradients each step takes the same share off every weight."""
+    settings = dict(beta1=0.9, beta2=0.98, epsilon=1e-9)
+    plain, decayed = np.ones((2, 5)), np.ones((2, 5))
+    states = np.zeros((4, 5))
+    for step, rate in enumerate((0.1, 0.2), 1):
+        grad, before = rng.standard_normal(5), (plain[0].copy(), decayed[0].copy())
+        optim.adam(plain[0], grad, *states[:2], step=step, rate=rate, **settings)
+        how = dict(step=step, rate=rate, weight_decay=0.5, **settings)
+        optim.adamw(decayed[0], grad, *states[2:], **how)
+        moved = plain[0] - before[0]
+        assert_allclose(decayed[0], before[1] * (1 - 0.5 * rate) + moved, rtol=1e-12)
 
 
 def test_adam_has_the_paper_s_defaults(rng):

@@ -1,0 +1,34 @@
+"""Activations against their definitions, number by number."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.layers.activation import GELU, SwiGLU
+
+VALUES = [-40.0, -12.5, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 12.5, 40.0]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_is_the_number_times_the_probability_below_it(dtype):
+    found = GELU().forward(np.array(VALUES, dtype))
+    expected = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in VALUES]
+    assert found.dtype == dtype
+    assert_allclose(found, expected, rtol=1e-6 if dtype == np.float32 else 1e-13, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_swiglu_multiplies_one_half_by_the_gate_of_the_other(dtype):
+    """Of a gate far from 0 nothing overflows, forward and backward."""
+    gate, value = np.array([*VALUES, -1e30, 1e30], dtype), np.linspace(-2, 3, 13, dtype=dtype)
+    layer = SwiGLU()
+    found = layer.forward(np.concatenate([gate, value]))
+    sigmoid = [1 / (1 + math.exp(-x)) if x > -700 else 0 for x in gate.tolist()]
+    assert_allclose(found, gate * np.array(sigmoid) * value, rtol=2e-5, atol=1e-7)
+    dx = layer.backward(np.ones(13, dtype))
+    assert dx.dtype == dtype and np.isfinite(dx).all()
+    assert_array_equal(dx[[11, 12]], [0, value[12]])  # Swish is 0 there, or the gate itself

@@ -1,0 +1,50 @@
+"""Learn to write like Shakespeare, character by character: a decoder-only language model."""
+
+import math
+import sys
+
+from numformer.models.language_model import LanguageModel
+from toy_tasks import script
+from toy_tasks.datasets import shakespeare
+from toy_tasks.write import add_flags, learn, require_lengths
+
+DESCRIPTION = """\
+Learn to write like Shakespeare, character by character, and print the loss on the last tenth of his
+plays, on which it does not train: nats per character, the smaller the better.
+
+  python -m toy_tasks.shakespeare
+  python -m toy_tasks.shakespeare --preset hour
+  python -m toy_tasks.shakespeare --run runs/shakespeare --input "ROMEO:"
+"""
+
+
+def peak(rate: float, d_model: int, warmup: int) -> float:
+    """The `factor` with which the rate of equation 3 peaks at `rate`."""
+    return rate * math.sqrt(d_model * warmup)
+
+
+DEFAULTS = dict(
+    steps=2000, batch_size=12, evaluate_every=500, context=64, d_model=128, d_ff=344, heads=4,
+    layers=4, norm="pre", normalization="rms", positions="rotary", activation="swiglu",
+    feed_forward_bias=False, p_drop=0.0, label_smoothing=0.0, optimizer="adamw", weight_decay=0.1,
+    warmup=100, factor=peak(3e-3, 128, 100), decay="cosine", clip_norm=1.0,
+)  # fmt: skip
+PRESETS = {"quarter": dict(), "hour": dict()}
+TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, or with --run go on from texts; returns the exit code."""
+    flags = script.parser(
+        "shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS
+    )
+    add_flags(flags)
+    options = script.parse(flags, lambda options: "shakespeare", arguments)
+    require_lengths(options)
+    if options.run:
+        return script.use(options, length=options.length)
+    return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
+
+
+if __name__ == "__main__":
+    sys.exit(script.exit_code(main))
