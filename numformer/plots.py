@@ -74,7 +74,7 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
         below.insert(0, below[0] + side + (0.65 if labelled else 0.3))
     width = left + heads * (side + between) + right
     height = below[0] + side + top
-    figure = _figure(width, height)
+    figure = new_figure(width, height)
     as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
     figure.text(0.15 / width, 1 - 0.12 / height, title, va="top", fontsize=11, **as_it_is)
 
@@ -103,7 +103,7 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     figure.savefig(path, dpi=110)
 
 
-def _figure(width: float, height: float, **settings):
+def new_figure(width: float, height: float, **settings):
     """An empty figure of this many inches. Matplotlib is loaded when something is drawn at last."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -123,7 +123,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     evaluations = [line for line in metrics if "gradient_norm" not in line]
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-    figure = _figure(7.5, 5.2, layout="constrained")
+    figure = new_figure(7.5, 5.2, layout="constrained")
     figure.suptitle(title, fontsize=13, parse_math=False)
     left, below = figure.subplots(2, sharex=True, height_ratios=[4, 1])
 

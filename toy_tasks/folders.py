@@ -79,10 +79,10 @@ def stands(folder: Path) -> dict:
         return {}  # whether that is a fault, training will say
 
 
-def write_config(folder: Path, settings: dict) -> None:
-    """Write config.json, with a checksum."""
+def write_config(folder: Path, settings: dict, name: str = "config.json") -> None:
+    """Write config.json, or a file of another name, with a checksum."""
     settings = settings | {"crc32": checksum(settings)}
-    write_atomically(folder / "config.json", json.dumps(settings, indent=1).encode())
+    write_atomically(folder / name, json.dumps(settings, indent=1).encode())
 
 
 def begin(folder: Path, settings: dict) -> None:
@@ -92,23 +92,26 @@ def begin(folder: Path, settings: dict) -> None:
     write_config(folder, settings)
 
 
-def read_config(folder: Path) -> dict:
-    """The content of a run's config.json. Raises InputError unless it is as it was written."""
-    path = folder / "config.json"
+def read_config(folder: Path, name: str = "config.json") -> dict:
+    """The content of a run's config.json, or of another such file.
+
+    Raises InputError unless it is as it was written.
+    """
+    path = folder / name
     try:
         if not path.is_file():
             raise ValueError("it holds no such file")
         settings = json.loads(path.read_text())
         if settings.pop("crc32") != checksum(settings):
-            raise ValueError("its checksum says that config.json was changed")
+            raise ValueError(f"its checksum says that {name} was changed")
         return settings
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise _no_run(folder, problem) from None
+        raise _no_run(folder, problem, name) from None
 
 
-def _no_run(folder: Path, problem) -> InputError:
+def _no_run(folder: Path, problem, name: str = "config.json") -> InputError:
     return InputError(
-        "the folder of a run has its config.json as it was written",
+        f"the folder of a run has its {name} as it was written",
         f"{folder} ({problem})",
         "Name the folder with --out, or start a new run without --resume.",
     )
@@ -159,6 +162,8 @@ def _fits(value, default) -> bool:
     """Whether config.json can hold this value of a flag with this default."""
     if bool in (type(value), type(default)):
         return type(value) is type(default)
-    if type(value) is list and value:
-        return default is None and all(type(each) is str for each in value)
+    if type(default) is list or (type(value) is list and value):
+        kind = str if default is None else int
+        lists = type(default) in (type(None), list) and type(value) is list and value != []
+        return lists and all(type(each) is kind for each in value)
     return type(value) in (int, float, str) or value == default

@@ -8,7 +8,7 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
 
@@ -102,12 +102,14 @@ def parser(
     model: type[Model],
     asked_by: str = "--input",
     presets: Mapping[str, dict] | None = None,
+    several: bool = False,
     **defaults,
 ) -> argparse.ArgumentParser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
     `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
-    `presets` where it is asked for.
+    `presets` where it is asked for. A script that trains `several` models (toy_tasks/study.py) has
+    --seeds and --jobs in place of --seed and --parts.
     """
     made = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -120,12 +122,18 @@ def parser(
     add = made.add_argument
     add("--steps", type=integer, default=1000, help="training steps")
     add("--batch-size", type=integer, default=64, help="sequences in a batch")
-    add("--seed", type=integer, default=1, help="for initial weights, data order and dropout")
+    if several:
+        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED",
+            help="each trains every way once: initial weights, data order and dropout")  # fmt: skip
+        add("--jobs", type=integer, help="runs side by side, each a process of its own; one for "
+            "each core (with cupy one), unless given")  # fmt: skip
+    else:
+        add("--seed", type=integer, default=1, help="for initial weights, data order and dropout")
+        add("--parts", type=integer, help="parts of a batch, each computed by a process of its own "
+            "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
-    add("--parts", type=integer, help="parts of a batch, each computed by a process of its own "
-        "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--out", type=path, help="run folder; default: the next free one under runs/")
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
     add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
@@ -174,10 +182,16 @@ def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> 
     return settings(**by_flags, **of_task)
 
 
-def parse(made: argparse.ArgumentParser, name: Callable, arguments: list[str] | None):
+def parse(
+    made: argparse.ArgumentParser,
+    name: Callable,
+    arguments: list[str] | None,
+    free: Collection[str] = FREE_TO_CHANGE,
+) -> argparse.Namespace:
     """The options; with --resume those that the run was started with, its folder as `out`.
 
-    `name(options)` is that of the folder that a run gets; it becomes `options.name`.
+    `name(options)` is that of the folder that a run gets; it becomes `options.name`. A resumed run
+    may change what is `free`.
     """
     options = made.parse_args(arguments)
     if getattr(options, "preset", None):
@@ -190,24 +204,27 @@ def parse(made: argparse.ArgumentParser, name: Callable, arguments: list[str] | 
         kept = folders.saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
-            if key not in FREE_TO_CHANGE and getattr(options, key) != kept[key]:
+            if key not in free and getattr(options, key) != kept[key]:
                 raise InputError(
                     f"a resumed run keeps its settings, here {key} = {kept[key]}",
                     getattr(options, key),
                     f"Leave out --{key.replace('_', '-')}, or start a new run.",
                 )
         options.out, options.program = folder, made.prog
-    if options.seed < 0:
-        raise InputError("a seed is at least 0", options.seed, "Change --seed.")
+    several = hasattr(options, "seeds")
+    seeds = options.seeds if several else [options.seed]
+    if min(seeds) < 0:
+        raise InputError("a seed is at least 0", min(seeds), f"Change --seed{'s' * several}.")
+    if len({*seeds}) < len(seeds):
+        raise InputError("every seed is another one", seeds, "Change --seeds.")
     if options.batch_size < 1:
         raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
-    most = min(options.batch_size, MOST_PARTS)
-    if options.parts is not None and not 1 <= options.parts <= most:
-        raise InputError(
-            f"--parts is from 1 to the batch size and at most {MOST_PARTS}, here {most}",
-            options.parts,
-            "Change --parts.",
-        )
+    most = MOST_PARTS if several else min(options.batch_size, MOST_PARTS)
+    flag, to = ("jobs", "") if several else ("parts", "the batch size and ")
+    count = getattr(options, flag)
+    if count is not None and not 1 <= count <= most:
+        rule = f"--{flag} is from 1 to {to}at most {MOST_PARTS}, here {most}"
+        raise InputError(rule, count, f"Change --{flag}.")
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
@@ -287,12 +304,8 @@ def train_task(
     The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
-    recipe = chosen(options, Recipe)
-    _require_length(config, task)
     options.parts = options.parts or min(usual_parts(xp), options.batch_size)
-    schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
-    kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
-    _require_memory(config, options, kept, memory(xp))
+    recipe, schedule, kept = require(task, config, options, xp)
     last = options.resume and options.out / "last.safetensors"
     if last and last.is_file():
         # Weights and the optimizer's vectors, in float32.
@@ -336,17 +349,20 @@ def finish(
     folder: Path,
     what: str,
     figures: dict[str, str],
-    example: str,
+    example: str | None,
     target: tuple[str, bool] | None = None,
+    run: Path | None = None,
 ) -> int:
     """Say which files there are, how to use them and what came out; the exit code.
 
     `what` was measured on, `figures` are in words and numbers, the one that counts last, `example`
-    is a text for the model, and `target` says what is to be reached, and whether it was.
+    is a text for the model, where it takes one, and `target` says what is to be reached, and
+    whether it was. The model is that of `run` where `folder` holds several.
     """
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
-    print(f"use it: {options.program} --run {folder} --input {shlex.quote(example)}")
+    if example is not None:
+        print(f"use it: {options.program} --run {run or folder} --input {shlex.quote(example)}")
     if options.quick:
         print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
         target = None
@@ -355,6 +371,21 @@ def finish(
     for measure, figure in figures.items():
         print(f"{measure} {figure}")
     return 0 if target is None or target[1] else 1
+
+
+def require(
+    task: Task, config: Settings, options: argparse.Namespace, xp
+) -> tuple[Recipe, Schedule, int]:
+    """Recipe and schedule that the options describe, and how many vectors the optimizer keeps.
+
+    Raises InputError for what cannot be trained, before anything is built or written.
+    """
+    recipe = chosen(options, Recipe)
+    schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
+    kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
+    _require_length(config, task)
+    _require_memory(config, options, kept, memory(xp))
+    return recipe, schedule, kept
 
 
 def _require_length(config: Settings, task: Task) -> None:

@@ -135,7 +135,7 @@ def train(
         if not trainer.finished:
             trainer.parts.start()
         progress = _Progress(trainer)
-        with progress.bar, _interrupts() as interrupted:
+        with progress.bar, interrupts() as interrupted:
             while not trainer.finished:
                 if trainer.step < steps:  # a resumed run may have taken the last one
                     trainer.advance()
@@ -181,7 +181,7 @@ def _duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[list]:
+def interrupts() -> Iterator[list]:
     """A list that Ctrl-C and SIGTERM append to, so that a step ends whole; twice stops at once.
 
     Outside the main thread Python receives no signals; there the list stays empty.

@@ -50,7 +50,7 @@ MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "u
            "blas_threads", "Parts.start", "Parts._everywhere", "Parts._share", "Parts.become",
            "Parts.end_processes", "Parts.close", "train",
            "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
-           "_interrupts", "_Progress.__init__", "_Progress.log"]  # fmt: skip
+           "interrupts", "_Progress.__init__", "_Progress.log"]  # fmt: skip
 # What must notice it: the quick tests of the same things.
 SUITE = ["test_backend.py", "test_beginners.py", "test_layer.py", "test_properties.py",
          "test_settings.py", "test_trained.py", "data", "layers", "models",

@@ -1,0 +1,250 @@
+"""Studies: several trainings side by side, resumed, broken, stopped, and compared."""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numformer
+from numformer.errors import BrokenNumbers
+from numformer.layer import saving
+from numformer.models import Config, Transformer
+from tests.equal_runs import without_seconds
+from toy_tasks import compare, copy_task, folders, script, study
+from toy_tasks.sequences import DEFAULTS, SequenceTask
+
+SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
+SHORT_TASK = SequenceTask(SHORT, 4, 1)
+pytestmark = pytest.mark.usefixtures("empty_folder")
+TINY = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2".split()
+
+
+def make(options, at=lambda options, step: None):
+    """A tiny model of the copy task; `at(options, step)` happens as a batch is drawn."""
+    task = copy.copy(SHORT_TASK)
+    task.batch_size, task.seed, task.test = options.batch_size, options.seed, task.test[:5]
+    task.development, draw = task.development[:20], task.batch
+    task.batch = lambda step: at(options, step) or draw(step)
+    sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
+    return task, Transformer, script.chosen(options, Config, **sizes)
+
+
+def measure(model, task, folder):
+    assert not saving() and (folder / "best.safetensors").exists()
+    total = float(np.abs(model.output.weight.data).sum(dtype=np.float64))
+    return {"right": len(task.test) / 4, "total": total}
+
+
+def table(results):
+    rows = [[row, study.spread([r["seed"] for r in runs])] for row, runs in results.items()]
+    return [["way", "seeds"], *rows]
+
+
+def draw(results, folder):
+    curves = {n: [([1, 2], [r["total"], r["seed"]]) for r in runs] for n, runs in results.items()}
+    study.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
+
+
+def verdict(results, reached=0):
+    least = min(r["right"] for runs in results.values() for r in runs)
+    return "5 sources", {"right": f"{least:.2f}"}, ("right", least >= reached)
+
+
+NORMS = study.Study(
+    name="norms", description="Norms.", model=Transformer, figure="right", example="123",
+    defaults=DEFAULTS | dict(d_model=8, d_ff=8, heads=1, layers=1, p_drop=0.1),
+    rows={"pre norm": {"norm": "pre"}, "post": {"norm": "post", "steps": 8}},
+    make=make, measure=measure, table=table, draw=draw, verdict=verdict,
+)  # fmt: skip
+
+
+def norms(arguments):
+    return study.main(NORMS, arguments)
+
+
+def norms_with(**others):
+    return lambda arguments: study.main(dataclasses.replace(NORMS, **others), arguments)
+
+
+def norms_where(at):
+    return norms_with(make=functools.partial(make, at=at))
+
+
+def runs_of(folder: str) -> dict:
+    """What the runs of a study left, but for how long they took."""
+    found = {}
+    for run in Path(folder).iterdir():
+        if run.is_dir():
+            files = without_seconds(run)
+            result = json.loads(files.pop("result.json"))
+            found[run.name] = files, result["total"], result["seed"]
+            options = json.loads(files.pop("config.json"))["options"]
+            assert (options["seed"], options["parts"]) == (result["seed"], 1)
+    return found
+
+
+def test_a_study_trains_every_way_with_every_seed_and_compares(call):
+    """As many side by side as one likes, to the same bits; each a run like any other."""
+    code, out, err = call(norms, *TINY, "--seeds", "4", "2")
+    assert (code, err) == (0, [])
+    assert out[0] == "runs/norms: 4 of 4 runs to train"
+    assert sorted(line.partition(": right 1.2500, ")[0] for line in out[1:5]) == [
+        "post-2", "post-4", "pre-norm-2", "pre-norm-4",
+    ]  # fmt: skip
+    assert "; 3 left, about 0 min" in out[1] and "left" not in out[4]
+    table = [
+        "| way      | seeds                  |",
+        "| -------- | ---------------------- |",
+        "| pre norm | 3.000 (2.000 to 4.000) |",
+        "| post     | 3.000 (2.000 to 4.000) |",
+    ]
+    assert out[5:9] == table == Path("runs/norms/table.md").read_text().splitlines()
+    assert out[-2:] == ["5 sources; target right: reached", "right 1.25"]
+    assert "use it: python -m toy_tasks.norms --run runs/norms/pre-norm-4 --input 123" in out
+    assert Path("runs/norms/norms.png").read_bytes().startswith(b"\x89PNG")
+    found = runs_of("runs/norms")
+    assert found.keys() == {"pre-norm-4", "post-4", "pre-norm-2", "post-2"}
+    flags = [*TINY, "--jobs", "1", "--seeds", "2", "4", "--no-plots"]
+    assert call(norms, *flags)[0] == 0
+    alone = runs_of("runs/norms-2")
+    assert not list(Path("runs").glob("norms-2/**/*.png"))
+    for name, (files, *measured) in alone.items():
+        pictures = {"loss.png"} & found[name][0].keys()
+        assert pictures and measured == [*found[name][1:]]
+        assert files == {n: c for n, c in found[name][0].items() if n not in pictures}
+    for name in found:
+        assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
+    assert call(norms, "--run", "runs/norms/post-2", "--input", "123")[0] == 0
+    code, out, _ = call(compare.main, *(f"runs/norms/{name}" for name in found))
+    assert code == 0 and any("norm pre" in line for line in out)
+
+
+def test_a_study_that_misses_its_target_ends_with_1(call):
+    missing = norms_with(verdict=functools.partial(verdict, reached=2))
+    code, out, _ = call(missing, *TINY, "--seeds", "1", "--no-plots")
+    assert code == 1 and out[-2].endswith("right: MISSED")
+    assert call(missing, *TINY, "--quick", "--seeds", "1")[0] == 0
+    assert folders.stands(Path("runs/norms-quick/post-1"))["steps"] == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, number):
+    assert call(norms, *TINY, "--seeds", "1", "2", "--out", "straight")[0] == 0
+
+    def stop(options, step):  # the first process alone, as one run draws its third batch
+        if (options.row, options.seed, step) == ("post", 2, 3):
+            os.kill(os.getppid(), number)
+
+    code, out, err = call(norms_where(stop), *TINY, "--seeds", "1", "2", "--out", "a b")
+    again = "python -m toy_tasks.norms --resume --out 'a b'"
+    assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {again}"])
+    assert 3 <= folders.stands(Path("a b/post-2"))["step"] <= 8
+    assert (Path("a b/post-1") / study.RESULT).is_file()
+    before = (Path("a b/post-1") / study.RESULT).read_bytes()
+    code, out, err = call(norms, "--resume", "--out", "a b", "--jobs", "1")
+    assert (code, err) == (0, []) and " of 4 runs to train" in out[0]
+    assert int(out[0].split()[2]) <= 2
+    assert (Path("a b/post-1") / study.RESULT).read_bytes() == before
+    found, expected = runs_of("a b"), runs_of("straight")
+    for name, (files, *measured) in expected.items():
+        assert found[name][1:] == tuple(measured)
+        assert found[name][0]["metrics.jsonl"] == files["metrics.jsonl"]
+        assert found[name][0]["best.safetensors"] == files["best.safetensors"]
+    out = call(norms, "--resume", "--out", "a b")[1]
+    assert out[0] == "a b: 0 of 4 runs to train" and out[-1] == "right 1.25"
+
+
+def breaking(how):
+    """A study in which this happens to one of four runs as it draws a batch."""
+
+    def at(options, step):
+        if (options.row, options.seed, step) == ("pre norm", 1, 2):
+            how()
+
+    return norms_where(at)
+
+
+def fail(problem):
+    def raise_it():
+        raise problem
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        (fail(MemoryError("no 9 TiB")), 2, "no 9 TiB"),
+        (fail(OSError(28, "No space left on device")), 2, "[Errno 28] No space left"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, "its process was ended"),
+        (fail(BrokenNumbers("nan")), 3, "nan"),
+    ],
+    ids=["memory", "disk", "killed", "broken"],
+)
+def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, how, code, said):
+    found, out, err = call(breaking(how), *TINY, "--seeds", "1", "2", "--jobs", "1")
+    assert found == code and len(err) == 1
+    assert err[0].startswith("error: ") and f"pre-norm-1: {said}" in err[0]
+    assert [line.partition(":")[0] for line in out[1:]] == [
+        "pre-norm-1", "post-1", "pre-norm-2", "post-2",
+    ]  # fmt: skip
+    assert "FAILED" in out[1] and "right 1.25" in out[2]
+    assert call(norms, "--resume")[0] == 0
+
+
+def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        call(breaking(lambda: 1 / 0), *TINY)
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory):
+    """A folder with a study, and three whose config.json none has written."""
+    with contextlib.chdir(folder := tmp_path_factory.mktemp("studies")):
+        norms([*TINY, "--seeds", "1", "2", "--out", "mine", "--no-plots"])
+        saved = folders.read_config(Path("mine"))
+        for name, changed in (
+            ("other", saved | {"study": {"name": "others", "rows": {}}}),
+            ("junk", saved | {"options": saved["options"] | {"seeds": [1, "2"]}}),
+            ("damaged", saved),
+        ):
+            Path(name).mkdir()
+            folders.write_config(Path(name), changed)
+        text = Path("damaged/config.json").read_text()
+        Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--seeds 1 1", "every seed is another one; received [1, 1]"),
+        ("--seeds -1", "a seed is at least 0; received -1"),
+        ("--jobs 0", "--jobs is from 1 to at most 128"),
+        ("--heads 3", "d_model is a multiple of heads"),
+        ("--d-model 1000000", "sizes that need at least"),
+        ("--resume", "no run of norms"),
+        ("--run mine --seeds 1", "--run uses a model as it was trained; received --seeds"),
+        ("--resume --out mine --steps 7", "keeps its settings, here steps = 6"),
+        ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
+        ("--out mine", "new or empty; received mine"),
+        ("--resume --out mine/post-1", "mine/post-1"),
+        ("--resume --out other", "a resumed study is one of norms"),
+        ("--resume --out damaged", "damaged (its checksum says that config.json was changed)"),
+        ("--resume --out junk", "no run has seeds"),
+    ],
+)
+def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
+    shutil.copytree(studies, ".", dirs_exist_ok=True)
+    before = {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}
+    code, _, err = call(norms, *flags.split())
+    assert code == 2 and len(err) == 1 and words in err[0]
+    assert before == {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}

@@ -1,0 +1,312 @@
+"""Studies: several ways of doing the same, each trained with several seeds, and compared.
+
+Every run is one of its own in a folder of its own, computed by a process of its own on one core,
+so neither its bits nor its time depend on how many go on side by side.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from numformer.backend import find_backend, on_host
+from numformer.errors import BrokenNumbers, InputError
+from numformer.layer import inference
+from numformer.models import Model
+from numformer.plots import new_figure
+from numformer.settings import Settings
+from numformer.training.files import locked, write_atomically
+from numformer.training.loop import Interrupted, Task, interrupts
+from numformer.training.processes import cores
+from numformer.training.run_folder import read_metrics
+from toy_tasks import folders, script
+from toy_tasks.compare import COLOURS, STROKES
+
+RESULT = "result.json"
+FREE_TO_CHANGE = script.FREE_TO_CHANGE - {"steps"} | {"jobs"}
+Results = dict[str, list[dict]]
+"""Of each row what was measured in each of its runs, and the run's `seed`, `seconds`, `folder`."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Study:
+    """What a page says of its study; `main(study)` does the rest.
+
+    `rows` names the ways, each with the flags in which it differs from `defaults`, or with entries
+    of the page's own, which are in the options as well. `model` is the kind whose Config gets
+    flags. `make(options)` gives the task, the kind of model and its config for `options.row` and
+    `options.seed`. `measure(model, task, folder)` gives numbers and lists of numbers by name that
+    tell how good the best model of the run in `folder` is; it is called in inference, and `figure`
+    is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
+    `draw(results, folder)` draws what it likes into the study's folder. `verdict(results)` gives
+    what was measured on, the last lines and the target, as `script.finish` takes them. `example` is
+    a text for --input, where the models take texts; `flags(parser)` adds the page's own.
+    """
+
+    name: str
+    description: str
+    model: type[Model]
+    defaults: dict
+    rows: dict[str, dict]
+    make: Callable[[argparse.Namespace], tuple[Task, type[Model], Settings]]
+    measure: Callable[[Model, Task, Path], dict]
+    figure: str
+    table: Callable[[Results], list[list[str]]]
+    draw: Callable[[Results, Path], None]
+    verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
+    example: str | None = None
+    flags: Callable[[argparse.ArgumentParser], None] = lambda made: None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One training of a study, with the flags as its row has them."""
+
+    options: argparse.Namespace
+
+    @property
+    def folder(self) -> Path:
+        return self.options.out
+
+    @property
+    def ended(self) -> bool:
+        return (self.folder / RESULT).is_file()
+
+    def result(self) -> dict:
+        return folders.read_config(self.folder, RESULT) | {"folder": self.folder}
+
+
+def main(study: Study, arguments: list[str] | None = None) -> int:
+    """Train and compare, or with --run answer texts with one of the models; the exit code."""
+    how = study.defaults
+    made = script.parser(study.name, study.description, study.model, several=True, **how)
+    study.flags(made)
+    options = script.parse(made, lambda options: study.name, arguments, FREE_TO_CHANGE)
+    if options.run:
+        return script.use(options)
+    xp = find_backend(options.backend)
+    for run in _runs(study, options, options.seeds[:1]):
+        task, _, config = study.make(run.options)
+        script.require(task, config, run.options, xp)
+    said = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
+    if not options.resume:
+        options.out = folders.new_folder(options.name, options.out)
+    with locked(options.out):
+        if not options.resume:
+            folders.begin(options.out, {"options": folders.plain(options), "study": said})
+        elif folders.read_config(options.out).get("study") != said:
+            raise InputError(
+                f"a resumed study is one of {study.name}, with the rows that it was begun with",
+                f"{options.out}, which is not",
+                "Name the study's folder with --out, or start a new one without --resume.",
+            )
+        runs = _runs(study, options, options.seeds)
+        results: Results = {row: [] for row in study.rows}
+        _train(study, runs, options, on_host(xp.empty(0)))
+        for run in runs:
+            results[run.options.row].append(run.result())
+        table = markdown(study.table(results))
+        write_atomically(options.out / "table.md", f"{table}\n".encode())
+        print(table)
+        if not options.no_plots:
+            study.draw(results, options.out)
+        what, figures, target = study.verdict(results)
+        first = runs[0].folder
+        return script.finish(options, options.out, what, figures, study.example, target, first)
+
+
+def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[_Run]:
+    """Every row with every seed, a seed after the other."""
+    runs = []
+    for seed in seeds:
+        for row, differs in study.rows.items():
+            its = vars(options) | differs | dict(row=row, seed=seed, parts=1)
+            if options.quick:
+                its["steps"] = min(its["steps"], options.steps)
+            if options.out:
+                its["out"] = options.out / f"{row}-{seed}".replace(" ", "-")
+                its["resume"] = (its["out"] / "config.json").is_file()
+            del its["seeds"], its["jobs"]
+            runs.append(_Run(argparse.Namespace(**its)))
+    return runs
+
+
+def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores: bool) -> None:
+    """Train those that have not ended, side by side, and tell of each as it ends.
+
+    Where one breaks, the others go on; the first problem is raised when they have ended.
+    """
+    waiting, running, problems = [run for run in runs if not run.ended], {}, []
+    count, began = len(waiting), time.monotonic()
+    print(f"{options.out}: {count} of {len(runs)} runs to train")
+    sys.stdout.flush()  # what is not written yet, a forked process would have a copy of
+    jobs = options.jobs or (cores() if on_cores else 1)
+    # A forked process cannot go on with a GPU's context.
+    fork = on_cores and sys.platform == "linux"
+    context = multiprocessing.get_context("fork" if fork else "spawn")
+    with interrupts() as interrupted, contextlib.ExitStack() as at_end:
+        at_end.callback(_stop, running)
+        while running or (waiting and not interrupted):
+            while waiting and len(running) < jobs and not interrupted:
+                process, said = _start(context, study, run := waiting.pop(0))
+                running[process] = run, said
+            wait([process.sentinel for process in running], timeout=0.2)
+            if interrupted:
+                break
+            for process in [process for process in running if not process.is_alive()]:
+                run, said = running.pop(process)
+                try:
+                    code, problem = said.recv()
+                except EOFError:
+                    code, problem = 2, "its process was ended"
+                if code is None:
+                    raise RuntimeError(f"{run.folder}\n{problem}")
+                left, seconds = len(waiting) + len(running), time.monotonic() - began
+                minutes = seconds / (count - left) * left / 60
+                told = "FAILED"
+                if code == 0:
+                    result, name = run.result(), study.figure
+                    told = f"{name.replace('_', ' ')} {result[name]:.4f}, {result['seconds']:.0f} s"
+                told += f"; {left} left, about {minutes:.0f} min" * bool(left)
+                print(f"{run.folder.name}: {told}", flush=True)
+                problems += [(code, f"{run.folder.name}: {problem}")] * bool(code)
+    again = f"{options.program} --resume --out {shlex.quote(str(options.out))}"
+    if interrupted:
+        raise Interrupted(f"stopped, and every run is saved; go on with: {again}")
+    for code, problem in problems[:1]:
+        if code == 3:
+            raise BrokenNumbers(problem)
+        rule = "every run of a study comes to its end"
+        raise InputError(rule, problem.rstrip("."), f"Mend that and go on with: {again}")
+
+
+def _start(context, study: Study, run: _Run) -> tuple:
+    """A process that computes the run, and where it says how that ended."""
+    hears, says = context.Pipe(duplex=False)
+    process = context.Process(target=_compute, args=(study, run, os.getpid(), says), daemon=True)
+    with _without_signals():
+        process.start()
+    says.close()
+    return process, hears
+
+
+def _stop(running: dict) -> None:
+    """Let processes save where they are and end."""
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.join()
+
+
+@contextlib.contextmanager
+def _without_signals():
+    """Within the block SIGTERM waits: a process that begins there cannot miss it."""
+    if os.name != "posix":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _compute(study: Study, run: _Run, parent: int, says) -> None:
+    """In a process of its own: train, measure, and say the exit code and what went wrong."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if os.name == "posix":
+        os.setpgrp()  # Ctrl-C on a terminal is for the first process, which tells the others
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+    said = 0, ""
+    with open(os.devnull, "w") as nowhere, threadpool_limits(1, "blas"):
+        sys.stdout = sys.stderr = nowhere
+        try:
+            _train_one(study, run)
+        except (Interrupted, KeyboardInterrupt):
+            return
+        except BrokenNumbers as problem:
+            said = 3, str(problem)
+        except (InputError, MemoryError, OSError) as problem:
+            said = 2, str(problem) or type(problem).__name__
+        except Exception:
+            said = None, traceback.format_exc()
+    says.send(said)
+
+
+def _end_with(parent: int) -> None:
+    """End this process, which saves then, soon after the first one was killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _train_one(study: Study, run: _Run) -> None:
+    """Train a run, or go on with it, and save what its best model measures."""
+    task, kind, config = study.make(run.options)
+    model, folder = script.train_task(task, kind, config, run.options)
+    with inference():
+        measured = study.measure(model, task, folder)
+    seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
+    its = {"seed": run.options.seed, "seconds": seconds}
+    folders.write_config(folder, measured | its, RESULT)
+
+
+# What pages make tables and pictures with.
+
+
+def spread(values: Sequence[float], form: str = ".3f") -> str:
+    """The mean of some seeds' numbers and, in brackets, the lowest and the highest."""
+    mean, low, high = sum(values) / len(values), min(values), max(values)
+    return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, the head first, as a table that is Markdown and can be read as it is."""
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    head, *others = (" | ".join(map(str.ljust, row, widths)) for row in rows)
+    line = " | ".join("-" * width for width in widths)
+    return "\n".join(f"| {each} |" for each in (head, line, *others))
+
+
+Curve = tuple[Sequence[float], Sequence[float]]
+"""The x and the y of its points."""
+Panels = dict[str, dict[str, list[Curve]]]
+
+
+def chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> None:
+    """Draw a panel for each title in `panels`, in it for each label the mean of its curves.
+
+    A band goes from the lowest to the highest of them; the curves of a label share their x. `axis`
+    is for matplotlib's Axes.set, such as `xscale`.
+    """
+    figure = new_figure(1 + 4 * len(panels), 4.4, layout="constrained")
+    figure.suptitle(title, parse_math=False)
+    for number, (name, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        for color, stroke, (label, several) in zip(cycle(COLOURS), cycle(STROKES), curves.items()):
+            points = [*zip(*(values for _, values in several), strict=True)]
+            look = dict(color=color, linestyle=stroke, label=label, linewidth=1.8)
+            places = several[0][0]
+            axes.plot(places, [sum(p) / len(p) for p in points], **look)
+            band = [*map(min, points)], [*map(max, points)]
+            axes.fill_between(places, *band, color=color, alpha=0.2, linewidth=0)
+        axes.set_title(name, fontsize=10, parse_math=False)
+        axes.set(xlabel=x, ylabel=y if number == 1 else "", **axis)
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(path, dpi=110)
