@@ -3,7 +3,7 @@
 from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, length_penalty, n_best
 from numformer.generation.sampling import Sampling, sample
-from numformer.generation.texts import Continuation, Transduction
+from numformer.generation.texts import Continuation, Infilling, Transduction
 
 __all__ = [
     "greedy",
@@ -16,4 +16,5 @@ __all__ = [
     "Sampling",
     "Transduction",
     "Continuation",
+    "Infilling",
 ]

@@ -31,6 +31,8 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.mask import causal_mask, padding_mask
+from numformer.layers.patches import ClassToken, Patches
+from numformer.layers.picked import Pick
 from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
 from numformer.layers.recurrent import Recurrent
 from numformer.layers.residual import Residual
@@ -40,7 +42,9 @@ from numformer.layers.scores import AdditiveScore, DotProductScore, Multiplicati
 from numformer.layers.softmax import Softmax
 from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
 from numformer.models.language_model import LanguageModel
+from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
+from numformer.models.vision import VisionTransformer
 
 B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
 
@@ -71,9 +75,8 @@ class Case:
         return self.build(rng, rng.standard_normal((B, T, D)), rng.standard_normal((B, S, D)))
 
 
-SMALL = dict(
-    source_vocabulary=V, target_vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2
-)
+SIZES = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
+SMALL = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
 
 
 def of_config(name: str, reference: str, build: Callable, **changes) -> Case:
@@ -176,6 +179,12 @@ LAYERS = [
     Case("residual_pre_norm", "residual", lambda rng, x, memory: (
         Residual(CrossAttention(D, H, rng), D, 0.3, "pre"), [x, memory, SOURCE_MASK]),
         dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre")),
+    Case("patches", "patches",
+         lambda rng, x, memory: (Patches(2), [rng.standard_normal((B, 4, 6))]), dict(size=2)),
+    Case("patches_of_colours", "patches",
+         lambda rng, x, memory: (Patches(3), [rng.standard_normal((B, 6, 9, 4))]), dict(size=3)),
+    Case("class_token", "class_token", lambda rng, x, memory: (ClassToken(D, rng), [x])),
+    Case("pick", "pick", lambda rng, x, memory: (Pick(), [x, np.array([9, 0, 4, 11, 5])])),
     Case("cross_entropy", "cross_entropy", lambda rng, x, memory: (
         CrossEntropy(0.0), [rng.standard_normal((B, T, V)), TARGET_OUT]), dict(smoothing=0.0)),
     Case("label_smoothed_cross_entropy", "cross_entropy", lambda rng, x, memory: (
@@ -232,6 +241,12 @@ def of_objective(name: str, smoothing: float, **changes) -> Case:
 LANGUAGE = LanguageModel.Config(
     vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned", max_length=6
 )
+MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
+OF_IMAGES = dict(height=4, width=6, classes=7, **SIZES)
+GREY, COLOURED = (
+    VisionTransformer.Config(**OF_IMAGES, **more)
+    for more in (dict(channels=1), dict(channels=3, norm="pre", positions="sinusoidal"))
+)
 
 
 def language_model(rng, x, memory):
@@ -264,6 +279,18 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
     return Case(f"{name}_objective", "objective", build, settings)
 
 
+SOME_PLACES = np.array([6, 0, 2, 11, 5])
+
+
+def masked(asked, rng, x, memory):
+    return MaskedLanguageModel(MASKED, 3), [SOURCE, *asked]
+
+
+def vision(config, rng, x, memory):
+    shape = (B, 4, 6) if config.channels == 1 else (B, 4, 6, config.channels)
+    return VisionTransformer(config, 3), [rng.standard_normal(shape)]
+
+
 TABLE = [
     *LAYERS,
     *(
@@ -284,6 +311,10 @@ TABLE = [
     recurrent("lstm", "attention", 0.2),
     recurrent("lstm", "fixed", 0.0, smoothing=0.1),
     recurrent("gru", "attention", 0.0, smoothing=0.1),
+    Case("masked", "masked", partial(masked, []), dict(config=MASKED)),
+    Case("masked_at_some_places", "masked", partial(masked, [SOME_PLACES]), dict(config=MASKED)),
+    Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
+    Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
     of_objective("objective", 0.1),
     of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
 ]  # fmt: skip

@@ -28,6 +28,8 @@ from numformer.layers.recurrent import Recurrent
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
+from numformer.layers.patches import ClassToken, Patches
+from numformer.layers.picked import Pick
 from numformer.layers.cross_entropy import CrossEntropy
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
@@ -79,5 +81,8 @@ __all__ = [
     "AdditiveAttention",
     "FeedForward",
     "Residual",
+    "Patches",
+    "ClassToken",
+    "Pick",
     "CrossEntropy",
 ]

@@ -280,6 +280,22 @@ def residual(p, x, *others, sublayer, norm, p_drop, norm_layer="layer_norm", **s
     return normed(y) if norm == "post" else y
 
 
+def patches(p, images, *, size):
+    """F.unfold makes columns (B, C size size, N) of images (B, C, height, width)."""
+    images = images.unsqueeze(-1) if images.dim() == 3 else images
+    columns = F.unfold(images.permute(0, 3, 1, 2), size, stride=size)
+    channels_last = columns.unflatten(1, (images.shape[-1], -1)).permute(0, 3, 2, 1)
+    return channels_last.flatten(2)
+
+
+def class_token(p, x):
+    return F.pad(x, (0, 0, 1, 0)) + F.pad(p["token"][None], (0, 0, 0, x.shape[1]))
+
+
+def pick(p, x, places):
+    return F.embedding(places, x.flatten(0, 1))
+
+
 def cross_entropy(p, logits, targets, valid=None, *, smoothing):
     counts = torch.ones(targets.shape, dtype=torch.bool) if valid is None else valid
     return F.cross_entropy(logits[counts], targets[counts], label_smoothing=smoothing)
@@ -361,6 +377,27 @@ def recurrent_encoder_decoder(p, source, target, *, config):
         y = recurrent(decoder, x, None, start, last, cell=config.cell)
     y = dropout({}, linear(within(p, "readout"), y).tanh(), p_drop=config.p_drop)
     return output_projection({"weight": p["target.weight"]}, y)
+
+
+def masked(p, ids, asked=None, *, config):
+    x = input_embedding(within(p, "input"), ids, config=config)
+    x = tower(within(p, "tower"), x, (ids != 0)[:, None, None, :], config=config)
+    logits = output_projection({"weight": p["input.embedding.weight"]}, x)
+    return logits if asked is None else logits.flatten(0, 1)[asked]
+
+
+def vision(p, images, *, config):
+    """Patches and their linear map are one convolution."""
+    images = images.unsqueeze(-1) if images.dim() == 3 else images
+    size = config.patch
+    kernel = p["embedding.weight"].T.unflatten(1, (size, size, config.channels))
+    x = F.conv2d(
+        images.permute(0, 3, 1, 2), kernel.permute(0, 3, 1, 2), p["embedding.bias"], stride=size
+    )
+    x = torch.cat([p["token.token"].expand(len(x), 1, -1), x.flatten(2).mT], dim=1)
+    x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
+    x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
+    return linear(within(p, "output"), x[:, 0])
 
 
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
