@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.generation.texts import Text, text_of
+from numformer.generation.text import Text
+from numformer.generation.texts import text_of
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.training.checkpoints import load_model
