@@ -96,8 +96,14 @@ class Trained:
         return [self.text.join(each) for each in self.text.write(self.model, asked, **how)]
 
     def attention(self, text: str) -> Attention:
-        """Where the model looks as it reads `text` and writes its answer."""
+        """Where the model looks as it reads `text` and writes its answer.
+
+        Raises InputError for a model without attention.
+        """
         asked, written, maps = self.text.maps(self.model, self.text.symbols(text))
+        if not maps:
+            rule, fix = "a model that looks somewhere has attention", "Ask one that has."
+            raise InputError(rule, f"a {type(self.model).__name__} without", fix)
         return Attention(self.text.read.join(asked), self.text.join(written), maps)
 
 
