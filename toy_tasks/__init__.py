@@ -9,5 +9,6 @@ TASKS = {
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
+    "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""
