@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.generation import Continuation, Transduction, beam_search, greedy
-from numformer.generation.texts import MOST, text_of
+from numformer.generation.text import MOST
+from numformer.generation.texts import text_of
 from numformer.layer import inference, pack
 from numformer.models import Config, Transformer
 from numformer.models.language_model import LanguageModel

@@ -9,6 +9,7 @@ TASKS = {
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
+    "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
     "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
 }

@@ -15,7 +15,8 @@ from numformer.errors import InputError
 from numformer.training.files import PARTIAL, write_atomically
 
 # Flags that say how a script is called and nothing of the run.
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+SAMPLING = {"temperature", "top_k", "top_p"}
+OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name", *SAMPLING}
 
 
 def new_folder(name: str, out: Path | None) -> Path:

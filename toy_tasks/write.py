@@ -117,7 +117,8 @@ def learn(
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
-    (written,) = task.text.write(model, [[*beginning]], length=options.length)
+    how = dict(length=options.length, temperature=0.8, seed=options.seed)
+    (written,) = task.text.write(model, [[*beginning]], **how)
     print(task.text.join(written))
     if not options.no_plots:
         *_, maps = task.text.maps(model, [*unseen[:20]])

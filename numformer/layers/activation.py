@@ -1,6 +1,6 @@
 """What stands between the two products of the feed-forward network (section 3.3).
 
-The paper's is ReLU. GELU and SwiGLU came later.
+The paper's is ReLU. GELU and SwiGLU came later; tanh is what recurrent networks have.
 """
 
 import math
@@ -116,3 +116,25 @@ class SwiGLU(Layer):
 
     def backward(self, dy):
         return swiglu_backward(dy, **self.pop_saved())
+
+
+def tanh(x):
+    """x (...) -> y (...): y = tanh(x)."""
+    return array_module(x).tanh(x)
+
+
+def tanh_backward(dy, y):
+    """dy (...) -> dx (...): tanh' = 1 - tanh^2."""
+    return dy * (1 - y * y)
+
+
+class Tanh(Layer):
+    """x (...) -> tanh(x) (...), between -1 and 1."""
+
+    def forward(self, x):
+        y = tanh(x)
+        self.save(y=y)
+        return y
+
+    def backward(self, dy):
+        return tanh_backward(dy, **self.pop_saved())

@@ -1,6 +1,6 @@
 """One training step: numformer beside PyTorch eager, in one run.
 
-    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base] [--threads N]
+    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base gpt] [--threads N]
 
 Each library computes in a process of its own, with the same threads, sizes and data (real
 padding: sequences of half to full length). They take turns, so that what else the machine does
@@ -34,7 +34,7 @@ import numpy as np
 
 
 class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, and a batch of B sequences up to length T."""
+    """Vocabulary, d_model, heads, layers, d_ff; B sequences up to length T; the kind of model."""
 
     V: int
     D: int
@@ -43,6 +43,7 @@ class Size(NamedTuple):
     F: int
     B: int
     T: int
+    model: str = "transformer"
 
 
 SIZES = {
@@ -50,16 +51,24 @@ SIZES = {
     "toy": Size(32, 128, 4, 2, 512, 64, 12),
     "tiny": Size(10000, 128, 4, 4, 256, 128, 16),
     "base": Size(10000, 512, 8, 6, 2048, 32, 32),
+    "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
 }
 LIBRARIES = ("numformer", "torch", "torch+allocator")
 P_DROP = SMOOTHING = 0.1
 
 
 def batches(size: Size, count: int = 8):
-    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T."""
+    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T.
+
+    For a language model ids and following ones (B, T), all of them of length T.
+    """
     from numformer.data.batching import PairBatch
+    from toy_tasks.write import Windows
 
     rng = np.random.default_rng(0)
+    if size.model == "gpt":
+        ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
+        return [Windows(each[:, :-1], each[:, 1:]) for each in ids]
 
     def sequence():
         return rng.integers(4, size.V, rng.integers(size.T // 2, size.T))
@@ -76,13 +85,14 @@ def product_flops(size: Size) -> float:
     tokens = size.B * size.T
     per_layer = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
     feed_forward = 2 * size.D * size.F
-    weights = size.layers * (3 * per_layer + 2 * feed_forward) + size.V * size.D
+    attentions, networks = (1, 1) if size.model == "gpt" else (3, 2)
+    weights = size.layers * (attentions * per_layer + networks * feed_forward) + size.V * size.D
     return 3 * 2 * tokens * weights  # backward makes two products for each of forward
 
 
 def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.models import Config, Transformer
+    from numformer.models import Config, LanguageModel, Transformer
     from numformer.training.recipe import Recipe
     from numformer.training.trainer import Trainer
 
@@ -95,13 +105,17 @@ def numformer_step(size: Size, threads: int) -> Callable[[], None]:
         def description(self):
             return {}
 
-    config = Config.base(
-        size.V, d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F,
-        p_drop=P_DROP,
+    sizes = dict(
+        d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F, p_drop=P_DROP
     )  # fmt: skip
+    if size.model == "gpt":
+        later = dict(norm="pre", activation="gelu", positions="learned", max_length=size.T)
+        model = LanguageModel(LanguageModel.Config(vocabulary=size.V, **sizes, **later))
+    else:
+        model = Transformer(Config.base(size.V, **sizes))
     folder = Path(tempfile.gettempdir())  # steps write nothing
     recipe = Recipe(label_smoothing=SMOOTHING)
-    trainer = Trainer(Transformer(config), Task(), folder, 10**9, recipe, 0, np, threads)
+    trainer = Trainer(model, Task(), folder, 10**9, recipe, 0, np, threads)
     trainer.parts.start()
     return trainer.advance
 
@@ -136,8 +150,11 @@ def torch_step(size: Size) -> Callable[[], None]:
             return self.output(heads.transpose(1, 2).flatten(-2))
 
     class Layer(nn.Module):
-        def __init__(self, crosses):
+        """Of the paper, with norms after; or (`first`) of a GPT, with norms before and GELU."""
+
+        def __init__(self, crosses=False, first=False):
             super().__init__()
+            self.first = first
             self.attention = Attention(False)
             self.cross = Attention(True) if crosses else None
             self.inner, self.outer = nn.Linear(size.D, size.F), nn.Linear(size.F, size.D)
@@ -145,6 +162,11 @@ def torch_step(size: Size) -> Callable[[], None]:
             self.dropout = nn.Dropout(P_DROP)
 
         def forward(self, x, memory=None, mask=None):
+            if self.first:
+                own = self.attention(self.norms[0](x), causal=True)
+                x = x + self.dropout(own)
+                fed = self.outer(functional.gelu(self.inner(self.norms[1](x))))
+                return x + self.dropout(fed)
             decodes = self.cross is not None
             own = self.attention(x, None, None if decodes else mask, causal=decodes)
             x = self.norms[0](x + self.dropout(own))
@@ -176,16 +198,33 @@ def torch_step(size: Size) -> Callable[[], None]:
                 x = layer(x, memory, mask)
             return functional.linear(x, self.embedding.weight)
 
-    model = Model()
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(size.V, size.D)
+            self.positions = nn.Embedding(size.T, size.D)
+            for each in (self.embedding, self.positions):
+                nn.init.normal_(each.weight, 0, size.D**-0.5)
+            self.layers = nn.ModuleList(Layer(first=True) for _ in range(size.layers))
+            self.norm, self.dropout = nn.LayerNorm(size.D), nn.Dropout(P_DROP)
+
+        def forward(self, ids):
+            x = self.embedding(ids) * size.D**0.5 + self.positions.weight
+            x = self.dropout(x)
+            for layer in self.layers:
+                x = layer(x)
+            return functional.linear(self.norm(x), self.embedding.weight)
+
+    model = GPT() if size.model == "gpt" else Model()
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
     data = [[torch.from_numpy(array) for array in vars(each).values()] for each in batches(size)]
     taken = 0
 
     def step():
         nonlocal taken
-        source, target_in, target_out = data[taken % len(data)]
+        *inputs, target_out = data[taken % len(data)]
         taken += 1
-        logits = model(source, target_in)
+        logits = model(*inputs)
         loss = functional.cross_entropy(
             logits.flatten(0, 1), target_out.flatten(), ignore_index=0, label_smoothing=SMOOTHING
         )

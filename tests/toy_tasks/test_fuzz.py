@@ -24,7 +24,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from numformer.errors import InputError
-from numformer.generation.texts import MOST
+from numformer.generation.text import MOST
 from numformer.gradient_check import __main__ as gradient_check
 from tests.faults import fault_proof as faults
 from tests.gpu import gpu_report as gpu

@@ -640,6 +640,9 @@ def test_a_saved_run_pronounces_words(data, call):
     assert code == 0 and len(out) == 2
     assert re.fullmatch(r"((A|B|CH|<unknown>)( |$))*", out[0])
     assert err == ["note: training never saw 'f' 'é' (in ' cafe\u0301 ')"]
+    asked = ["--run", "run", "--word", *["abc"] * 30]
+    assert len({*call(pronounce.main, *asked, "--temperature", "5")[1]}) > 5
+    assert {*call(pronounce.main, *asked)[1]} == {out[0]}
 
 
 def test_test_words_are_read_once_and_last(data, call, monkeypatch):

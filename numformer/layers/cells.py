@@ -1,0 +1,235 @@
+"""Recurrent cells: one step of what the Transformer replaced.
+
+A state goes from position to position, so that every step waits for the one before it (section 1).
+Three cells: the simple one (Elman 1990), the LSTM (Hochreiter and Schmidhuber 1997, with the forget
+gate of Gers et al. 2000) and the GRU (Cho et al. 2014). What a cell gets is `a` = x W + b, the
+input's share, which the layer around it computes for all positions in one product.
+"""
+
+import numpy as np
+
+from numformer.backend import array_module, matmul
+from numformer.layer import Layer, Parameter
+from numformer.layers.activation import tanh_backward
+from numformer.layers.linear import Linear
+
+
+def gate(z):
+    """z (...) -> 1 / (1 + exp(-z)), in place: how far a gate is open.
+
+    Written as (1 + tanh(z / 2)) / 2, in which nothing overflows. Its derivative is g - g^2.
+    """
+    z *= 0.5
+    array_module(z).tanh(z, out=z)
+    z += 1
+    z *= 0.5
+    return z
+
+
+def rnn(a, state, weight):
+    """h' = tanh(a + h W)   (Elman 1990).
+
+    a (B, H), state h (B, H), weight W (H, H) -> state h' (B, H).
+    """
+    new = matmul(state, weight)
+    new += a
+    return array_module(new).tanh(new, out=new)
+
+
+def rnn_backward(dnew, weight, new):
+    """dnew (B, H) -> da, dproduct, which is da itself, and dstate, each (B, H).
+
+    dproduct is the gradient of h W; the weight's is h^T dproduct.
+    """
+    da = tanh_backward(dnew, new)
+    return da, da, matmul(da, weight.T)
+
+
+def lstm(a, state, weight):
+    """i, f, o = gates of a + h W, g = tanh of it; c' = f c + i g; h' = o tanh(c').
+
+    a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
+    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). What is remembered, c,
+    passes through no weight and no tanh from step to step, so its gradient does not fade.
+    """
+    xp, size = array_module(a), len(weight)
+    h, c = state[:, :size], state[:, size:]
+    gates = matmul(h, weight)
+    gates += a
+    gate(gates[:, : 3 * size])
+    i, f, o, g = _parts(gates, size)
+    xp.tanh(g, out=g)
+    new = xp.empty_like(state)
+    new_h, new_c = new[:, :size], new[:, size:]
+    xp.multiply(f, c, out=new_c)
+    new_c += i * g
+    tanh_c = xp.tanh(new_c)
+    xp.multiply(o, tanh_c, out=new_h)
+    return new, gates, tanh_c
+
+
+def lstm_backward(dnew, state, weight, gates, tanh_c):
+    """dnew (B, 2 H) -> da, dproduct, which is da itself, (B, 4 H), and dstate (B, 2 H).
+
+    dproduct is the gradient of h W; the weight's is h^T dproduct.
+    """
+    xp, size = array_module(dnew), len(weight)
+    i, f, o, g = _parts(gates, size)
+    dh, c = dnew[:, :size], state[:, size:]
+    dc = tanh_backward(dh * o, tanh_c)  # h' = o tanh(c')
+    dc += dnew[:, size:]
+    da = gates * gates
+    gated, of_g = da[:, : 3 * size], da[:, 3 * size :]
+    xp.subtract(gates[:, : 3 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(1, of_g, out=of_g)
+    di, df, do, dg = _parts(da, size)
+    di *= dc * g  # c' = f c + i g
+    df *= dc * c
+    do *= dh * tanh_c  # h' = o tanh(c')
+    dg *= dc * i
+    dstate = xp.empty_like(dnew)
+    dstate[:, :size] = matmul(da, weight.T)
+    xp.multiply(dc, f, out=dstate[:, size:])
+    return da, da, dstate
+
+
+def gru(a, state, weight):
+    """r, z = gates of a + h W; n = tanh(a + r (h W)); h' = (1 - z) n + z h.
+
+    a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
+    gates (B, 3 H), product (B, H), that of h and n's part of W. The reset gate r works after the
+    product, as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in
+    PyTorch: so one product serves all three. Their later versions have tanh(a + (r h) W).
+    """
+    xp, size = array_module(a), len(weight)
+    products = matmul(state, weight)
+    product = products[:, 2 * size :].copy()
+    gates = products
+    gated, n = gates[:, : 2 * size], gates[:, 2 * size :]
+    gated += a[:, : 2 * size]
+    gate(gated)
+    n *= gates[:, :size]
+    n += a[:, 2 * size :]
+    xp.tanh(n, out=n)
+    new = state - n
+    new *= gates[:, size : 2 * size]
+    new += n  # n + z (h - n)
+    return new, gates, product
+
+
+def gru_backward(dnew, state, weight, gates, product):
+    """dnew (B, H) -> da, dproducts (B, 3 H) and dstate (B, H).
+
+    dproducts is the gradient of h W; the weight's is h^T dproducts.
+    """
+    size = len(weight)
+    r, z, n = _parts(gates, size)
+    da = gates * gates
+    gated, of_n = da[:, : 2 * size], da[:, 2 * size :]
+    array_module(da).subtract(gates[:, : 2 * size], gated, out=gated)
+    array_module(da).subtract(1, of_n, out=of_n)
+    dr, dz, dn = _parts(da, size)
+    dstate = dnew * z  # h' = n + z (h - n)
+    dn *= dnew - dstate
+    dz *= dnew * (state - n)
+    dr *= dn * product  # n = tanh(a + r product)
+    dproducts = da.copy()
+    dproducts[:, 2 * size :] *= r
+    dstate += matmul(dproducts, weight.T)
+    return da, dproducts, dstate
+
+
+def _parts(x, size: int) -> list:
+    """x (B, N size) -> N views (B, size)."""
+    return [x[:, start : start + size] for start in range(0, x.shape[1], size)]
+
+
+class Cell(Layer):
+    """One step of a recurrence: a (B, gates H), state (B, states H) -> the next state.
+
+    A state begins with h (B, H), which is what others see of it. The weight (H, gates H) of h
+    begins as one orthogonal matrix for each gate (Saxe et al. 2014): a product with it makes no
+    state longer or shorter, however many steps follow each other. There is no bias, for the
+    input's share has one.
+    """
+
+    gates = states = 1
+
+    def __init__(self, size: int, rng: np.random.Generator):
+        self.size = size
+        normal = rng.standard_normal((self.gates, size, size))
+        self.weight = Parameter(np.concatenate([np.linalg.qr(each)[0] for each in normal], axis=1))
+
+    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""
+        return Linear(d_in, self.gates * self.size, rng, bias)
+
+    def start(self, batch: int, like, h=None):
+        """The state (batch, states H) before the first step: h (batch, H), or 0; all else 0."""
+        state = array_module(like).zeros((batch, self.states * self.size), like.dtype)
+        if h is not None:
+            state[:, : self.size] = h
+        return state
+
+    def backward(self, dnew):
+        """dnew (B, states H) -> da (B, gates H), dstate (B, states H)."""
+        state, da, dproduct, dstate = self.step_back(dnew)
+        self.weight.grad += state[:, : self.size].T @ dproduct  # product = h W
+        return da, dstate
+
+
+class RNNCell(Cell):
+    """a (B, H), state h (B, H) -> h' = tanh(a + h W)."""
+
+    def forward(self, a, state):
+        new = rnn(a, state, self.weight.data)
+        self.save(state=state, new=new)
+        return new
+
+    def step_back(self, dnew):
+        """dnew -> the state before, and what `rnn_backward` gives."""
+        saved = self.pop_saved()
+        return saved["state"], *rnn_backward(dnew, self.weight.data, saved["new"])
+
+
+class LSTMCell(Cell):
+    """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
+
+    The forget gate's bias begins at 1 (Gers et al. 2000; Jozefowicz et al. 2015): open, so that
+    what is remembered lasts until training finds what to forget. With 0 half would be gone after
+    every step.
+    """
+
+    gates, states = 4, 2
+
+    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        made = super().input(d_in, rng, bias)
+        if bias:
+            made.bias.data[self.size : 2 * self.size] = 1
+        return made
+
+    def forward(self, a, state):
+        new, gates, tanh_c = lstm(a, state, self.weight.data)
+        self.save(state=state, gates=gates, tanh_c=tanh_c)
+        return new
+
+    def step_back(self, dnew):
+        """dnew -> the state before, and what `lstm_backward` gives."""
+        saved = self.pop_saved()
+        return saved["state"], *lstm_backward(dnew, weight=self.weight.data, **saved)
+
+
+class GRUCell(Cell):
+    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: a state that a gate z keeps."""
+
+    gates = 3
+
+    def forward(self, a, state):
+        new, gates, product = gru(a, state, self.weight.data)
+        self.save(state=state, gates=gates, product=product)
+        return new
+
+    def step_back(self, dnew):
+        """dnew -> the state before, and what `gru_backward` gives."""
+        saved = self.pop_saved()
+        return saved["state"], *gru_backward(dnew, weight=self.weight.data, **saved)
