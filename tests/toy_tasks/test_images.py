@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -139,13 +140,16 @@ def test_images_of_a_file_are_learned_and_named(call, colours):
         tested.extend(task.tested)
         right += (named(model, task.of(task.tested).images) == task.data.labels[task.tested]).sum()
     assert float(accuracy[1]) == pytest.approx(right / 23, abs=1e-4)
-    np.savez("more.npz", images=images[:7])
+    shutil.rmtree(folder / "fold-5-1")  # as if the run had been stopped before it
+    assert call(main, "--resume")[1][-1] == out[-1]
+    np.savez("more.npz", images=images[:7] / 2)  # what is white was said by the others
     use = "--run runs/images/fold-1-1 --input more.npz mine.npz"
     code, out, err = call(main, *use.split())
     model, metadata = load_model(folder / "fold-1-1" / "best.safetensors")
-    expected = named(model, (images / 16).astype(np.float32))
+    shown = [images[:7] / 2, images]
+    expected = [i for each in shown for i in named(model, (each / 16).astype(np.float32))]
     assert (code, err) == (0, []) and {*out} <= {*LABELS}
-    assert out == [["no", "perhaps", "yes"][i] for i in [*expected[:7], *expected]]
+    assert out == [["no", "perhaps", "yes"][i] for i in expected]
     use = "--run runs/images/fold-1-1 --input more.npz --attention a.png"
     assert call(main, *use.split())[0] == 0 and imread("a.png").std() > 0.01
 
