@@ -65,6 +65,13 @@ def test_the_fewest_symbols_that_reach_p_exactly_are_enough():
     assert_allclose(found, [[1 / 3, 2 / 3, 0, 0]])
 
 
+@pytest.mark.parametrize("settings", [dict(top_k=50), dict(top_p=49.5 / 100)])
+def test_among_many_equals_the_smaller_ids_are_kept(settings):
+    """A sort that is not stable would take others."""
+    found = Sampling(**settings).probabilities(np.zeros((2, 100)))
+    assert (np.flatnonzero(found[1]) == np.arange(50)).all()
+
+
 def test_with_p_1_not_even_the_least_probable_is_left_out():
     """In float64 the others add up to 1 without it."""
     assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0
