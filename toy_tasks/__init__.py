@@ -10,5 +10,7 @@ TASKS = {
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
     "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
+    "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
+    "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -81,7 +81,6 @@ def digits() -> Images:
     return labelled(found.images, found.target)
 
 
-@functools.cache
 def read(path: Path) -> Images:
     """The labelled images of a file. Raises InputError for what is none."""
     arrays = arrays_of(path, "images", "labels")
@@ -91,16 +90,15 @@ def read(path: Path) -> Images:
 def arrays_of(path: Path, *names: str) -> dict[str, np.ndarray]:
     """The arrays of these names in an .npz file; InputError where they are not there."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep its reader waiting
-            raise OSError(None, "no file")
+        if not path.is_file() or not is_zipfile(path):  # a pipe would keep its reader waiting
+            raise OSError(None, "no such file" if not path.exists() else "another kind of file")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, BadZipFile,
-            NotImplementedError, zlib.error) as problem:  # fmt: skip
-        said = getattr(problem, "strerror", None) or problem
-        raise InputError(
-            f"{path} is an .npz file with the arrays {' and '.join(names)}", said, FIX
-        ) from None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, NotImplementedError, RuntimeError,
+            zlib.error) as problem:  # fmt: skip
+        said = (getattr(problem, "strerror", None) or str(problem)).rstrip(".")
+        rule = f"{path} is an .npz file with the arrays {' and '.join(names)}"
+        raise InputError(rule, said, FIX) from None
 
 
 def require_images(images: np.ndarray, where: str) -> None:
@@ -263,12 +261,15 @@ def draw_looks(path: Path, model: VisionTransformer, images: np.ndarray, title: 
     figure = new_figure(1 + len(maps), 1.1 * len(images) + 1, layout="constrained")
     figure.suptitle(f"{title}: where the class token looks", parse_math=False)
     grid = config.height // config.patch, config.width // config.patch
+    if images.ndim == 4 and images.shape[-1] != 3:
+        images = images.mean(axis=-1)
     for row, axes in enumerate(figure.subplots(len(images), 1 + len(maps), squeeze=False)):
         for axis in axes:
             axis.set(xticks=[], yticks=[])
-        axes[0].imshow(images[row], cmap="gray")
+            axis.imshow(images[row].clip(0, 1), cmap="gray")
         for axis, (name, weights) in zip(axes[1:], maps, strict=True):
-            axis.imshow(weights[row].reshape(grid), cmap="Blues", vmin=0)
+            pixels = np.kron(weights[row].reshape(grid), np.ones((config.patch, config.patch)))
+            axis.imshow(pixels, cmap="inferno", vmin=0, alpha=0.7)
             if row == 0:
                 axis.set_title(name, fontsize=8)
     figure.savefig(path, dpi=110)
@@ -297,7 +298,7 @@ def use(options: argparse.Namespace) -> int:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
-        images = arrays_of(script.path(file), "images")["images"]
+        images = arrays_of(Path(file), "images")["images"]
         require_images(images, file)
         images = (images / task["highest"]).astype(np.float32)
         for label in named(model, images):

@@ -24,7 +24,7 @@ from numformer.models.masked import MaskedLanguageModel
 from numformer.plots import attention_maps
 from numformer.training.loop import Interrupted
 from toy_tasks import script
-from toy_tasks.datasets import read_text
+from toy_tasks.datasets import read_text, shakespeare
 from toy_tasks.write import Windows, WritingTask
 
 DESCRIPTION = """\
@@ -34,13 +34,16 @@ learns to go on with the text; of the same hidden characters it sees the left si
 has the losses of both on the last tenth of the text, on which neither trains: nats per hidden
 character, the smaller the better.
 
+  python -m toy_tasks.masked
   python -m toy_tasks.masked --data FILE.txt
   python -m toy_tasks.masked --run runs/masked --input "to b_ or n_t to be"
 """
 
 DEFAULTS = dict(
-    steps=1000, batch_size=32, d_model=128, d_ff=512, heads=4, layers=4, norm="pre", p_drop=0.0,
-    label_smoothing=0.0, warmup=100, factor=0.7, decay="linear",
+    steps=1200, batch_size=24, evaluate_every=400, d_model=128, d_ff=344, heads=4, layers=4,
+    norm="pre", normalization="rms", positions="rotary", activation="swiglu",
+    feed_forward_bias=False, p_drop=0.0, label_smoothing=0.0, optimizer="adamw", weight_decay=0.1,
+    warmup=100, factor=0.34, decay="cosine", clip_norm=1.0,
 )  # fmt: skip
 HIDDEN = 0.15
 """The share of the characters that is asked for (BERT's)."""
@@ -124,7 +127,7 @@ def train_both(
     )
     model, folder = script.train_task(task, MaskedLanguageModel, config, options)
     config = script.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
-    its = argparse.Namespace(**vars(options) | dict(out=folder / ONE_SIDE))
+    its = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
     its.resume = (its.out / "config.json").is_file()
     try:
         one_sided, _ = script.train_task(beside, LanguageModel, config, its)
@@ -137,7 +140,10 @@ def train_both(
 
 def learn(options: argparse.Namespace) -> int:
     """Train on a text, fill holes in a part that training never saw, and compare."""
-    text = read_text(options.data, "Name a text file: --data FILE.txt")
+    if options.data:
+        text = read_text(options.data, "Name a text file: --data FILE.txt")
+    else:
+        text = shakespeare()
     if options.hole in text:
         raise InputError(
             "the sign of a hole does not stand in the text",
@@ -167,22 +173,21 @@ def learn(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run fill the holes of texts; returns the exit code."""
     flags = script.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
-    flags.add_argument("--data", type=script.path, metavar="FILE.txt", help="a text to learn from")
-    flags.add_argument("--context", type=script.integer, default=64, help="characters in a window")
-    flags.add_argument("--hole", default="_", help="the character that stands for a hidden one")
+    add = flags.add_argument
+    add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from; without, "
+        "Shakespeare's plays")  # fmt: skip
+    add("--context", type=script.integer, default=64, help="characters in a window")
+    add("--hole", default="_", help="the character that stands for a hidden one")
     options = script.parse(flags, lambda options: "masked", arguments)
     if options.run:
         return script.use(options)
     hole = options.hole
-    is_sign = (
-        len(hole) == 1 and hole.isprintable() and Vocabulary([]).split(hole) == [hole] != [" "]
-    )
-    if not options.data or options.context < 1 or not is_sign:
+    is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
+    if options.context < 1 or not is_sign:
         raise InputError(
-            "masked takes a text to learn from, or a run to use, a --context of at least 1, and "
-            "one visible character for a --hole",
-            f"--data {options.data}, --context {options.context}, --hole {hole!r}",
-            'For example --data FILE.txt, or --run runs/masked --input "to b_ or n_t to be"',
+            "a --context is at least 1, and a --hole one visible character",
+            f"--context {options.context}, --hole {hole!r}",
+            "Change it.",
         )
     return learn(options)
 
