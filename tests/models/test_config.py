@@ -186,7 +186,9 @@ def test_a_choice_of_one_s_own_is_an_entry_of_the_registry(monkeypatch, complain
     model = Transformer(Config.base(V, d_model=8, d_ff=4, heads=2, layers=1, activation="doubling"))
     inside = model.encoder.layers[0].feed_forward.sublayer.activation
     assert type(inside) is Doubling
-    assert "relu, gelu, swiglu, doubling; received" in complaint(Config.base, V, activation=["relu"])
+    assert "relu, gelu, swiglu, doubling; received" in complaint(
+        Config.base, V, activation=["relu"]
+    )
 
 
 def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
