@@ -81,6 +81,9 @@ def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
     assert trained(asked[2], **how) == answers[2] == numformer.load(str(run))(asked[2], **how)
     assert numformer.load(run / "best.safetensors")("e", **how) == answers[1]
     assert len({*answers}) > 1 and trained.metadata["best"] == {"step": 3}
+    sampled = trained(asked, temperature=3.0, seed=1, **how)
+    assert sampled == trained(asked, temperature=3.0, seed=1, **how) != answers
+    assert trained("ab", temperature=3.0, seed=1, **how) == sampled[0]
     assert len(trained("ab")) == 202 if one else trained(" ab ") == expected(text, "ab")
 
 

@@ -80,11 +80,11 @@ def picture(text: str) -> Path:
 class Parser(argparse.ArgumentParser):
     """Complains in one line, with the flag that may have been meant.
 
-    `optional` are flags that may be left out, whatever their default in a task; `presets` are the
-    defaults that a --preset brings, by its name.
+    `before` has what a setting was before there was a flag for it, whatever its default in a task;
+    `presets` are the defaults that a --preset brings, by its name.
     """
 
-    optional: frozenset[str] = frozenset()
+    before: dict[str, object]
     presets: Mapping[str, dict] = {}
 
     def error(self, message: str):
@@ -149,11 +149,12 @@ def parser(
     use.add_argument("--top-k", type=integer, metavar="K", help="of the K most probable symbols")
     use.add_argument("--top-p", type=float, metavar="P",
         help="of the fewest symbols that together have this probability")  # fmt: skip
+    made.before = {}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
         for field in _flags(settings):
             _add_flag(group, field)
-        made.optional |= {field.name for field in _flags(settings) if field.default is None}
+        made.before |= {field.name: field.default for field in _flags(settings)}
     made.set_defaults(**defaults)
     if presets:
         made.presets = presets

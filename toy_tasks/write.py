@@ -40,6 +40,17 @@ class Windows(Batch):
     following: np.ndarray
 
 
+@dataclass(frozen=True)
+class Answers(Windows):
+    """Windows of which only what follows `valid` (B, T) is to be predicted, not what is given."""
+
+    valid: np.ndarray
+
+    @property
+    def weight(self) -> int:
+        return np.count_nonzero(self.valid)
+
+
 class WritingTask:
     """Batches and evaluation of a text, for `numformer.training.train`."""
 

@@ -66,9 +66,13 @@ class LanguageModel(Model):
     def backward(self, dlogits):
         return self.input.backward(self.tower.backward(self.output.backward(dlogits)))
 
-    def predictions(self, ids, following):
-        """Ids (B, T) and the ids that follow them (B, T) -> logits (B, T, V), targets (B, T)."""
-        return self.forward(ids), following
+    def predictions(self, ids, following, *valid):
+        """Ids (B, T) and the ids that follow them (B, T) -> logits (B, T, V), targets (B, T).
+
+        A third array, `valid` (B, T), is True where what follows is to be predicted; without it,
+        everywhere.
+        """
+        return self.forward(ids), following, *valid
 
     # Writing
 

@@ -1,6 +1,7 @@
 """Sampling: symbols as often as they are probable, cut where they should be, reproducible."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -63,6 +64,22 @@ def test_the_probabilities_to_draw_by(settings, expected):
 def test_the_fewest_symbols_that_reach_p_exactly_are_enough():
     found = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
     assert_allclose(found, [[1 / 3, 2 / 3, 0, 0]])
+
+
+def test_among_many_equals_the_smaller_ids_are_kept():
+    """A sort that is not stable would take others."""
+    given = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
+    likely = np.flatnonzero(given[0])
+    for count in range(1, len(likely)):
+        found = Sampling(top_k=count).probabilities(given)
+        assert (np.flatnonzero(found) == likely[:count]).all()
+
+
+@pytest.mark.parametrize(("number", "symbol"), [(0.0, 4), (0.5, 5), (1 - 2**-53, 5)])
+def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one(number, symbol):
+    stream = SimpleNamespace(random=lambda: number)
+    model = Chain({START: {4: 0.5, 5: 0.5}, 4: {END: 1}, 5: {END: 1}})
+    assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
 def test_with_p_1_not_even_the_least_probable_is_left_out():

@@ -696,6 +696,18 @@ def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
     assert learn(call, data, *flags)[0] == 0
 
 
+def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
+    """Not with what the task sets today."""
+    assert pronounce.DEFAULTS["average"] > 1
+    learn(call, data, "--average", "1")
+    path = Path("run/config.json")
+    settings = json.loads(path.read_text())
+    del settings["crc32"], settings["options"]["average"], settings["options"]["activation"]
+    path.write_text(json.dumps(settings | {"crc32": zlib.crc32(json.dumps(settings).encode())}))
+    code, out, _ = call(pronounce.main, "--resume", "--out", "run", "--data", str(data))
+    assert code == 0 and out[0].startswith("run is finished")
+
+
 def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
     for path in data.iterdir():
         shutil.copy(path, path.with_name(path.name.replace("toy", "two")))

@@ -1,0 +1,176 @@
+"""Learn on short sequences and be tested on longer ones, with five kinds of positions."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from numformer.backend import seed_sequence
+from numformer.data import Vocabulary
+from numformer.data.vocabulary import END
+from numformer.generation import Continuation
+from numformer.generation.greedy import greedy
+from numformer.models.language_model import LanguageModel
+from toy_tasks import script, study
+from toy_tasks.sequences import held_out
+from toy_tasks.write import Answers
+
+LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
+TRAINED, LONGEST = 10, 20
+TESTED = 10, 12, 15, 20
+DESCRIPTION = """\
+TO BE WRITTEN
+"""
+DEFAULTS = dict(
+    steps=2000, batch_size=64, evaluate_every=250, d_model=64, d_ff=128, heads=4, layers=2,
+    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
+    clip_norm=1.0, max_length=64,
+)  # fmt: skip
+
+
+def letters(rng: np.random.Generator, length: int) -> str:
+    """Different letters in any order."""
+    return "".join(rng.permutation([*LETTERS])[:length])
+
+
+def numbers(rng: np.random.Generator, length: int) -> str:
+    """The digits of two numbers by turns, last digits first: 1+2, 3+4 for 31 and 42."""
+    return "".join(map(str, rng.integers(10, size=2 * length)))
+
+
+def add(source: str) -> str:
+    """The sum of two numbers whose digits come by turns, its last digit first."""
+    first, second = (int(source[place::2][::-1]) for place in (0, 1))
+    return str(first + second).zfill(len(source) // 2 + 1)[::-1]
+
+
+TASKS = {
+    "copy": (letters, lambda source: source),
+    "reverse": (letters, lambda source: source[::-1]),
+    "addition": (numbers, add),
+}
+
+
+class LengthTask:
+    """Batches of "source=target" of one of TASKS, for `numformer.training.train`."""
+
+    metric, higher_is_better = "exact_match", True
+
+    def __init__(self, name: str, batch_size: int, seed: int, count: int = 250):
+        self.name, self.batch_size, self.seed = name, batch_size, seed
+        self.draw, self.target = TASKS[name]
+        symbols = (DIGITS if name == "addition" else LETTERS) + "=."
+        self.longest = len(self.draw(np.random.default_rng(0), LONGEST)) + LONGEST + 3
+        self.text = Continuation(Vocabulary(symbols), self.longest)
+        rng = np.random.default_rng(seed_sequence(seed, "held out"))
+        self.test = {n: self.sources(rng, n, count, True) for n in range(1, LONGEST + 1)}
+
+    def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
+        """Sources of this length; those that a hash of them holds out, or the others."""
+        found = []
+        while len(found) < count:
+            source = self.draw(rng, length)
+            if held_out(source) is wanted:
+                found.append(source)
+        return found
+
+    def batch(self, step: int) -> Answers:
+        """One length; behind a number of dots, so that every position of a test is trained."""
+        rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
+        length = int(rng.integers(1, TRAINED + 1))
+        sources = self.sources(rng, length, self.batch_size, False)
+        texts = [f"{source}={self.target(source)}" for source in sources]
+        dots = "." * rng.integers(self.longest - len(texts[0]))
+        encode = self.text.vocabulary.encode
+        ids = np.array([[*encode(dots + text), END] for text in texts])
+        given = len(dots) + len(sources[0])
+        valid = np.tile(np.arange(ids.shape[1] - 1) >= given, (len(ids), 1))
+        return Answers(ids[:, :-1], ids[:, 1:], valid)
+
+    def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
+        """The share of the test's sources of this length whose whole target is written."""
+        sources = self.test[length][:count]
+        encode = self.text.vocabulary.encode
+        asked = np.array([encode(source + "=") for source in sources])
+        targets = [self.target(source) for source in sources]
+        written = greedy(model, asked, len(targets[0]) + 1)
+        pairs = zip(written, targets, strict=True)
+        return sum(w == encode(target) for w, target in pairs) / len(sources)
+
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+        lengths = 2, 5, 8, TRAINED
+        return {self.metric: float(np.mean([self.right(model, n, 64) for n in lengths]))}
+
+    def description(self) -> dict:
+        return {"name": "lengths", "task": self.name}
+
+
+def make(options):
+    """What a run trains, and on what."""
+    task = LengthTask(options.task, options.batch_size, options.seed, 20 if options.quick else 250)
+    vocabulary = len(task.text.vocabulary)
+    return task, LanguageModel, script.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
+
+
+def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
+    """The exact match at every length, and its mean within what was trained."""
+    by_length = [task.right(model, length) for length in task.test]
+    return {"within": float(np.mean(by_length[:TRAINED])), "by length": by_length}
+
+
+def table(results: study.Results) -> list[list[str]]:
+    """A row for each task with each kind of positions."""
+    rows = [["task and positions", f"1 to {TRAINED}", *map(str, TESTED)]]
+    for row, runs in results.items():
+        numbers = [[run["by length"][length - 1] for run in runs] for length in TESTED]
+        within = [run["within"] for run in runs]
+        rows.append([row, *(study.spread(each) for each in (within, *numbers))])
+    return rows
+
+
+def draw(results: study.Results, folder: Path) -> None:
+    """The exact match against the length, a panel for each task."""
+    panels = {
+        name: {
+            row.removeprefix(f"{name} "): [(range(1, LONGEST + 1), r["by length"]) for r in runs]
+            for row, runs in results.items()
+            if row.startswith(name)
+        }
+        for name in TASKS
+    }
+    title = f"Trained up to length {TRAINED}, tested up to {LONGEST}"
+    study.chart(folder / "lengths.png", title, panels, "length", "exact match")
+
+
+def verdict(results: study.Results):
+    """The best of all ways at one and a half times the trained length, a mean of its seeds."""
+    far = {
+        row: np.mean([run["by length"][TRAINED * 3 // 2 - 1] for run in runs])
+        for row, runs in results.items()
+    }
+    best = max(far, key=far.get)
+    within = min(np.mean([run["within"] for run in runs]) for runs in results.values())
+    reached = within >= 0.99 and far[best] >= 0.9
+    figures = {
+        f"least within length {TRAINED}:": f"{within:.4f}",
+        "best at 1.5 times:": f"{far[best]:.4f} ({best})",
+    }
+    return "250 sources of each length", figures, ("0.99 within, one way 0.9 beyond", reached)
+
+
+POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"
+STUDY = study.Study(
+    name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
+    rows={f"{task} {how}": {"task": task, "positions": how} for task in TASKS for how in POSITIONS},
+    make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
+    example="abcdef=",
+)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train and compare; returns the exit code."""
+    return study.main(STUDY, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(script.exit_code(main))
