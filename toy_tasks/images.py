@@ -26,8 +26,8 @@ from toy_tasks.study import main as study_main
 
 DESCRIPTION = """\
 Learn to tell the 8 x 8 digits of scikit-learn apart, or the images of a file. Each fifth of them is
-tested by a model that is trained on the others; the last weights are tested, and no setting was
-chosen by that test. The last line is the share of all images that are named rightly.
+the test of a model that is trained on the others; the test chooses no checkpoint. The last line is
+the share of all images that are named rightly.
 
   python -m toy_tasks.images
   python -m toy_tasks.images --data FILE.npz
