@@ -218,17 +218,18 @@ def _add_runs_on_device(target, ids, values) -> None:
     target += xp.where((ids[last] == symbols)[:, None], values[last], 0)
 
 
-def normal_cdf(x):
-    """x (...) -> P(X <= x) (...) of a standard normal X. NumPy has no such function, nor erf.
+def normal(x):
+    """x (...) -> P(X <= x) of a standard normal X, and its density at x, each (...).
 
+    NumPy has no such function, nor erf.
     The tail beyond a = |x| is exp(-a^2 / 2) times a smooth function of t = 3 / (3 + a): so smooth
     that a polynomial gives all digits of the dtype. Beyond 12 the tail is smaller than any of them.
     """
     xp = array_module(x)
     *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
-    flat, result = x.reshape(-1), xp.empty(x.size, x.dtype)
-    for piece in cache_sized_pieces(result):
-        tail, a = result[piece], xp.absolute(flat[piece])
+    flat, cdf, density = x.reshape(-1), *xp.empty((2, x.size), x.dtype)
+    for piece in cache_sized_pieces(flat):
+        tail, a = cdf[piece], xp.absolute(flat[piece])
         xp.minimum(a, 12, out=a)
         t = a + 3
         xp.divide(3, t, out=t)
@@ -240,11 +241,12 @@ def normal_cdf(x):
         a *= a
         a *= -0.5
         tail *= xp.exp(a, out=a)
+        xp.multiply(a, 1 / math.sqrt(2 * math.pi), out=density[piece])
         # P(X <= x) is the tail for an x below 0, otherwise 1 - tail.
         xp.subtract(0.5, tail, out=tail)
         xp.copysign(tail, flat[piece], out=tail)
         tail += 0.5
-    return result.reshape(x.shape)
+    return cdf.reshape(x.shape), density.reshape(x.shape)
 
 
 @functools.cache

@@ -10,20 +10,8 @@ import numpy as np
 
 from numformer.backend import array_module, matmul
 from numformer.layer import Layer, Parameter
-from numformer.layers.activation import tanh_backward
+from numformer.layers.activation import sigmoid, tanh_backward
 from numformer.layers.linear import Linear
-
-
-def gate(z):
-    """z (...) -> 1 / (1 + exp(-z)), in place: how far a gate is open.
-
-    Written as (1 + tanh(z / 2)) / 2, in which nothing overflows. Its derivative is g - g^2.
-    """
-    z *= 0.5
-    array_module(z).tanh(z, out=z)
-    z += 1
-    z *= 0.5
-    return z
 
 
 def rnn(a, state, weight):
@@ -56,7 +44,8 @@ def lstm(a, state, weight):
     h, c = state[:, :size], state[:, size:]
     gates = matmul(h, weight)
     gates += a
-    gate(gates[:, : 3 * size])
+    gated = gates[:, : 3 * size]
+    sigmoid(gated, out=gated)
     i, f, o, g = _parts(gates, size)
     xp.tanh(g, out=g)
     new = xp.empty_like(state)
@@ -107,7 +96,7 @@ def gru(a, state, weight):
     gates = products
     gated, n = gates[:, : 2 * size], gates[:, 2 * size :]
     gated += a[:, : 2 * size]
-    gate(gated)
+    sigmoid(gated, out=gated)
     n *= gates[:, :size]
     n += a[:, 2 * size :]
     xp.tanh(n, out=n)
