@@ -199,9 +199,9 @@ def parse(
         made.set_defaults(**made.presets[options.preset])
         options = made.parse_args(arguments)
     _require_use(made, options)
-    options.program, options.name = made.prog, name(options) + "-quick" * options.quick
+    options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        folder = options.out or folders.latest_folder(options.name)
+        its_name, folder = options.name, options.out or folders.latest_folder(options.name)
         kept = folders.saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -211,7 +211,8 @@ def parse(
                     getattr(options, key),
                     f"Leave out --{key.replace('_', '-')}, or start a new run.",
                 )
-        options.out, options.program = folder, made.prog
+        options.out, options.name = folder, its_name
+    options.program = made.prog
     several = hasattr(options, "seeds")
     seeds = options.seeds if several else [options.seed]
     if min(seeds) < 0:

@@ -70,6 +70,14 @@ def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window():
         assert window[model.seen[-1][1][0]] == "_"
 
 
+def test_two_holes_far_apart_have_windows_of_their_own():
+    model, text = Alphabet(), [*"abcdeabcdeabcdeabcde"]
+    holed = [*text]
+    holed[4] = holed[15] = "_"
+    assert TEXT.write(model, [holed]) == [text]
+    assert model.seen[0] == ("abcd_abcbcde_bcd"[:8] + "bcde_bcd", [4, 8 + 4])
+
+
 def test_as_many_windows_as_fit_are_seen_at_a_time():
     model = Alphabet()
     TEXT.write(model, [["_"] * 300])

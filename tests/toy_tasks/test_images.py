@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -65,58 +66,55 @@ def test_the_training_loss_is_the_mean_over_all_images():
         assert task.evaluate(model) == {"training_loss": pytest.approx(float(whole), rel=1e-5)}
 
 
-class Fixed:
-    """Draws the shift and the turn that it is told."""
-
-    def __init__(self, turn=0.0, down=0.0, right=0.0):
-        self.turn, self.shift = turn, [down, right]
-
-    def uniform(self, low, high, shape):
-        if shape[0] == 2:
-            return np.array(self.shift).reshape(2, 1, 1, 1) * np.ones(shape)
-        return np.full(shape, self.turn)
-
-
 @pytest.mark.parametrize("colours", [False, True])
 def test_images_are_shifted_and_turned(colours):
     images = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
     images = np.stack([images, 2 * images], axis=-1) if colours else images
 
-    def found(**how):
-        return moved(images, Fixed(**how), 9, 9)[0]
+    def found(down=0.0, right=0.0, angle=0.0):
+        return moved(images, down, right, angle)[0]
 
     assert_allclose(found(), images[0])
     assert found().dtype == np.float32
-    down = np.zeros_like(images[0])
-    down[:-1] = images[0, 1:]
-    assert_allclose(found(down=1.0), down)
+    up = np.zeros_like(images[0])
+    up[:-1] = images[0, 1:]
+    assert_allclose(found(down=-1.0), up)
     right = np.zeros_like(images[0])
     right[:, 1:] = images[0, :, :-1]
-    assert_allclose(found(right=-1.0), right)
-    assert_allclose(found(down=0.25), 0.75 * images[0] + 0.25 * down)
-    assert_allclose(found(down=0.5, right=-1.0)[0, 1:], (images[0, 0, :-1] + images[0, 1, :-1]) / 2)
-    assert_allclose(found(turn=180.0), images[0, ::-1, ::-1], atol=1e-4)
-    assert_allclose(found(turn=90.0), np.rot90(images[0], -1), atol=1e-4)
+    assert_allclose(found(right=1.0), right)
+    assert_allclose(found(down=-0.25), 0.75 * images[0] + 0.25 * up)
+    assert_allclose(found(-0.5, 1.0)[0, 1:], (images[0, 0, :-1] + images[0, 1, :-1]) / 2)
+    assert_allclose(found(angle=np.pi), images[0, ::-1, ::-1], atol=1e-4)
+    assert_allclose(found(angle=np.pi / 2), np.rot90(images[0], -1), atol=1e-4)
     for far in (-50.0, 50.0):
         assert not found(down=far).any() and not found(right=far).any()
+    two = moved(images.repeat(2, axis=0), *np.array([[-1.0, 0], [0, 1]])[..., None, None], 0.0)
+    assert_allclose(two, [up, right])
 
 
-def test_images_are_moved_by_at_most_what_was_asked_for():
-    drawn = []
-
-    class Noted(Fixed):
-        def uniform(self, low, high, shape):
-            drawn.append((low, high, shape[0]))
-            return super().uniform(low, high, shape)
-
-    moved(np.zeros((3, 4, 4), np.float32), Noted(), shift=0.5, turn=180)
-    assert drawn == [(pytest.approx(-180), 180, 3), (-0.5, 0.5, 2)]
+def test_a_batch_is_moved_by_at_most_what_was_asked_for(monkeypatch):
+    said = []
+    monkeypatch.setattr(page, "moved", lambda images, *how: said.append(how) or images)
+    ImagesTask(labelled(IMAGES, LABELS), 0, 2000, 1, shift=0.5, turn=180).batch(1)
+    for drawn, most in zip(said[0], (0.5, 0.5, np.pi), strict=True):
+        assert drawn.shape == (2000, 1, 1)
+        assert most > drawn.max() > 0.99 * most and -most < drawn.min() < -0.99 * most
+    assert abs(np.corrcoef(np.squeeze(said[0])) - np.eye(3)).max() < 0.1
 
 
-def test_images_are_named_in_parts_and_in_order():
-    images = np.arange(600.0)[:, None, None]
-    model = SimpleNamespace(forward=lambda part: (np.arange(7) == part[:, 0] % 7).astype(float))
-    assert_array_equal(named(model, images), np.arange(600) % 7)
+def test_an_image_is_named_by_the_mean_of_nine_looks():
+    images = RNG.random((600, 4, 4)).astype(np.float32)
+
+    def forward(part):
+        return np.stack([9 * part[:, 0, 0], 9 * part[:, 3, 3], 9 * part[:, 2, 1]], axis=1)
+
+    expected = 0
+    for down in (-0.5, 0, 0.5):
+        for right in (-0.5, 0, 0.5):
+            odds = np.exp(forward(moved(images, down, right, 0.0)))
+            expected = expected + odds / odds.sum(axis=1, keepdims=True)
+    assert_array_equal(named(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
+    assert (expected.argmax(axis=1) != forward(images).argmax(axis=1)).any()
 
 
 @pytest.mark.parametrize("colours", [1, 3])
@@ -139,13 +137,16 @@ def test_images_of_a_file_are_learned_and_named(call, colours):
         tested.extend(task.tested)
         right += (named(model, task.of(task.tested).images) == task.data.labels[task.tested]).sum()
     assert float(accuracy[1]) == pytest.approx(right / 23, abs=1e-4)
-    np.savez("more.npz", images=images[:7])
+    shutil.rmtree(folder / "fold-5-1")  # as if the run had been stopped before it
+    assert call(main, "--resume")[1][-1] == out[-1]
+    np.savez("more.npz", images=images[:7] / 2)  # what is white was said by the others
     use = "--run runs/images/fold-1-1 --input more.npz mine.npz"
     code, out, err = call(main, *use.split())
     model, metadata = load_model(folder / "fold-1-1" / "best.safetensors")
-    expected = named(model, (images / 16).astype(np.float32))
+    shown = [images[:7] / 2, images]
+    expected = [i for each in shown for i in named(model, (each / 16).astype(np.float32))]
     assert (code, err) == (0, []) and {*out} <= {*LABELS}
-    assert out == [["no", "perhaps", "yes"][i] for i in [*expected[:7], *expected]]
+    assert out == [["no", "perhaps", "yes"][i] for i in expected]
     use = "--run runs/images/fold-1-1 --input more.npz --attention a.png"
     assert call(main, *use.split())[0] == 0 and imread("a.png").std() > 0.01
 
