@@ -8,8 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.data import pad
 from numformer.layer import inference, pack
-from numformer.models import model_of
-from numformer.models import MaskedLanguageModel
+from numformer.models import MaskedLanguageModel, model_of
 from numformer.training import load_model, save_model
 
 V, IDS = 9, np.array([[4, 7, 5, 8, 6], [5, 4, 4, 6, 7], [8, 8, 5, 4, 4]])
