@@ -27,10 +27,10 @@ before it. The prefix-matching score is the weight with which the best head look
 """
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
-LENGTHS = range(6, 21)  # of what is repeated; a fixed one could be found by position alone
+LENGTHS = range(4, 17)  # of what is repeated; a fixed one could be found by position alone
 DEFAULTS = dict(
-    steps=1500, batch_size=16, evaluate_every=50, d_model=64, d_ff=64, heads=2, norm="pre",
-    p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear", positions="sinusoidal",
+    steps=600, batch_size=32, evaluate_every=20, d_model=64, d_ff=64, heads=2, norm="pre",
+    positions="rotary", p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear",
 )  # fmt: skip
 REACHED = 0.9, 0.99, 0.2  # prefix matching and copying of two layers, prefix matching of one
 
@@ -44,18 +44,20 @@ class InductionTask:
         self.batch_size, self.seed = batch_size, seed
         self.text = Continuation(Vocabulary(SYMBOLS), self.longest)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        self.held_out = [self.draw(rng, length, 32) for length in (8, 12, 16, 20)]
+        lengths = LENGTHS[len(LENGTHS) // 2 :: 2]
+        self.held_out = [self.draw(rng, np.full(32, length), 2 * length) for length in lengths]
 
-    def draw(self, rng: np.random.Generator, length: int, count: int) -> Answers:
-        """`count` sequences of `length` symbols, all of them different, and the same again."""
-        symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (count, 1)), axis=1)[:, :length]
-        ids = len(self.text.vocabulary) - len(SYMBOLS) + np.tile(symbols, 2)
-        valid = np.tile(np.arange(1, 2 * length) > length, (count, 1))  # the others are chance
+    def draw(self, rng: np.random.Generator, lengths: np.ndarray, total: int) -> Answers:
+        """For each length so many symbols, all different, again and again up to `total` symbols."""
+        symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
+        places = np.arange(total) % lengths[:, None]
+        ids = len(self.text.vocabulary) - len(SYMBOLS) + np.take_along_axis(symbols, places, axis=1)
+        valid = np.arange(1, total) > lengths[:, None]  # what comes before is chance
         return Answers(ids[:, :-1], ids[:, 1:], valid)
 
     def batch(self, step: int) -> Answers:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        return self.draw(rng, rng.choice(LENGTHS), self.batch_size)
+        return self.draw(rng, rng.choice(LENGTHS, self.batch_size), self.longest)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Prefix matching of the best head, and the accuracy in the second half."""
