@@ -8,6 +8,7 @@ TASKS = {
     "walk": ("45 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
+    "bottleneck": ("15 min", "reverse up to 20 letters", "what attention is for"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
     "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),

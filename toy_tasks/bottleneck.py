@@ -40,7 +40,7 @@ def draw_source(rng: np.random.Generator) -> str:
     return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
 
 
-RULE = Rule("bottleneck", "", LETTERS, draw_source, lambda source: source[::-1], 0.99, {})
+REVERSAL = Rule("bottleneck", "", LETTERS, draw_source, lambda source: source[::-1], 0.99, {})
 
 
 def test_of(length: int, count: int) -> list[str]:
@@ -55,7 +55,7 @@ def test_of(length: int, count: int) -> list[str]:
 
 def make(options: argparse.Namespace):
     """What a run trains, and on what."""
-    task = SequenceTask(RULE, options.batch_size, options.seed)
+    task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     if options.row != TRANSFORMER:
         config = script.chosen(options, RecurrentEncoderDecoder.Config, **sizes)

@@ -11,7 +11,7 @@ import numpy as np
 from numformer.backend import array_module, matmul
 from numformer.layer import Layer, Parameter
 from numformer.layers.activation import sigmoid, tanh_backward
-from numformer.layers.linear import Linear
+from numformer.layers.linear import Linear, linear_backward
 
 
 def rnn(a, state, weight):
@@ -24,13 +24,11 @@ def rnn(a, state, weight):
     return array_module(new).tanh(new, out=new)
 
 
-def rnn_backward(dnew, weight, new):
-    """dnew (B, H) -> da, dproduct, which is da itself, and dstate, each (B, H).
-
-    dproduct is the gradient of h W; the weight's is h^T dproduct.
-    """
+def rnn_backward(dnew, state, weight, new):
+    """dnew (B, H) -> da, dstate (B, H), dweight (H, H)."""
     da = tanh_backward(dnew, new)
-    return da, da, matmul(da, weight.T)
+    dstate, dweight, _ = linear_backward(da, state, weight)
+    return da, dstate, dweight
 
 
 def lstm(a, state, weight):
@@ -58,13 +56,10 @@ def lstm(a, state, weight):
 
 
 def lstm_backward(dnew, state, weight, gates, tanh_c):
-    """dnew (B, 2 H) -> da, dproduct, which is da itself, (B, 4 H), and dstate (B, 2 H).
-
-    dproduct is the gradient of h W; the weight's is h^T dproduct.
-    """
+    """dnew (B, 2 H) -> da (B, 4 H), dstate (B, 2 H), dweight (H, 4 H)."""
     xp, size = array_module(dnew), len(weight)
     i, f, o, g = _parts(gates, size)
-    dh, c = dnew[:, :size], state[:, size:]
+    dh, h, c = dnew[:, :size], state[:, :size], state[:, size:]
     dc = tanh_backward(dh * o, tanh_c)  # h' = o tanh(c')
     dc += dnew[:, size:]
     da = gates * gates
@@ -77,9 +72,9 @@ def lstm_backward(dnew, state, weight, gates, tanh_c):
     do *= dh * tanh_c  # h' = o tanh(c')
     dg *= dc * i
     dstate = xp.empty_like(dnew)
-    dstate[:, :size] = matmul(da, weight.T)
+    dstate[:, :size], dweight, _ = linear_backward(da, h, weight)
     xp.multiply(dc, f, out=dstate[:, size:])
-    return da, da, dstate
+    return da, dstate, dweight
 
 
 def gru(a, state, weight):
@@ -91,9 +86,8 @@ def gru(a, state, weight):
     PyTorch: so one product serves all three. Their later versions have tanh(a + (r h) W).
     """
     xp, size = array_module(a), len(weight)
-    products = matmul(state, weight)
-    product = products[:, 2 * size :].copy()
-    gates = products
+    gates = matmul(state, weight)
+    product = gates[:, 2 * size :].copy()
     gated, n = gates[:, : 2 * size], gates[:, 2 * size :]
     gated += a[:, : 2 * size]
     sigmoid(gated, out=gated)
@@ -107,16 +101,13 @@ def gru(a, state, weight):
 
 
 def gru_backward(dnew, state, weight, gates, product):
-    """dnew (B, H) -> da, dproducts (B, 3 H) and dstate (B, H).
-
-    dproducts is the gradient of h W; the weight's is h^T dproducts.
-    """
-    size = len(weight)
+    """dnew (B, H) -> da (B, 3 H), dstate (B, H), dweight (H, 3 H)."""
+    xp, size = array_module(dnew), len(weight)
     r, z, n = _parts(gates, size)
     da = gates * gates
     gated, of_n = da[:, : 2 * size], da[:, 2 * size :]
-    array_module(da).subtract(gates[:, : 2 * size], gated, out=gated)
-    array_module(da).subtract(1, of_n, out=of_n)
+    xp.subtract(gates[:, : 2 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(1, of_n, out=of_n)
     dr, dz, dn = _parts(da, size)
     dstate = dnew * z  # h' = n + z (h - n)
     dn *= dnew - dstate
@@ -124,8 +115,9 @@ def gru_backward(dnew, state, weight, gates, product):
     dr *= dn * product  # n = tanh(a + r product)
     dproducts = da.copy()
     dproducts[:, 2 * size :] *= r
-    dstate += matmul(dproducts, weight.T)
-    return da, dproducts, dstate
+    through_products, dweight, _ = linear_backward(dproducts, state, weight)
+    dstate += through_products
+    return da, dstate, dweight
 
 
 def _parts(x, size: int) -> list:
@@ -139,7 +131,7 @@ class Cell(Layer):
     A state begins with h (B, H), which is what others see of it. The weight (H, gates H) of h
     begins as one orthogonal matrix for each gate (Saxe et al. 2014): a product with it makes no
     state longer or shorter, however many steps follow each other. There is no bias, for the
-    input's share has one.
+    input's share has one. `backward` returns da, dstate.
     """
 
     gates = states = 1
@@ -160,10 +152,8 @@ class Cell(Layer):
             state[:, : self.size] = h
         return state
 
-    def backward(self, dnew):
-        """dnew (B, states H) -> da (B, gates H), dstate (B, states H)."""
-        state, da, dproduct, dstate = self.step_back(dnew)
-        self.weight.grad += state[:, : self.size].T @ dproduct  # product = h W
+    def _add(self, da, dstate, dweight):
+        self.weight.grad += dweight
         return da, dstate
 
 
@@ -175,10 +165,8 @@ class RNNCell(Cell):
         self.save(state=state, new=new)
         return new
 
-    def step_back(self, dnew):
-        """dnew -> the state before, and what `rnn_backward` gives."""
-        saved = self.pop_saved()
-        return saved["state"], *rnn_backward(dnew, self.weight.data, saved["new"])
+    def backward(self, dnew):
+        return self._add(*rnn_backward(dnew, weight=self.weight.data, **self.pop_saved()))
 
 
 class LSTMCell(Cell):
@@ -202,10 +190,8 @@ class LSTMCell(Cell):
         self.save(state=state, gates=gates, tanh_c=tanh_c)
         return new
 
-    def step_back(self, dnew):
-        """dnew -> the state before, and what `lstm_backward` gives."""
-        saved = self.pop_saved()
-        return saved["state"], *lstm_backward(dnew, weight=self.weight.data, **saved)
+    def backward(self, dnew):
+        return self._add(*lstm_backward(dnew, weight=self.weight.data, **self.pop_saved()))
 
 
 class GRUCell(Cell):
@@ -218,7 +204,5 @@ class GRUCell(Cell):
         self.save(state=state, gates=gates, product=product)
         return new
 
-    def step_back(self, dnew):
-        """dnew -> the state before, and what `gru_backward` gives."""
-        saved = self.pop_saved()
-        return saved["state"], *gru_backward(dnew, weight=self.weight.data, **saved)
+    def backward(self, dnew):
+        return self._add(*gru_backward(dnew, weight=self.weight.data, **self.pop_saved()))

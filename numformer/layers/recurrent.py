@@ -18,12 +18,12 @@ class Steps:
     among the B T of the batch, `sequences` (N,) those of their sequences in `order`, and `back`
     undoes the order.
 
-    `lengths` (B,) is a host array, T for all unless given. With `backwards` the loop begins at the
+    `lengths` (B,) are on the host, T for all unless given. With `backwards` the loop begins at the
     last position. Raises InputError for lengths that no sequence of the batch has.
     """
 
     def __init__(self, batch: int, longest: int, lengths=None, xp=np, backwards: bool = False):
-        lengths = np.full(batch, longest) if lengths is None else lengths
+        lengths = np.full(batch, longest) if lengths is None else np.asarray(lengths)
         if lengths.shape != (batch,) or not 0 <= lengths.min() <= lengths.max() <= longest:
             raise InputError(
                 f"lengths (B,) count the real positions of {batch} sequences, at most {longest}",
@@ -38,9 +38,9 @@ class Steps:
         at_work = map(slice, starts, ends)
         self.loop = [*zip(positions.tolist(), counts[positions].tolist(), at_work, strict=True)]
         sequences = np.concatenate([np.arange(counts[t]) for t in positions])
-        self.host_places = order[sequences] * longest + positions.repeat(counts[positions])
-        self.places, self.order = xp.asarray(self.host_places), xp.asarray(order)
-        self.sequences, self.back = xp.asarray(sequences), xp.asarray(np.argsort(order))
+        places = order[sequences] * longest + positions.repeat(counts[positions])
+        indices = order, np.argsort(order), places, sequences
+        self.order, self.back, self.places, self.sequences = map(xp.asarray, indices)
 
 
 class Recurrent(Layer):

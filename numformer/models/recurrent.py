@@ -79,19 +79,18 @@ class AttentionDecoder(Layer):
         self.cross_attention = AdditiveAttention(cell.size, cell.size, rng)
         self.cell = cell
 
-    def forward(self, x, lengths, start, memory, mask=None):
+    def forward(self, x, lengths, start, memory, mask):
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp)
-        start, memory = start.take(steps.order, axis=0), memory.take(steps.order, axis=0)
-        mask = None if mask is None else mask.take(steps.order, axis=0)
+        start, memory, mask = (each.take(steps.order, axis=0) for each in (start, memory, mask))
         a, keys = self.input.forward(rows(x).take(steps.places, axis=0)), self.keys.forward(memory)
         state = self.cell.start(batch, a, start)
         y = xp.zeros((batch, longest, self.cell.size + memory.shape[-1]), a.dtype)
         for t, count, at_work in steps.loop:
-            looked_at = (each if each is None else each[:count] for each in (keys, memory, mask))
             if count:
+                looked_at = keys[:count], memory[:count], mask[:count]
                 state, y[:count, t] = self._step(a[at_work], state[:count], *looked_at)
-        self.save(steps=steps)
+        self.save(steps=steps, looked_at=memory.shape)
         return y.take(steps.back, axis=0)
 
     def _step(self, a, state, keys, memory, mask):
@@ -109,12 +108,12 @@ class AttentionDecoder(Layer):
         return [self.keys.forward(memory), memory, mask]
 
     def backward(self, dy):
-        steps, size = self.pop_saved()["steps"], self.cell.size
+        (steps, looked_at), size = self.pop_saved().values(), self.cell.size
         xp, (batch, longest, _) = array_module(dy), dy.shape
         dy = dy.take(steps.order, axis=0)
         dstate = self.cell.start(batch, dy)
         da = xp.empty((len(steps.places), self.cell.gates * size), dy.dtype)
-        dkeys = dmemory = None
+        dmemory, dkeys = xp.zeros(looked_at, dy.dtype), xp.zeros((*looked_at[:2], size), dy.dtype)
         for t, count, at_work in reversed(steps.loop):
             if not count:
                 continue
@@ -125,11 +124,6 @@ class AttentionDecoder(Layer):
             dquery, dkeys_of_step, dmemory_of_step = self.cross_attention.backward(dcontext)
             before[:, :size] += dquery  # the state before is the query
             dstate[:count] = before
-            if dkeys is None:
-                dkeys, dmemory = (
-                    xp.zeros((batch, *each.shape[1:]), dy.dtype)
-                    for each in (dkeys_of_step, dmemory_of_step)
-                )
             dkeys[:count] += dkeys_of_step  # every step looks at the same memory
             dmemory[:count] += dmemory_of_step
         dmemory += self.keys.backward(dkeys)
