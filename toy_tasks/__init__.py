@@ -8,7 +8,7 @@ TASKS = {
     "walk": ("45 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
-    "bottleneck": ("15 min", "reverse up to 20 letters", "what attention is for"),
+    "bottleneck": ("5 min", "reverse up to 20 letters", "what attention is for"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""
