@@ -32,11 +32,13 @@ from toy_tasks import (
     addition,
     copy_task,
     datasets,
+    induction,
     pronounce,
     reverse,
     script,
     sequences,
     sort,
+    study,
     transduction,
     walk,
 )
@@ -44,7 +46,8 @@ from toy_tasks.datasets import LONGEST, MAX_BYTES, read_pairs
 from toy_tasks.sequences import SequenceTask
 
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
-TASKS = [functools.partial(sequences.main, rule) for rule in RULES] + [pronounce.main]
+TASKS = [functools.partial(sequences.main, rule) for rule in RULES]
+TASKS += [induction.main, pronounce.main]
 WORDS = "ab\tA B\nba\tB A\nabc\tA B CH\n"
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --parts 1 --no-plots".split()
 TINY += "--steps 2 --evaluate-every 2".split()
@@ -198,6 +201,7 @@ def test_any_command_line_of_a_task(main):
         with (
             world(),
             mock.patch.object(script, "train", begin),
+            mock.patch.object(study, "_train", begin),
             mock.patch.object(datasets, "fetch", begin),
             mock.patch.dict(sys.modules, cupy=None),
         ):
