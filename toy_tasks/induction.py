@@ -124,7 +124,7 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     study.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
-    trained.attention("numformer"[:7] * 2).draw(folder / "attention.png")
+    trained.attention("induct" * 2).draw(folder / "attention.png")
 
 
 def verdict(results: study.Results):
@@ -142,7 +142,7 @@ FIGURES = "prefix_matching", "copying"
 STUDY = study.Study(
     name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
-    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="numformernum",
+    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="inductin",
 )  # fmt: skip
 
 
