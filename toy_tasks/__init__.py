@@ -9,6 +9,8 @@ TASKS = {
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
     "bottleneck": ("5 min", "reverse up to 20 letters", "what attention is for"),
+    "induction": ("1 min", "go on with what is repeated", "how two layers find what came after"),
+    "lengths": ("20 min", "be right beyond trained lengths", "what kinds of positions do there"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""

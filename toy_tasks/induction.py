@@ -16,55 +16,68 @@ from toy_tasks import script, study
 from toy_tasks.write import Answers
 
 DESCRIPTION = """\
-Repeated random sequences, to two layers of attention and to one beside it: abcdeabcde. No symbol of
-the first half can be guessed, each of the second one can, by a head that finds the symbol's earlier
-occurrence and looks at what came after it: an induction head (Elhage et al. 2021, Olsson et al.
-2022). It takes two layers, for the first one has to write into every position which symbol stands
-before it. The prefix-matching score is the weight with which the best head looks there.
+Learn random sequences that are repeated, abcdeabcde, with two layers of attention and with one.
+None of the symbols can be guessed when it comes first, each can when it comes again, by a head that
+finds the symbol's earlier occurrence and looks at what came after it: an induction head (Elhage et
+al. 2021, Olsson et al. 2022). It takes two layers, for the first one has to write into a position
+which symbol stands before it. Prefix matching is the mean weight with which the best head looks
+there, copying how often the right symbol is the most probable one.
 
   python -m toy_tasks.induction
   python -m toy_tasks.induction --run runs/induction/two-layers-1 --input qwertyuiopqwert
 """
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
-LENGTHS = range(6, 21)  # of what is repeated; a fixed one could be found by position alone
+LENGTHS = range(4, 13)  # of what is repeated; a fixed one could be found by position alone
+MOST_BEFORE = 8
 DEFAULTS = dict(
-    steps=1500, batch_size=16, evaluate_every=50, d_model=64, d_ff=64, heads=2, norm="pre",
-    p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear", positions="sinusoidal",
+    steps=500, batch_size=32, evaluate_every=20, d_model=64, d_ff=64, heads=2, norm="post",
+    positions="rotary", p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear",
 )  # fmt: skip
 REACHED = 0.9, 0.99, 0.2  # prefix matching and copying of two layers, prefix matching of one
 
 
 class InductionTask:
-    """Batches of sequences that come twice, for `numformer.training.train`."""
+    """Batches of sequences that come again and again, for `numformer.training.train`."""
 
-    metric, higher_is_better, longest = "prefix_matching", True, 2 * LENGTHS[-1]
+    metric, higher_is_better, longest = "prefix_matching", True, 32
 
     def __init__(self, batch_size: int, seed: int):
         self.batch_size, self.seed = batch_size, seed
         self.text = Continuation(Vocabulary(SYMBOLS), self.longest)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        self.held_out = [self.draw(rng, length, 32) for length in (8, 12, 16, 20)]
+        self.held_out = [
+            self.draw(rng, np.full(64, length), np.full(64, 4), 4 + 2 * length)
+            for length in LENGTHS[2::3]
+        ]
 
-    def draw(self, rng: np.random.Generator, length: int, count: int) -> Answers:
-        """`count` sequences of `length` symbols, all of them different, and the same again."""
-        symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (count, 1)), axis=1)[:, :length]
-        ids = len(self.text.vocabulary) - len(SYMBOLS) + np.tile(symbols, 2)
-        valid = np.tile(np.arange(1, 2 * length) > length, (count, 1))  # the others are chance
+    def draw(self, rng, lengths: np.ndarray, before: np.ndarray, total: int) -> Answers:
+        """Rows of `total` symbols: `before` others, then `lengths` different ones again and again.
+
+        Without others before, what comes next would be what was seen longest ago.
+        """
+        symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
+        places = np.arange(total) - before[:, None]  # 0 where the sequence begins
+        taken = np.where(places < 0, places, places % lengths[:, None])
+        first = len(self.text.vocabulary) - len(SYMBOLS)
+        ids = first + np.take_along_axis(symbols, taken % len(SYMBOLS), axis=1)
+        valid = places[:, 1:] > lengths[:, None]  # what comes before is chance
         return Answers(ids[:, :-1], ids[:, 1:], valid)
 
     def batch(self, step: int) -> Answers:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        return self.draw(rng, rng.choice(LENGTHS), self.batch_size)
+        lengths = rng.choice(LENGTHS, self.batch_size)
+        before = rng.integers(MOST_BEFORE + 1, size=self.batch_size)
+        return self.draw(rng, lengths, before, self.longest)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """Prefix matching of the best head, and the accuracy in the second half."""
+        """Prefix matching of the best head, and the accuracy where the sequence comes again."""
         scores, right = [], []
-        for ids, following, _ in (batch.inputs for batch in self.held_out):
-            length = ids.shape[1] // 2 + 1
-            again = np.arange(length, 2 * length - 1)
+        for ids, following, valid in (batch.inputs for batch in self.held_out):
+            again = valid[0].nonzero()[0]  # these look where the sequence was, one place further
+            came_after = again - len(again)
             weights = np.stack([*attention_weights(model, ids).values()])  # (layers, B, H, T, T)
-            scores.append(weights[..., again, again - length + 1].mean(axis=(1, 3)))
+            scores.append(weights[..., again, came_after].mean(axis=(1, 3)))
             right.append((model.forward(ids).argmax(axis=-1) == following)[:, again].mean())
         best = float(np.mean(scores, axis=0).max())
         return {self.metric: best, "copying": float(np.mean(right))}
@@ -111,7 +124,7 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     study.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
-    trained.attention("numformer"[:7] * 2).draw(folder / "attention.png")
+    trained.attention("induct" * 2).draw(folder / "attention.png")
 
 
 def verdict(results: study.Results):
@@ -129,7 +142,7 @@ FIGURES = "prefix_matching", "copying"
 STUDY = study.Study(
     name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
-    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="numformernum",
+    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="inductin",
 )  # fmt: skip
 
 

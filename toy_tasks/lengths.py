@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer.backend import seed_sequence
 from numformer.data import Vocabulary
-from numformer.data.vocabulary import END
+from numformer.data.vocabulary import END, PADDING
 from numformer.generation import Continuation
 from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
@@ -24,7 +24,7 @@ TO BE WRITTEN
 DEFAULTS = dict(
     steps=2000, batch_size=64, evaluate_every=250, d_model=64, d_ff=128, heads=4, layers=2,
     norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
-    clip_norm=1.0, max_length=64,
+    clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
 
@@ -34,14 +34,21 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 
 def numbers(rng: np.random.Generator, length: int) -> str:
-    """The digits of two numbers by turns, last digits first: 1+2, 3+4 for 31 and 42."""
-    return "".join(map(str, rng.integers(10, size=2 * length)))
+    """The digits of two numbers by places, the last first, each after a letter that names it.
+
+    31 + 42 is for example q12k34.
+    """
+    digits = rng.integers(10, size=(length, 2))
+    return "".join(
+        f"{name}{a}{b}" for name, (a, b) in zip(letters(rng, length), digits, strict=True)
+    )
 
 
 def add(source: str) -> str:
-    """The sum of two numbers whose digits come by turns, its last digit first."""
-    first, second = (int(source[place::2][::-1]) for place in (0, 1))
-    return str(first + second).zfill(len(source) // 2 + 1)[::-1]
+    """The sum, written alike, and what is carried from its first place: q12k34 gives q3k70."""
+    first, second = (int(source[place::3][::-1]) for place in (1, 2))
+    digits = str(first + second).zfill(len(source) // 3 + 1)[::-1]
+    return "".join(map("".join, zip(source[::3], digits))) + digits[-1]
 
 
 TASKS = {
@@ -59,11 +66,17 @@ class LengthTask:
     def __init__(self, name: str, batch_size: int, seed: int, count: int = 250):
         self.name, self.batch_size, self.seed = name, batch_size, seed
         self.draw, self.target = TASKS[name]
-        symbols = (DIGITS if name == "addition" else LETTERS) + "=."
-        self.longest = len(self.draw(np.random.default_rng(0), LONGEST)) + LONGEST + 3
+        symbols = LETTERS + DIGITS * (name == "addition") + "=."
+        self.longest = self.width(LONGEST)
         self.text = Continuation(Vocabulary(symbols), self.longest)
+        (self.dot,) = self.text.vocabulary.encode(".")
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         self.test = {n: self.sources(rng, n, count, True) for n in range(1, LONGEST + 1)}
+
+    def width(self, length: int) -> int:
+        """The positions that a text takes whose source has this length."""
+        source = self.draw(np.random.default_rng(0), length)
+        return len(source) + 1 + len(self.target(source))
 
     def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
         """Sources of this length; those that a hash of them holds out, or the others."""
@@ -75,17 +88,21 @@ class LengthTask:
         return found
 
     def batch(self, step: int) -> Answers:
-        """One length; behind a number of dots, so that every position of a test is trained."""
+        """Of every length; behind a number of dots, so that every position of a test is trained."""
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        length = int(rng.integers(1, TRAINED + 1))
-        sources = self.sources(rng, length, self.batch_size, False)
-        texts = [f"{source}={self.target(source)}" for source in sources]
-        dots = "." * rng.integers(self.longest - len(texts[0]))
-        encode = self.text.vocabulary.encode
-        ids = np.array([[*encode(dots + text), END] for text in texts])
-        given = len(dots) + len(sources[0])
-        valid = np.tile(np.arange(ids.shape[1] - 1) >= given, (len(ids), 1))
-        return Answers(ids[:, :-1], ids[:, 1:], valid)
+        width = self.longest if step % 2 else self.width(TRAINED)
+        ids = np.full((self.batch_size, width + 1), PADDING)
+        valid = np.zeros(ids.shape, bool)
+        for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
+            (source,) = self.sources(rng, length, 1, False)
+            target = [*self.text.vocabulary.encode(self.target(source)), END]
+            given = self.text.vocabulary.encode(source + "=")
+            start = rng.integers(width + 2 - len(given) - len(target))
+            ids[row, :start] = self.dot
+            end = start + len(given) + len(target)
+            ids[row, start:end] = given + target
+            valid[row, end - len(target) : end] = True
+        return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
     def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
         """The share of the test's sources of this length whose whole target is written."""

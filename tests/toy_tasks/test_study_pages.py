@@ -1,0 +1,177 @@
+"""The pages that are studies: their data, how they measure, what they say in the end."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer.data.vocabulary import END, SPECIAL
+from toy_tasks import induction, lengths
+from toy_tasks.induction import InductionTask
+from toy_tasks.lengths import LengthTask
+from toy_tasks.sequences import held_out
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4".split()
+
+
+# Induction.
+
+
+def test_sequences_repeat_and_only_what_repeats_is_learned():
+    """Every length, with any number of other symbols before it."""
+    task = InductionTask(400, 1)
+    batch, found = task.batch(1), set()
+    symbols = np.c_[batch.ids, batch.following[:, -1:]]
+    assert_array_equal(symbols[:, 1:], batch.following)
+    assert symbols.shape[1] == task.longest and symbols.min() == len(SPECIAL)
+    for row, valid in zip(symbols.tolist(), batch.valid, strict=True):
+        again = len({*row})  # all that came before are different
+        length = again - row.index(row[again])
+        assert row[again:] == row[again - length : -length]
+        assert_array_equal(valid, np.arange(1, len(row)) > again)
+        found.add((again - length, length))
+    assert {before for before, _ in found} == {*range(induction.MOST_BEFORE + 1)}
+    assert {length for _, length in found} == {*induction.LENGTHS}
+    assert batch.weight == batch.valid.sum()
+    for other in (task.batch(2), InductionTask(400, 2).batch(1)):
+        assert (other.ids != batch.ids).any()
+
+
+def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatch):
+    """Of one head 0.7 in every row, of another 1 in half of the rows; guesses right in a third."""
+    task = InductionTask(4, 1)
+
+    def look(model, ids):
+        weights = np.zeros((len(ids), 2, ids.shape[1], ids.shape[1]))
+        for row, symbols in enumerate(ids.tolist()):
+            for place, symbol in enumerate(symbols):
+                if (earlier := symbols.index(symbol)) < place:
+                    weights[row, :, place, earlier + 1] = 0.7, row % 2
+        return {"first": weights * 0, "second": weights}
+
+    def guess(ids):
+        following, valid = next(h.inputs[1:] for h in task.held_out if h.ids is ids)
+        logits = np.eye(len(task.text.vocabulary))[following]
+        logits[: len(ids) // 4] = 0
+        logits[~valid] = 0
+        return logits
+
+    monkeypatch.setattr(induction, "attention_weights", look)
+    measured = task.evaluate(SimpleNamespace(forward=guess))
+    assert measured == {"prefix_matching": pytest.approx(0.7), "copying": 0.75}
+
+
+def test_the_worst_seed_decides_about_induction():
+    def results(two, copying, one):
+        rows = {
+            "two layers": zip(two, copying, strict=True),
+            "one layer": [(each, 0) for each in one],
+        }
+        return {
+            row: [{"prefix_matching": p, "copying": c} for p, c in of] for row, of in rows.items()
+        }
+
+    for worst, expected in (
+        (([0.9, 0.95], [0.99, 1], [0.1, 0.2]), True),
+        (([0.89, 0.95], [0.99, 1], [0.1, 0.2]), False),
+        (([0.9, 0.95], [0.98, 1], [0.1, 0.2]), False),
+        (([0.9, 0.95], [0.99, 1], [0.1, 0.21]), False),
+    ):
+        _, figures, (_, reached) = induction.verdict(results(*worst))
+        assert reached is expected
+        assert figures["two layers"] == f"{worst[0][0]:.3f}, one layer {worst[2][1]:.3f}"
+
+
+def test_induction_is_studied_and_drawn(call):
+    code, out, err = call(induction.main, *TINY)
+    assert (code, err) == (0, []) and re.fullmatch(r"two layers \S+, one layer \S+", out[-1])
+    folder = Path("runs/induction-quick")
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "table.md", "induction.png", "attention.png", "two-layers-3", "one-layer-3",
+    }  # fmt: skip
+    assert (
+        len(call(induction.main, "--run", str(folder / "one-layer-3"), "--input", "abab")[1]) == 1
+    )
+
+
+# Lengths.
+
+
+@pytest.mark.parametrize(
+    ("task", "source", "target"),
+    [
+        ("copy", "qwe", "qwe"),
+        ("reverse", "qwe", "ewq"),
+        ("addition", "q12k34", "q3k70"),  # 31 + 42 = 73
+        ("addition", "a99", "a81"),
+        ("addition", "a19b00", "a0b10"),
+    ],
+)
+def test_what_a_task_asks_for(task, source, target):
+    assert lengths.TASKS[task][1](source) == target
+
+
+@pytest.mark.parametrize("name", lengths.TASKS)
+def test_batches_hold_short_sources_that_are_not_tested_anywhere_among_dots(name):
+    task = LengthTask(name, 400, 1, 5)
+    long, short = task.batch(1), task.batch(2)
+    assert long.ids.shape[1] == task.longest == task.width(lengths.LONGEST)
+    assert short.ids.shape[1] == task.width(lengths.TRAINED)
+    found, starts = set(), set()
+    for ids, following, valid in zip(*long.inputs, strict=True):
+        end = following.tolist().index(END)
+        assert valid[: end + 1].nonzero()[0].max() == end and not valid[end + 1 :].any()
+        text = "".join(task.text.vocabulary.decode(ids[: end + 1]))
+        dots, source, target = re.fullmatch(r"(\.*)([^.=]+)=(.+)", text).groups()
+        assert target == task.target(source) and not held_out(source)
+        assert valid.sum() == len(target) + 1
+        found.add(len(target) // 2 if name == "addition" else len(target))
+        starts.add(len(dots))
+    assert found == {*range(1, lengths.TRAINED + 1)} and {0, 1, 20} <= starts
+    assert all(map(held_out, [each for test in task.test.values() for each in test]))
+    assert [len(task.target(test[0])) for test in task.test.values()][-1] >= lengths.LONGEST
+
+
+def test_right_counts_whole_answers_of_a_length(monkeypatch):
+    """`greedy` is replaced by one that is right about every other source, and has room to end."""
+    task = LengthTask("reverse", 4, 1, 6)
+
+    def write(model, asked, room):
+        assert asked.shape == (6, 13) and room == 13
+        sources = [task.text.vocabulary.decode(row[:-1]) for row in asked]
+        answers = [task.text.vocabulary.encode(source[::-1]) for source in sources]
+        return [answer[: 12 - place % 2] for place, answer in enumerate(answers)]
+
+    monkeypatch.setattr(lengths, "greedy", write)
+    assert task.right(None, 12) == 0.5
+
+
+def test_what_the_study_of_lengths_says():
+    def run(within, far):
+        by_length = [within] * 10 + [0.4] * 4 + [far] + [0.3] * 5
+        return {"within": within, "by length": by_length}
+
+    results = {"copy none": [run(1, 0.85), run(1, 0.97)], "copy alibi": [run(0.99, 0.5)] * 2}
+    _, figures, (_, reached) = lengths.verdict(results)
+    assert figures["best at 1.5 times:"] == "0.9100 (copy none)" and reached
+    assert not lengths.verdict({"copy none": [run(1, 0.8), run(1, 0.97)]})[2][1]
+    assert not lengths.verdict(results | {"copy x": [run(0.98, 0)]})[2][1]
+    head, row, _ = lengths.table(results)
+    assert head[1:] == ["1 to 10", "10", "12", "15", "20"]
+    assert row[1] == "1.000 (1.000 to 1.000)" and row[4] == "0.910 (0.850 to 0.970)"
+
+
+def test_lengths_are_studied_and_drawn(call):
+    code, out, err = call(lengths.main, *TINY)
+    assert (code, err) == (0, [])
+    assert re.fullmatch(r"best at 1.5 times: \d\.\d{4} \((copy|reverse|addition) \w+\)", out[-1])
+    folder = Path("runs/lengths-quick")
+    files = {path.name for path in folder.iterdir()}
+    assert {"table.md", "lengths.png", "copy-none-3", "addition-learned-3"} < files
+    assert len(files) == 15 + 3
+    code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", "ab=")
+    assert code == 0 and out[0].startswith("ab=")
