@@ -94,8 +94,9 @@ def draw(results: study.Results, folder: Path) -> None:
         row: [(range(1, LONGEST + 1), run["by length"]) for run in runs]
         for row, runs in results.items()
     }
-    title = "Letters reversed, unseen sequences of every length"
-    study.chart(folder / "bottleneck.png", title, {"": curves}, "letters", "exact match")
+    title, marks = "Letters reversed, unseen sequences of every length", [1, 5, 10, 15, LONGEST]
+    picture = folder / "bottleneck.png"
+    study.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
 
 
 def verdict(results: study.Results):

@@ -16,11 +16,12 @@ from toy_tasks import script, study
 from toy_tasks.write import Answers
 
 DESCRIPTION = """\
-Repeated random sequences, to two layers of attention and to one beside it: abcdeabcde. No symbol of
-the first half can be guessed, each of the second one can, by a head that finds the symbol's earlier
-occurrence and looks at what came after it: an induction head (Elhage et al. 2021, Olsson et al.
-2022). It takes two layers, for the first one has to write into every position which symbol stands
-before it. The prefix-matching score is the weight with which the best head looks there.
+Learn random sequences that are repeated, abcdeabcde, with two layers of attention and with one.
+None of the symbols can be guessed when it comes first, each can when it comes again, by a head that
+finds the symbol's earlier occurrence and looks at what came after it: an induction head (Elhage et
+al. 2021, Olsson et al. 2022). It takes two layers, for the first one has to write into a position
+which symbol stands before it. Prefix matching is the mean weight with which the best head looks
+there, copying how often the right symbol is the most probable one.
 
   python -m toy_tasks.induction
   python -m toy_tasks.induction --run runs/induction/two-layers-1 --input qwertyuiopqwert
@@ -28,42 +29,46 @@ before it. The prefix-matching score is the weight with which the best head look
 
 SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 LENGTHS = range(4, 13)  # of what is repeated; a fixed one could be found by position alone
-TOTAL = 28
+MOST_BEFORE = 8
 DEFAULTS = dict(
-    steps=600, batch_size=32, evaluate_every=20, d_model=64, d_ff=64, heads=2, norm="pre",
+    steps=500, batch_size=32, evaluate_every=20, d_model=64, d_ff=64, heads=2, norm="post",
     positions="rotary", p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear",
 )  # fmt: skip
 REACHED = 0.9, 0.99, 0.2  # prefix matching and copying of two layers, prefix matching of one
 
 
 class InductionTask:
-    """Batches of symbols that end in a sequence and the same again, for `train`."""
+    """Batches of sequences that come again and again, for `numformer.training.train`."""
 
-    metric, higher_is_better, longest = "prefix_matching", True, TOTAL
+    metric, higher_is_better, longest = "prefix_matching", True, 32
 
     def __init__(self, batch_size: int, seed: int):
         self.batch_size, self.seed = batch_size, seed
         self.text = Continuation(Vocabulary(SYMBOLS), self.longest)
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
-        self.held_out = [self.draw(rng, np.full(64, length)) for length in LENGTHS[2::3]]
+        self.held_out = [
+            self.draw(rng, np.full(64, length), np.full(64, 4), 4 + 2 * length)
+            for length in LENGTHS[2::3]
+        ]
 
-    def draw(self, rng: np.random.Generator, lengths: np.ndarray) -> Answers:
-        """For each length so many symbols, all different, twice; others before them up to TOTAL.
+    def draw(self, rng, lengths: np.ndarray, before: np.ndarray, total: int) -> Answers:
+        """Rows of `total` symbols: `before` others, then `lengths` different ones again and again.
 
-        Without those before, what comes next would be what was seen longest ago.
+        Without others before, what comes next would be what was seen longest ago.
         """
-        lengths, places = lengths[:, None], np.arange(TOTAL)
         symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
-        places = places - (TOTAL - 2 * lengths)  # 0 where the sequence begins
-        taken = np.where(places < 0, places, places % lengths)
+        places = np.arange(total) - before[:, None]  # 0 where the sequence begins
+        taken = np.where(places < 0, places, places % lengths[:, None])
         first = len(self.text.vocabulary) - len(SYMBOLS)
         ids = first + np.take_along_axis(symbols, taken % len(SYMBOLS), axis=1)
-        valid = places[:, 1:] > lengths  # what comes before is chance
+        valid = places[:, 1:] > lengths[:, None]  # what comes before is chance
         return Answers(ids[:, :-1], ids[:, 1:], valid)
 
     def batch(self, step: int) -> Answers:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        return self.draw(rng, rng.choice(LENGTHS, self.batch_size))
+        lengths = rng.choice(LENGTHS, self.batch_size)
+        before = rng.integers(MOST_BEFORE + 1, size=self.batch_size)
+        return self.draw(rng, lengths, before, self.longest)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         """Prefix matching of the best head, and the accuracy where the sequence comes again."""
@@ -119,7 +124,7 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     study.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
-    trained.attention("numformer"[:7] * 2).draw(folder / "attention.png")
+    trained.attention("induct" * 2).draw(folder / "attention.png")
 
 
 def verdict(results: study.Results):
@@ -137,7 +142,7 @@ FIGURES = "prefix_matching", "copying"
 STUDY = study.Study(
     name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
-    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="numformernum",
+    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="inductin",
 )  # fmt: skip
 
 

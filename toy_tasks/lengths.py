@@ -24,7 +24,7 @@ TO BE WRITTEN
 DEFAULTS = dict(
     steps=2000, batch_size=64, evaluate_every=250, d_model=64, d_ff=128, heads=4, layers=2,
     norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
-    clip_norm=1.0, max_length=64,
+    clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
 
@@ -34,14 +34,21 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 
 def numbers(rng: np.random.Generator, length: int) -> str:
-    """The digits of two numbers by turns, last digits first: 1+2, 3+4 for 31 and 42."""
-    return "".join(map(str, rng.integers(10, size=2 * length)))
+    """The digits of two numbers by places, the last first, each after a letter that names it.
+
+    31 + 42 is for example q12k34.
+    """
+    digits = rng.integers(10, size=(length, 2))
+    return "".join(
+        f"{name}{a}{b}" for name, (a, b) in zip(letters(rng, length), digits, strict=True)
+    )
 
 
 def add(source: str) -> str:
-    """The sum of two numbers whose digits come by turns, its last digit first."""
-    first, second = (int(source[place::2][::-1]) for place in (0, 1))
-    return str(first + second).zfill(len(source) // 2 + 1)[::-1]
+    """The sum, written alike, and what is carried from its first place: q12k34 gives q3k70."""
+    first, second = (int(source[place::3][::-1]) for place in (1, 2))
+    digits = str(first + second).zfill(len(source) // 3 + 1)[::-1]
+    return "".join(map("".join, zip(source[::3], digits))) + digits[-1]
 
 
 TASKS = {
@@ -59,7 +66,7 @@ class LengthTask:
     def __init__(self, name: str, batch_size: int, seed: int, count: int = 250):
         self.name, self.batch_size, self.seed = name, batch_size, seed
         self.draw, self.target = TASKS[name]
-        symbols = (DIGITS if name == "addition" else LETTERS) + "=."
+        symbols = LETTERS + DIGITS * (name == "addition") + "=."
         self.longest = self.width(LONGEST)
         self.text = Continuation(Vocabulary(symbols), self.longest)
         (self.dot,) = self.text.vocabulary.encode(".")

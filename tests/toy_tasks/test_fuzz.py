@@ -34,6 +34,7 @@ from toy_tasks import (
     copy_task,
     datasets,
     images,
+    induction,
     masked,
     pronounce,
     reverse,
@@ -49,7 +50,7 @@ from toy_tasks.sequences import SequenceTask
 
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
 TASKS = [functools.partial(sequences.main, rule) for rule in RULES]
-TASKS += [bottleneck.main, masked.main, images.main, pronounce.main]
+TASKS += [bottleneck.main, induction.main, masked.main, images.main, pronounce.main]
 WORDS = "ab\tA B\nba\tB A\nabc\tA B CH\n"
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --parts 1 --no-plots".split()
 TINY += "--steps 2 --evaluate-every 2".split()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.data.vocabulary import END
+from numformer.data.vocabulary import END, SPECIAL
 from toy_tasks import induction, lengths
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
@@ -22,23 +22,23 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 
 
 
 def test_sequences_repeat_and_only_what_repeats_is_learned():
+    """Every length, with any number of other symbols before it."""
     task = InductionTask(400, 1)
     batch, found = task.batch(1), set()
     symbols = np.c_[batch.ids, batch.following[:, -1:]]
     assert_array_equal(symbols[:, 1:], batch.following)
-    for row, valid in zip(symbols, batch.valid, strict=True):
-        length = len({*row.tolist()})
-        assert_array_equal(row[length:], row[:-length])
-        assert_array_equal(valid, np.arange(1, len(row)) > length)
-        found.add(length)
-    assert found == {*induction.LENGTHS} and batch.weight == batch.valid.sum()
-    assert (task.batch(2).ids != batch.ids).any() and (
-        InductionTask(400, 2).batch(1).ids != batch.ids
-    ).any()
-    assert all(
-        (held.ids[:, 0] == held.following[:, held.ids.shape[1] // 2]).all()
-        for held in task.held_out
-    )
+    assert symbols.shape[1] == task.longest and symbols.min() == len(SPECIAL)
+    for row, valid in zip(symbols.tolist(), batch.valid, strict=True):
+        again = len({*row})  # all that came before are different
+        length = again - row.index(row[again])
+        assert row[again:] == row[again - length : -length]
+        assert_array_equal(valid, np.arange(1, len(row)) > again)
+        found.add((again - length, length))
+    assert {before for before, _ in found} == {*range(induction.MOST_BEFORE + 1)}
+    assert {length for _, length in found} == {*induction.LENGTHS}
+    assert batch.weight == batch.valid.sum()
+    for other in (task.batch(2), InductionTask(400, 2).batch(1)):
+        assert (other.ids != batch.ids).any()
 
 
 def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatch):
@@ -46,19 +46,18 @@ def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatc
     task = InductionTask(4, 1)
 
     def look(model, ids):
-        count, positions = ids.shape
-        length = positions // 2 + 1
-        weights = np.zeros((count, 2, positions, positions))
-        for place in range(length, positions):
-            weights[:, 0, place, place - length + 1] = 0.7
-            weights[::2, 1, place, place - length + 1] = 1
+        weights = np.zeros((len(ids), 2, ids.shape[1], ids.shape[1]))
+        for row, symbols in enumerate(ids.tolist()):
+            for place, symbol in enumerate(symbols):
+                if (earlier := symbols.index(symbol)) < place:
+                    weights[row, :, place, earlier + 1] = 0.7, row % 2
         return {"first": weights * 0, "second": weights}
 
     def guess(ids):
-        following = next(h.following for h in task.held_out if h.ids is ids)
+        following, valid = next(h.inputs[1:] for h in task.held_out if h.ids is ids)
         logits = np.eye(len(task.text.vocabulary))[following]
-        logits[: len(ids) // 4, :] = 0
-        logits[:, : ids.shape[1] // 2 + 1] = 0
+        logits[: len(ids) // 4] = 0
+        logits[~valid] = 0
         return logits
 
     monkeypatch.setattr(induction, "attention_weights", look)
@@ -107,9 +106,9 @@ def test_induction_is_studied_and_drawn(call):
     [
         ("copy", "qwe", "qwe"),
         ("reverse", "qwe", "ewq"),
-        ("addition", "3142", "460"),  # 43 + 21 = 64
-        ("addition", "99", "81"),
-        ("addition", "1900", "010"),
+        ("addition", "q12k34", "q3k70"),  # 31 + 42 = 73
+        ("addition", "a99", "a81"),
+        ("addition", "a19b00", "a0b10"),
     ],
 )
 def test_what_a_task_asks_for(task, source, target):
@@ -130,7 +129,7 @@ def test_batches_hold_short_sources_that_are_not_tested_anywhere_among_dots(name
         dots, source, target = re.fullmatch(r"(\.*)([^.=]+)=(.+)", text).groups()
         assert target == task.target(source) and not held_out(source)
         assert valid.sum() == len(target) + 1
-        found.add(len(target) - (name == "addition"))
+        found.add(len(target) // 2 if name == "addition" else len(target))
         starts.add(len(dots))
     assert found == {*range(1, lengths.TRAINED + 1)} and {0, 1, 20} <= starts
     assert all(map(held_out, [each for test in task.test.values() for each in test]))
