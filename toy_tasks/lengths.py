@@ -76,7 +76,7 @@ class LengthTask:
     def width(self, length: int) -> int:
         """The positions that a text takes whose source has this length."""
         source = self.draw(np.random.default_rng(0), length)
-        return len(source) + 1 + len(self.target(source))
+        return len(source) + 2 + len(self.target(source))
 
     def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
         """Sources of this length; those that a hash of them holds out, or the others."""
@@ -97,7 +97,7 @@ class LengthTask:
             (source,) = self.sources(rng, length, 1, False)
             target = [*self.text.vocabulary.encode(self.target(source)), END]
             given = self.text.vocabulary.encode(source + "=")
-            start = rng.integers(width + 2 - len(given) - len(target))
+            start = 1 + rng.integers(width + 1 - len(given) - len(target))
             ids[row, :start] = self.dot
             end = start + len(given) + len(target)
             ids[row, start:end] = given + target
@@ -108,7 +108,7 @@ class LengthTask:
         """The share of the test's sources of this length whose whole target is written."""
         sources = self.test[length][:count]
         encode = self.text.vocabulary.encode
-        asked = np.array([encode(source + "=") for source in sources])
+        asked = np.array([encode(f".{source}=") for source in sources])
         targets = [self.target(source) for source in sources]
         written = greedy(model, asked, len(targets[0]) + 1)
         pairs = zip(written, targets, strict=True)
@@ -180,7 +180,7 @@ STUDY = study.Study(
     name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={f"{task} {how}": {"task": task, "positions": how} for task in TASKS for how in POSITIONS},
     make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
-    example="abcdef=",
+    example=".abcdef=",
 )  # fmt: skip
 
 
