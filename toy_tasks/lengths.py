@@ -22,8 +22,8 @@ DESCRIPTION = """\
 TO BE WRITTEN
 """
 DEFAULTS = dict(
-    steps=2000, batch_size=64, evaluate_every=250, d_model=64, d_ff=128, heads=4, layers=2,
-    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
+    steps=800, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
+    norm="post", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
@@ -96,11 +96,13 @@ class LengthTask:
         for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
             (source,) = self.sources(rng, length, 1, False)
             target = [*self.text.vocabulary.encode(self.target(source)), END]
-            given = self.text.vocabulary.encode(source + "=")
-            start = 1 + rng.integers(width + 1 - len(given) - len(target))
-            ids[row, :start] = self.dot
-            end = start + len(given) + len(target)
-            ids[row, start:end] = given + target
+            given = self.text.vocabulary.encode(source)
+            slack = width - len(given) - len(target)  # for dots, at least one of them in front
+            start, after = 1 + rng.integers(slack), rng.integers(slack)
+            after = min(after, slack - start)
+            text = [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
+            end = len(text) + len(target)
+            ids[row, :end] = text + target
             valid[row, end - len(target) : end] = True
         return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
