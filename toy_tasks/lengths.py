@@ -22,8 +22,8 @@ DESCRIPTION = """\
 TO BE WRITTEN
 """
 DEFAULTS = dict(
-    steps=2000, batch_size=64, evaluate_every=250, d_model=64, d_ff=128, heads=4, layers=2,
-    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
+    steps=800, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
+    norm="post", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
@@ -76,7 +76,7 @@ class LengthTask:
     def width(self, length: int) -> int:
         """The positions that a text takes whose source has this length."""
         source = self.draw(np.random.default_rng(0), length)
-        return len(source) + 1 + len(self.target(source))
+        return len(source) + 2 + len(self.target(source))
 
     def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
         """Sources of this length; those that a hash of them holds out, or the others."""
@@ -96,11 +96,13 @@ class LengthTask:
         for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
             (source,) = self.sources(rng, length, 1, False)
             target = [*self.text.vocabulary.encode(self.target(source)), END]
-            given = self.text.vocabulary.encode(source + "=")
-            start = rng.integers(width + 2 - len(given) - len(target))
-            ids[row, :start] = self.dot
-            end = start + len(given) + len(target)
-            ids[row, start:end] = given + target
+            given = self.text.vocabulary.encode(source)
+            slack = width - len(given) - len(target)  # for dots, at least one of them in front
+            start, after = 1 + rng.integers(slack), rng.integers(slack)
+            after = min(after, slack - start)
+            text = [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
+            end = len(text) + len(target)
+            ids[row, :end] = text + target
             valid[row, end - len(target) : end] = True
         return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
@@ -108,7 +110,7 @@ class LengthTask:
         """The share of the test's sources of this length whose whole target is written."""
         sources = self.test[length][:count]
         encode = self.text.vocabulary.encode
-        asked = np.array([encode(source + "=") for source in sources])
+        asked = np.array([encode(f".{source}=") for source in sources])
         targets = [self.target(source) for source in sources]
         written = greedy(model, asked, len(targets[0]) + 1)
         pairs = zip(written, targets, strict=True)
@@ -180,7 +182,7 @@ STUDY = study.Study(
     name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={f"{task} {how}": {"task": task, "positions": how} for task in TASKS for how in POSITIONS},
     make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
-    example="abcdef=",
+    example=".abcdef=",
 )  # fmt: skip
 
 

@@ -126,12 +126,12 @@ def test_batches_hold_short_sources_that_are_not_tested_anywhere_among_dots(name
         end = following.tolist().index(END)
         assert valid[: end + 1].nonzero()[0].max() == end and not valid[end + 1 :].any()
         text = "".join(task.text.vocabulary.decode(ids[: end + 1]))
-        dots, source, target = re.fullmatch(r"(\.*)([^.=]+)=(.+)", text).groups()
+        dots, source, target = re.fullmatch(r"(\.+)([^.=]+)\.*=(.+)", text).groups()
         assert target == task.target(source) and not held_out(source)
         assert valid.sum() == len(target) + 1
         found.add(len(target) // 2 if name == "addition" else len(target))
         starts.add(len(dots))
-    assert found == {*range(1, lengths.TRAINED + 1)} and {0, 1, 20} <= starts
+    assert found == {*range(1, lengths.TRAINED + 1)} and {1, 2, 20} <= starts
     assert all(map(held_out, [each for test in task.test.values() for each in test]))
     assert [len(task.target(test[0])) for test in task.test.values()][-1] >= lengths.LONGEST
 
@@ -141,8 +141,8 @@ def test_right_counts_whole_answers_of_a_length(monkeypatch):
     task = LengthTask("reverse", 4, 1, 6)
 
     def write(model, asked, room):
-        assert asked.shape == (6, 13) and room == 13
-        sources = [task.text.vocabulary.decode(row[:-1]) for row in asked]
+        assert asked.shape == (6, 14) and room == 13
+        sources = [task.text.vocabulary.decode(row[1:-1]) for row in asked]
         answers = [task.text.vocabulary.encode(source[::-1]) for source in sources]
         return [answer[: 12 - place % 2] for place, answer in enumerate(answers)]
 
@@ -173,5 +173,5 @@ def test_lengths_are_studied_and_drawn(call):
     files = {path.name for path in folder.iterdir()}
     assert {"table.md", "lengths.png", "copy-none-3", "addition-learned-3"} < files
     assert len(files) == 15 + 3
-    code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", "ab=")
-    assert code == 0 and out[0].startswith("ab=")
+    code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", ".ab=")
+    assert code == 0 and out[0].startswith(".ab=")
