@@ -47,7 +47,7 @@ DEFAULTS = dict(
 )  # fmt: skip
 HIDDEN = 0.15
 """The share of the characters that is asked for (BERT's)."""
-AHEAD = 0.2
+AHEAD = 0.1
 """By how much the loss on Shakespeare's hidden characters is to be below that from one side."""
 ONE_SIDE = "one-side"
 """The folder of the language model, in that of the run."""
