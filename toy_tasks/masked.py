@@ -162,8 +162,7 @@ def learn(options: argparse.Namespace) -> int:
     print(f"filled:\n{vocabulary.join(filled)}")
     with inference():
         loss, from_one_side = task.evaluate(model)[task.metric], task.from_one_side(one_sided)
-    lines = vocabulary.join(shown).split("\n")
-    example = next((line[:40] for line in lines if line.strip()), options.hole)
+    example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, shown[:24])
         attention_maps(folder / "attention.png", maps, f"{folder.name}: where the model looks")
