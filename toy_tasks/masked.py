@@ -47,7 +47,7 @@ DEFAULTS = dict(
 )  # fmt: skip
 HIDDEN = 0.15
 """The share of the characters that is asked for (BERT's)."""
-AHEAD = 0.2
+AHEAD = 0.1
 """By how much the loss on Shakespeare's hidden characters is to be below that from one side."""
 ONE_SIDE = "one-side"
 """The folder of the language model, in that of the run."""
@@ -162,8 +162,7 @@ def learn(options: argparse.Namespace) -> int:
     print(f"filled:\n{vocabulary.join(filled)}")
     with inference():
         loss, from_one_side = task.evaluate(model)[task.metric], task.from_one_side(one_sided)
-    lines = vocabulary.join(shown).split("\n")
-    example = next((line[:40] for line in lines if line.strip()), options.hole)
+    example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, shown[:24])
         attention_maps(folder / "attention.png", maps, f"{folder.name}: where the model looks")
