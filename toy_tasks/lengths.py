@@ -19,7 +19,17 @@ LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 TRAINED, LONGEST = 10, 20
 TESTED = 10, 12, 15, 20
 DESCRIPTION = """\
-TO BE WRITTEN
+Learn to copy, to reverse and to add up to length 10, and be tested up to 20: a decoder alone, with
+sinusoidal, learned and rotary positions, ALiBi and none.
+
+  .abc=abc   .abc=cba   .q12k34=q3k70 (31 + 42 = 73: places from the last, named by letters)
+  python -m toy_tasks.lengths --run runs/lengths/copy-rotary-1 --input .abcdefghijklm=
+
+The letters of a source are all different, so what comes next can be found by what stands where, as
+an induction head does, without counting. In training dots stand in front of a source and behind it:
+so every position of a test is trained, and no distance tells where a source begins. Without the
+dots behind, copying with rotary positions was right up to length 10 and never at 13; with them, at
+15 in nine of ten. Without letters for its places, addition was not learned at all in 500 steps.
 """
 DEFAULTS = dict(
     steps=800, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
@@ -100,7 +110,9 @@ class LengthTask:
             slack = width - len(given) - len(target)  # for dots, at least one of them in front
             start, after = 1 + rng.integers(slack), rng.integers(slack)
             after = min(after, slack - start)
-            text = [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
+            text = (
+                [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
+            )
             end = len(text) + len(target)
             ids[row, :end] = text + target
             valid[row, end - len(target) : end] = True
