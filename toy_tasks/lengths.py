@@ -58,7 +58,8 @@ def add(source: str) -> str:
     """The sum, written alike, and what is carried from its first place: q12k34 gives q3k70."""
     first, second = (int(source[place::3][::-1]) for place in (1, 2))
     digits = str(first + second).zfill(len(source) // 3 + 1)[::-1]
-    return "".join(map("".join, zip(source[::3], digits))) + digits[-1]
+    named = zip(source[::3], digits[:-1], strict=True)
+    return "".join(map("".join, named)) + digits[-1]
 
 
 TASKS = {
@@ -79,7 +80,6 @@ class LengthTask:
         symbols = LETTERS + DIGITS * (name == "addition") + "=."
         self.longest = self.width(LONGEST)
         self.text = Continuation(Vocabulary(symbols), self.longest)
-        (self.dot,) = self.text.vocabulary.encode(".")
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         self.test = {n: self.sources(rng, n, count, True) for n in range(1, LONGEST + 1)}
 
@@ -98,24 +98,22 @@ class LengthTask:
         return found
 
     def batch(self, step: int) -> Answers:
-        """Of every length; behind a number of dots, so that every position of a test is trained."""
+        """Of every length, among dots; each second batch has the positions of a test."""
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
+        encode = self.text.vocabulary.encode
         width = self.longest if step % 2 else self.width(TRAINED)
         ids = np.full((self.batch_size, width + 1), PADDING)
         valid = np.zeros(ids.shape, bool)
         for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
             (source,) = self.sources(rng, length, 1, False)
-            target = [*self.text.vocabulary.encode(self.target(source)), END]
-            given = self.text.vocabulary.encode(source)
-            slack = width - len(given) - len(target)  # for dots, at least one of them in front
-            start, after = 1 + rng.integers(slack), rng.integers(slack)
-            after = min(after, slack - start)
-            text = (
-                [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
-            )
-            end = len(text) + len(target)
-            ids[row, :end] = text + target
-            valid[row, end - len(target) : end] = True
+            target = [*encode(self.target(source)), END]
+            slack = width - len(source) - len(target)  # for dots, at least one of them in front
+            before = 1 + rng.integers(slack)
+            behind = min(rng.integers(slack), slack - before)
+            given = encode("." * before + source + "." * behind + "=")
+            end = len(given) + len(target)
+            ids[row, :end] = given + target
+            valid[row, len(given) : end] = True
         return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
     def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
