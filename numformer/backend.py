@@ -218,34 +218,40 @@ def _add_runs_on_device(target, ids, values) -> None:
     target += xp.where((ids[last] == symbols)[:, None], values[last], 0)
 
 
-def normal_cdf(x):
-    """x (...) -> P(X <= x) (...) of a standard normal X. NumPy has no such function, nor erf.
+def normal(x):
+    """x (...) -> P(X <= x) of a standard normal X, and its density at x, each (...).
 
+    NumPy has no such function, nor erf.
     The tail beyond a = |x| is exp(-a^2 / 2) times a smooth function of t = 3 / (3 + a): so smooth
     that a polynomial gives all digits of the dtype. Beyond 12 the tail is smaller than any of them.
     """
     xp = array_module(x)
-    polynomial = _tail_polynomial(8 if x.dtype == np.float32 else 18)
-    result = xp.empty(x.size, x.dtype)
-    for piece in cache_sized_pieces(result):
-        value = x.reshape(-1)[piece]
-        a = xp.minimum(abs(value), 12)
-        t = 3 / (3 + a)
-        tail = polynomial[-1] * t
-        for coefficient in polynomial[-2:0:-1]:
+    *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
+    flat, cdf, density = x.reshape(-1), *xp.empty((2, x.size), x.dtype)
+    for piece in cache_sized_pieces(flat):
+        tail, a = cdf[piece], xp.absolute(flat[piece])
+        xp.minimum(a, 12, out=a)
+        t = a + 3
+        xp.divide(3, t, out=t)
+        tail[...] = 0
+        for coefficient in coefficients:
             tail += coefficient
             tail *= t
-        tail += polynomial[0]
+        tail += constant
         a *= a
         a *= -0.5
         tail *= xp.exp(a, out=a)
-        result[piece] = xp.where(value > 0, 1 - tail, tail)
-    return result.reshape(x.shape)
+        xp.multiply(a, 1 / math.sqrt(2 * math.pi), out=density[piece])
+        # P(X <= x) is the tail for an x below 0, otherwise 1 - tail.
+        xp.subtract(0.5, tail, out=tail)
+        xp.copysign(tail, flat[piece], out=tail)
+        tail += 0.5
+    return cdf.reshape(x.shape), density.reshape(x.shape)
 
 
 @functools.cache
 def _tail_polynomial(degree: int) -> list[float]:
-    """The coefficients of exp(a^2 / 2) P(X > a) for a from 0 to 12 in powers of 3 / (3 + a)."""
+    """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a)."""
 
     def scaled_tail(t: float) -> float:
         a = 3 / t - 3
@@ -253,7 +259,7 @@ def _tail_polynomial(degree: int) -> list[float]:
 
     values = np.vectorize(scaled_tail)
     interpolated = np.polynomial.Chebyshev.interpolate(values, degree, domain=[0.2, 1])
-    return interpolated.convert(kind=np.polynomial.Polynomial).coef.tolist()
+    return interpolated.convert(kind=np.polynomial.Polynomial).coef.tolist()[::-1]
 
 
 def cache_sized_pieces(vector) -> list[slice]:
@@ -267,7 +273,7 @@ def cache_sized_pieces(vector) -> list[slice]:
     return [slice(start, start + piece) for start in range(0, len(vector), piece)]
 
 
-PURPOSES = ("weights", "data", "dropout", "held out")
+PURPOSES = ("weights", "data", "dropout", "held out", "sampling")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:

@@ -16,15 +16,17 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.
 
-    They are read from the records that the attentions save; dropout is off.
+    They are read from the records that the attentions save; dropout is off. One that looks once
+    for each position, with weights (B, S), has as many records, and one head.
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
-    weights = {
-        name: to_host(layer.saved[-1]["weights"])
-        for name, layer in model.named_layers().items()
-        if layer.saved and "weights" in layer.saved[-1]
-    }
+    weights = {}
+    for name, layer in model.named_layers().items():
+        found = [to_host(saved["weights"]) for saved in layer.saved if "weights" in saved]
+        if found:
+            by_position = found[0].ndim == 2
+            weights[name] = np.stack(found, axis=1)[:, None] if by_position else found[-1]
     model.clear_saved()
     return weights
 
@@ -37,7 +39,8 @@ def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     of_kind: dict[str, list] = {}
     for name, each in weights.items():
         tower, _, place = name.partition(".layers.")
-        of_kind.setdefault(f"{tower} {place.split('.')[1]}", []).append(each)
+        kind = f"{tower} {place.split('.')[1]}" if place else tower.replace(".", " ")
+        of_kind.setdefault(kind, []).append(each)
     return {kind: np.stack(each) for kind, each in of_kind.items()}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.generation.texts import Text, text_of
+from numformer.generation.text import Text
+from numformer.generation.texts import text_of
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.training.checkpoints import load_model
@@ -72,7 +73,8 @@ class Trained:
         """What the model writes for a text; of a list of texts, the list of it.
 
         `how` are the settings of this kind of writing: `beam`, `max_length`; `length` where the
-        model goes on with a text. Warns of symbols that training never saw.
+        model goes on with a text; `temperature`, `top_k`, `top_p` and `seed` to sample. Warns of
+        symbols that training never saw.
         """
         alone = not isinstance(text, list | tuple)
         written = self.write([text] if alone else text, say=_warn, **how)
@@ -94,8 +96,14 @@ class Trained:
         return [self.text.join(each) for each in self.text.write(self.model, asked, **how)]
 
     def attention(self, text: str) -> Attention:
-        """Where the model looks as it reads `text` and writes its answer."""
+        """Where the model looks as it reads `text` and writes its answer.
+
+        Raises InputError for a model without attention.
+        """
         asked, written, maps = self.text.maps(self.model, self.text.symbols(text))
+        if not maps:
+            rule, fix = "a model that looks somewhere has attention", "Ask one that has."
+            raise InputError(rule, f"a {type(self.model).__name__} without", fix)
         return Attention(self.text.read.join(asked), self.text.join(written), maps)
 
 

@@ -286,10 +286,10 @@ class _Ufunc:
 
 
 _functions = {}  # not names of this module, where they would hide Python's all, min and sum
-for _name in """absolute add bitwise_and bitwise_or bitwise_xor cos divide equal exp floor_divide
-                greater greater_equal invert isfinite isinf isnan less less_equal log logical_and
-                logical_not logical_or maximum minimum multiply negative not_equal power reciprocal
-                rint sign sin sqrt square subtract tanh true_divide""".split():
+for _name in """absolute add bitwise_and bitwise_or bitwise_xor copysign cos divide equal exp
+                floor_divide greater greater_equal invert isfinite isinf isnan less less_equal log
+                logical_and logical_not logical_or maximum minimum multiply negative not_equal
+                power reciprocal rint sign sin sqrt square subtract tanh true_divide""".split():
     _functions[_name] = _Ufunc(_name)
 for _name in """all any arange argmax argmin argsort ascontiguousarray broadcast_to clip concatenate
                 cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones ones_like

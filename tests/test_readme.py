@@ -14,7 +14,11 @@ from numformer.layers import attention
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("[nlt]*/README.md")]
 README = (ROOT / "README.md").read_text()
-FORMULA, *CODE = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+FORMULA, *CODE = (
+    code
+    for page in (ROOT / "README.md", ROOT / "toy_tasks" / "README.md")
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S)
+)
 
 
 def test_the_readme_has_at_most_200_lines():

@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.generation import Continuation, Transduction, beam_search, greedy
-from numformer.generation.texts import MOST, text_of
+from numformer.generation.text import MOST
+from numformer.generation.texts import text_of
 from numformer.layer import inference, pack
 from numformer.models import Config, Transformer
 from numformer.models.language_model import LanguageModel
@@ -80,6 +81,9 @@ def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
     assert trained(asked[2], **how) == answers[2] == numformer.load(str(run))(asked[2], **how)
     assert numformer.load(run / "best.safetensors")("e", **how) == answers[1]
     assert len({*answers}) > 1 and trained.metadata["best"] == {"step": 3}
+    sampled = trained(asked, temperature=3.0, seed=1, **how)
+    assert sampled == trained(asked, temperature=3.0, seed=1, **how) != answers
+    assert trained("ab", temperature=3.0, seed=1, **how) == sampled[0]
     assert len(trained("ab")) == 202 if one else trained(" ab ") == expected(text, "ab")
 
 

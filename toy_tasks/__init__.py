@@ -8,8 +8,12 @@ TASKS = {
     "walk": ("45 s", "walk where digits point", "that post-norm needs the warm-up"),
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("5 min", "pronounce a language", "a real task beside published figures"),
+    "bottleneck": ("5 min", "reverse up to 20 letters", "what attention is for"),
     "induction": ("1 min", "go on with what is repeated", "how two layers find what came after"),
     "lengths": ("20 min", "be right beyond trained lengths", "what kinds of positions do there"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
+    "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
+    "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
+    "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""

@@ -15,7 +15,8 @@ from numformer.errors import InputError
 from numformer.training.files import PARTIAL, write_atomically
 
 # Flags that say how a script is called and nothing of the run.
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+SAMPLING = {"temperature", "top_k", "top_p"}
+OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name", *SAMPLING}
 
 
 def new_folder(name: str, out: Path | None) -> Path:
@@ -138,9 +139,9 @@ def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
     options = read_config(folder).get("options")
     try:
         known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
-        saved = {key: value for key, value in options.items() if key in known}
+        saved = {key: value for key, value in (made.before | options).items() if key in known}
         for key, value in saved.items():
-            left_out = value is None and key in made.optional
+            left_out = value is None and made.before.get(key, key) is None
             if not left_out and not _fits(value, made.get_default(key)):
                 raise ValueError(f"no run has {key} {value!r}")
         if type(saved["steps"]) is int:  # there may be more by now

@@ -34,13 +34,14 @@ from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks import folders
+from toy_tasks.folders import SAMPLING
 
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps"}
 MOST_PARTS = 128  # each may be a process
-WITH_RUN = {"run", "input", "attention", "backend", "length"}
+WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -79,11 +80,11 @@ def picture(text: str) -> Path:
 class Parser(argparse.ArgumentParser):
     """Complains in one line, with the flag that may have been meant.
 
-    `optional` are flags that may be left out, whatever their default in a task; `presets` are the
-    defaults that a --preset brings, by its name.
+    `before` has what a setting was before there was a flag for it, whatever its default in a task;
+    `presets` are the defaults that a --preset brings, by its name.
     """
 
-    optional: frozenset[str] = frozenset()
+    before: dict[str, object]
     presets: Mapping[str, dict] = {}
 
     def error(self, message: str):
@@ -143,11 +144,17 @@ def parser(
         help="texts for the model; without, the lines of standard input")  # fmt: skip
     use.add_argument("--attention", type=picture, metavar="FILE.png",
         help="draw where each layer and head looks as the model answers --input")  # fmt: skip
+    use.add_argument("--temperature", type=float, metavar="T", help="draw symbols at random: 1 as "
+        "probable as they are, less bolder, more wilder; --seed reproduces")  # fmt: skip
+    use.add_argument("--top-k", type=integer, metavar="K", help="of the K most probable symbols")
+    use.add_argument("--top-p", type=float, metavar="P",
+        help="of the fewest symbols that together have this probability")  # fmt: skip
+    made.before = {}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
         for field in _flags(settings):
             _add_flag(group, field)
-        made.optional |= {field.name for field in _flags(settings) if field.default is None}
+        made.before |= {field.name: field.default for field in _flags(settings)}
     made.set_defaults(**defaults)
     if presets:
         made.presets = presets
@@ -192,9 +199,9 @@ def parse(
         made.set_defaults(**made.presets[options.preset])
         options = made.parse_args(arguments)
     _require_use(made, options)
-    options.program, options.name = made.prog, name(options) + "-quick" * options.quick
+    options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        folder = options.out or folders.latest_folder(options.name)
+        its_name, folder = options.name, options.out or folders.latest_folder(options.name)
         kept = folders.saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -204,7 +211,8 @@ def parse(
                     getattr(options, key),
                     f"Leave out --{key.replace('_', '-')}, or start a new run.",
                 )
-        options.out, options.program = folder, made.prog
+        options.out, options.name = folder, its_name
+    options.program = made.prog
     several = hasattr(options, "seeds")
     seeds = options.seeds if several else [options.seed]
     if min(seeds) < 0:
@@ -225,16 +233,18 @@ def parse(
 
 
 def _require_use(made: Parser, options: argparse.Namespace) -> None:
+    sampled = any(getattr(options, name) is not None for name in SAMPLING)
+    free = WITH_RUN | ({"seed"} if sampled else set())
     for key, value in vars(options).items() if options.run else ():
-        if key not in WITH_RUN and value != made.get_default(key):
+        if key not in free and value != made.get_default(key):
             raise InputError(
                 "--run uses a model as it was trained",
                 f"--{key.replace('_', '-')}",
                 "Leave that out; or leave out --run, to train.",
             )
-    if not options.run and (options.input or options.attention):
+    if not options.run and (options.input or options.attention or sampled):
         raise InputError(
-            "--input and --attention are for a trained model",
+            "--input, --attention, --temperature, --top-k and --top-p are for a trained model",
             "no --run",
             "Name the folder of a run, for example --run runs/reverse.",
         )
@@ -257,11 +267,15 @@ def use(options: argparse.Namespace, **how) -> int:
         _note(f"{options.run} is a run of {task}")
     known = inspect.signature(trained.text.write).parameters
     how = {name: value for name, value in how.items() if name in known}
+    if sampling := {name: v for name in SAMPLING if (v := getattr(options, name)) is not None}:
+        how |= sampling | {"seed": options.seed}
     pack(trained.model, xp=find_backend(options.backend))
     try:
         for texts in [options.input] if options.input else _lines():
             filled = [text for text in texts if text.strip()] if not options.input else texts
             answers = iter(trained.write(filled, say=_note, **how))
+            if sampling:
+                how["seed"] += len(filled)  # the next texts get other random numbers
             for text in texts:  # an empty line is answered by one, so that lines stay side by side
                 print(next(answers) if text.strip() or options.input else "", flush=True)
     except BrokenPipeError:  # who read the answers has gone, `| head` for example

@@ -54,7 +54,8 @@ class Study:
     is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
     `draw(results, folder)` draws what it likes into the study's folder. `verdict(results)` gives
     what was measured on, the last lines and the target, as `script.finish` takes them. `example` is
-    a text for --input, where the models take texts; `flags(parser)` adds the page's own.
+    a text for --input, where the models take texts; `flags(parser)` adds the page's own, and
+    `use(options)` does what --run asks for.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Study:
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
     flags: Callable[[argparse.ArgumentParser], None] = lambda made: None
+    use: Callable[[argparse.Namespace], int] = script.use
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
     study.flags(made)
     options = script.parse(made, lambda options: study.name, arguments, FREE_TO_CHANGE)
     if options.run:
-        return script.use(options)
+        return study.use(options)
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
         task, _, config = study.make(run.options)

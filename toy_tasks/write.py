@@ -77,13 +77,15 @@ class WritingTask:
         starts = rng.integers(len(self.training) - self.longest, size=self.batch_size)
         return self.windows(self.training, starts)
 
-    def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """On up to MOST_WINDOWS windows, evenly spread over the unseen part."""
+    def unseen_windows(self) -> list[Windows]:
+        """Up to MOST_WINDOWS windows, evenly spread over the unseen part."""
         starts = np.arange(0, len(self.unseen) - self.longest, self.longest)
         starts = starts[:: -(-len(starts) // MOST_WINDOWS)]
-        batches = [
-            self.windows(self.unseen, part) for part in np.split(starts, range(64, len(starts), 64))
-        ]
+        parts = np.split(starts, range(64, len(starts), 64))
+        return [self.windows(self.unseen, part) for part in parts]
+
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+        batches = self.unseen_windows()
         losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
         return {self.metric: float(np.average(losses, weights=[b.weight for b in batches]))}
 
@@ -126,7 +128,8 @@ def learn(
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
-    (written,) = task.text.write(model, [[*beginning]], length=options.length)
+    how = dict(length=options.length, temperature=0.8, seed=options.seed)
+    (written,) = task.text.write(model, [[*beginning]], **how)
     print(task.text.join(written))
     if not options.no_plots:
         *_, maps = task.text.maps(model, [*unseen[:20]])

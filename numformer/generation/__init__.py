@@ -1,8 +1,9 @@
-"""Generation: what a trained model writes, by greedy choice or by beam search; texts."""
+"""Generation: what a trained model writes, by greedy choice, beam search or sampling."""
 
 from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, length_penalty, n_best
-from numformer.generation.texts import Continuation, Transduction
+from numformer.generation.sampling import Sampling, sample
+from numformer.generation.texts import Continuation, Infilling, Transduction
 
 __all__ = [
     "greedy",
@@ -11,6 +12,9 @@ __all__ = [
     "beam_search",
     "length_penalty",
     "n_best",
+    "sample",
+    "Sampling",
     "Transduction",
     "Continuation",
+    "Infilling",
 ]

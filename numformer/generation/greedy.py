@@ -4,6 +4,8 @@ It works with every model that writes: `model.start(inputs, length)` reads what 
 the State before the first position, `model.step(ids, state)` gives the logits of the next one.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from numformer.backend import array_module, to_host
@@ -37,6 +39,11 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
     Each is the most probable one at its position, up to the end id. The results hold neither
     start nor end id and at most `max_length` ids.
     """
+    return write(model, inputs, max_length, lambda log_p: log_p.argmax(axis=-1))
+
+
+def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
+    """As `greedy`, with `choose`: log probabilities (B, V) of a position -> the ids (B,) there."""
     require_positive("max_length", max_length)
     batch = len(inputs)
     written = np.full((batch, max_length), END)
@@ -45,7 +52,7 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
         state = model.start(inputs, max_length)
         ids = state.ids
         for position in range(max_length):
-            ids = log_probabilities(model.step(ids, state)).argmax(axis=-1)
+            ids = choose(log_probabilities(model.step(ids, state)))
             written[:, position] = ids
             finished |= ids == END
             if finished.all():

@@ -1,83 +1,24 @@
-"""Texts in, texts out: how a trained model is asked, and how its answer is read.
+"""Texts in, texts out: from a source to a target, on from a beginning, into holes.
 
 What a model was trained to do with texts is saved beside it (`description`), so that
 `numformer.load` finds its vocabularies. Each class here is one thing to do with texts.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from numformer.data import UNKNOWN, PairBatch, Vocabulary, pad_sources
+from numformer.data import END, UNKNOWN, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
 from numformer.generation.beam import beam_search
-from numformer.generation.greedy import greedy, require_positive
+from numformer.generation.greedy import greedy, log_probabilities, require_positive
+from numformer.generation.sampling import Sampling, random_streams
+from numformer.generation.text import Symbols, Text, is_length
+from numformer.layer import inference
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
-
-MOST = 4096  # symbols of a text: attention compares each with each
-Symbols = Sequence[str]
-
-
-@dataclass(frozen=True)
-class Text(ABC):
-    """What a model does with texts; a text is a sequence of symbols of `read`."""
-
-    def description(self) -> dict:
-        """JSON values from which `text_of` makes the same again."""
-        fields = {name: _plain(value) for name, value in vars(self).items()}
-        return {"kind": type(self).__name__.lower()} | fields
-
-    @property
-    @abstractmethod
-    def read(self) -> Vocabulary:
-        """The vocabulary of what the model is given."""
-
-    def symbols(self, text: str) -> list[str]:
-        """The symbols of a text. Raises InputError for no text and for one that is too long."""
-        if not isinstance(text, str):
-            raise InputError(
-                "a text is a string",
-                type(text).__name__,
-                "Pass a string; to load(RUN)(...) also a list of strings.",
-            )
-        symbols = self.read.split(text)
-        if not 1 <= len(symbols) <= MOST:
-            raise InputError(
-                f"a text has at least one symbol and at most {MOST}",
-                f"{len(symbols)} symbols",
-                "Give it another text.",
-            )
-        return symbols
-
-    def notes(self, symbols: Symbols) -> list[str]:
-        """What to know before trusting the answer to a text."""
-        unseen = dict.fromkeys(s for s in symbols if self.read.encode([s]) == [UNKNOWN])
-        return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
-
-    @abstractmethod
-    def write(self, model: Model, texts: Sequence[Symbols], **how) -> list[list[str]]:
-        """What the model writes for each text, as symbols."""
-
-    @abstractmethod
-    def join(self, symbols: Symbols) -> str:
-        """The text of what was written."""
-
-    @abstractmethod
-    def maps(
-        self, model: Model, asked: Symbols, written: Symbols | None = None
-    ) -> tuple[Symbols, Symbols, list[AttentionMaps]]:
-        """What is read, what is written, and where the model looks meanwhile.
-
-        `written` is what the model is taken to write, its own answer unless given.
-        """
-
-    @abstractmethod
-    def fits(self, config) -> bool:
-        """Whether a model of this config knows these symbols, and lengths are lengths."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +56,23 @@ class Transduction(Text):
         texts: Sequence[Symbols],
         beam: int | None = None,
         max_length: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
     ) -> list[list[str]]:
-        """The target of each source; `beam` and `max_length` replace the usual ones."""
+        """The target of each source; `beam` and `max_length` replace the usual ones.
+
+        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
+        the source's place among the texts; a beam cannot be asked for then.
+        """
+        sampling = Sampling.asked(temperature, top_k, top_p)
+        if sampling and beam is not None:
+            raise InputError(
+                "a text is searched for by a beam, or it is sampled",
+                f"beam {beam} and a temperature, top_k or top_p",
+                "Leave out one of them.",
+            )
         beam = self.beam if beam is None else beam
         max_length = self.max_length if max_length is None else max_length
         max_length = min(max_length, model.config.longest or max_length)
@@ -127,7 +83,9 @@ class Transduction(Text):
             count = max(1, min(250, 2**20 // positions**2))
             part, order = order[:count], order[count:]
             source = pad_sources([self.source.encode(texts[index]) for index in part])
-            if beam == 1:
+            if sampling:
+                found = sampling.write(model, source, max_length, random_streams(seed, part))
+            elif beam == 1:
                 found = greedy(model, source, max_length)
             else:
                 found = beam_search(model, source, max_length, beam, self.length_penalty)
@@ -158,7 +116,7 @@ class Transduction(Text):
     def fits(self, config) -> bool:
         known = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
-        fits = [len(self.source), len(self.target)] == known and all(map(_is_length, lengths))
+        fits = [len(self.source), len(self.target)] == known and all(map(is_length, lengths))
         return fits and type(self.length_penalty) in (int, float) and 0 <= self.length_penalty <= 9
 
 
@@ -176,23 +134,42 @@ class Continuation(Text):
     def read(self) -> Vocabulary:
         return self.vocabulary
 
-    def write(self, model: Model, texts: Sequence[Symbols], length: int = 200) -> list[list[str]]:
+    def write(
+        self,
+        model: Model,
+        texts: Sequence[Symbols],
+        length: int = 200,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> list[list[str]]:
         """Each text and `length` symbols after it.
 
         A text is written until there are `context` symbols, and then from the latest half of them.
+        With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
+        its place among the texts.
         """
         require_positive("length", length)
-        return [self._go_on(model, list(text), len(text) + length) for text in texts]
+        sampling = Sampling.asked(temperature, top_k, top_p)
 
-    def _go_on(self, model: Model, text: list[str], end: int) -> list[str]:
-        while len(text) < end:
-            known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
-            room = min(max(1, self.context - len(known)), end - len(text))
-            (ids,) = greedy(model, np.array([self.vocabulary.encode(known)]), room)
-            if not ids:
-                break
-            text += self.vocabulary.decode(ids)
-        return text
+        def go_on(text: list[str], stream: np.random.Generator) -> list[str]:
+            end = len(text) + length
+            while len(text) < end:
+                known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
+                room = min(max(1, self.context - len(known)), end - len(text))
+                asked = np.array([self.vocabulary.encode(known)])
+                if sampling:
+                    (ids,) = sampling.write(model, asked, room, [stream])
+                else:
+                    (ids,) = greedy(model, asked, room)
+                if not ids:
+                    break
+                text += self.vocabulary.decode(ids)
+            return text
+
+        streams = random_streams(seed, range(len(texts)))
+        return [go_on(list(text), stream) for text, stream in zip(texts, streams, strict=True)]
 
     def join(self, symbols: Symbols) -> str:
         return self.vocabulary.join(symbols)
@@ -205,13 +182,81 @@ class Continuation(Text):
         return asked, [], maps
 
     def fits(self, config) -> bool:
-        return len(self.vocabulary) == getattr(config, "vocabulary", None) and _is_length(
+        return len(self.vocabulary) == getattr(config, "vocabulary", None) and is_length(
             self.context
         )
 
 
+@dataclass(frozen=True)
+class Infilling(Text):
+    """From a text with holes to the whole text: a masked language model's work.
+
+    `hole` is the symbol that stands for a missing one; the model was trained on `context` symbols
+    at a time.
+    """
+
+    vocabulary: Vocabulary
+    hole: str
+    context: int
+
+    @property
+    def read(self) -> Vocabulary:
+        return self.vocabulary
+
+    def notes(self, symbols: Symbols) -> list[str]:
+        holes = [] if self.hole in symbols else [f"there is no {self.hole!r} to fill"]
+        return super().notes(symbols) + holes
+
+    def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
+        """Each text with a symbol in each of its holes."""
+        return [self._filled(model, list(text)) for text in texts]
+
+    def _filled(self, model: Model, text: list[str]) -> list[str]:
+        """The surest quarter of the holes is filled first, and then helps with the others."""
+        while holes := [place for place, symbol in enumerate(text) if symbol == self.hole]:
+            log_p = self._log_probabilities(model, text, np.array(holes))
+            surest = np.argsort(-log_p.max(axis=-1), kind="stable")[: -(-len(holes) // 4)]
+            symbols = self.vocabulary.decode(log_p.argmax(axis=-1).tolist())
+            for hole in surest:
+                text[holes[hole]] = symbols[hole]
+        return text
+
+    def _log_probabilities(self, model: Model, text: Symbols, holes: np.ndarray) -> np.ndarray:
+        """What may stand in each of the holes (N,), seen in its window -> (N, V)."""
+        ids, found = np.array(self.vocabulary.encode(text)), []
+        width = min(self.context, len(ids))
+        for some in np.split(holes, range(256, len(holes), 256)):
+            starts = np.clip(some - width // 2, 0, len(ids) - width)
+            distinct, window = np.unique(starts, return_inverse=True)
+            windows = ids[distinct[:, None] + np.arange(width)]
+            with inference():
+                logits = model.forward(windows, window * width + some - starts)
+            found.append(log_probabilities(logits))
+        log_p = np.concatenate(found)
+        log_p[:, [END, UNKNOWN, *self.vocabulary.encode([self.hole])]] = -np.inf
+        return log_p
+
+    def join(self, symbols: Symbols) -> str:
+        return self.vocabulary.join(symbols)
+
+    def maps(self, model, asked, written=None):
+        """Of a text that is read, up to `context` symbols, with the first hole in their middle."""
+        first = asked.index(self.hole) if self.hole in asked else 0
+        start = max(0, min(first - self.context // 2, len(asked) - self.context))
+        asked = asked[start : start + self.context]
+        if written is None:
+            (written,) = self.write(model, [asked])
+        kinds = by_kind(attention_weights(model, np.array([self.vocabulary.encode(asked)])))
+        maps = [AttentionMaps(kind, of[:, 0], asked, asked) for kind, of in kinds.items()]
+        return asked, written, maps
+
+    def fits(self, config) -> bool:
+        known = len(self.vocabulary) == getattr(config, "vocabulary", None)
+        return known and self.hole in self.vocabulary.symbols and is_length(self.context)
+
+
 TEXTS: dict[str, Callable[..., Text]] = {
-    each.__name__.lower(): each for each in (Transduction, Continuation)
+    each.__name__.lower(): each for each in (Transduction, Continuation, Infilling)
 }
 
 
@@ -229,17 +274,7 @@ def text_of(described: Any, config) -> Text | None:
         return None
 
 
-def _plain(value):
-    if not isinstance(value, Vocabulary):
-        return value
-    return {"symbols": value.symbols, "separator": value.separator}
-
-
 def _vocabulary(symbols, separator) -> Vocabulary:
     if not all(isinstance(symbol, str) for symbol in symbols) or separator not in ("", " "):
         raise ValueError("no vocabulary")
     return Vocabulary(symbols, separator)
-
-
-def _is_length(value) -> bool:
-    return type(value) is int and 1 <= value <= MOST

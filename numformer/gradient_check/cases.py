@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from numformer.layer import Layer
-from numformer.layers.activation import GELU, ReLU, SwiGLU
+from numformer.layers import CELLS
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
+from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.alibi import ALiBiAttention
 from numformer.layers.attention import (
     CrossAttention,
@@ -29,7 +31,10 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.mask import causal_mask, padding_mask
+from numformer.layers.patches import ClassToken, Patches
+from numformer.layers.picked import Pick
 from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
+from numformer.layers.recurrent import Recurrent
 from numformer.layers.residual import Residual
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import RotaryAttention
@@ -37,6 +42,9 @@ from numformer.layers.scores import AdditiveScore, DotProductScore, Multiplicati
 from numformer.layers.softmax import Softmax
 from numformer.models import Block, Config, InputEmbedding, Objective, Tower, Transformer
 from numformer.models.language_model import LanguageModel
+from numformer.models.masked import MaskedLanguageModel
+from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
+from numformer.models.vision import VisionTransformer
 
 B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
 
@@ -44,6 +52,7 @@ SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]])  # the la
 TARGET_IN = np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]])
 TARGET_OUT = np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]])
 SOURCE_MASK = padding_mask(SOURCE != 0)
+LENGTHS = np.array([2, 4, 0])  # of B sequences of length T: not in order, and one is all padding
 TARGET_MASK = causal_mask(T) & padding_mask(TARGET_IN != 0)
 
 
@@ -66,9 +75,8 @@ class Case:
         return self.build(rng, rng.standard_normal((B, T, D)), rng.standard_normal((B, S, D)))
 
 
-SMALL = dict(
-    source_vocabulary=V, target_vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2
-)
+SIZES = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
+SMALL = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
 
 
 def of_config(name: str, reference: str, build: Callable, **changes) -> Case:
@@ -143,6 +151,23 @@ LAYERS = [
         SelfAttention(D, H, rng), [x, TARGET_MASK]), dict(heads=H)),
     Case("cross_attention", "multi_head_attention", lambda rng, x, memory: (
         CrossAttention(D, H, rng), [x, memory, SOURCE_MASK]), dict(heads=H)),
+    Case("tanh", "tanh", lambda rng, x, memory: (Tanh(), [x])),
+    *(Case(f"{name}_cell", f"{name}_cell", lambda rng, x, memory, cell=cell: (
+        cell(D, rng), [rng.standard_normal((B, cell.gates * D)),
+                       rng.standard_normal((B, cell.states * D))]))
+      for name, cell in CELLS.items()),
+    Case("recurrent", "recurrent", lambda rng, x, memory: (
+        Recurrent(CELLS["rnn"](7, rng), D, rng), [x]), dict(cell="rnn")),
+    Case("recurrent_with_padding", "recurrent", lambda rng, x, memory: (
+        Recurrent(CELLS["lstm"](7, rng), D, rng),
+        [x, LENGTHS, rng.standard_normal((B, 7))]), dict(cell="lstm")),
+    Case("recurrent_backwards", "recurrent", lambda rng, x, memory: (
+        Recurrent(CELLS["gru"](7, rng), D, rng, backwards=True, d_context=6),
+        [x, LENGTHS, rng.standard_normal((B, 7)), rng.standard_normal((B, 6))]),
+        dict(cell="gru", backwards=True)),
+    Case("additive_attention", "additive_attention", lambda rng, x, memory: (
+        AdditiveAttention(7, 6, rng),
+        [rng.standard_normal((B, 7)), rng.standard_normal((B, S, 6)), memory, SOURCE != 0])),
     Case("feed_forward", "feed_forward", lambda rng, x, memory: (FeedForward(D, F, rng), [x])),
     Case("feed_forward_with_dropout", "feed_forward", lambda rng, x, memory: (
         FeedForward(D, F, rng, p_drop=0.3), [x]), dict(activation_dropout=0.3)),
@@ -154,6 +179,12 @@ LAYERS = [
     Case("residual_pre_norm", "residual", lambda rng, x, memory: (
         Residual(CrossAttention(D, H, rng), D, 0.3, "pre"), [x, memory, SOURCE_MASK]),
         dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre")),
+    Case("patches", "patches",
+         lambda rng, x, memory: (Patches(2), [rng.standard_normal((B, 4, 6))]), dict(size=2)),
+    Case("patches_of_colours", "patches",
+         lambda rng, x, memory: (Patches(3), [rng.standard_normal((B, 6, 9, 4))]), dict(size=3)),
+    Case("class_token", "class_token", lambda rng, x, memory: (ClassToken(D, rng), [x])),
+    Case("pick", "pick", lambda rng, x, memory: (Pick(), [x, np.array([9, 0, 4, 11, 5])])),
     Case("cross_entropy", "cross_entropy", lambda rng, x, memory: (
         CrossEntropy(0.0), [rng.standard_normal((B, T, V)), TARGET_OUT]), dict(smoothing=0.0)),
     Case("label_smoothed_cross_entropy", "cross_entropy", lambda rng, x, memory: (
@@ -210,10 +241,54 @@ def of_objective(name: str, smoothing: float, **changes) -> Case:
 LANGUAGE = LanguageModel.Config(
     vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned", max_length=6
 )
+MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
+OF_IMAGES = dict(height=4, width=6, classes=7, **SIZES)
+GREY, COLOURED = (
+    VisionTransformer.Config(**OF_IMAGES, **more)
+    for more in (dict(channels=1), dict(channels=3, norm="pre", positions="sinusoidal"))
+)
 
 
 def language_model(rng, x, memory):
     return LanguageModel(LANGUAGE, 3), [TARGET_IN]
+
+
+def attention_decoder(rng, x, memory, cell):
+    """States (B, 7) that look at a memory (B, S, D)."""
+    decoder = AttentionDecoder(CELLS[cell](7, rng), D, D, rng)
+    return decoder, [x, LENGTHS, rng.standard_normal((B, 7)), memory, SOURCE != 0]
+
+
+def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
+    """A recurrent encoder-decoder; with `smoothing` its objective, where padding is left out."""
+    config = RecurrentEncoderDecoder.Config(
+        source_vocabulary=V, target_vocabulary=V + 2, d_model=D, cell=cell, context=context,
+        p_drop=p_drop,
+    )  # fmt: skip
+
+    def build(rng, x, memory):
+        model = RecurrentEncoderDecoder(config, 3)
+        if smoothing is None:
+            return model, [SOURCE, TARGET_IN]
+        return Objective(model, smoothing), [SOURCE, TARGET_IN, TARGET_OUT]
+
+    name, settings = f"recurrent_{cell}_{context}", dict(config=config)
+    if smoothing is None:
+        return Case(name, "recurrent_encoder_decoder", build, settings)
+    settings |= dict(smoothing=smoothing, model="recurrent_encoder_decoder")
+    return Case(f"{name}_objective", "objective", build, settings)
+
+
+SOME_PLACES = np.array([6, 0, 2, 11, 5])
+
+
+def masked(asked, rng, x, memory):
+    return MaskedLanguageModel(MASKED, 3), [SOURCE, *asked]
+
+
+def vision(config, rng, x, memory):
+    shape = (B, 4, 6) if config.channels == 1 else (B, 4, 6, config.channels)
+    return VisionTransformer(config, 3), [rng.standard_normal(shape)]
 
 
 TABLE = [
@@ -228,7 +303,19 @@ TABLE = [
         for name, changes in VARIATIONS.items()
     ),
     Case("language_model", "language_model", language_model, dict(config=LANGUAGE)),
+    *(Case(f"attention_decoder_{cell}", "attention_decoder",
+           partial(attention_decoder, cell=cell), dict(cell=cell)) for cell in ("lstm", "gru")),
+    recurrent("rnn", "fixed", 0.2),
+    recurrent("gru", "fixed", 0.0),
+    recurrent("rnn", "attention", 0.0),
+    recurrent("lstm", "attention", 0.2),
+    recurrent("lstm", "fixed", 0.0, smoothing=0.1),
+    recurrent("gru", "attention", 0.0, smoothing=0.1),
+    Case("masked", "masked", partial(masked, []), dict(config=MASKED)),
+    Case("masked_at_some_places", "masked", partial(masked, [SOME_PLACES]), dict(config=MASKED)),
+    Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
+    Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
     of_objective("objective", 0.1),
     of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
-]
+]  # fmt: skip
 CASES = {case.name: case for case in TABLE}

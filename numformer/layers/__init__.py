@@ -4,7 +4,7 @@ A config names its choices by the keys of these registries; an unknown name rais
 """
 
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.activation import GELU, ReLU, SwiGLU
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.rms_norm import RMSNorm
@@ -23,13 +23,19 @@ from numformer.layers.attention import (
 from numformer.layers.rotary import RotaryAttention
 from numformer.layers.alibi import ALiBiAttention
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
+from numformer.layers.cells import GRUCell, LSTMCell, RNNCell
+from numformer.layers.recurrent import Recurrent
+from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
+from numformer.layers.patches import ClassToken, Patches
+from numformer.layers.picked import Pick
 from numformer.layers.cross_entropy import CrossEntropy
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
 ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
+CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 POSITIONS = {
     "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
     "learned": LearnedPositions,
@@ -44,6 +50,7 @@ __all__ = [
     "ReLU",
     "GELU",
     "SwiGLU",
+    "Tanh",
     "Softmax",
     "LayerNorm",
     "RMSNorm",
@@ -67,7 +74,15 @@ __all__ = [
     "DotProductScore",
     "MultiplicativeScore",
     "AdditiveScore",
+    "RNNCell",
+    "LSTMCell",
+    "GRUCell",
+    "Recurrent",
+    "AdditiveAttention",
     "FeedForward",
     "Residual",
+    "Patches",
+    "ClassToken",
+    "Pick",
     "CrossEntropy",
 ]

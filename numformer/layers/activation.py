@@ -1,11 +1,9 @@
 """What stands between the two products of the feed-forward network (section 3.3).
 
-The paper's is ReLU. GELU and SwiGLU came later.
+The paper's is ReLU. GELU and SwiGLU came later; tanh is what recurrent networks have.
 """
 
-import math
-
-from numformer.backend import array_module, normal_cdf
+from numformer.backend import array_module, normal
 from numformer.layer import Layer
 
 
@@ -32,64 +30,71 @@ class ReLU(Layer):
 
 
 def gelu(x):
-    """x (...) -> y, cdf, each (...): y = x P(X <= x) for a standard normal X.
+    """x (...) -> y, slope, each (...): y = x P(X <= x) for a standard normal X.
 
     Hendrycks and Gimpel 2016; exactly, x (1 + erf(x / sqrt(2))) / 2, not the approximation by tanh.
+    The slope is P(X <= x) + x density(x), as the density is the probability's own slope.
     """
-    cdf = normal_cdf(x)
-    return x * cdf, cdf
-
-
-def gelu_backward(dy, x, cdf):
-    """dy (...) -> dx (...): dy (cdf + x density), the density of a normal being the cdf's slope."""
-    slope = x * x
-    slope *= -0.5
-    array_module(x).exp(slope, out=slope)
-    slope *= 1 / math.sqrt(2 * math.pi)  # the density
+    cdf, slope = normal(x)
     slope *= x
     slope += cdf
-    slope *= dy
-    return slope
+    cdf *= x
+    return cdf, slope
+
+
+def gelu_backward(dy, slope):
+    """dy (...) -> dx (...): dy slope."""
+    return dy * slope
 
 
 class GELU(Layer):
     """x (...) -> (...): x times the probability that a standard normal number is below x."""
 
     def forward(self, x):
-        y, cdf = gelu(x)
-        self.save(x=x, cdf=cdf)
+        y, slope = gelu(x)
+        self.save(slope=slope)
         return y
 
     def backward(self, dy):
         return gelu_backward(dy, **self.pop_saved())
 
 
-def swiglu(x):
-    """x (..., 2F) -> y, sigmoid (..., F): y = Swish(gate) value, gate and value the halves of x.
+def sigmoid(x, out=None):
+    """x (...) -> 1 / (1 + exp(-x)) (...), into `out` where that is given: how far a gate is open.
 
-    Swish(g) = g sigmoid(g), sigmoid(g) = 1 / (1 + exp(-g))   (Shazeer 2020, equation 6).
+    Computed as (1 + tanh(x / 2)) / 2, in which nothing overflows. Its slope is s - s^2.
+    """
+    xp = array_module(x)
+    s = xp.multiply(x, 0.5, out=out)
+    xp.tanh(s, out=s)
+    s += 1
+    s *= 0.5
+    return s
+
+
+def swiglu(x):
+    """x (..., 2F) -> y, opened (..., F): y = Swish(gate) value, gate and value the halves of x.
+
+    Swish(gate) = gate opened, opened = sigmoid(gate)   (Shazeer 2020, equation 6).
     """
     gate, value = halves(x)
-    # By tanh, which no number makes overflow: sigmoid(g) = (1 + tanh(g / 2)) / 2.
-    sigmoid = array_module(x).tanh(0.5 * gate)
-    sigmoid += 1
-    sigmoid *= 0.5
-    y = gate * sigmoid
+    opened = sigmoid(gate)
+    y = gate * opened
     y *= value
-    return y, sigmoid
+    return y, opened
 
 
-def swiglu_backward(dy, x, sigmoid):
+def swiglu_backward(dy, x, opened):
     """dy (..., F) -> dx (..., 2F)."""
     gate, value = halves(x)
     dx = array_module(x).empty_like(x)
     dgate, dvalue = halves(dx)
-    swish = gate * sigmoid
+    swish = gate * opened
     dvalue[...] = dy * swish  # y = swish value
-    # d(g s) = s + g s (1 - s) = s + swish (1 - s)
-    slope = 1 - sigmoid
+    # swish = gate opened, and opened has the slope opened (1 - opened)
+    slope = 1 - opened
     slope *= swish
-    slope += sigmoid
+    slope += opened
     slope *= dy
     dgate[...] = slope * value  # y = swish value
     return dx
@@ -110,9 +115,31 @@ class SwiGLU(Layer):
     inputs = 2  # that it takes for each value that it gives
 
     def forward(self, x):
-        y, sigmoid = swiglu(x)
-        self.save(x=x, sigmoid=sigmoid)
+        y, opened = swiglu(x)
+        self.save(x=x, opened=opened)
         return y
 
     def backward(self, dy):
         return swiglu_backward(dy, **self.pop_saved())
+
+
+def tanh(x):
+    """x (...) -> y (...): y = tanh(x)."""
+    return array_module(x).tanh(x)
+
+
+def tanh_backward(dy, y):
+    """dy (...) -> dx (...): tanh' = 1 - tanh^2."""
+    return dy * (1 - y * y)
+
+
+class Tanh(Layer):
+    """x (...) -> tanh(x) (...), between -1 and 1."""
+
+    def forward(self, x):
+        y = tanh(x)
+        self.save(y=y)
+        return y
+
+    def backward(self, dy):
+        return tanh_backward(dy, **self.pop_saved())

@@ -7,6 +7,9 @@ from numformer.errors import InputError
 from numformer.models.block import Block, InputEmbedding, Tower, TowerConfig
 from numformer.models.encoder_decoder import Config, Transformer
 from numformer.models.language_model import LanguageModel
+from numformer.models.masked import MaskedLanguageModel
+from numformer.models.recurrent import RecurrentEncoderDecoder
+from numformer.models.vision import VisionTransformer
 from numformer.models.model import Model, Objective, State
 
 __all__ = [
@@ -20,6 +23,9 @@ __all__ = [
     "Config",
     "Transformer",
     "LanguageModel",
+    "RecurrentEncoderDecoder",
+    "MaskedLanguageModel",
+    "VisionTransformer",
 ]
 
 

@@ -88,23 +88,10 @@ class Transformer(Model):
         self.output = OutputProjection(own.weight)
 
     def forward(self, source, target, skip_padding: bool = False):
-        _require_batch(source, "source")
-        _require_batch(target, "target")
-        if len(target) != len(source):
-            raise InputError(
-                "source and target hold the same number of sequences",
-                f"{len(source)} sources and {len(target)} targets",
-                "Pass one target for each source.",
-            )
+        require_pair(source, target, skip_padding)
         sources, targets = (
             Places(ids != PADDING, self._xp, skip_padding) for ids in (source, target)
         )
-        if skip_padding and not targets.valid.any():
-            raise InputError(
-                "with skip_padding some target position is no padding",
-                "only id 0",
-                "Leave this batch out.",
-            )
         memory = self._encode(source, sources)
         x = self.decoder.forward(
             self.target.forward(target, targets),
@@ -132,8 +119,7 @@ class Transformer(Model):
 
         Raises InputError for a source that does not end with the end id, or all but padding.
         """
-        _require_batch(source, "source")
-        _require_end(source)
+        require_source(source)
         places = Places(source != PADDING, self._xp)
         memory, mask = self._encode(source, places), padding_mask(self._xp.asarray(places.valid))
         return State(np.full(len(source), START), KeyValueCache(length), memory, mask)
@@ -160,12 +146,27 @@ FIXES = {
 }
 
 
-def _require_batch(ids, name: str) -> None:
-    require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])
+def require_pair(source, target, skip_padding: bool) -> None:
+    """Raise InputError for what no encoder-decoder reads as sources and targets of a batch."""
+    _require_batch(source, "source")
+    _require_batch(target, "target")
+    if len(target) != len(source):
+        raise InputError(
+            "source and target hold the same number of sequences",
+            f"{len(source)} sources and {len(target)} targets",
+            "Pass one target for each source.",
+        )
+    if skip_padding and not (target != PADDING).any():
+        raise InputError(
+            "with skip_padding some target position is no padding",
+            "only id 0",
+            "Leave this batch out.",
+        )
 
 
-def _require_end(source: np.ndarray) -> None:
-    """Raise InputError unless the last id of each row that is not all padding is the end id."""
+def require_source(source) -> None:
+    """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
+    _require_batch(source, "source")
     for row, ids in enumerate(source):
         found = ids[ids != PADDING]
         if len(found) and found[-1] != END:
@@ -174,3 +175,7 @@ def _require_end(source: np.ndarray) -> None:
                 f"row {row}, which ends with {found[-1]}",
                 FIXES["source"],
             )
+
+
+def _require_batch(ids, name: str) -> None:
+    require_batch(ids, f"{name} ids are a NumPy array (B, {name} length)", FIXES[name])

@@ -68,6 +68,9 @@ class Recipe(settings.Settings):
     clip_norm: float | None = settings.above_zero(
         None, "largest global norm of a gradient (the paper does not clip)"
     )
+    average: int = settings.size(
+        1, "latest evaluations, the mean of whose weights is evaluated and kept (6.1: 5 or 20)"
+    )
 
     @property
     def knows_the_end(self) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ class State:
 
     weights: dict[str, np.ndarray]
     optimizer: dict[str, np.ndarray]
+    recent: Sequence[np.ndarray]  # the weights (N,) at the latest evaluations, to be averaged
     threads: int | None  # of BLAS; unknown in files of format 1
     step: int
     seconds: float  # of training so far; 0 in files that do not tell
@@ -52,6 +54,9 @@ def saved_state(
         name: tensors.pop(f"optimizer.{name}", None)
         for name in vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
     }
+    most = settings["recipe"]["average"]
+    averaged = most > 1 and bool(metadata.get("best"))  # nothing is kept before an evaluation
+    recent = tensors.pop("recent", np.zeros(0)) if averaged else ()
     if metadata.get("task") != settings["task"]:
         raise InputError(
             "a run is resumed on the task and the data that it was started with",
@@ -74,6 +79,8 @@ def saved_state(
     threads = metadata.get("threads", 0)
     whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
     whole &= _are_numbers([seconds]) and seconds >= 0
+    if averaged:
+        whole &= recent.shape[1:] == (size,) and 1 <= len(recent) <= most
     if not whole or not _can_be(step, steps, losses, best, metric):
         raise InputError(
             "a checkpoint says where its run stands",
@@ -90,7 +97,7 @@ def saved_state(
             f"{metrics}, which is damaged or missing",
             "Put it back as it was, or start a new run.",
         )
-    return State(tensors, optimizer, threads, step, seconds, losses, best, length)
+    return State(tensors, optimizer, recent, threads, step, seconds, losses, best, length)
 
 
 def _require_same_end(settings: dict, step: int, steps: int) -> None:

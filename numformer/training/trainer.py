@@ -14,6 +14,7 @@ from numformer.data import Batch
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
+from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.checkpoints import description
 from numformer.training.optimizers import clip_global_norm
@@ -49,6 +50,7 @@ class Trainer:
         self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
+        self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
         self.evaluated = 0  # the step of the latest evaluation
         self.began = time.monotonic()  # on a clock that a resumed run turns back
         self.files = RunFolder(folder, self._settings(), task.metric, _text_of(task, model))
@@ -180,8 +182,10 @@ class Trainer:
         """Measure on held-out data, and note whether that is the best so far."""
         self.read()
         self._require_finite_weights()
+        if self.recipe.average > 1:
+            self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
-            with inference():
+            with inference(), averaged(self.parameters.data, self.recent):
                 measured = self._measures()
         except BrokenNumbers as problem:
             raise BrokenNumbers(
@@ -251,6 +255,8 @@ class Trainer:
         arrays = self.parameters.views(to_host(self.parameters.data))
         weights = dict(zip(self.model.named_parameters(), arrays, strict=True))
         state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
+        if self.recent:
+            state["recent"] = np.stack([to_host(vector) for vector in self.recent])
         stands = {
             "step": self.step,  # which is also where the data stands
             "best": self.best,
@@ -263,7 +269,8 @@ class Trainer:
 
     def _save_best(self) -> None:
         if self.best and self.best["step"] == self.step:
-            self.files.save_best(self.model, self.best)
+            with averaged(self.parameters.data, self.recent):
+                self.files.save_best(self.model, self.best)
 
     def resume(self) -> None:
         """Continue from last.safetensors; metrics.jsonl is cut back to its step.
@@ -284,6 +291,7 @@ class Trainer:
         self.model.load_state_dict(state.weights)
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
+        self.recent = [array_module(self.parameters.data).asarray(v) for v in state.recent]
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
         self.began = time.monotonic() - state.seconds
         self.parts.threads = state.threads or self.parts.threads

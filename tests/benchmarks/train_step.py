@@ -1,6 +1,6 @@
 """One training step: numformer beside PyTorch eager, in one run.
 
-    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base] [--threads N]
+    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base gpt lstm] [--threads N]
 
 Each library computes in a process of its own, with the same threads, sizes and data (real
 padding: sequences of half to full length). They take turns, so that what else the machine does
@@ -34,7 +34,10 @@ import numpy as np
 
 
 class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, and a batch of B sequences up to length T."""
+    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences up to length T, the model.
+
+    The model is one of MODELS; one without attention has neither heads nor d_ff.
+    """
 
     V: int
     D: int
@@ -43,6 +46,7 @@ class Size(NamedTuple):
     F: int
     B: int
     T: int
+    model: str = "transformer"
 
 
 SIZES = {
@@ -50,16 +54,25 @@ SIZES = {
     "toy": Size(32, 128, 4, 2, 512, 64, 12),
     "tiny": Size(10000, 128, 4, 4, 256, 128, 16),
     "base": Size(10000, 512, 8, 6, 2048, 32, 32),
+    "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
+    "lstm": Size(32, 128, 0, 1, 0, 64, 12, "lstm"),
 }
 LIBRARIES = ("numformer", "torch", "torch+allocator")
 P_DROP = SMOOTHING = 0.1
 
 
 def batches(size: Size, count: int = 8):
-    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T."""
+    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T.
+
+    For a gpt they are ids and the following ones (B, T), all sequences of length T.
+    """
     from numformer.data.batching import PairBatch
+    from toy_tasks.write import Windows
 
     rng = np.random.default_rng(0)
+    if size.model == "gpt":
+        ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
+        return [Windows(each[:, :-1], each[:, 1:]) for each in ids]
 
     def sequence():
         return rng.integers(4, size.V, rng.integers(size.T // 2, size.T))
@@ -71,18 +84,8 @@ def batches(size: Size, count: int = 8):
     ]
 
 
-def product_flops(size: Size) -> float:
-    """Floating-point operations of all matrix products of a step, forward and backward."""
-    tokens = size.B * size.T
-    per_layer = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
-    feed_forward = 2 * size.D * size.F
-    weights = size.layers * (3 * per_layer + 2 * feed_forward) + size.V * size.D
-    return 3 * 2 * tokens * weights  # backward makes two products for each of forward
-
-
 def numformer_step(size: Size, threads: int) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.models import Config, Transformer
     from numformer.training.recipe import Recipe
     from numformer.training.trainer import Trainer
 
@@ -95,13 +98,10 @@ def numformer_step(size: Size, threads: int) -> Callable[[], None]:
         def description(self):
             return {}
 
-    config = Config.base(
-        size.V, d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F,
-        p_drop=P_DROP,
-    )  # fmt: skip
     folder = Path(tempfile.gettempdir())  # steps write nothing
     recipe = Recipe(label_smoothing=SMOOTHING)
-    trainer = Trainer(Transformer(config), Task(), folder, 10**9, recipe, 0, np, threads)
+    model = MODELS[size.model].numformer(size)
+    trainer = Trainer(model, Task(), folder, 10**9, recipe, 0, np, threads)
     trainer.parts.start()
     return trainer.advance
 
@@ -109,10 +109,49 @@ def numformer_step(size: Size, threads: int) -> Callable[[], None]:
 def torch_step(size: Size) -> Callable[[], None]:
     """The same step in PyTorch eager."""
     import torch
-    from torch import nn
     from torch.nn import functional
 
-    from numformer.layers.positional import sinusoidal_table
+    model = MODELS[size.model].torch(size)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
+    data = [[torch.from_numpy(array) for array in vars(each).values()] for each in batches(size)]
+    taken = 0
+
+    def step():
+        nonlocal taken
+        *inputs, target_out = data[taken % len(data)]
+        taken += 1
+        logits = model(*inputs)
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), target_out.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def transformer(size: Size):
+    """numformer's Transformer."""
+    from numformer.models import Config, Transformer
+
+    return Transformer(Config.base(size.V, **sizes(size)))
+
+
+def sizes(size: Size) -> dict:
+    """Those of a tower."""
+    return dict(
+        d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F, p_drop=P_DROP
+    )  # fmt: skip
+
+
+def torch_layer(size: Size):
+    """The nn.Module of a layer: of the paper, with norms after its parts; or of a GPT.
+
+    A GPT's (`first`) has the norms before and GELU.
+    """
+    from torch import nn
+    from torch.nn import functional
 
     def split(x):
         return x.unflatten(-1, (size.heads, -1)).transpose(1, 2)
@@ -136,8 +175,9 @@ def torch_step(size: Size) -> Callable[[], None]:
             return self.output(heads.transpose(1, 2).flatten(-2))
 
     class Layer(nn.Module):
-        def __init__(self, crosses):
+        def __init__(self, crosses=False, first=False):
             super().__init__()
+            self.first = first
             self.attention = Attention(False)
             self.cross = Attention(True) if crosses else None
             self.inner, self.outer = nn.Linear(size.D, size.F), nn.Linear(size.F, size.D)
@@ -145,6 +185,10 @@ def torch_step(size: Size) -> Callable[[], None]:
             self.dropout = nn.Dropout(P_DROP)
 
         def forward(self, x, memory=None, mask=None):
+            if self.first:
+                x = x + self.dropout(self.attention(self.norms[0](x), causal=True))
+                fed = self.outer(functional.gelu(self.inner(self.norms[1](x))))
+                return x + self.dropout(fed)
             decodes = self.cross is not None
             own = self.attention(x, None, None if decodes else mask, causal=decodes)
             x = self.norms[0](x + self.dropout(own))
@@ -152,6 +196,19 @@ def torch_step(size: Size) -> Callable[[], None]:
                 x = self.norms[1](x + self.dropout(self.cross(x, memory, mask)))
             fed = self.outer(functional.relu(self.inner(x)))
             return self.norms[-1](x + self.dropout(fed))
+
+    return Layer
+
+
+def torch_transformer(size: Size):
+    """The Transformer as an nn.Module: source, target -> logits."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    from numformer.layers.positional import sinusoidal_table
+
+    Layer = torch_layer(size)
 
     class Model(nn.Module):
         def __init__(self):
@@ -176,24 +233,116 @@ def torch_step(size: Size) -> Callable[[], None]:
                 x = layer(x, memory, mask)
             return functional.linear(x, self.embedding.weight)
 
-    model = Model()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [[torch.from_numpy(array) for array in vars(each).values()] for each in batches(size)]
-    taken = 0
+    return Model()
 
-    def step():
-        nonlocal taken
-        source, target_in, target_out = data[taken % len(data)]
-        taken += 1
-        logits = model(source, target_in)
-        loss = functional.cross_entropy(
-            logits.flatten(0, 1), target_out.flatten(), ignore_index=0, label_smoothing=SMOOTHING
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
 
-    return step
+def transformer_weights(size: Size) -> float:
+    """By how many weights a token is multiplied, scores and their blend counted in."""
+    per_layer = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
+    feed_forward = 2 * size.D * size.F
+    attentions, networks = (1, 1) if size.model == "gpt" else (3, 2)
+    return size.layers * (attentions * per_layer + networks * feed_forward) + size.V * size.D
+
+
+def gpt(size: Size):
+    """numformer's language model with a GPT's choices."""
+    from numformer.models import LanguageModel
+
+    choices = dict(norm="pre", activation="gelu", positions="learned", max_length=size.T)
+    return LanguageModel(LanguageModel.Config(vocabulary=size.V, **sizes(size), **choices))
+
+
+def torch_gpt(size: Size):
+    """The same as an nn.Module: ids -> logits."""
+    from torch import nn
+    from torch.nn import functional
+
+    Layer = torch_layer(size)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(size.V, size.D)
+            self.positions = nn.Embedding(size.T, size.D)
+            for each in (self.embedding, self.positions):
+                nn.init.normal_(each.weight, 0, size.D**-0.5)
+            self.layers = nn.ModuleList(Layer(first=True) for _ in range(size.layers))
+            self.norm, self.dropout = nn.LayerNorm(size.D), nn.Dropout(P_DROP)
+
+        def forward(self, ids):
+            x = self.dropout(self.embedding(ids) * size.D**0.5 + self.positions.weight)
+            for layer in self.layers:
+                x = layer(x)
+            return functional.linear(self.norm(x), self.embedding.weight)
+
+    return Model()
+
+
+def lstm(size: Size):
+    """numformer's encoder-decoder of LSTMs, one state between them."""
+    from numformer.models import RecurrentEncoderDecoder as Model
+
+    sizes = dict(source_vocabulary=size.V, target_vocabulary=size.V, d_model=size.D)
+    return Model(Model.Config(**sizes, cell="lstm", context="fixed", p_drop=P_DROP))
+
+
+def torch_lstm(size: Size):
+    """The same as an nn.Module, with the fused nn.LSTM: source, target -> logits."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embeddings = nn.ModuleList(nn.Embedding(size.V, size.D) for _ in range(2))
+            for embedding in self.embeddings:
+                nn.init.normal_(embedding.weight, 0, size.D**-0.5)
+            self.encoder = nn.LSTM(size.D, size.D, batch_first=True)
+            self.decoder = nn.LSTM(2 * size.D, size.D, batch_first=True)
+            self.bridge, self.readout = nn.Linear(size.D, size.D), nn.Linear(size.D, size.D)
+            self.dropout = nn.Dropout(P_DROP)
+
+        def forward(self, source, target):
+            x, y = (
+                self.dropout(embedding(ids) * size.D**0.5)
+                for embedding, ids in zip(self.embeddings, (source, target), strict=True)
+            )
+            h, _ = self.encoder(x)
+            last = h[torch.arange(len(h)), (source != 0).sum(dim=1) - 1]
+            start = self.bridge(last).tanh()[None]
+            context = last[:, None].expand(-1, y.shape[1], -1)
+            y, _ = self.decoder(torch.cat([y, context], dim=-1), (start, torch.zeros_like(start)))
+            y = self.dropout(self.readout(y).tanh())
+            return functional.linear(y, self.embeddings[1].weight)
+
+    return Model()
+
+
+def lstm_weights(size: Size) -> float:
+    """By how many weights a token is multiplied."""
+    return (4 * (2 + 3) + 1) * size.D**2 + size.V * size.D
+
+
+class Contestant(NamedTuple):
+    """A model in numformer and in PyTorch, and how many multiplications it makes of a token."""
+
+    numformer: Callable
+    torch: Callable
+    weights: Callable[[Size], float]
+
+
+MODELS = {
+    "transformer": Contestant(transformer, torch_transformer, transformer_weights),
+    "gpt": Contestant(gpt, torch_gpt, transformer_weights),
+    "lstm": Contestant(lstm, torch_lstm, lstm_weights),
+}
+
+
+def product_flops(size: Size) -> float:
+    """Floating-point operations of all matrix products of a step, forward and backward."""
+    tokens = size.B * size.T
+    return 3 * 2 * tokens * MODELS[size.model].weights(size)  # backward makes two for each
 
 
 def seconds(function: Callable[[], object], times: int = 1) -> float:

@@ -278,6 +278,23 @@ def test_a_checkpoint_waits_for_whole_vectors_not_for_every_parameter(tmp_path, 
     assert sum(waits.values()) <= 4 < len(device.model.named_parameters())
 
 
+def test_a_device_averages_what_the_host_averages_resumed_too(tmp_path, stand_in):
+    found = []
+    for name, xp in (("host", np), ("device", stand_in)):
+        (tmp_path / name).mkdir()
+        for resume in (False, True):
+            run = trainer(tmp_path / name, xp, average=3)
+            run.resume() if resume else run.files.begin()
+            for _ in range(2):
+                advance(run, 1)
+                run.evaluate()
+                run.save()
+        found.append(load_checkpoint(tmp_path / name / "best.safetensors")[0])
+    host, device = found
+    for parameter, array in host.items():
+        assert_allclose(device[parameter], array, rtol=1e-4, atol=1e-6)
+
+
 def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
     """The loss of one step, or one entry of its gradient, is `value`."""
     forward, backward, calls = CrossEntropy.forward, Transformer.backward, []

@@ -182,6 +182,87 @@ def self_attention(p, x, mask=None, **settings):
     return multi_head_attention(p, x, x, mask, **settings)
 
 
+def tanh(p, x):
+    return F.tanh(x)
+
+
+def rnn_cell(p, a, state):
+    weight, identity, zero = p["weight"].T, torch.eye(a.shape[1]).to(a), torch.zeros_like(a[0])
+    return torch.rnn_tanh_cell(a, state, identity, weight, zero, zero)
+
+
+def in_torch_s_order(weight):
+    """The columns i, f, o, g of an LSTM's gates as rows i, f, g, o."""
+    i, f, o, g = weight.T.chunk(4)
+    return torch.cat([i, f, g, o])
+
+
+def lstm_cell(p, a, state):
+    identity = in_torch_s_order(torch.eye(a.shape[1]).to(a))
+    weights = identity, in_torch_s_order(p["weight"])
+    return torch.cat(torch.lstm_cell(a, state.chunk(2, dim=1), *weights), dim=1)
+
+
+def gru_cell(p, a, state):
+    identity, zero = torch.eye(a.shape[1]).to(a), torch.zeros_like(a[0])
+    return torch.gru_cell(a, state, identity, p["weight"].T, zero, zero)
+
+
+KINDS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=False):
+    """torch's own loop over packed sequences; at padding it gives 0, numformer the state kept."""
+    length, size = x.shape[1], len(p["cell.weight"])
+    weight, arrange = p["input.weight"], in_torch_s_order if cell == "lstm" else torch.t
+    if context is not None:
+        x = torch.cat([x, context[:, None].expand(-1, length, -1)], dim=-1)
+        weight = torch.cat([weight, p["context.weight"]])
+    start = x.new_zeros(len(x), size) if start is None else start
+    lengths = torch.full((len(x),), length) if lengths is None else lengths
+    bias = arrange(p["input.bias"][None])[:, 0]
+    weights = {"weight_ih_l0": arrange(weight), "weight_hh_l0": arrange(p["cell.weight"])}
+    weights |= {"bias_ih_l0": bias, "bias_hh_l0": torch.zeros_like(bias)}
+    # The second direction of torch's two is the one that goes backwards.
+    weights |= {f"{name}_reverse": each for name, each in weights.items()}
+    loop = KINDS[cell](x.shape[-1], size, batch_first=True, bidirectional=True)
+    both = torch.stack([start, start])
+    packed = nn.utils.rnn.pack_padded_sequence(
+        x, lengths.clamp(min=1), batch_first=True, enforce_sorted=False
+    )
+    inputs = packed, (both, torch.zeros_like(both)) if cell == "lstm" else both
+    h, _ = torch.func.functional_call(loop, weights, inputs)
+    h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=length)
+    h = torch.cat([start[:, None], h.chunk(2, dim=-1)[backwards]], dim=1)
+    # Position t has h of t + 1, at padding that of the last real position or the start.
+    position = torch.arange(1, length + 1).expand(len(x), -1)
+    at_padding = torch.zeros_like(lengths) if backwards else lengths
+    found = torch.where(position > lengths[:, None], at_padding[:, None], position)
+    return h.gather(1, found[..., None].expand(-1, -1, size))
+
+
+def additive_attention(p, query, keys, memory, mask=None):
+    p = p | {"key_weight": torch.eye(keys.shape[-1]).to(keys)}
+    scores = additive_score(p, query[:, None], keys)
+    weights = softmax({}, scores, None if mask is None else mask[:, None])
+    return (weights @ memory).squeeze(1)
+
+
+def attention_decoder(p, x, lengths, start, memory, mask=None, *, cell):
+    state = torch.cat([start, torch.zeros_like(start)], dim=1) if cell == "lstm" else start
+    keys, outputs = linear(within(p, "keys"), memory), []
+    for of_position in x.unbind(1):
+        query = state[:, : start.shape[1]]
+        context = additive_attention(within(p, "cross_attention"), query, keys, memory, mask)
+        weight = torch.cat([p["input.weight"], p["context.weight"]])
+        inputs = torch.cat([of_position, context], dim=1)
+        a = linear({"weight": weight, "bias": p["input.bias"]}, inputs)
+        state = reference(f"{cell}_cell")(within(p, "cell"), a, state)
+        outputs.append(torch.cat([state[:, : start.shape[1]], context], dim=1))
+    y = torch.stack(outputs, dim=1)
+    return y if lengths is None else y * (torch.arange(len(outputs)) < lengths[:, None])[..., None]
+
+
 def feed_forward(p, x, *, activation="relu", activation_dropout=0.0):
     hidden = reference(activation)({}, linear(within(p, "inner"), x))
     return linear(within(p, "outer"), dropout({}, hidden, p_drop=activation_dropout))
@@ -197,6 +278,22 @@ def residual(p, x, *others, sublayer, norm, p_drop, norm_layer="layer_norm", **s
     y = reference(sublayer)(within(p, "sublayer"), y, *others, **settings)
     y = x + dropout({}, y, p_drop=p_drop)
     return normed(y) if norm == "post" else y
+
+
+def patches(p, images, *, size):
+    """F.unfold makes columns (B, C size size, N) of images (B, C, height, width)."""
+    images = images.unsqueeze(-1) if images.dim() == 3 else images
+    columns = F.unfold(images.permute(0, 3, 1, 2), size, stride=size)
+    channels_last = columns.unflatten(1, (images.shape[-1], -1)).permute(0, 3, 2, 1)
+    return channels_last.flatten(2)
+
+
+def class_token(p, x):
+    return F.pad(x, (0, 0, 1, 0)) + F.pad(p["token"][None], (0, 0, 0, x.shape[1]))
+
+
+def pick(p, x, places):
+    return F.embedding(places, x.flatten(0, 1))
 
 
 def cross_entropy(p, logits, targets, valid=None, *, smoothing):
@@ -262,8 +359,49 @@ def language_model(p, ids, *, config):
     return output_projection({"weight": p["input.embedding.weight"]}, x)
 
 
-def objective(p, source, target_in, target_out, *, config, smoothing):
-    logits = transformer(within(p, "model"), source, target_in, config=config)
+def recurrent_encoder_decoder(p, source, target, *, config):
+    def embedded(name, ids):
+        return dropout({}, embedding(within(p, name), ids), p_drop=config.p_drop)
+
+    x, lengths = embedded("source", source), (source != 0).sum(dim=1)
+    memory = recurrent(within(p, "encoder"), x, lengths, cell=config.cell)
+    last = memory[:, -1]
+    if config.context == "attention":
+        back = recurrent(within(p, "backwards"), x, lengths, cell=config.cell, backwards=True)
+        last, memory = back[:, 0], torch.cat([memory, back], dim=-1)
+    start = linear(within(p, "bridge"), last).tanh()
+    x, decoder = embedded("target", target), within(p, "decoder")
+    if config.context == "attention":
+        y = attention_decoder(decoder, x, None, start, memory, source != 0, cell=config.cell)
+    else:
+        y = recurrent(decoder, x, None, start, last, cell=config.cell)
+    y = dropout({}, linear(within(p, "readout"), y).tanh(), p_drop=config.p_drop)
+    return output_projection({"weight": p["target.weight"]}, y)
+
+
+def masked(p, ids, asked=None, *, config):
+    x = input_embedding(within(p, "input"), ids, config=config)
+    x = tower(within(p, "tower"), x, (ids != 0)[:, None, None, :], config=config)
+    logits = output_projection({"weight": p["input.embedding.weight"]}, x)
+    return logits if asked is None else logits.flatten(0, 1)[asked]
+
+
+def vision(p, images, *, config):
+    """Patches and their linear map are one convolution."""
+    images = images.unsqueeze(-1) if images.dim() == 3 else images
+    size = config.patch
+    kernel = p["embedding.weight"].T.unflatten(1, (size, size, config.channels))
+    x = F.conv2d(
+        images.permute(0, 3, 1, 2), kernel.permute(0, 3, 1, 2), p["embedding.bias"], stride=size
+    )
+    x = torch.cat([p["token.token"].expand(len(x), 1, -1), x.flatten(2).mT], dim=1)
+    x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
+    x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
+    return linear(within(p, "output"), x[:, 0])
+
+
+def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
+    logits = reference(model)(within(p, "model"), source, target_in, config=config)
     return cross_entropy({}, logits, target_out, target_out != 0, smoothing=smoothing)
 
 

@@ -66,6 +66,7 @@ def complains(complaint, name: str, value) -> str:
         "factor": 1.0,
         "decay": "inverse_sqrt",
         "clip_norm": None,
+        "average": 1,
     }.items(),
 )
 def test_the_paper_s_decisions_are_the_defaults(field, value):

@@ -250,8 +250,17 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
     return observed
 
 
-def swap_code(source: Source, mutant: Mutant) -> None:
-    """Give every live function of the file the code that it has in the mutant."""
+def live_functions() -> dict[str, list[types.FunctionType]]:
+    """The functions of each file. Looking for them in each forked process would copy its memory."""
+    found: dict[str, list] = {}
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType):
+            found.setdefault(function.__code__.co_filename, []).append(function)
+    return found
+
+
+def swap_code(source: Source, mutant: Mutant, functions: list[types.FunctionType]) -> None:
+    """Give the live functions of the file the code that they have in the mutant."""
     codes = {}
 
     def collect(code):
@@ -261,13 +270,11 @@ def swap_code(source: Source, mutant: Mutant) -> None:
                 collect(constant)
 
     collect(source.code(mutant))
-    file = str(source.file)
-    for function in gc.get_objects():
-        if isinstance(function, types.FunctionType) and function.__code__.co_filename == file:
-            old = function.__code__
-            new = codes.get((old.co_qualname, old.co_firstlineno), old)
-            if new != old and new.co_freevars == old.co_freevars:
-                function.__code__ = new
+    for function in functions:
+        old = function.__code__
+        new = codes.get((old.co_qualname, old.co_firstlineno), old)
+        if new != old and new.co_freevars == old.co_freevars:
+            function.__code__ = new
 
 
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
@@ -292,11 +299,8 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
-def who_notices(
-    source: Source, mutant: Mutant, items: list[pytest.Item], observed: dict, note: Note
-) -> str:
-    """How and which test fails where a function is broken as `mutant` says, or ""."""
-    swap_code(source, mutant)
+def who_notices(items: list[pytest.Item], observed: dict, note: Note) -> str:
+    """How and which test fails where something is broken, or ""."""
     for item, following in zip(items, [*items[1:], None], strict=True):
         note(item.nodeid)
         limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
@@ -390,6 +394,8 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
 
     def with_collected(items):
         observed = observe_all(items)
+        functions = live_functions()
+        gc.freeze()  # in each forked process a collection would copy all memory, too
         tests_of = {}  # of each function
         for item in items:
             for name in observed[item.nodeid][1]:
@@ -399,7 +405,9 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
             tests = tests_of[f"{mutant.path} {mutant.place}"]
             tests = most_telling(tests, Path(mutant.path).stem, observed)
             tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
-            return who_notices(files[mutant.path], mutant, tests, observed, note)
+            source = files[mutant.path]
+            swap_code(source, mutant, functions[str(source.file)])
+            return who_notices(tests, observed, note)
 
         noticed = Counter()  # what has noticed a mutant of a file may notice the next
         run_by_tests = [m for m in left if f"{m.path} {m.place}" in tests_of and m.in_function]

@@ -205,6 +205,19 @@ FRENCH = {split: [(split, "x y")] for split in ("train", "dev", "test")}
 REQUESTS = ["/fre_train.tsv", "/fre_dev.tsv", "/fre_test.tsv"]
 
 
+def test_shakespeare_is_downloaded_once_and_checked(server, tmp_path, monkeypatch, complaint):
+    text = b"To be, or not to be:\n"
+    server.files["/input.txt"] = text
+    source = f"{server.url}/input.txt", hashlib.sha256(text).hexdigest()
+    monkeypatch.setattr(datasets, "SHAKESPEARE", source)
+    for _ in range(2):
+        assert datasets.shakespeare(cache=tmp_path).encode() == text
+    assert server.requests == ["/input.txt"]
+    server.files["/input.txt"] = b"another text"
+    (tmp_path / "shakespeare.txt").write_text("damaged")
+    assert "pass it with `--data FILE`" in complaint(datasets.shakespeare, cache=tmp_path)
+
+
 def test_first_use_downloads_and_later_use_requests_nothing(french, tmp_path, capsys):
     cache = tmp_path / "new" / "data"
     assert pronunciations("fre", cache=cache, address=french.url) == FRENCH

@@ -24,15 +24,18 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from numformer.errors import InputError
-from numformer.generation.texts import MOST
+from numformer.generation.text import MOST
 from numformer.gradient_check import __main__ as gradient_check
 from tests.faults import fault_proof as faults
 from tests.gpu import gpu_report as gpu
 from toy_tasks import (
     addition,
+    bottleneck,
     copy_task,
     datasets,
+    images,
     induction,
+    masked,
     pronounce,
     reverse,
     script,
@@ -47,7 +50,7 @@ from toy_tasks.sequences import SequenceTask
 
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
 TASKS = [functools.partial(sequences.main, rule) for rule in RULES]
-TASKS += [induction.main, pronounce.main]
+TASKS += [bottleneck.main, induction.main, masked.main, images.main, pronounce.main]
 WORDS = "ab\tA B\nba\tB A\nabc\tA B CH\n"
 TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --parts 1 --no-plots".split()
 TINY += "--steps 2 --evaluate-every 2".split()

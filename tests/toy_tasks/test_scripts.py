@@ -640,6 +640,9 @@ def test_a_saved_run_pronounces_words(data, call):
     assert code == 0 and len(out) == 2
     assert re.fullmatch(r"((A|B|CH|<unknown>)( |$))*", out[0])
     assert err == ["note: training never saw 'f' 'é' (in ' cafe\u0301 ')"]
+    asked = ["--run", "run", "--word", *["abc"] * 30]
+    assert len({*call(pronounce.main, *asked, "--temperature", "5")[1]}) > 5
+    assert {*call(pronounce.main, *asked)[1]} == {out[0]}
 
 
 def test_test_words_are_read_once_and_last(data, call, monkeypatch):
@@ -691,6 +694,18 @@ def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
     for path in data.iterdir():
         path.write_text("ab\tb a\n", encoding="utf-8")
     assert learn(call, data, *flags)[0] == 0
+
+
+def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
+    """Not with what the task sets today."""
+    assert pronounce.DEFAULTS["average"] > 1
+    learn(call, data, "--average", "1")
+    path = Path("run/config.json")
+    settings = json.loads(path.read_text())
+    del settings["crc32"], settings["options"]["average"], settings["options"]["activation"]
+    path.write_text(json.dumps(settings | {"crc32": zlib.crc32(json.dumps(settings).encode())}))
+    code, out, _ = call(pronounce.main, "--resume", "--out", "run", "--data", str(data))
+    assert code == 0 and out[0].startswith("run is finished")
 
 
 def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):

@@ -1,5 +1,6 @@
 """The script that learns any text: its windows, its measure, what it writes and refuses."""
 
+import io
 import re
 import shlex
 from pathlib import Path
@@ -82,6 +83,36 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
     assert call(main, "--resume", "--quick", "--length", "5")[0] == 0
 
 
+@pytest.mark.parametrize("setting", ["--temperature 3", "--top-k 9", "--top-p 0.99"])
+def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(
+    call, monkeypatch, setting
+):
+    """Each line is drawn by random numbers of its own, however the lines come."""
+    Path("text.txt").write_text(TEXT)
+    call(main, "--data", "text.txt", *TINY)
+    use = ["--run", "runs/write-quick", "--length", "30"]
+
+    def asked(*flags, prompts=("the",)):
+        return call(main, *use, "--prompt", *prompts, *flags)[1]
+
+    sampled = [*setting.split(), "--seed"]
+    found = asked(*sampled, "5")
+    assert found == asked(*sampled, "5") != asked(*sampled, "6")
+    assert found != asked() == asked()
+    lines = "the\n\nthe\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    together = call(main, *use, *sampled, "5")[1]
+    assert together == [*found, "", *asked(*sampled, "5", prompts=("the", "the"))[len(found) :]]
+    assert together != [*found, "", *found]
+
+    class Keyboard(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stdin", Keyboard(lines))
+    assert call(main, *use, *sampled, "5")[1] == [*found, "", *asked(*sampled, "6")]
+
+
 def test_a_prompt_is_brought_to_the_form_of_the_text_and_a_text_without_lines_is_shown(call):
     Path("text.txt").write_text("le café est bon " * 60, encoding="utf-8")
     _, out, _ = call(main, "--data", "text.txt", *TINY)
@@ -108,16 +139,20 @@ def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
     [
         ("", "a text to learn from, or a run to use"),
         ("--data text.txt --run runs/write", "as it was trained; received --data"),
-        ("--data text.txt --context 0", "--context 0"),
+        ("--data text.txt --context 0", "at least 1; received 0, 200"),
         ("--data none.txt", "none.txt must be a file"),
         ("--data short.txt", "20 times the 65 characters"),
         ("--data latin.txt", "line 2 must be UTF-8"),
         ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
         ("--run none --prompt a", "none, which is not there"),
         ("--prompt a --data text.txt", "no --run"),
-        ("--run runs/write --prompt a --length 0", "--length 0"),
+        ("--run runs/write --prompt a --length 0", "at least 1; received 64, 0"),
         ("--run runs/write --prompt ''", "at least one symbol"),
         ("--run other --prompt a", "how they become its ids"),
+        ("--run runs/write --prompt a --temperature -1", "at least 0; received -1.0"),
+        ("--run runs/write --prompt a --top-p 1.5", "at most 1; received 1.5"),
+        ("--run runs/write --prompt a --seed 3", "as it was trained; received --seed"),
+        ("--data text.txt --top-k 3", "no --run"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from tiny_runs import (
     Copying,
+    around_every_write,
     assert_same_run,
     assert_same_weights,
     fail,
     files,
     interrupt,
+    kill_at_write,
     last,
     metrics,
     recipe,
@@ -171,34 +173,6 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
         file.write('{"step": 7, "lo')
     run(folder, steps=14, task=Copying(MEASURES[step // 8 :]), resume=True)
     assert_same_run(folder, straight[0])
-
-
-def kill_at_write(folder, monkeypatch, name: str, number: int, after: bool, **how) -> None:
-    """Kill a run before or after a file reaches its place; a temporary file is left behind."""
-    replace, seen = os.replace, []
-
-    def killed(source, target):
-        seen.extend([target] if target.name == name else [])
-        if len(seen) < number or target.name != name or after:
-            replace(source, target)
-        if len(seen) == number and target.name == name:
-            raise RuntimeError("killed")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(os, "replace", killed)
-        run(folder, **how)
-    (folder / f"{name}{PARTIAL}").write_bytes(b"half")
-
-
-around_every_write = pytest.mark.parametrize(
-    ("name", "after", "number"),
-    [
-        (f"{name}.safetensors", after, number)
-        for name in ("last", "best")
-        for after in (False, True)
-        for number in (1, 2)
-    ],
-)
 
 
 @around_every_write

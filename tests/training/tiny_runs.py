@@ -14,6 +14,7 @@ from numformer.generation import greedy
 from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint
+from numformer.training.files import PARTIAL
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
@@ -114,6 +115,34 @@ def interrupt(folder, step: int, measures=(), **how) -> None:
     """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
     with pytest.raises(Interrupted, match=f"stopped at step {step}, which is saved"):
         run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
+
+
+def kill_at_write(folder, monkeypatch, name: str, number: int, after: bool, **how) -> None:
+    """Kill a run before or after a file reaches its place; a temporary file is left behind."""
+    replace, seen = os.replace, []
+
+    def killed(source, target):
+        seen.extend([target] if target.name == name else [])
+        if len(seen) < number or target.name != name or after:
+            replace(source, target)
+        if len(seen) == number and target.name == name:
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(os, "replace", killed)
+        run(folder, **how)
+    (folder / f"{name}{PARTIAL}").write_bytes(b"half")
+
+
+around_every_write = pytest.mark.parametrize(
+    ("name", "after", "number"),
+    [
+        (f"{name}.safetensors", after, number)
+        for name in ("last", "best")
+        for after in (False, True)
+        for number in (1, 2)
+    ],
+)
 
 
 def metrics(folder) -> list[dict]:

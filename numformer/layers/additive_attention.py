@@ -1,0 +1,61 @@
+"""Additive attention (Bahdanau, Cho and Bengio 2015): one query at a time looks at a memory."""
+
+import numpy as np
+
+from numformer.backend import array_module
+from numformer.layer import Layer
+from numformer.layers.linear import Linear, linear, linear_backward
+from numformer.layers.softmax import softmax, softmax_backward
+
+
+def additive_attention(query, keys, memory, mask, query_weight, v):
+    """context = softmax(tanh(query W_q + keys) v) memory   (Bahdanau et al. 2015, section 3.1).
+
+    query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S), True = may attend, or None,
+    query_weight (K, A), v (A, 1)
+    -> context (B, M), weights (B, S), hidden (B, S, A): the tanh of the query with every key.
+    """
+    hidden = linear(query, query_weight)[:, None, :] + keys
+    array_module(hidden).tanh(hidden, out=hidden)
+    weights = softmax(linear(hidden, v)[..., 0], mask)
+    return (weights[:, None, :] @ memory)[:, 0], weights, hidden
+
+
+def additive_attention_backward(dcontext, query, memory, query_weight, v, weights, hidden):
+    """dcontext (B, M) -> the gradients of query, keys, memory, query_weight and v."""
+    dmemory = weights[..., None] * dcontext[:, None, :]  # context = weights memory
+    dweights = (memory @ dcontext[..., None])[..., 0]
+    dscores = softmax_backward(dweights, weights)
+    dhidden, dv, _ = linear_backward(dscores[..., None], hidden, v)  # scores = hidden v
+    dkeys = dhidden * (1 - hidden * hidden)  # hidden = tanh(query W_q + keys)
+    dprojected = dkeys.sum(axis=1)  # the query meets every key
+    dquery, dquery_weight, _ = linear_backward(dprojected, query, query_weight)
+    return dquery, dkeys, dmemory, dquery_weight, dv
+
+
+class AdditiveAttention(Layer):
+    """query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S) -> context (B, M).
+
+    The query, a decoder's state, gets an AdditiveScore with every position, and their softmax
+    blends the memory. The keys are memory W_k: the layer around this one computes them once for
+    all the queries that follow each other. The saved record holds `weights` (B, S), which attention
+    maps draw. `backward` returns dquery, dkeys, dmemory.
+    """
+
+    def __init__(self, d_query: int, d_hidden: int, rng: np.random.Generator):
+        self.query_weight = Linear(d_query, d_hidden, rng).weight
+        self.v = Linear(d_hidden, 1, rng).weight
+
+    def forward(self, query, keys, memory, mask=None):
+        weights_of = self.query_weight.data, self.v.data
+        context, weights, hidden = additive_attention(query, keys, memory, mask, *weights_of)
+        self.save(query=query, memory=memory, weights=weights, hidden=hidden)
+        return context
+
+    def backward(self, dcontext):
+        dquery, dkeys, dmemory, dquery_weight, dv = additive_attention_backward(
+            dcontext, query_weight=self.query_weight.data, v=self.v.data, **self.pop_saved()
+        )
+        self.query_weight.grad += dquery_weight
+        self.v.grad += dv
+        return dquery, dkeys, dmemory

@@ -1,0 +1,208 @@
+"""Recurrent cells: one step of what the Transformer replaced.
+
+A state goes from position to position, so that every step waits for the one before it (section 1).
+Three cells: the simple one (Elman 1990), the LSTM (Hochreiter and Schmidhuber 1997, with the forget
+gate of Gers et al. 2000) and the GRU (Cho et al. 2014). What a cell gets is `a` = x W + b, the
+input's share, which the layer around it computes for all positions in one product.
+"""
+
+import numpy as np
+
+from numformer.backend import array_module, matmul
+from numformer.layer import Layer, Parameter
+from numformer.layers.activation import sigmoid, tanh_backward
+from numformer.layers.linear import Linear, linear_backward
+
+
+def rnn(a, state, weight):
+    """h' = tanh(a + h W)   (Elman 1990).
+
+    a (B, H), state h (B, H), weight W (H, H) -> state h' (B, H).
+    """
+    new = matmul(state, weight)
+    new += a
+    return array_module(new).tanh(new, out=new)
+
+
+def rnn_backward(dnew, state, weight, new):
+    """dnew (B, H) -> da, dstate (B, H), dweight (H, H)."""
+    da = tanh_backward(dnew, new)
+    dstate, dweight, _ = linear_backward(da, state, weight)
+    return da, dstate, dweight
+
+
+def lstm(a, state, weight):
+    """i, f, o = gates of a + h W, g = tanh of it; c' = f c + i g; h' = o tanh(c').
+
+    a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
+    -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). What is remembered, c,
+    passes through no weight and no tanh from step to step, so its gradient does not fade.
+    """
+    xp, size = array_module(a), len(weight)
+    h, c = state[:, :size], state[:, size:]
+    gates = matmul(h, weight)
+    gates += a
+    gated = gates[:, : 3 * size]
+    sigmoid(gated, out=gated)
+    i, f, o, g = _parts(gates, size)
+    xp.tanh(g, out=g)
+    new = xp.empty_like(state)
+    new_h, new_c = new[:, :size], new[:, size:]
+    xp.multiply(f, c, out=new_c)
+    new_c += i * g
+    tanh_c = xp.tanh(new_c)
+    xp.multiply(o, tanh_c, out=new_h)
+    return new, gates, tanh_c
+
+
+def lstm_backward(dnew, state, weight, gates, tanh_c):
+    """dnew (B, 2 H) -> da (B, 4 H), dstate (B, 2 H), dweight (H, 4 H)."""
+    xp, size = array_module(dnew), len(weight)
+    i, f, o, g = _parts(gates, size)
+    dh, h, c = dnew[:, :size], state[:, :size], state[:, size:]
+    dc = tanh_backward(dh * o, tanh_c)  # h' = o tanh(c')
+    dc += dnew[:, size:]
+    da = gates * gates
+    gated, of_g = da[:, : 3 * size], da[:, 3 * size :]
+    xp.subtract(gates[:, : 3 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(1, of_g, out=of_g)
+    di, df, do, dg = _parts(da, size)
+    di *= dc * g  # c' = f c + i g
+    df *= dc * c
+    do *= dh * tanh_c  # h' = o tanh(c')
+    dg *= dc * i
+    dstate = xp.empty_like(dnew)
+    dstate[:, :size], dweight, _ = linear_backward(da, h, weight)
+    xp.multiply(dc, f, out=dstate[:, size:])
+    return da, dstate, dweight
+
+
+def gru(a, state, weight):
+    """r, z = gates of a + h W; n = tanh(a + r (h W)); h' = (1 - z) n + z h.
+
+    a (B, 3 H) in the order r, z, n; state h (B, H); weight W (H, 3 H) -> state h' (B, H),
+    gates (B, 3 H), product (B, H), that of h and n's part of W. The reset gate r works after the
+    product, as in the first version of Cho et al. 2014 (arXiv 1406.1078v1), in cuDNN and in
+    PyTorch: so one product serves all three. Their later versions have tanh(a + (r h) W).
+    """
+    xp, size = array_module(a), len(weight)
+    gates = matmul(state, weight)
+    product = gates[:, 2 * size :].copy()
+    gated, n = gates[:, : 2 * size], gates[:, 2 * size :]
+    gated += a[:, : 2 * size]
+    sigmoid(gated, out=gated)
+    n *= gates[:, :size]
+    n += a[:, 2 * size :]
+    xp.tanh(n, out=n)
+    new = state - n
+    new *= gates[:, size : 2 * size]
+    new += n  # n + z (h - n)
+    return new, gates, product
+
+
+def gru_backward(dnew, state, weight, gates, product):
+    """dnew (B, H) -> da (B, 3 H), dstate (B, H), dweight (H, 3 H)."""
+    xp, size = array_module(dnew), len(weight)
+    r, z, n = _parts(gates, size)
+    da = gates * gates
+    gated, of_n = da[:, : 2 * size], da[:, 2 * size :]
+    xp.subtract(gates[:, : 2 * size], gated, out=gated)  # a gate's derivative is g - g^2
+    xp.subtract(1, of_n, out=of_n)
+    dr, dz, dn = _parts(da, size)
+    dstate = dnew * z  # h' = n + z (h - n)
+    dn *= dnew - dstate
+    dz *= dnew * (state - n)
+    dr *= dn * product  # n = tanh(a + r product)
+    dproducts = da.copy()
+    dproducts[:, 2 * size :] *= r
+    through_products, dweight, _ = linear_backward(dproducts, state, weight)
+    dstate += through_products
+    return da, dstate, dweight
+
+
+def _parts(x, size: int) -> list:
+    """x (B, N size) -> N views (B, size)."""
+    return [x[:, start : start + size] for start in range(0, x.shape[1], size)]
+
+
+class Cell(Layer):
+    """One step of a recurrence: a (B, gates H), state (B, states H) -> the next state.
+
+    A state begins with h (B, H), which is what others see of it. The weight (H, gates H) of h
+    begins as one orthogonal matrix for each gate (Saxe et al. 2014): a product with it makes no
+    state longer or shorter, however many steps follow each other. There is no bias, for the
+    input's share has one. `backward` returns da, dstate.
+    """
+
+    gates = states = 1
+
+    def __init__(self, size: int, rng: np.random.Generator):
+        self.size = size
+        normal = rng.standard_normal((self.gates, size, size))
+        self.weight = Parameter(np.concatenate([np.linalg.qr(each)[0] for each in normal], axis=1))
+
+    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""
+        return Linear(d_in, self.gates * self.size, rng, bias)
+
+    def start(self, batch: int, like, h=None):
+        """The state (batch, states H) before the first step: h (batch, H), or 0; all else 0."""
+        state = array_module(like).zeros((batch, self.states * self.size), like.dtype)
+        if h is not None:
+            state[:, : self.size] = h
+        return state
+
+    def _add(self, da, dstate, dweight):
+        self.weight.grad += dweight
+        return da, dstate
+
+
+class RNNCell(Cell):
+    """a (B, H), state h (B, H) -> h' = tanh(a + h W)."""
+
+    def forward(self, a, state):
+        new = rnn(a, state, self.weight.data)
+        self.save(state=state, new=new)
+        return new
+
+    def backward(self, dnew):
+        return self._add(*rnn_backward(dnew, weight=self.weight.data, **self.pop_saved()))
+
+
+class LSTMCell(Cell):
+    """a (B, 4 H), state [h | c] (B, 2 H) -> [h' | c']: a memory c that gates write and erase.
+
+    The forget gate's bias begins at 1 (Gers et al. 2000; Jozefowicz et al. 2015): open, so that
+    what is remembered lasts until training finds what to forget. With 0 half would be gone after
+    every step.
+    """
+
+    gates, states = 4, 2
+
+    def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
+        made = super().input(d_in, rng, bias)
+        if bias:
+            made.bias.data[self.size : 2 * self.size] = 1
+        return made
+
+    def forward(self, a, state):
+        new, gates, tanh_c = lstm(a, state, self.weight.data)
+        self.save(state=state, gates=gates, tanh_c=tanh_c)
+        return new
+
+    def backward(self, dnew):
+        return self._add(*lstm_backward(dnew, weight=self.weight.data, **self.pop_saved()))
+
+
+class GRUCell(Cell):
+    """a (B, 3 H), state h (B, H) -> h' = (1 - z) n + z h: a state that a gate z keeps."""
+
+    gates = 3
+
+    def forward(self, a, state):
+        new, gates, product = gru(a, state, self.weight.data)
+        self.save(state=state, gates=gates, product=product)
+        return new
+
+    def backward(self, dnew):
+        return self._add(*gru_backward(dnew, weight=self.weight.data, **self.pop_saved()))

@@ -1,0 +1,73 @@
+"""From an image to a sequence: its patches, and a token before them (Dosovitskiy et al. 2021)."""
+
+import numpy as np
+
+from numformer.backend import array_module
+from numformer.layer import Layer, Parameter
+
+
+def split_patches(images, size: int):
+    """images (B, height, width[, C]) -> patches (B, N, size size C), row after row of them.
+
+    A patch holds its pixels row after row, each with its C channels.
+    """
+    batch, height, width = images.shape[:3]
+    grid = images.reshape(batch, height // size, size, width // size, size, -1)
+    patch_by_patch = grid.swapaxes(2, 3)
+    return patch_by_patch.reshape(batch, height * width // size**2, -1)
+
+
+def split_patches_backward(dpatches, shape, size: int):
+    """dpatches (B, N, size size C), the shape of the images -> dimages (B, height, width[, C])."""
+    batch, height, width = shape[:3]
+    patch_by_patch = dpatches.reshape(batch, height // size, width // size, size, size, -1)
+    grid = patch_by_patch.swapaxes(2, 3)
+    return grid.copy().reshape(shape)  # of one column of patches reshape alone would be a view
+
+
+class Patches(Layer):
+    """images (B, height, width[, C]) -> (B, N, size size C): squares of pixels side by side.
+
+    height and width are multiples of `size`.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def forward(self, images):
+        self.save(shape=images.shape)
+        return split_patches(images, self.size)
+
+    def backward(self, dpatches):
+        return split_patches_backward(dpatches, **self.pop_saved(), size=self.size)
+
+
+def prepend(x, token):
+    """x (B, N, D), token (D) -> y (B, 1 + N, D): the token before every sequence."""
+    xp = array_module(x)
+    return xp.concatenate([xp.broadcast_to(token, (len(x), 1, len(token))), x], axis=1)
+
+
+def prepend_backward(dy):
+    """dy (B, 1 + N, D) -> dx (B, N, D), dtoken (D)."""
+    return dy[:, 1:].copy(), dy[:, 0].sum(axis=0)  # one token stands before all sequences
+
+
+class ClassToken(Layer):
+    """x (B, N, D) -> (B, 1 + N, D): a trained vector first, at whose place a class is read off.
+
+    It starts normal with standard deviation D^-0.5, as learned positions do.
+    """
+
+    def __init__(self, d_model: int, rng: np.random.Generator):
+        self.token = Parameter(rng.normal(0, d_model**-0.5, d_model))
+
+    def forward(self, x):
+        self.save()
+        return prepend(x, self.token.data)
+
+    def backward(self, dy):
+        self.pop_saved()
+        dx, dtoken = prepend_backward(dy)
+        self.token.grad += dtoken
+        return dx

@@ -1,0 +1,32 @@
+"""Some places of a batch, for what only these are needed for."""
+
+from numformer.backend import array_module, rows
+from numformer.layer import Layer
+
+
+def pick(x, places):
+    """x (..., D), places (N,) -> y (N, D): row n is that of place n among all places of x."""
+    return rows(x).take(places, axis=0)
+
+
+def pick_backward(dy, places, shape):
+    """dy (N, D), places (N,) that differ, the shape of x -> dx: 0 at places that were left out."""
+    xp = array_module(dy)
+    dx = xp.zeros(shape, dtype=dy.dtype)
+    rows(dx)[places] = dy  # y = x[places]
+    return dx
+
+
+class Pick(Layer):
+    """x (..., D), places (N,) -> (N, D): the rows at some places, each of them once.
+
+    `places` is a host array of integers: (2, 1) of x (B, T, D) is place 2 T + 1.
+    """
+
+    def forward(self, x, places):
+        places = array_module(x).asarray(places)
+        self.save(places=places, shape=x.shape)
+        return pick(x, places)
+
+    def backward(self, dy):
+        return pick_backward(dy, **self.pop_saved())

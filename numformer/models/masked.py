@@ -1,0 +1,83 @@
+"""An encoder-only model: a tower that looks both ways, and tells what stands at hidden places.
+
+The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numformer import settings
+from numformer.backend import array_module
+from numformer.data.vocabulary import PADDING, SPECIAL
+from numformer.errors import InputError
+from numformer.layers import Embedding, OutputProjection, Pick, Places, attention_mask
+from numformer.models.block import InputEmbedding, Tower, TowerConfig
+from numformer.models.model import Model, require_batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(TowerConfig):
+    """What a masked language model is made of; InputError for values that do not fit together."""
+
+    vocabulary: int = settings.vocabulary(len(SPECIAL))
+
+    @property
+    def least_parameters(self) -> int:
+        """No model of this Config has fewer: the entries of its matrices."""
+        return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
+
+
+class MaskedLanguageModel(Model):
+    """ids (B, T) -> logits (B, T, V): those at a position tell the id that belongs there.
+
+    Ids are host arrays, padded with 0; every position sees all others but padding. With `asked`
+    (N,), places among the B T of the batch, the logits are (N, V): those of these places alone.
+    The output shares the weights of the embedding. `backward` takes dlogits and returns None, since
+    ids have no gradient.
+    """
+
+    Config = Config
+
+    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+        rng = np.random.default_rng(seed)
+        self.config = config
+        embedding = Embedding(config.vocabulary, config.d_model, rng)
+        self.input = InputEmbedding(config, embedding, rng)
+        self.tower = Tower(config, rng)
+        self.pick = Pick()
+        self.output = OutputProjection(embedding.weight)
+
+    def forward(self, ids, asked: np.ndarray | None = None):
+        require_batch(
+            ids,
+            "ids are a NumPy array (B, T)",
+            "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
+        )
+        places = Places(ids != PADDING, array_module(self.output.weight.data))
+        mask = None if places.valid.all() else attention_mask(places, places).allowed
+        x = self.tower.forward(self.input.forward(ids, places), mask)
+        self.save(picked=asked is not None)
+        if asked is not None:
+            x = self.pick.forward(x, asked)
+        return self.output.forward(x)
+
+    def backward(self, dlogits):
+        dx = self.output.backward(dlogits)
+        if self.pop_saved()["picked"]:
+            dx = self.pick.backward(dx)
+        return self.input.backward(self.tower.backward(dx))
+
+    def predictions(self, ids, targets):
+        """Ids (B, T), targets (B, T), 0 where none is asked for -> logits (N, V), targets (N,).
+
+        Raises InputError where none is asked for at all.
+        """
+        asked = np.flatnonzero(targets != PADDING)
+        if not len(asked):
+            raise InputError(
+                "a batch asks for the id of at least one place",
+                "targets that are all padding (id 0)",
+                "Leave this batch out.",
+            )
+        return self.forward(ids, asked), targets.ravel()[asked]

@@ -1,0 +1,121 @@
+"""Filling holes: what is seen, in which order they are filled, and with what."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from numformer import load
+from numformer.data import Vocabulary
+from numformer.generation import Infilling
+from numformer.generation.texts import text_of
+from numformer.layer import pack
+from numformer.models.masked import MaskedLanguageModel
+from numformer.training import save_model
+
+LETTERS = Vocabulary("abcde_")
+TEXT = Infilling(LETTERS, "_", context=8)
+SIZES = dict(vocabulary=len(LETTERS), d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
+
+
+def small(**changes) -> MaskedLanguageModel:
+    """A small model, its parameters shaken."""
+    model = MaskedLanguageModel(MaskedLanguageModel.Config(**(SIZES | changes)))
+    flat = pack(model)
+    flat.data += 0.3 * np.random.default_rng(6).standard_normal(flat.data.shape).astype("f")
+    return model
+
+
+class Alphabet:
+    """Stands for a model that takes every place for the letter after the one left of it.
+
+    It is surest of holes beside a letter, and then of those further left in the text; `seen` are
+    the windows and the places that it was asked for.
+    """
+
+    def __init__(self):
+        self.seen = []
+
+    def forward(self, ids, asked):
+        self.seen.append(("".join(LETTERS.decode(ids.ravel())), asked.tolist()))
+        logits = np.zeros((len(asked), len(LETTERS)))
+        logits[:, :4] = logits[:, LETTERS.encode("_")[0]] = 99  # what no text has
+        for row, place in zip(logits, asked, strict=True):
+            before = ids.ravel()[place - 1] if place % ids.shape[1] else LETTERS.encode("e")[0]
+            sure = before != LETTERS.encode("_")[0]
+            row[4 + (before - 3) % 5] = 50 + 20 * sure - place / 10
+        return logits
+
+
+def test_a_surer_hole_is_filled_first_and_helps_with_the_next():
+    model = Alphabet()
+    assert TEXT.write(model, [[*"ab__b_"], [*"_"], [*"abc"]]) == [[*"abcdbc"], [*"a"], [*"abc"]]
+    assert model.seen == [
+        ("ab__b_", [2, 3, 5]), ("abc_b_", [3, 5]), ("abcdb_", [5]), ("_", [0]),
+    ]  # fmt: skip
+
+
+def test_a_quarter_of_many_holes_is_filled_at_once():
+    model, asked = Alphabet(), [*"a_b_c_d_e"[:8]]
+    TEXT.write(model, [asked * 3])
+    assert [len(places) for _, places in model.seen] == [12, 9, 6, 4, 3, 2, 1]
+
+
+def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window():
+    model, text = Alphabet(), [*"abcdeabcdeabcdeabcde"]
+    for place, window in ((0, "_bcdeabc"), (9, "abcd_abc"), (10, "bcde_bcd"), (19, "cdeabcd_")):
+        holed = [*text]
+        holed[place] = "_"
+        assert TEXT.write(model, [holed]) == [text]
+        assert model.seen[-1][0] == window
+        assert window[model.seen[-1][1][0]] == "_"
+
+
+def test_two_holes_far_apart_have_windows_of_their_own():
+    model, text = Alphabet(), [*"abcdeabcdeabcdeabcde"]
+    holed = [*text]
+    holed[4] = holed[15] = "_"
+    assert TEXT.write(model, [holed]) == [text]
+    assert model.seen[0] == ("abcd_abcbcde_bcd"[:8] + "bcde_bcd", [4, 8 + 4])
+
+
+def test_as_many_windows_as_fit_are_seen_at_a_time():
+    model = Alphabet()
+    TEXT.write(model, [["_"] * 300])
+    assert [len(places) for _, places in model.seen[:2]] == [256, 44]
+
+
+def test_a_saved_run_fills_holes_and_shows_where_it_looked(tmp_path):
+    model = small()
+    save_model(tmp_path / "best.safetensors", model, text=TEXT.description())
+    trained = load(tmp_path)
+    answer = trained("ab_d_")
+    assert len(answer) == 5 and (answer[:2], answer[3]) == ("ab", "d") and "_" not in answer
+    assert {*answer} <= {*"abcde"} and trained(["ab_d_", "_"])[0] == answer
+    with pytest.warns(UserWarning, match="there is no '_' to fill"):
+        assert trained("abc") == "abc"
+    found = trained.attention("ab_d_")
+    (maps,) = found.maps
+    assert (found.text, found.written, found.kinds) == ("ab_d_", answer, ["tower self_attention"])
+    assert maps.reads == maps.looks_at == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
+    assert (maps.weights > 0).all()  # both sides
+    long = "abcde" * 4
+    for place, window in ((0, "_bcdeabc"), (10, "bcde_bcd"), (19, "cdeabcd_")):
+        assert trained.attention(f"{long[:place]}_{long[place + 1 :]}").text == window
+    assert trained.attention(long).text == long[:8]
+
+
+def test_a_description_is_taken_only_where_the_model_fits_it():
+    config = small().config
+    described = TEXT.description()
+    assert described["kind"] == "infilling" and text_of(described, config).hole == "_"
+    wrong = [{"hole": "x"}, {"hole": 5}, {"hole": None}, {"context": 0}, {"context": "8"}]
+    for change in [*wrong, {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}]:
+        assert text_of(described | change, config) is None
+
+
+def test_texts_of_one_hole_are_filled_by_the_likeliest_letter():
+    model = small(p_drop=0.0)
+    ids = np.array([LETTERS.encode("ab_de")])
+    logits = model.forward(ids)[0, 2]
+    likeliest = LETTERS.decode([4 + int(logits[4:9].argmax())])
+    assert_array_equal(TEXT.write(model, [[*"ab_de"]])[0], [*"ab", *likeliest, *"de"])

@@ -1,0 +1,254 @@
+"""Sampling: symbols as often as they are probable, cut where they should be, reproducible."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from test_generation import END, PADDING, SEEDS, SOURCE, START, Chain, Remembering, V, peaked
+
+from numformer.backend import seed_sequence
+from numformer.data import Vocabulary
+from numformer.generation import Continuation, Sampling, Transduction, greedy, sample
+from numformer.layer import inference, mode, pack
+from numformer.models.language_model import LanguageModel
+
+EVERY = {4: 0.5, 5: 0.3, 6: 0.15, END: 0.05}
+
+
+def log_p(*probabilities: float) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log([probabilities])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [0.5, 0.2, 0.2, 0.1]),
+        (dict(temperature=0.5), np.array([25, 4, 4, 1]) / 34),
+        (dict(temperature=2), np.sqrt([5, 2, 2, 1]) / np.sqrt([5, 2, 2, 1]).sum()),
+        (dict(temperature=0), [1, 0, 0, 0]),
+        (dict(temperature=1e-310), [1, 0, 0, 0]),
+        (dict(temperature=1e300), [0.25] * 4),
+        (dict(top_k=1), [1, 0, 0, 0]),
+        (dict(top_k=2), [5 / 7, 2 / 7, 0, 0]),  # among equals the smaller id
+        (dict(top_k=4), [0.5, 0.2, 0.2, 0.1]),
+        (dict(top_k=9), [0.5, 0.2, 0.2, 0.1]),
+        (dict(top_p=1e-9), [1, 0, 0, 0]),
+        (dict(top_p=0.49), [1, 0, 0, 0]),
+        (dict(top_p=0.51), [5 / 7, 2 / 7, 0, 0]),
+        (dict(top_p=0.69), [5 / 7, 2 / 7, 0, 0]),
+        (dict(top_p=0.71), [5 / 9, 2 / 9, 2 / 9, 0]),
+        (dict(top_p=0.91), [0.5, 0.2, 0.2, 0.1]),
+        (dict(top_p=1), [0.5, 0.2, 0.2, 0.1]),
+        (dict(top_k=3, top_p=0.6), [5 / 7, 2 / 7, 0, 0]),
+        (dict(top_k=1, top_p=0.6), [1, 0, 0, 0]),
+        (dict(temperature=0.5, top_p=0.74), [25 / 29, 4 / 29, 0, 0]),
+    ],
+    ids=str,
+)
+def test_the_probabilities_to_draw_by(settings, expected):
+    """The last two places are impossible, the symbols stand in another order in the second row."""
+    order = np.array([3, 0, 1, 2])
+    given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
+    before = given.copy()
+    found = Sampling(**settings).probabilities(given)
+    assert_allclose(found[0], [*expected, 0, 0], atol=1e-12)
+    if settings.get("temperature") == 1e300:
+        expected = [0.25] * 4
+    assert_allclose(found[1], [*np.array(expected)[order], 0, 0], atol=1e-12)
+    assert (given == before).all()
+
+
+def test_the_fewest_symbols_that_reach_p_exactly_are_enough():
+    found = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
+    assert_allclose(found, [[1 / 3, 2 / 3, 0, 0]])
+
+
+def test_among_many_equals_the_smaller_ids_are_kept():
+    """A sort that is not stable would take others."""
+    given = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
+    likely = np.flatnonzero(given[0])
+    for count in range(1, len(likely)):
+        found = Sampling(top_k=count).probabilities(given)
+        assert (np.flatnonzero(found) == likely[:count]).all()
+
+
+@pytest.mark.parametrize(("number", "symbol"), [(0.0, 4), (0.5, 5), (1 - 2**-53, 5)])
+def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one(number, symbol):
+    stream = SimpleNamespace(random=lambda: number)
+    model = Chain({START: {4: 0.5, 5: 0.5}, 4: {END: 1}, 5: {END: 1}})
+    assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
+
+
+def test_with_p_1_not_even_the_least_probable_is_left_out():
+    """In float64 the others add up to 1 without it."""
+    assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, EVERY),
+        (dict(temperature=2.0), {s: math.sqrt(p) for s, p in EVERY.items()}),
+        (dict(top_k=2), {4: 0.5, 5: 0.3}),
+        (dict(top_p=0.9), {4: 0.5, 5: 0.3, 6: 0.15}),
+    ],
+    ids=str,
+)
+def test_symbols_are_drawn_as_often_as_they_are_probable(settings, expected):
+    """By chi-square: values above these bounds come once in a thousand seeds."""
+    rows, total = 4000, sum(expected.values())
+    found = sample(Chain({START: EVERY}), np.repeat(SOURCE[:1], rows, axis=0), 1, **settings)
+    counts = np.bincount([ids[0] if ids else END for ids in found], minlength=V)
+    wanted = {symbol: rows * p / total for symbol, p in expected.items()}
+    assert set(np.flatnonzero(counts)) == set(wanted)
+    chi_square = sum((counts[s] - n) ** 2 / n for s, n in wanted.items())
+    assert chi_square < {1: 10.8, 2: 13.8, 3: 16.3}[len(wanted) - 1]
+
+
+def test_each_position_draws_anew_up_to_the_end():
+    """A geometric distribution of lengths; all symbols of a row are not alike."""
+    model = Chain({symbol: {4: 0.4, 5: 0.4, END: 0.2} for symbol in (START, 4, 5)})
+    found = sample(model, np.repeat(SOURCE[:1], 3000, axis=0), 40)
+    assert np.mean([*map(len, found)]) == pytest.approx(4, abs=0.25)
+    together = [ids for ids in found if len(ids) >= 2]
+    assert np.mean([ids[0] == ids[1] for ids in together]) == pytest.approx(0.5, abs=0.05)
+    assert max(map(len, found)) <= 40
+    assert {symbol for ids in found for symbol in ids} == {4, 5}
+
+
+@pytest.mark.parametrize("settings", [dict(temperature=0), dict(top_k=1), dict(top_p=1e-9)])
+def test_greedy_is_the_limit(settings):
+    for seed in SEEDS:
+        assert sample(peaked(seed), SOURCE, 9, **settings) == greedy(peaked(seed), SOURCE, 9)
+
+
+def test_the_seed_decides_and_each_row_has_random_numbers_of_its_own():
+    model = peaked()
+    same = np.repeat(SOURCE[:1], 20, axis=0)
+    found = sample(model, same, 9)
+    assert found == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
+    assert len({*map(tuple, found)}) > 5
+    assert sample(model, same[:3], 9) == found[:3]
+    other = np.concatenate([same[:2], SOURCE[1:]])
+    assert sample(model, other, 9)[:2] == found[:2]
+
+
+def drawn_without_cache(logits_of, read: list[int], length: int, row: int) -> list[int]:
+    """What a row draws: its stream's numbers, each on the line of the probabilities."""
+    stream = np.random.default_rng(seed_sequence(7, "sampling", row))
+    written = []
+    for _ in range(length):
+        p = np.exp(logits_of([*read, *written]) / 1.5)
+        p[[PADDING, START]] = 0
+        symbol = int(np.searchsorted(np.cumsum(p / p.sum()), stream.random()))
+        if symbol == END:
+            break
+        written.append(symbol)
+    return written
+
+
+def test_an_encoder_decoder_draws_from_the_logits_of_a_whole_forward():
+    model = peaked(2)
+    found = sample(model, SOURCE, 9, temperature=1.5, seed=7)
+    for number, row in enumerate(SOURCE):
+
+        def logits_of(ids, row=row):
+            with inference():
+                return model.forward(row[None], np.array([ids]))[0, -1]
+
+        assert found[number] == drawn_without_cache(logits_of, [START], 9, number)
+
+
+def language_model(vocabulary: int) -> LanguageModel:
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
+    model = LanguageModel(LanguageModel.Config(vocabulary=vocabulary, **sizes))
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+def test_a_language_model_draws_from_the_logits_of_a_whole_forward():
+    def logits_of(ids):
+        with inference():
+            return model.forward(np.array([ids]))[0, -1]
+
+    model, beginnings = language_model(V), np.array([[4, 5], [6, 4], [6, 4]])
+    found = sample(model, beginnings, 12, temperature=1.5, seed=7)
+    for number, row in enumerate(beginnings.tolist()):
+        assert found[number] == drawn_without_cache(logits_of, row, 12, number)
+    assert max(map(len, found)) > 3
+
+
+@pytest.mark.parametrize("kind", [peaked, Remembering])
+def test_the_model_is_left_as_it_was(kind):
+    with mode(training=True, saving=True):
+        assert sample(kind(0), SOURCE, 5) == sample(kind(0), SOURCE, 5)
+
+
+def test_a_device_draws_what_the_host_draws(stand_in):
+    on_host, on_device = peaked(1), peaked(1)
+    pack(on_device, np.float64, stand_in)
+    assert sample(on_device, SOURCE, 5) == sample(on_host, SOURCE, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "fine", "refused"),
+    [
+        ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, "1", None, True]),
+        ("top_k", [None, 1, 10**30], [0, -1, 1.5, True, "1"]),
+        ("top_p", [None, 1e-300, 0.5, 1, 1.0], [0, -0.1, 1.1, math.nan, "1", True]),
+        ("seed", [0, 10**30], [-1, 0.5, None, True, "1"]),
+    ],
+)
+def test_settings_that_say_nothing_are_refused(name, fine, refused, complaint):
+    for value in fine:
+        sample(peaked(), SOURCE, 2, **{name: value})
+    for value in refused:
+        text = complaint(sample, peaked(), SOURCE, 2, **{name: value})
+        assert text.startswith(f"{name} is a") and f"received {value!r}. Change" in text
+    assert "max_length is at least 1" in complaint(sample, peaked(), SOURCE, 0)
+
+
+# Texts.
+
+LETTERS = Vocabulary("abc")  # ids 4, 5, 6
+
+
+@pytest.mark.parametrize("settings", [dict(temperature=1.5), dict(top_k=3), dict(top_p=0.9)])
+def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings):
+    """By the place of each text, though long ones are read first; without, a beam as ever."""
+    text, model = Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
+    asked = [[*"a"], [*"abc"], [*"a"], [*"cabba"]]
+    found = text.write(model, asked, seed=3, **settings)
+    assert found == text.write(model, asked, seed=3, **settings)
+    assert found != text.write(model, asked, seed=4, **settings)
+    sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
+    ids = sample(model, sources, 6, seed=3, **settings)
+    assert found[:3] == [LETTERS.decode(each) for each in ids]
+    assert text.write(model, asked, seed=3) == text.write(model, asked)
+
+
+def test_a_beam_is_not_sampled(complaint):
+    text = Transduction(LETTERS, LETTERS, max_length=6)
+    said = complaint(text.write, peaked(), [[*"ab"]], beam=2, temperature=1.0)
+    assert "received beam 2 and a temperature" in said
+
+
+def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
+    model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
+    found = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=7)
+    stream, expected = np.random.default_rng(seed_sequence(7, "sampling", 1)), ["b"]
+    how = Sampling(1.5, top_k=3)
+    while len(expected) < 21:
+        known = expected if len(expected) < 6 else expected[-3:]
+        room = min(6 - len(known), 21 - len(expected))
+        (ids,) = how.write(model, np.array([LETTERS.encode(known)]), room, [stream])
+        if not ids:
+            break
+        expected += LETTERS.decode(ids)
+    assert found[1] == expected and len(expected) > 7
+    assert found != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
+    assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)

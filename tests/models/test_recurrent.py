@@ -1,0 +1,219 @@
+"""The recurrent encoder-decoder: padding, writing, what the decoder sees, and where it looks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.data import PairBatch, Vocabulary
+from numformer.generation import Transduction, beam_search, greedy
+from numformer.layer import inference, pack
+from numformer.layers import CELLS, Recurrent
+from numformer.models import RecurrentEncoderDecoder, model_of
+from numformer.plots import attention_weights, cross_attention_weights
+from numformer.trained import Trained
+from numformer.training import load_model, save_model
+
+V = 9
+PAIRS = [([4, 5, 6, 7], [8, 4, 5]), ([6], [7, 7, 8, 4, 5]), ([5, 8, 8], [6])]
+SOURCE, TARGET_IN, TARGET_OUT = PairBatch.of(PAIRS).inputs
+CLOSE = dict(rtol=1e-10, atol=1e-12)
+
+every_model = pytest.mark.parametrize(
+    ("cell", "context"), [("rnn", "fixed"), ("lstm", "fixed"), ("gru", "attention"),
+                          ("lstm", "attention")],
+)  # fmt: skip
+
+
+def small(cell="gru", context="attention", **changes) -> RecurrentEncoderDecoder:
+    """A small model in float64, its parameters shaken."""
+    sizes = dict(source_vocabulary=V, target_vocabulary=V + 1, d_model=6, p_drop=0.0)
+    model = RecurrentEncoderDecoder(
+        RecurrentEncoderDecoder.Config(**(sizes | changes), cell=cell, context=context)
+    )
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+@every_model
+def test_a_padded_batch_equals_each_sequence_alone(cell, context):
+    model, skipped = small(cell, context), []
+    whole = model.forward(SOURCE, TARGET_IN)
+    for row, pair in enumerate(PAIRS):
+        alone = PairBatch.of([pair])
+        found = model.forward(alone.source, alone.target_in)[0]
+        assert_allclose(found, whole[row, : len(found)], **CLOSE)
+        skipped.append(found)
+    logits, targets = model.predictions(SOURCE, TARGET_IN, TARGET_OUT)
+    assert_allclose(logits, np.concatenate(skipped), **CLOSE)
+    assert_array_equal(targets, [8, 4, 5, 2, 7, 7, 8, 4, 5, 2, 6, 2])
+
+
+@every_model
+def test_writing_step_by_step_equals_reading_the_whole(cell, context):
+    """Also for rows that are chosen on the way."""
+    model, chosen = small(cell, context), np.array([2, 2, 0])
+    with inference():
+        whole = model.forward(SOURCE, TARGET_IN)
+        state = model.start(SOURCE, 6)
+        assert_array_equal(state.ids, TARGET_IN[:, 0])
+        for t in range(3):
+            assert_allclose(model.step(TARGET_IN[:, t], state), whole[:, t], **CLOSE)
+        state.choose(chosen)
+        assert_array_equal(state.ids, [1, 1, 1])
+        for t in range(3, 5):
+            found = model.step(TARGET_IN[chosen, t], state)
+            assert_allclose(found, whole[chosen, t], **CLOSE)
+
+
+@every_model
+def test_no_position_sees_the_future_and_every_one_sees_its_past(cell, context):
+    model, target = small(cell, context), np.array([[1, 4, 5, 6, 7]])
+    logits = model.forward(SOURCE[:1], target)
+    for t in range(5):
+        changed = target.copy()
+        changed[:, t] = 8
+        found = model.forward(SOURCE[:1], changed)
+        assert_array_equal(found[:, :t], logits[:, :t])
+        assert (found[:, t:] != logits[:, t:]).any(axis=-1).all()
+
+
+@every_model
+def test_every_position_of_the_target_depends_on_every_one_of_the_source(cell, context):
+    model = small(cell, context)
+    logits = model.forward(SOURCE[:1], TARGET_IN[:1])
+    for s in range(4):
+        changed = SOURCE[:1].copy()
+        changed[:, s] = 3
+        assert (model.forward(changed, TARGET_IN[:1]) != logits).any(axis=-1).all()
+
+
+def test_a_fixed_context_is_one_state_and_attention_is_to_every_position():
+    """What the decoder gets of a source of any length."""
+    with inference():
+        for context, shapes in (
+            ("fixed", [(3, 6), (3, 18)]),
+            ("attention", [(3, 6), (3, 5, 6), (3, 5, 12), (3, 5)]),
+        ):
+            state = small("gru", context).start(SOURCE, 6)
+            assert [array.shape for array in state.arrays] == shapes
+
+
+def test_a_start_of_zeros_is_none_and_a_context_needs_no_start(rng):
+    x, lengths = rng.standard_normal((3, 4, 5)), np.array([2, 4, 0])
+    layer = Recurrent(CELLS["lstm"](6, rng), 5, rng, d_context=2)
+    pack(layer, np.float64)
+    context, dh = rng.standard_normal((3, 2)), rng.standard_normal((3, 4, 6))
+    start = np.zeros((3, 6))
+    h = layer.forward(x, lengths, None, context)
+    dx, dcontext = layer.backward(dh)
+    assert_array_equal(layer.forward(x, lengths, start, context), h)
+    gradients = layer.backward(dh)
+    assert_array_equal(gradients[0], dx)
+    assert_array_equal(gradients[2], dcontext)
+
+
+@pytest.mark.parametrize("lengths", [[2, 5], [2, -1], [2, 3, 1]], ids=str)
+def test_lengths_that_no_sequence_has_are_refused(rng, lengths, complaint):
+    layer = Recurrent(CELLS["gru"](6, rng), 5, rng)
+    text = complaint(layer.forward, np.ones((2, 4, 5)), np.array(lengths))
+    assert "real positions of 2 sequences, at most 4" in text
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_at_padding_the_state_is_kept(rng, backwards):
+    layer = Recurrent(CELLS["rnn"](6, rng), 5, rng, backwards)
+    x, start = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 6))
+    h = layer.forward(x, np.array([2, 4, 0]), start)
+    kept = h[0, 1] if not backwards else start[0]
+    assert_array_equal(h[0, 2:], np.stack([kept, kept]))
+    assert_array_equal(h[2], np.broadcast_to(start[2], (4, 6)))
+
+
+def test_the_first_weights_keep_a_state_s_length_and_the_forget_gate_is_open(rng):
+    for name, cell in CELLS.items():
+        layer = Recurrent(cell(16, rng), 5, rng)
+        for gate in np.split(layer.cell.weight.data, cell.gates, axis=1):
+            assert_allclose(gate.T @ gate, np.eye(16), atol=1e-6)
+        opened = np.zeros(16 * cell.gates)
+        opened[16:32] = name == "lstm"
+        assert_array_equal(layer.input.bias.data, opened)
+
+
+def test_gates_take_numbers_of_any_size():
+    cell = CELLS["lstm"](1, np.random.default_rng(0))
+    with np.errstate(all="raise"):
+        a = np.float32([[1e4, 1e4, -1e4, 1], [-1e4, -1e4, 1e4, 1]])
+        new = cell.forward(a, np.float32([[0, 2], [0, 2]]))
+    assert_allclose(new[:, 1], [2 + np.tanh(1), 0], atol=1e-6)
+
+
+def test_attention_maps_are_those_of_the_decoder_and_of_each_sequence():
+    model = small("lstm", "attention")
+    weights = cross_attention_weights(model, SOURCE, TARGET_IN)
+    assert weights.shape == (1, 3, 1, 6, 5)
+    assert_allclose(weights.sum(axis=-1), 1)
+    assert not weights[0, 1, 0, :, 2:].any()  # padding of the source
+    alone = PairBatch.of(PAIRS[1:2])
+    found = cross_attention_weights(model, alone.source, alone.target_in)
+    assert_allclose(found[0, 0, 0], weights[0, 1, 0, :6, :2], **CLOSE)
+    assert not attention_weights(small("gru", "fixed"), SOURCE, TARGET_IN)
+
+
+def test_a_text_s_attention_is_drawn_where_there_is_some(empty_folder, complaint):
+    symbols = Vocabulary("abcde"), Vocabulary("abcdef")
+    trained = Trained(small("gru", "attention"), Transduction(*symbols, 4), {})
+    attention = trained.attention("cab")
+    assert attention.kinds == ["decoder cross_attention"]
+    assert attention["decoder cross_attention"].shape[:2] == (1, 1)
+    attention.draw("map.png")
+    assert Path("map.png").stat().st_size
+    without = Trained(small("gru", "fixed"), Transduction(*symbols, 4), {})
+    assert "has attention" in complaint(without.attention, "cab")
+
+
+@every_model
+def test_greedy_and_beam_search_serve_it(cell, context):
+    model = small(cell, context)
+    with inference():
+        first = greedy(model, SOURCE, 4)
+        assert beam_search(model, SOURCE, 4, beam=1) == first
+        assert len(beam_search(model, SOURCE, 4, beam=3)) == 3
+        for row, (source, _) in enumerate(PAIRS):
+            assert greedy(model, np.array([[*source, 2]]), 4) == first[row : row + 1]
+
+
+def test_ids_that_are_no_batch_or_no_source_are_refused(complaint):
+    model = small()
+    assert "source ids are a NumPy array" in complaint(model.forward, [[4]], TARGET_IN)
+    assert "same number of sequences" in complaint(model.forward, SOURCE[:2], TARGET_IN)
+    assert "ends with the end id" in complaint(model.start, TARGET_IN, 3)
+
+
+@every_model
+def test_a_saved_one_is_one_again(cell, context, empty_folder):
+    model = small(cell, context)
+    pack(model)
+    save_model(Path("model.safetensors"), model)
+    again, metadata = load_model(Path("model.safetensors"))
+    assert metadata["model"] == "recurrent" and type(again) is model_of("recurrent")
+    assert_array_equal(again.forward(SOURCE, TARGET_IN), model.forward(SOURCE, TARGET_IN))
+
+
+@every_model
+def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(cell, context):
+    model = small(cell, context)
+    matrices = [p.size for p in model.named_parameters().values() if len(p.shape) > 1]
+    assert model.config.least_parameters == sum(matrices)
+    assert model.config.longest is None and model.config.layers == 1
+    assert model.config.least_saved == 6 * CELLS[cell].gates
+
+
+def test_the_output_is_the_target_s_embedding_and_the_seed_determines_the_weights():
+    model = small()
+    assert model.output.weight is model.target.weight
+    weights = [pack(RecurrentEncoderDecoder(model.config, *seed)).data for seed in ((), (0,), (3,))]
+    assert_array_equal(weights[0], weights[1])
+    assert (weights[0] != weights[2]).any()

@@ -1,0 +1,119 @@
+"""The vision Transformer: images of any floating-point dtype, and what it refuses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.backend import to_host
+from numformer.layer import inference, pack
+from numformer.models import model_of
+from numformer.models.vision import VisionTransformer
+from numformer.training import load_model, save_model
+
+SIZES = dict(height=4, width=6, channels=1, classes=3, d_model=8, d_ff=12, heads=2, layers=2)
+IMAGES = np.random.default_rng(5).random((3, 4, 6))
+LABELS = np.array([2, 0, 1])
+
+
+def small(dtype=np.float64, xp=np, **changes) -> VisionTransformer:
+    """A small model, its parameters shaken."""
+    model = VisionTransformer(VisionTransformer.Config(**(SIZES | dict(p_drop=0.0) | changes)))
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    pack(model, dtype, xp)
+    return model
+
+
+def test_every_pixel_counts_and_no_image_sees_another():
+    logits = small().forward(IMAGES)
+    assert logits.shape == (3, 3)
+    assert_allclose(small().forward(IMAGES[1:2]), logits[1:2], rtol=1e-10)
+    for place in np.ndindex(4, 6):
+        changed = IMAGES.copy()
+        changed[(1, *place)] += 0.1
+        found = small().forward(changed)
+        assert_array_equal((found != logits).any(axis=1), [False, True, False])
+
+
+@pytest.mark.parametrize(("positions", "differ"), [("learned", True), ("none", False)])
+def test_the_order_of_patches_counts_where_positions_do(positions, differ):
+    model = small(positions=positions)
+    swapped = np.concatenate([IMAGES[:, 2:], IMAGES[:, :2]], axis=1)
+    difference = abs(model.forward(swapped) - model.forward(IMAGES)).max()
+    assert (difference > 1e-6) == differ
+
+
+def test_a_grey_image_may_have_its_one_channel():
+    assert_array_equal(small().forward(IMAGES[..., None]), small().forward(IMAGES))
+
+
+@pytest.mark.parametrize("given", [np.float16, np.float32, np.float64])
+def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(given, xp):
+    """An objective, as training has it, on host batches; images on the device are as good."""
+    model, images = small(np.float32, xp), IMAGES.astype(given)
+    logits, targets = model.predictions(images, LABELS)
+    assert logits.dtype == np.float32 and type(logits) is xp.ndarray and targets is LABELS
+    assert_array_equal(to_host(model.forward(xp.asarray(images))), to_host(logits))
+    assert_allclose(
+        to_host(logits), small().forward(images.astype(np.float64)), rtol=1e-4, atol=1e-5
+    )
+    model.clear_saved()
+    objective = model.objective()
+    objective.forward(images, LABELS)
+    dimages = objective.backward()
+    assert dimages.shape == images.shape and dimages.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("images", "received"),
+    [
+        (IMAGES[:0], "shape (0, 4, 6)"),
+        (IMAGES[0], "shape (4, 6)"),
+        (IMAGES[:, :2], "shape (3, 2, 6)"),
+        (IMAGES.repeat(3, axis=0).reshape(3, 4, 6, 3), "shape (3, 4, 6, 3)"),
+        ((9 * IMAGES).astype(int), "dtype int64"),
+        (IMAGES.tolist(), "list"),
+        (np.float64(3), "float64"),
+    ],
+)
+def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
+    said = complaint(small().forward, images)
+    assert "images are an array (B, 4, 6) of floating-point numbers" in said and received in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(patch=4), "images 4 x 6, patch 4"),
+        (dict(height=5), "images 5 x 6, patch 2"),
+        (dict(classes=0), "classes is an integer of at least 1"),
+        (dict(max_length=6), "max_length 6 for images of 7 positions"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
+    assert said in complaint(VisionTransformer.Config, **(SIZES | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, dict(max_length=9), dict(positions="rotary"), dict(channels=3, patch=1), dict(d_k=3)],
+)
+def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
+    model = small(**changes)
+    matrices = [p.size for p in model.named_parameters().values() if len(p.shape) > 1]
+    assert model.config.least_parameters == sum(matrices)
+    learned = model.config.positions == "learned"
+    assert model.config.longest == (changes.get("max_length", 7 if "patch" not in changes else 25)
+                                    if learned else None)  # fmt: skip
+
+
+def test_a_saved_model_is_one_again(empty_folder):
+    model = small(np.float32)
+    save_model(Path("model.safetensors"), model)
+    again, metadata = load_model(Path("model.safetensors"))
+    assert metadata["model"] == "vision" and type(again) is VisionTransformer
+    assert model_of("vision") is VisionTransformer
+    with inference():
+        assert_array_equal(again.forward(IMAGES), model.forward(IMAGES))

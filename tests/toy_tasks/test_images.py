@@ -1,0 +1,250 @@
+"""The script that names images: its folds, how images are moved, its files, and what it refuses."""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.layer import inference
+from numformer.models.vision import VisionTransformer
+from numformer.training import load_model
+from toy_tasks import images as page
+from toy_tasks.images import ImagesTask, Labelled, labelled, main, moved, named
+
+TINY = "--steps 4 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --jobs 2".split()
+RNG = np.random.default_rng(3)
+IMAGES = RNG.integers(17, size=(23, 4, 6)).astype(float)
+LABELS = np.array(["no", "yes", "perhaps"])[RNG.integers(3, size=23)]
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+def still(fold: int, batch_size: int = 4) -> ImagesTask:
+    """A task whose images do not move."""
+    return ImagesTask(labelled(IMAGES, LABELS), fold, batch_size, seed=1, shift=0, turn=0)
+
+
+def test_each_image_is_tested_once_and_never_by_a_model_that_saw_it():
+    tasks = [still(fold, 100) for fold in range(5)]
+    assert sorted(np.concatenate([task.tested for task in tasks])) == [*range(23)]
+    for task in tasks:
+        assert sorted([*task.tested, *task.trained]) == [*range(23)]
+        seen = {image.tobytes() for image in task.of(task.trained).images}
+        drawn = [*task.batch(1).images, *task.batch(2).images]
+        assert {image.tobytes() for image in drawn} == seen
+    assert (tasks[0].tested != sorted(tasks[0].tested)).any()
+
+
+def test_batches_are_their_steps_alone_and_labels_stay_with_their_images():
+    task = still(0)
+    batches = [task.batch(step) for step in (1, 2, 1)]
+    assert_array_equal(batches[0].images, batches[2].images)
+    assert (batches[0].images != batches[1].images).any()
+    label_of = {image.tobytes(): label for image, label in zip(
+        task.data.images, task.data.labels, strict=True)}  # fmt: skip
+    for image, label in zip(batches[0].images, batches[0].labels, strict=True):
+        assert label_of[image.tobytes()] == label
+    assert task.data.classes == ["no", "perhaps", "yes"]
+    assert [task.data.classes[label] for label in task.data.labels] == LABELS.tolist()
+    assert (task.data.images.max(), task.data.highest) == (1, 16)
+
+
+def test_the_training_loss_is_the_mean_over_all_images():
+    task = still(0)
+    config = VisionTransformer.Config(height=4, width=6, channels=1, classes=3, d_model=8, heads=2,
+                                      d_ff=8, layers=1)  # fmt: skip
+    model = VisionTransformer(config)
+    with inference():
+        whole = model.objective().forward(*task.of(task.trained).inputs)
+        assert task.evaluate(model) == {"training_loss": pytest.approx(float(whole), rel=1e-5)}
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_images_are_shifted_and_turned(colours):
+    images = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
+    images = np.stack([images, 2 * images], axis=-1) if colours else images
+
+    def found(down=0.0, right=0.0, angle=0.0):
+        return moved(images, down, right, angle)[0]
+
+    assert_allclose(found(), images[0])
+    assert found().dtype == np.float32
+    up = np.zeros_like(images[0])
+    up[:-1] = images[0, 1:]
+    assert_allclose(found(down=-1.0), up)
+    right = np.zeros_like(images[0])
+    right[:, 1:] = images[0, :, :-1]
+    assert_allclose(found(right=1.0), right)
+    assert_allclose(found(down=-0.25), 0.75 * images[0] + 0.25 * up)
+    assert_allclose(found(-0.5, 1.0)[0, 1:], (images[0, 0, :-1] + images[0, 1, :-1]) / 2)
+    assert_allclose(found(angle=np.pi), images[0, ::-1, ::-1], atol=1e-4)
+    assert_allclose(found(angle=np.pi / 2), np.rot90(images[0], -1), atol=1e-4)
+    for far in (-50.0, 50.0):
+        assert not found(down=far).any() and not found(right=far).any()
+    two = moved(images.repeat(2, axis=0), *np.array([[-1.0, 0], [0, 1]])[..., None, None], 0.0)
+    assert_allclose(two, [up, right])
+
+
+def test_a_batch_is_moved_by_at_most_what_was_asked_for(monkeypatch):
+    said = []
+    monkeypatch.setattr(page, "moved", lambda images, *how: said.append(how) or images)
+    ImagesTask(labelled(IMAGES, LABELS), 0, 2000, 1, shift=0.5, turn=180).batch(1)
+    for drawn, most in zip(said[0], (0.5, 0.5, np.pi), strict=True):
+        assert drawn.shape == (2000, 1, 1)
+        assert most > drawn.max() > 0.99 * most and -most < drawn.min() < -0.99 * most
+    assert abs(np.corrcoef(np.squeeze(said[0])) - np.eye(3)).max() < 0.1
+
+
+def test_an_image_is_named_by_the_mean_of_nine_looks():
+    images = RNG.random((600, 4, 4)).astype(np.float32)
+
+    def forward(part):
+        return np.stack([9 * part[:, 0, 0], 9 * part[:, 3, 3], 9 * part[:, 2, 1]], axis=1)
+
+    expected = 0
+    for down in (-0.5, 0, 0.5):
+        for right in (-0.5, 0, 0.5):
+            odds = np.exp(forward(moved(images, down, right, 0.0)))
+            expected = expected + odds / odds.sum(axis=1, keepdims=True)
+    assert_array_equal(named(SimpleNamespace(forward=forward), images), expected.argmax(axis=1))
+    assert (expected.argmax(axis=1) != forward(images).argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize("colours", [1, 3])
+def test_images_of_a_file_are_learned_and_named(call, colours):
+    images = IMAGES if colours == 1 else np.stack([IMAGES, IMAGES / 2, IMAGES / 4], axis=-1)
+    np.savez("mine.npz", images=images, labels=LABELS)
+    code, out, err = call(main, "--data", "mine.npz", *TINY)
+    assert (code, err) == (0, [])
+    accuracy = re.fullmatch(r"accuracy (\d\.\d{4})", out[-1])
+    assert out[-2] == "23 images, each named by a model that never saw it"
+    folder = Path("runs/images")
+    folds = {f"fold-{number}-1" for number in range(1, 6)}
+    assert {*os.listdir(folder)} == {"config.json", "table.md", "attention.png", *folds}
+    assert imread(folder / "attention.png").std() > 0.01
+    right, tested = 0, []
+    for number in range(5):
+        model, metadata = load_model(folder / f"fold-{number + 1}-1" / "best.safetensors")
+        assert metadata["best"]["step"] == 4 and model.config.channels == colours
+        task = ImagesTask(labelled(images, LABELS), number, 4, 1, 0, 0)
+        tested.extend(task.tested)
+        right += (named(model, task.of(task.tested).images) == task.data.labels[task.tested]).sum()
+    assert float(accuracy[1]) == pytest.approx(right / 23, abs=1e-4)
+    shutil.rmtree(folder / "fold-5-1")  # as if the run had been stopped before it
+    assert call(main, "--resume")[1][-1] == out[-1]
+    np.savez("more.npz", images=images[:7] / 2)  # what is white was said by the others
+    use = "--run runs/images/fold-1-1 --input more.npz mine.npz"
+    code, out, err = call(main, *use.split())
+    model, metadata = load_model(folder / "fold-1-1" / "best.safetensors")
+    shown = [images[:7] / 2, images]
+    expected = [i for each in shown for i in named(model, (each / 16).astype(np.float32))]
+    assert (code, err) == (0, []) and {*out} <= {*LABELS}
+    assert out == [["no", "perhaps", "yes"][i] for i in expected]
+    use = "--run runs/images/fold-1-1 --input more.npz --attention a.png"
+    assert call(main, *use.split())[0] == 0 and imread("a.png").std() > 0.01
+
+
+def test_the_digits_are_those_of_scikit_learn(call, monkeypatch):
+    """They are judged, and told what to do where it is missing."""
+    page.digits.cache_clear()
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    code, _, err = call(main, *TINY)
+    assert code == 2 and "pip install 'numformer[images]'" in err[0] and len(err) == 1
+    assert not Path("runs").exists()
+    fake = ModuleType("sklearn.datasets")
+    fake.load_digits = lambda: SimpleNamespace(images=IMAGES, target=np.arange(23) % 10)
+    monkeypatch.setitem(sys.modules, "sklearn", ModuleType("sklearn"))
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", fake)
+    code, out, err = call(main, *TINY, "--no-plots")
+    assert (code, err) == (1, []) and "target accuracy 0.985: MISSED" in out[-2]
+    page.digits.cache_clear()
+
+
+@pytest.mark.parametrize(("right", "code"), [(197, 0), (196, 1)])
+def test_the_target_is_the_share_of_all_images(right, code, monkeypatch):
+    monkeypatch.setattr(page.folders, "read_config", lambda folder: {"options": {"data": None}})
+    run = dict(tested=100, folder=Path("a/b"))
+    results = {"fold 1": [run | {"right": 100}], "fold 2": [run | {"right": right - 100}]}
+    what, figures, target = page.verdict(results)
+    assert what.startswith("200 images") and figures == {"accuracy": f"{right / 200:.4f}"}
+    assert target == ("accuracy 0.985", code == 0)
+    two_seeds = {name: 2 * runs for name, runs in results.items()}
+    assert page.verdict(two_seeds) == (what, figures, target)
+
+
+FILES = {
+    "few": dict(images=IMAGES[:9], labels=LABELS[:9]),
+    "one": dict(images=IMAGES, labels=np.ones(23, int)),
+    "unlabelled": dict(images=IMAGES),
+    "flat": dict(images=IMAGES.reshape(23, 24), labels=LABELS),
+    "less": dict(images=IMAGES, labels=LABELS[:22]),
+    "real": dict(images=IMAGES, labels=np.arange(23.0)),
+    "negative": dict(images=IMAGES - 1, labels=LABELS),
+    "nan": dict(images=IMAGES + np.nan, labels=LABELS),
+    "inf": dict(images=IMAGES + np.inf, labels=LABELS),
+    "objects": dict(images=np.array([None]), labels=LABELS),
+    "odd": dict(images=IMAGES[:, :3], labels=LABELS),
+    "good": dict(images=IMAGES, labels=LABELS),
+}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--data none.npz", "received no such file"),
+        ("--data text.npz", "received another kind of file"),
+        ("--data .", "received another kind of file"),
+        ("--data broken.npz", "is an .npz file with the arrays images and labels"),
+        ("--data unlabelled.npz", "labels is not a file in the archive"),
+        ("--data few.npz", "at least 10 images, and labels that differ; received 9 images"),
+        ("--data one.npz", "23 images with 1 different labels"),
+        ("--data flat.npz", "shape (23, 24) of float64"),
+        ("--data less.npz", "shape (22,) of <U7 for 23 images"),
+        ("--data real.npz", "integers or strings, one for each image; received shape (23,) of fl"),
+        ("--data negative.npz", "that are not negative; received other numbers"),
+        ("--data nan.npz", "received other numbers"),
+        ("--data inf.npz", "received other numbers"),
+        ("--data objects.npz", "Object arrays cannot be loaded"),
+        ("--data odd.npz", "images 3 x 6, patch 2"),
+        ("--data good.npz --patch 4", "images 4 x 6, patch 4"),
+        ("--data good.npz --shift -1", "--shift and --turn are from 0 to 360; received -1.0"),
+        ("--data good.npz --turn nan", "received 0.7, nan"),
+        ("--run none --input good.npz", "none"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
+    for name, arrays in FILES.items():
+        np.savez(f"{name}.npz", **arrays)
+    content = bytearray(Path("good.npz").read_bytes())
+    content[200:300] = bytes(100)
+    Path("broken.npz").write_bytes(content)
+    Path("text.npz").write_text("images")
+    code, _, err = call(main, *shlex.split(flags), *([] if "--run" in flags else TINY))
+    assert code == 2 and len(err) == 1 and said in err[0]
+    assert not Path("runs").exists()
+
+
+def test_a_run_names_files_of_images_of_its_size(call):
+    np.savez("mine.npz", images=IMAGES, labels=LABELS)
+    np.savez("other.npz", images=IMAGES[:, :2])
+    assert call(main, "--data", "mine.npz", *TINY, "--no-plots")[0] == 0
+    use = ["--run", "runs/images/fold-2-1"]
+    for flags, said in (
+        ([], "--input names files of images; received none"),
+        (["--input", "other.npz"], "images are an array (B, 4, 6)"),
+        (["--input", "none.npz"], "no such file"),
+    ):
+        code, out, err = call(main, *use, *flags)
+        assert (code, out) == (2, []) and len(err) == 1 and said in err[0]
+
+
+def test_a_batch_is_as_many_images():
+    batch = Labelled(IMAGES[:5], LABELS[:5])
+    assert batch.weight == 5 and [part.weight for part in batch.split(2)] == [3, 2]

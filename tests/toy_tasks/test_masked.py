@@ -1,0 +1,179 @@
+"""The script that fills holes: what is hidden, that both models are asked the same, and its run."""
+
+import json
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import numformer
+from numformer.layer import inference, pack
+from numformer.models.language_model import LanguageModel
+from numformer.models.masked import MaskedLanguageModel
+from toy_tasks import masked
+from toy_tasks.masked import MaskedTask, main
+from toy_tasks.write import WritingTask
+
+TEXT = "the cat sat on the mat. a dog ran. \n" * 40
+TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 6"
+TINY = f"{TINY} --evaluate-every 3 --parts 1".split()
+TASK = MaskedTask(TEXT * 5, "_", 8, 100, seed=1)
+HOLE = len(TASK.text.vocabulary) - 1
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+def small(kind, symbols: int):
+    """A small model in float64, its parameters shaken."""
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0, vocabulary=symbols)
+    model = kind(kind.Config(**sizes))
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+def test_of_ten_hidden_characters_eight_are_holes_and_one_is_another():
+    for step in (1, 2):
+        batch, whole = TASK.batch(step), WritingTask.batch(TASK, step).following
+        hidden = batch.targets != 0
+        assert_array_equal(batch.ids[~hidden], whole[~hidden])
+        assert_array_equal(batch.targets[hidden], whole[hidden])
+    assert (TASK.batch(1).ids != TASK.batch(2).ids).any()
+    batches = [TASK.batch(step) for step in range(30)]
+    ids, targets = (np.concatenate([getattr(b, n) for b in batches]) for n in ("ids", "targets"))
+    hidden = targets != 0
+    assert batches[0].weight == np.count_nonzero(batches[0].targets)
+    assert hidden.mean() == pytest.approx(0.15, abs=0.01)
+    assert hidden.mean(axis=0).min() > 0.1  # at every place of a window
+    shown, right = ids[hidden], targets[hidden]
+    assert np.mean(shown == HOLE) == pytest.approx(0.8, abs=0.02)
+    others = (shown != HOLE) & (shown != right)
+    assert np.mean(others) == pytest.approx(0.1, abs=0.02)
+    assert {*shown[others]} == {*range(4, HOLE)}
+
+
+def test_some_place_is_asked_for_in_every_batch(monkeypatch):
+    monkeypatch.setattr(masked, "HIDDEN", 0.0)
+    assert [TASK.batch(step).weight for step in range(5)] == [1] * 5
+
+
+def test_what_is_unseen_has_holes_alone_the_same_ones_each_time():
+    pairs = TASK.unseen_holes()
+    for (windows, batch), (_, again) in zip(pairs, TASK.unseen_holes(), strict=True):
+        assert_array_equal(batch.ids, again.ids)
+        hidden = batch.targets != 0
+        assert (batch.ids[hidden] == HOLE).all()
+        assert_array_equal(np.where(hidden, batch.targets, batch.ids), windows.following)
+    assert sum(len(batch.ids) for _, batch in pairs) * 8 > len(TASK.unseen) - 16
+
+
+def test_both_models_are_measured_on_the_same_characters():
+    """The language model gets all that stands left of each of them, uncovered."""
+    both, one = small(MaskedLanguageModel, HOLE + 1), small(LanguageModel, HOLE)
+    losses = {"both": [], "one": []}
+    with inference():
+        for windows, batch in TASK.unseen_holes():
+            logits = {"both": both.forward(batch.ids), "one": one.forward(windows.ids)}
+            for name, of in logits.items():
+                log_p = of - np.log(np.exp(of).sum(axis=-1, keepdims=True))
+                for place in np.argwhere(batch.targets):
+                    losses[name].append(-log_p[*place, windows.following[*place]])
+        assert TASK.evaluate(both) == {"held_out_loss": pytest.approx(np.mean(losses["both"]))}
+        assert TASK.from_one_side(one) == pytest.approx(np.mean(losses["one"]))
+
+
+def test_a_text_is_learned_from_both_sides_and_from_one(call):
+    Path("text.txt").write_text(TEXT)
+    code, out, err = call(main, "--data", "text.txt", *TINY)
+    assert (code, err) == (0, [])
+    figures = re.fullmatch(
+        r"hidden characters: loss (\d\.\d{4}), from one side (\d\.\d{4})", out[-1]
+    )
+    run = Path("runs/masked")
+    files = {"best.safetensors", "last.safetensors", "config.json", "metrics.jsonl", "loss.png"}
+    assert {path.name for path in run.iterdir()} == files | {"attention.png", "one-side"}
+    assert {path.name for path in (run / "one-side").iterdir()} == files
+    trained = numformer.load(run)
+    assert trained.metadata["best"]["held_out_loss"] == pytest.approx(float(figures[1]), abs=1e-4)
+    assert type(numformer.load(run / "one-side").model) is LanguageModel
+    options = [json.loads((each / "config.json").read_text())["options"]
+               for each in (run, run / "one-side")]  # fmt: skip
+    assert options[0] == options[1]
+    printed = "\n".join(out)
+    shown, filled = re.search("with holes:\n(.*)\nfilled:\n(.*)\nfiles in", printed, re.S).groups()
+    assert len(filled) == len(shown) == 32 and "_" in shown and "_" not in filled
+    assert all(one in ("_", other) for one, other in zip(shown, filled, strict=True))
+    code, found, err = call(main, "--run", str(run), "--input", "the c_t", "the")
+    assert code == 0 and err == ["note: there is no '_' to fill (in 'the')"]
+    assert re.fullmatch("the c[^_]t", found[0]) and found[1] == "the"
+    use = next(line for line in out if line.startswith("use it: "))
+    assert call(main, *shlex.split(use)[5:])[0] == 0
+
+
+@pytest.mark.parametrize(("kind", "folder"), [(MaskedTask, ""), (WritingTask, "one-side")])
+def test_a_run_that_is_stopped_in_either_training_goes_on_to_the_same_end(
+    call, monkeypatch, kind, folder
+):
+    Path("text.txt").write_text(TEXT)
+    *_, figures = call(main, "--data", "text.txt", *TINY, "--out", "whole", "--no-plots")[1]
+    draw = kind.batch
+
+    def stop(task, step):
+        if step == 5 and type(task) is kind:
+            os.kill(os.getpid(), signal.SIGINT)
+        return draw(task, step)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(kind, "batch", stop)
+        code, _, err = call(main, "--data", "text.txt", *TINY, "--out", "part", "--no-plots")
+    assert code == 130 and len(err) == 1
+    assert err[0].endswith("go on with: python -m toy_tasks.masked --resume --out part")
+    code, out, _ = call(main, "--resume", "--out", "part")
+    assert code == 0 and out[-1] == figures
+    for name in ("", "one-side"):
+        files = [Path(each, name, "best.safetensors").read_bytes() for each in ("whole", "part")]
+        assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--data text.txt --hole a", "does not stand in the text; received 'a'"),
+        ("--data text.txt --hole __", "one visible character; received --context 64, --hole '__'"),
+        ("--data text.txt --hole ' '", "--hole ' '"),
+        ("--data text.txt --hole ''", "--hole ''"),
+        ("--data text.txt --context 0", "--context 0"),
+        ("--data none.txt", "none.txt must be a file"),
+        ("--data short.txt", "20 times the 65 characters"),
+        ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
+        ("--run none --input a", "none, which is not there"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
+    Path("text.txt").write_text(TEXT)
+    Path("short.txt").write_text("short")
+    code, _, err = call(main, *shlex.split(flags))
+    assert code == 2 and len(err) == 1 and said in err[0]
+    assert not Path("runs").exists()
+
+
+def test_a_hole_may_be_any_other_sign(call):
+    Path("text.txt").write_text(TEXT.replace("a", "_"))
+    assert call(main, "--data", "text.txt", *TINY, "--hole", "?", "--no-plots")[0] == 0
+    code, out, err = call(main, "--run", "runs/masked", "--input", "the c?t")
+    assert (code, err) == (0, []) and re.fullmatch(r"the c[^?]t", out[0])
+
+
+@pytest.mark.parametrize(("from_one_side", "code"), [(1.5, 0), (1.4, 1)])
+def test_without_a_file_it_learns_shakespeare_and_is_judged(call, monkeypatch, from_one_side, code):
+    monkeypatch.setattr(masked, "shakespeare", lambda: TEXT)
+    monkeypatch.setattr(MaskedTask, "evaluate", lambda task, model: {"held_out_loss": 1.25})
+    monkeypatch.setattr(MaskedTask, "from_one_side", lambda task, model: from_one_side)
+    found, out, _ = call(main, *TINY, "--no-plots")
+    assert found == code
+    assert out[-2].endswith("0.2 below that from one side: " + ("MISSED" if code else "reached"))
+    assert out[-1] == f"hidden characters: loss 1.2500, from one side {from_one_side:.4f}"

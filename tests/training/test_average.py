@@ -1,0 +1,171 @@
+"""The average of the latest checkpoints: what it is, what it leaves alone, and that it goes on."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from tiny_runs import (
+    Copying,
+    HoldingOut,
+    around_every_write,
+    assert_same_run,
+    assert_same_weights,
+    files,
+    interrupt,
+    kill_at_write,
+    last,
+    logged,
+    recipe,
+    run,
+    tiny,
+)
+
+from numformer.layer import inference
+from numformer.training import average, load_model
+from numformer.training.checkpoints import save_checkpoint
+from numformer.training.trainer import Trainer
+
+
+def states(count: int, dtype=np.float32) -> list[dict]:
+    rng = np.random.default_rng(1)
+    shapes = {"a": (3, 4), "b": (2,)}
+    return [{n: rng.normal(size=s).astype(dtype) for n, s in shapes.items()} for _ in range(count)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_average_is_the_mean_of_each_parameter_in_its_own_dtype(dtype):
+    given = states(3, dtype)
+    before = [{name: array.copy() for name, array in state.items()} for state in given]
+    found = average(given)
+    assert found.keys() == given[0].keys()
+    for name, array in found.items():
+        assert array.dtype == dtype
+        assert_allclose(array, np.mean([state[name] for state in given], axis=0), rtol=1e-6)
+    for state, other in zip(given, before, strict=True):
+        assert_same_weights(state, other)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_the_average_of_equal_weights_is_these_bit_for_bit(count):
+    """A sum in float32 would round."""
+    (state,) = states(1)
+    assert_same_weights(average([state] * count), state)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a, b: [], "received none"),
+        (lambda a, b: [a, b | {"c": a["a"]}], "received another c"),
+        (lambda a, b: [a, {"a": b["a"]}], "received another b"),
+        (lambda a, b: [a, b, b | {"a": b["a"][:1]}], "received another a"),
+        (lambda a, b: [a, b | {"a": b["a"].T}], "received another a"),
+    ],
+)
+def test_the_weights_of_different_models_are_refused(change, said, complaint):
+    text = complaint(average, change(*states(2)))
+    assert "the same names and shapes" in text and said in text
+
+
+# In training. A run of 14 steps evaluates at 5, 10 and 14.
+
+MEASURES = [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_what_is_evaluated_saved_and_used_is_the_mean_at_the_latest_evaluations(
+    tmp_path, count, parts
+):
+    """The steps and their weights are those of a run that averages nothing, bit for bit."""
+    plain, task = Copying(MEASURES), Copying(MEASURES)
+    run(tmp_path / "plain", steps=14, task=plain, parts=parts)
+    model, best = run(tmp_path / "run", steps=14, task=task, parts=parts, average=count)
+    raw = plain.weights_evaluated
+    means = [average(raw[max(0, n - count) : n]) for n in (1, 2, 3)]
+    for found, expected in zip(task.weights_evaluated, means, strict=True):
+        assert_same_weights(found, expected)
+    assert best["step"] == 14
+    assert_same_weights(model.state_dict(), means[-1])
+    assert_same_weights(load_model(tmp_path / "run/best.safetensors")[0].state_dict(), means[-1])
+    tensors, _ = last(tmp_path / "run")
+    assert ("recent" in tensors) == (count > 1)
+    tensors.pop("recent", None)
+    assert_same_weights(tensors, last(tmp_path / "plain")[0])
+    assert logged(tmp_path / "run", "loss") == logged(tmp_path / "plain", "loss")
+
+
+def test_the_loss_on_what_is_held_out_is_that_of_the_mean(tmp_path):
+    task = HoldingOut(MEASURES)
+    model, _ = run(tmp_path, steps=14, task=task, average=3)
+    with inference():
+        losses = [float(model.objective(0.1).forward(*each.inputs)) for each in task.held_out]
+    assert logged(tmp_path, "held_out_loss")[-1] == np.average(losses, weights=[3, 8])
+
+
+@pytest.mark.parametrize("steps", [(1,), (5,), (7,), (10,), (13,), (4, 11)], ids=str)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_run_that_averages_is_resumed_bit_for_bit(tmp_path, steps, parts):
+    how = dict(steps=14, parts=parts, average=2)
+    expected, _ = run(tmp_path / "straight", task=Copying(MEASURES), **how)
+    folder, measures = tmp_path / "resumed", iter(MEASURES)
+    for step in steps:
+        interrupt(folder, step, measures, resume=step != steps[0], **how)
+    model, _ = run(folder, task=Copying(measures), resume=True, **how)
+    assert_same_run(folder, tmp_path / "straight")
+    assert_same_weights(model.state_dict(), expected.state_dict())
+
+
+@around_every_write
+def test_a_run_that_averages_and_is_killed_around_a_write_goes_on(
+    tmp_path, monkeypatch, name, after, number
+):
+    """Where best.safetensors is still to be written, from last.safetensors alone."""
+    how, folder = dict(steps=14, average=2), tmp_path / "resumed"
+    run(tmp_path / "straight", task=Copying(MEASURES), **how)
+    kill_at_write(folder, monkeypatch, name, number, after, task=Copying(MEASURES), **how)
+    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
+    run(folder, task=Copying(MEASURES[done:]), resume=True, **how)
+    assert_same_run(folder, tmp_path / "straight")
+
+
+def test_an_evaluation_that_fails_leaves_the_weights_that_were_trained(tmp_path):
+    task, model = Copying(MEASURES), tiny()
+    trainer = Trainer(model, task, tmp_path, 4, recipe(average=2))
+    for step in (1, 2):
+        trainer.advance()
+        raw = model.state_dict()
+        task.evaluate = Copying.evaluate.__get__(task) if step == 1 else lambda model: 1 / 0
+        with pytest.raises(ZeroDivisionError) if step == 2 else contextlib.nullcontext():
+            trainer.evaluate()
+        assert_same_weights(model.state_dict(), raw)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda recent: None,
+        lambda recent: recent[0],
+        lambda recent: recent[:0],
+        lambda recent: recent[:, 1:],
+        lambda recent: recent[[0, 1, 1]],
+        lambda recent: recent.sum(),
+    ],
+)
+def test_weights_to_average_that_cannot_be_are_refused(tmp_path, wrong, complaint):
+    how = dict(steps=14, average=2)
+    interrupt(tmp_path, 12, **how)
+    tensors, metadata = last(tmp_path)
+    tensors["recent"] = wrong(tensors["recent"])
+    tensors = {name: array for name, array in tensors.items() if array is not None}
+    save_checkpoint(tmp_path / "last.safetensors", tensors, metadata)
+    before = files(tmp_path)
+    assert "that cannot be" in complaint(run, tmp_path, resume=True, **how)
+    assert files(tmp_path) == before
+
+
+def test_a_run_does_not_begin_to_average_on_its_way(tmp_path, complaint):
+    interrupt(tmp_path, 7)
+    text = complaint(run, tmp_path, resume=True, average=2)
+    assert "average 2 instead of 1" in text
