@@ -32,7 +32,7 @@ dots behind, copying with rotary positions was right up to length 10 and never a
 15 in nine of ten. Without letters for its places, addition was not learned at all in 500 steps.
 """
 DEFAULTS = dict(
-    steps=800, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
+    steps=1500, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
     norm="post", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
