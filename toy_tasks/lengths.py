@@ -19,10 +19,20 @@ LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 TRAINED, LONGEST = 10, 20
 TESTED = 10, 12, 15, 20
 DESCRIPTION = """\
-TO BE WRITTEN
+Learn to copy, to reverse and to add up to length 10, and be tested up to 20: a decoder alone, with
+sinusoidal, learned and rotary positions, ALiBi and none.
+
+  .abc=abc   .abc=cba   .q12k34=q3k70 (31 + 42 = 73: places from the last, named by letters)
+  python -m toy_tasks.lengths --run runs/lengths/copy-rotary-1 --input .abcdefghijklm=
+
+The letters of a source are all different, so what comes next can be found by what stands where, as
+an induction head does, without counting. In training dots stand in front of a source and behind it:
+so every position of a test is trained, and no distance tells where a source begins. Without the
+dots behind, copying with rotary positions was right up to length 10 and never at 13; with them, at
+15 in nine of ten. Without letters for its places, addition was not learned at all in 500 steps.
 """
 DEFAULTS = dict(
-    steps=800, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
+    steps=1500, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
     norm="post", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
@@ -48,7 +58,8 @@ def add(source: str) -> str:
     """The sum, written alike, and what is carried from its first place: q12k34 gives q3k70."""
     first, second = (int(source[place::3][::-1]) for place in (1, 2))
     digits = str(first + second).zfill(len(source) // 3 + 1)[::-1]
-    return "".join(map("".join, zip(source[::3], digits))) + digits[-1]
+    named = zip(source[::3], digits[:-1], strict=True)
+    return "".join(map("".join, named)) + digits[-1]
 
 
 TASKS = {
@@ -69,7 +80,6 @@ class LengthTask:
         symbols = LETTERS + DIGITS * (name == "addition") + "=."
         self.longest = self.width(LONGEST)
         self.text = Continuation(Vocabulary(symbols), self.longest)
-        (self.dot,) = self.text.vocabulary.encode(".")
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         self.test = {n: self.sources(rng, n, count, True) for n in range(1, LONGEST + 1)}
 
@@ -88,22 +98,22 @@ class LengthTask:
         return found
 
     def batch(self, step: int) -> Answers:
-        """Of every length; behind a number of dots, so that every position of a test is trained."""
+        """Of every length, among dots; each second batch has the positions of a test."""
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
+        encode = self.text.vocabulary.encode
         width = self.longest if step % 2 else self.width(TRAINED)
         ids = np.full((self.batch_size, width + 1), PADDING)
         valid = np.zeros(ids.shape, bool)
         for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
             (source,) = self.sources(rng, length, 1, False)
-            target = [*self.text.vocabulary.encode(self.target(source)), END]
-            given = self.text.vocabulary.encode(source)
-            slack = width - len(given) - len(target)  # for dots, at least one of them in front
-            start, after = 1 + rng.integers(slack), rng.integers(slack)
-            after = min(after, slack - start)
-            text = [self.dot] * start + given + [self.dot] * after + self.text.vocabulary.encode("=")
-            end = len(text) + len(target)
-            ids[row, :end] = text + target
-            valid[row, end - len(target) : end] = True
+            target = [*encode(self.target(source)), END]
+            slack = width - len(source) - len(target)  # for dots, at least one of them in front
+            before = 1 + rng.integers(slack)
+            behind = min(rng.integers(slack), slack - before)
+            given = encode("." * before + source + "." * behind + "=")
+            end = len(given) + len(target)
+            ids[row, :end] = given + target
+            valid[row, len(given) : end] = True
         return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
     def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
