@@ -441,6 +441,8 @@ class ShapedCase:
             TARGET_OUT=np.where(target, rng.integers(1, cases.V, target.shape), PADDING),
             SOURCE_MASK=padding_mask(source != PADDING),
             TARGET_MASK=causal_mask(target.shape[1]) & padding_mask(target != PADDING),
+            LENGTHS=np.count_nonzero(target, axis=1),
+            SOME_PLACES=rng.permutation(len(source) * min(source.shape[1], target.shape[1]))[:5],
         )
         with mock.patch.multiple(cases, **shapes):
             return CASES[self.name]()

@@ -53,6 +53,7 @@ TARGET_IN = np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]])
 TARGET_OUT = np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]])
 SOURCE_MASK = padding_mask(SOURCE != 0)
 LENGTHS = np.array([2, 4, 0])  # of B sequences of length T: not in order, and one is all padding
+SOME_PLACES = np.array([9, 0, 4, 11, 5])  # among the B T of a batch
 TARGET_MASK = causal_mask(T) & padding_mask(TARGET_IN != 0)
 
 
@@ -184,7 +185,7 @@ LAYERS = [
     Case("patches_of_colours", "patches",
          lambda rng, x, memory: (Patches(3), [rng.standard_normal((B, 6, 9, 4))]), dict(size=3)),
     Case("class_token", "class_token", lambda rng, x, memory: (ClassToken(D, rng), [x])),
-    Case("pick", "pick", lambda rng, x, memory: (Pick(), [x, np.array([9, 0, 4, 11, 5])])),
+    Case("pick", "pick", lambda rng, x, memory: (Pick(), [x, SOME_PLACES])),
     Case("cross_entropy", "cross_entropy", lambda rng, x, memory: (
         CrossEntropy(0.0), [rng.standard_normal((B, T, V)), TARGET_OUT]), dict(smoothing=0.0)),
     Case("label_smoothed_cross_entropy", "cross_entropy", lambda rng, x, memory: (
@@ -279,11 +280,12 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
     return Case(f"{name}_objective", "objective", build, settings)
 
 
-SOME_PLACES = np.array([6, 0, 2, 11, 5])
+def masked(rng, x, memory):
+    return MaskedLanguageModel(MASKED, 3), [SOURCE]
 
 
-def masked(asked, rng, x, memory):
-    return MaskedLanguageModel(MASKED, 3), [SOURCE, *asked]
+def masked_at_some_places(rng, x, memory):
+    return MaskedLanguageModel(MASKED, 3), [SOURCE, SOME_PLACES]
 
 
 def vision(config, rng, x, memory):
@@ -311,8 +313,8 @@ TABLE = [
     recurrent("lstm", "attention", 0.2),
     recurrent("lstm", "fixed", 0.0, smoothing=0.1),
     recurrent("gru", "attention", 0.0, smoothing=0.1),
-    Case("masked", "masked", partial(masked, []), dict(config=MASKED)),
-    Case("masked_at_some_places", "masked", partial(masked, [SOME_PLACES]), dict(config=MASKED)),
+    Case("masked", "masked", masked, dict(config=MASKED)),
+    Case("masked_at_some_places", "masked", masked_at_some_places, dict(config=MASKED)),
     Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
     Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
     of_objective("objective", 0.1),

@@ -24,9 +24,9 @@ class FeedForward(Layer):
         p_drop: float = 0.0,
         bias: bool = True,
     ):
-        self.activation = activation()
         taken = getattr(activation, "inputs", 1) * d_ff
         self.inner = Linear(d_model, taken, rng, bias)
+        self.activation = activation()
         self.dropout = Dropout(p_drop)
         self.outer = Linear(d_ff, d_model, rng, bias)
 
