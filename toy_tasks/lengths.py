@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import seed_sequence
-from numformer.data import Vocabulary
-from numformer.data.vocabulary import END, PADDING
+from numformer.data import END, Vocabulary, pad
 from numformer.generation import Continuation
 from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
@@ -18,22 +17,17 @@ from toy_tasks.write import Answers
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 TRAINED, LONGEST = 10, 20
 TESTED = 10, 12, 15, 20
+EXAMPLES = 128  # of each length in the test
 DESCRIPTION = """\
 Learn to copy, to reverse and to add up to length 10, and be tested up to 20: a decoder alone, with
 sinusoidal, learned and rotary positions, ALiBi and none.
 
-  .abc=abc   .abc=cba   .q12k34=q3k70 (31 + 42 = 73: places from the last, named by letters)
-  python -m toy_tasks.lengths --run runs/lengths/copy-rotary-1 --input .abcdefghijklm=
-
-The letters of a source are all different, so what comes next can be found by what stands where, as
-an induction head does, without counting. In training dots stand in front of a source and behind it:
-so every position of a test is trained, and no distance tells where a source begins. Without the
-dots behind, copying with rotary positions was right up to length 10 and never at 13; with them, at
-15 in nine of ten. Without letters for its places, addition was not learned at all in 500 steps.
+  abc=abc    abc=cba    q 12 k 34 = q 3 k 7 0   (31 + 42: the last place first, letters name places)
+  python -m toy_tasks.lengths --run runs/lengths/copy-alibi-1 --input abcdefghijklm=
 """
 DEFAULTS = dict(
-    steps=1500, batch_size=64, evaluate_every=200, d_model=64, d_ff=128, heads=2, layers=2,
-    norm="post", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
+    steps=2000, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=8, layers=3,
+    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
@@ -46,20 +40,19 @@ def letters(rng: np.random.Generator, length: int) -> str:
 def numbers(rng: np.random.Generator, length: int) -> str:
     """The digits of two numbers by places, the last first, each after a letter that names it.
 
-    31 + 42 is for example q12k34.
+    31 + 42 is for example "q 12 k 34".
     """
     digits = rng.integers(10, size=(length, 2))
-    return "".join(
-        f"{name}{a}{b}" for name, (a, b) in zip(letters(rng, length), digits, strict=True)
-    )
+    places = zip(letters(rng, length), digits, strict=True)
+    return " ".join(f"{name} {a}{b}" for name, (a, b) in places)
 
 
 def add(source: str) -> str:
-    """The sum, written alike, and what is carried from its first place: q12k34 gives q3k70."""
-    first, second = (int(source[place::3][::-1]) for place in (1, 2))
-    digits = str(first + second).zfill(len(source) // 3 + 1)[::-1]
-    named = zip(source[::3], digits[:-1], strict=True)
-    return "".join(map("".join, named)) + digits[-1]
+    """The sum, written alike, and what is carried in the end: "q 12 k 34" gives "q 3 k 7 0"."""
+    names, digits = source.split()[::2], source.split()[1::2]
+    first, second = ("".join(each[number] for each in digits[::-1]) for number in (0, 1))
+    *places, carried = str(int(first) + int(second)).zfill(len(names) + 1)[::-1]
+    return " ".join([*map(" ".join, zip(names, places, strict=True)), carried])
 
 
 TASKS = {
@@ -74,19 +67,19 @@ class LengthTask:
 
     metric, higher_is_better = "exact_match", True
 
-    def __init__(self, name: str, batch_size: int, seed: int, count: int = 250):
+    def __init__(self, name: str, batch_size: int, seed: int, count: int = EXAMPLES):
         self.name, self.batch_size, self.seed = name, batch_size, seed
         self.draw, self.target = TASKS[name]
-        symbols = LETTERS + DIGITS * (name == "addition") + "=."
-        self.longest = self.width(LONGEST)
-        self.text = Continuation(Vocabulary(symbols), self.longest)
+        vocabulary = Vocabulary([*LETTERS, "="])
+        if name == "addition":
+            pairs = [a + b for a in DIGITS for b in DIGITS]
+            vocabulary = Vocabulary([*LETTERS, *DIGITS, *pairs, "="], separator=" ")
+        (self.equals,) = vocabulary.encode("=")
         rng = np.random.default_rng(seed_sequence(seed, "held out"))
         self.test = {n: self.sources(rng, n, count, True) for n in range(1, LONGEST + 1)}
-
-    def width(self, length: int) -> int:
-        """The positions that a text takes whose source has this length."""
-        source = self.draw(np.random.default_rng(0), length)
-        return len(source) + 2 + len(self.target(source))
+        self.text = Continuation(vocabulary, 1)
+        self.longest = max(sum(map(len, self.ids(self.test[n][0]))) for n in self.test)
+        self.text = Continuation(vocabulary, self.longest)
 
     def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
         """Sources of this length; those that a hash of them holds out, or the others."""
@@ -97,34 +90,28 @@ class LengthTask:
                 found.append(source)
         return found
 
+    def ids(self, source: str) -> tuple[list[int], list[int]]:
+        """Those of the source with its "=", and of the target with its end."""
+        texts, vocabulary = (source, self.target(source)), self.text.vocabulary
+        given, target = (vocabulary.encode(vocabulary.split(text)) for text in texts)
+        return [*given, self.equals], [*target, END]
+
     def batch(self, step: int) -> Answers:
-        """Of every length, among dots; each second batch has the positions of a test."""
         rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
-        encode = self.text.vocabulary.encode
-        width = self.longest if step % 2 else self.width(TRAINED)
-        ids = np.full((self.batch_size, width + 1), PADDING)
+        lengths = rng.integers(1, TRAINED + 1, self.batch_size)
+        pairs = [self.ids(*self.sources(rng, length, 1, False)) for length in lengths]
+        ids = pad([given + target for given, target in pairs])
         valid = np.zeros(ids.shape, bool)
-        for row, length in enumerate(rng.integers(1, TRAINED + 1, self.batch_size)):
-            (source,) = self.sources(rng, length, 1, False)
-            target = [*encode(self.target(source)), END]
-            slack = width - len(source) - len(target)  # for dots, at least one of them in front
-            before = 1 + rng.integers(slack)
-            behind = min(rng.integers(slack), slack - before)
-            given = encode("." * before + source + "." * behind + "=")
-            end = len(given) + len(target)
-            ids[row, :end] = given + target
-            valid[row, len(given) : end] = True
+        for row, (given, target) in enumerate(pairs):
+            valid[row, len(given) : len(given) + len(target)] = True
         return Answers(ids[:, :-1], ids[:, 1:], valid[:, 1:])
 
     def right(self, model: LanguageModel, length: int, count: int | None = None) -> float:
         """The share of the test's sources of this length whose whole target is written."""
-        sources = self.test[length][:count]
-        encode = self.text.vocabulary.encode
-        asked = np.array([encode(f".{source}=") for source in sources])
-        targets = [self.target(source) for source in sources]
-        written = greedy(model, asked, len(targets[0]) + 1)
-        pairs = zip(written, targets, strict=True)
-        return sum(w == encode(target) for w, target in pairs) / len(sources)
+        given, targets = zip(*map(self.ids, self.test[length][:count]), strict=True)
+        written = greedy(model, np.array(given), len(targets[0]))
+        found = zip(written, targets, strict=True)
+        return sum([*w, END] == target for w, target in found) / len(targets)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         lengths = 2, 5, 8, TRAINED
@@ -136,7 +123,8 @@ class LengthTask:
 
 def make(options):
     """What a run trains, and on what."""
-    task = LengthTask(options.task, options.batch_size, options.seed, 20 if options.quick else 250)
+    count = 20 if options.quick else EXAMPLES
+    task = LengthTask(options.task, options.batch_size, options.seed, count)
     vocabulary = len(task.text.vocabulary)
     return task, LanguageModel, script.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
 
@@ -184,15 +172,20 @@ def verdict(results: study.Results):
         f"least within length {TRAINED}:": f"{within:.4f}",
         "best at 1.5 times:": f"{far[best]:.4f} ({best})",
     }
-    return "250 sources of each length", figures, ("0.99 within, one way 0.9 beyond", reached)
+    what = f"{EXAMPLES} sources of each length"
+    return what, figures, ("0.99 within, one way 0.9 beyond", reached)
 
 
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"
+LONGER = {"addition": {"steps": 2400}}
 STUDY = study.Study(
     name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
-    rows={f"{task} {how}": {"task": task, "positions": how} for task in TASKS for how in POSITIONS},
+    rows={
+        f"{task} {how}": {"task": task, "positions": how} | LONGER.get(task, {})
+        for task in TASKS for how in POSITIONS
+    },
     make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
-    example=".abcdef=",
+    example="abcdefghijklm=",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.data.vocabulary import END, SPECIAL
+from numformer.data.vocabulary import SPECIAL
 from toy_tasks import induction, lengths
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
@@ -106,9 +106,9 @@ def test_induction_is_studied_and_drawn(call):
     [
         ("copy", "qwe", "qwe"),
         ("reverse", "qwe", "ewq"),
-        ("addition", "q12k34", "q3k70"),  # 31 + 42 = 73
-        ("addition", "a99", "a81"),
-        ("addition", "a19b00", "a0b10"),
+        ("addition", "q 12 k 34", "q 3 k 7 0"),  # 31 + 42 = 73
+        ("addition", "a 99", "a 8 1"),
+        ("addition", "a 19 b 00", "a 0 b 1 0"),
     ],
 )
 def test_what_a_task_asks_for(task, source, target):
@@ -116,24 +116,21 @@ def test_what_a_task_asks_for(task, source, target):
 
 
 @pytest.mark.parametrize("name", lengths.TASKS)
-def test_batches_hold_short_sources_that_are_not_tested_anywhere_among_dots(name):
+def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
     task = LengthTask(name, 400, 1, 5)
-    long, short = task.batch(1), task.batch(2)
-    assert long.ids.shape[1] == task.longest == task.width(lengths.LONGEST)
-    assert short.ids.shape[1] == task.width(lengths.TRAINED)
-    found, starts = set(), set()
-    for ids, following, valid in zip(*long.inputs, strict=True):
-        end = following.tolist().index(END)
-        assert valid[: end + 1].nonzero()[0].max() == end and not valid[end + 1 :].any()
-        text = "".join(task.text.vocabulary.decode(ids[: end + 1]))
-        dots, source, target = re.fullmatch(r"(\.+)([^.=]+)\.*=(.+)", text).groups()
+    found, vocabulary = set(), task.text.vocabulary
+    for ids, following, valid in zip(*task.batch(1).inputs, strict=True):
+        symbols = vocabulary.decode(np.r_[ids, following[-1]])
+        symbols = symbols[: symbols.index("<end>")]
+        equals = symbols.index("=")
+        source, target = (vocabulary.join(s) for s in (symbols[:equals], symbols[equals + 1 :]))
         assert target == task.target(source) and not held_out(source)
-        assert valid.sum() == len(target) + 1
-        found.add(len(target) // 2 if name == "addition" else len(target))
-        starts.add(len(dots))
-    assert found == {*range(1, lengths.TRAINED + 1)} and {1, 2, 20} <= starts
+        assert valid.nonzero()[0].tolist() == [*range(equals, len(symbols))]
+        found.add(equals // (1 + (name == "addition")))
+    assert found == {*range(1, lengths.TRAINED + 1)}
     assert all(map(held_out, [each for test in task.test.values() for each in test]))
-    assert [len(task.target(test[0])) for test in task.test.values()][-1] >= lengths.LONGEST
+    longest = max(sum(map(len, task.ids(source))) for source in task.test[lengths.LONGEST])
+    assert task.longest == longest == task.text.context
 
 
 def test_right_counts_whole_answers_of_a_length(monkeypatch):
@@ -141,8 +138,8 @@ def test_right_counts_whole_answers_of_a_length(monkeypatch):
     task = LengthTask("reverse", 4, 1, 6)
 
     def write(model, asked, room):
-        assert asked.shape == (6, 14) and room == 13
-        sources = [task.text.vocabulary.decode(row[1:-1]) for row in asked]
+        assert asked.shape == (6, 13) and room == 13
+        sources = [task.text.vocabulary.decode(row[:-1]) for row in asked]
         answers = [task.text.vocabulary.encode(source[::-1]) for source in sources]
         return [answer[: 12 - place % 2] for place, answer in enumerate(answers)]
 
