@@ -54,7 +54,7 @@ class InductionTask:
     def draw(self, rng, lengths: np.ndarray, before: np.ndarray, total: int) -> Answers:
         """Rows of `total` symbols: `before` others, then `lengths` different ones again and again.
 
-        Without others before, what comes next would be what was seen longest ago.
+        With others before, it does not always begin at the first position.
         """
         symbols = rng.permuted(np.tile(np.arange(len(SYMBOLS)), (len(lengths), 1)), axis=1)
         places = np.arange(total) - before[:, None]  # 0 where the sequence begins
