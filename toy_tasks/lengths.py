@@ -26,8 +26,8 @@ sinusoidal, learned and rotary positions, ALiBi and none.
   python -m toy_tasks.lengths --run runs/lengths/copy-alibi-1 --input abcdefghijklm=
 """
 DEFAULTS = dict(
-    steps=2000, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=8, layers=3,
-    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3, decay="linear",
+    steps=2000, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=4, layers=3,
+    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.4, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
 
