@@ -250,7 +250,7 @@ def normal(x):
 
 
 @functools.cache
-def _tail_polynomial(degree: int) -> list[float]:
+def _tail_polynomial(degree: int) -> np.ndarray:
     """The coefficients, highest first, of exp(a^2 / 2) P(X > a) in powers of 3 / (3 + a)."""
 
     def scaled_tail(t: float) -> float:
@@ -259,7 +259,7 @@ def _tail_polynomial(degree: int) -> list[float]:
 
     values = np.vectorize(scaled_tail)
     interpolated = np.polynomial.Chebyshev.interpolate(values, degree, domain=[0.2, 1])
-    return interpolated.convert(kind=np.polynomial.Polynomial).coef.tolist()[::-1]
+    return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
 
 
 def cache_sized_pieces(vector) -> list[slice]:

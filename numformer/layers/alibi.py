@@ -27,8 +27,9 @@ class ALiBiAttention(Layer):
         self.attention = attention
 
     def forward(self, query, key, value, mask=None):
-        keys = array_module(query).arange(key.shape[-2])
-        bias = alibi(query.shape[-3], keys[-query.shape[-2] :], keys).astype(query.dtype)
+        _, heads, length, _ = query.shape
+        keys = array_module(query).arange(key.shape[2])
+        bias = alibi(heads, keys[-length:], keys).astype(query.dtype)
         bias = bias if mask is None else masked(bias, mask)
         return self.attention.forward(query, key, value, bias)
 

@@ -21,7 +21,8 @@ def rnn(a, state, weight):
     """
     new = matmul(state, weight)
     new += a
-    return array_module(new).tanh(new, out=new)
+    array_module(new).tanh(new, out=new)
+    return new
 
 
 def rnn_backward(dnew, state, weight, new):
@@ -139,7 +140,7 @@ class Cell(Layer):
     def __init__(self, size: int, rng: np.random.Generator):
         self.size = size
         normal = rng.standard_normal((self.gates, size, size))
-        self.weight = Parameter(np.concatenate([np.linalg.qr(each)[0] for each in normal], axis=1))
+        self.weight = Parameter(np.concatenate([np.linalg.qr(each)[0] for each in normal], axis=-1))
 
     def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
         """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""

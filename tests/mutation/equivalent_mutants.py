@@ -19,6 +19,24 @@ EQUIVALENT: dict[str, str] = {
     "backend.py _add_runs_on_device: other operator: reach < len(ids) -> reach <= len(ids)": (
         "With a reach of all ids nothing lies that far apart: the slices are empty."
     ),
+    "backend.py normal: other constant: 7 -> 8": (
+        "A polynomial of a higher degree, which has all digits of float32, too."
+    ),
+    "backend.py normal: other constant: 18 -> 19": (
+        "A polynomial of a higher degree, which has all digits of float64, too."
+    ),
+    "backend.py normal: swapped gradients: flat, cdf, density = (x.reshape(-1), "
+    "*xp.empty((2, x.size), x.dtype)) -> flat, density, cdf = (x.reshape(-1), "
+    "*xp.empty((2, x.size), x.dtype))": "Both are empty, and every number of both is written.",
+    "backend.py normal: other constant: 12 -> 13": (
+        "Beyond 12 the tail is 0 in the digits of 1 - tail, whatever is computed for it."
+    ),
+    "backend.py _tail_polynomial: other constant: 0.2 -> 0.4": (
+        "Interpolated for a up to 4.5 alone; beyond, where exp(-a^2 / 2) is below 4e-5, the same "
+        "polynomial is still right in all digits of 1 - tail."
+    ),
+    "layers/alibi.py alibi: swapped operands: queries[:, None] - keys -> "
+    "keys - queries[:, None]": "Of the difference the size alone is taken.",
     "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
