@@ -52,7 +52,8 @@ SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]])  # the la
 TARGET_IN = np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]])
 TARGET_OUT = np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]])
 SOURCE_MASK = padding_mask(SOURCE != 0)
-LENGTHS = np.array([2, 4, 0])  # of B sequences of length T: not in order, and one is all padding
+# Of B sequences of length T, one of them all padding: a second sorting would not undo the first.
+LENGTHS = np.array([0, 4, 2])
 SOME_PLACES = np.array([9, 0, 4, 11, 5])  # among the B T of a batch
 TARGET_MASK = causal_mask(T) & padding_mask(TARGET_IN != 0)
 

@@ -23,22 +23,20 @@ class Steps:
     """
 
     def __init__(self, batch: int, longest: int, lengths=None, xp=np, backwards: bool = False):
-        lengths = np.full(batch, longest) if lengths is None else np.asarray(lengths)
+        lengths = np.full(batch, longest) if lengths is None else lengths
         if lengths.shape != (batch,) or not 0 <= lengths.min() <= lengths.max() <= longest:
             raise InputError(
                 f"lengths (B,) count the real positions of {batch} sequences, at most {longest}",
                 f"{lengths}",
                 "Pass (ids != PADDING).sum(axis=1).",
             )
-        order = np.argsort(-lengths, kind="stable")
-        counts = np.count_nonzero(lengths > np.arange(longest)[:, None], axis=1)
+        order = np.argsort(-lengths)
         positions = np.arange(longest)[:: -1 if backwards else 1]
-        ends = np.cumsum(counts[positions]).tolist()
-        starts = [0, *ends[:-1]]
-        at_work = map(slice, starts, ends)
-        self.loop = [*zip(positions.tolist(), counts[positions].tolist(), at_work, strict=True)]
-        sequences = np.concatenate([np.arange(counts[t]) for t in positions])
-        places = order[sequences] * longest + positions.repeat(counts[positions])
+        counts = np.count_nonzero(lengths > positions[:, None], axis=-1)
+        steps = zip(positions, counts, counts.cumsum(), strict=True)
+        self.loop = [(t, count, slice(end - count, end)) for t, count, end in steps]
+        sequences = np.concatenate([np.arange(count) for count in counts])
+        places = order[sequences] * longest + positions.repeat(counts)
         indices = order, np.argsort(order), places, sequences
         self.order, self.back, self.places, self.sequences = map(xp.asarray, indices)
 

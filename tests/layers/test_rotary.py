@@ -32,11 +32,12 @@ def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):
 
 
 def test_queries_stand_at_the_last_of_the_keys(rng):
-    """As they do after the keys of a cache."""
+    """As they do after the keys of a cache; of any number of axes before the positions."""
     layer = RotaryAttention(ScaledDotProductAttention())
     query, key, value = rng.standard_normal((3, B, H, T, K))
     whole = layer.forward(query, key, value)
     assert_allclose(layer.forward(query[:, :, 4:], key, value), whole[:, :, 4:], atol=1e-12)
+    assert_allclose(layer.forward(query[0, :, 4:], key[0], value[0]), whole[0, :, 4:], atol=1e-12)
     assert abs(layer.forward(query[:, :, :2], key, value) - whole[:, :, :2]).max() > 1e-3
 
 

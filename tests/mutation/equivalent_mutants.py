@@ -37,6 +37,10 @@ EQUIVALENT: dict[str, str] = {
     ),
     "layers/alibi.py alibi: swapped operands: queries[:, None] - keys -> "
     "keys - queries[:, None]": "Of the difference the size alone is taken.",
+    "layers/recurrent.py Recurrent.forward: other branch: new if count == batch else "
+    "xp.concatenate([new, state[count:]]) -> xp.concatenate([new, state[count:]])": (
+        "Where all are at work, nothing is appended."
+    ),
     "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
