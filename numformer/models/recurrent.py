@@ -97,7 +97,7 @@ class AttentionDecoder(Layer):
         size = self.cell.size
         context = self.cross_attention.forward(state[:, :size], keys, memory, mask)
         state = self.cell.forward(a + self.context.forward(context), state)
-        return state, array_module(a).concatenate([state[:, :size], context], axis=1)
+        return state, array_module(a).concatenate([state[:, :size], context], axis=-1)
 
     def step(self, x, state, keys, memory, mask):
         """x (B, D) -> the state after one more position, its output (B, H + M)."""
@@ -176,7 +176,7 @@ class RecurrentEncoderDecoder(Model):
         start, looked_at = self._encode(source)
         x = self.dropout.forward(self.target.forward(target))
         y = self.decoder.forward(x, _lengths(target) if skip_padding else None, start, *looked_at)
-        real = self._xp.asarray(np.flatnonzero(_valid(target))) if skip_padding else None
+        real = self._xp.asarray(np.flatnonzero(target != PADDING)) if skip_padding else None
         self.save(real=real, shape=y.shape)
         return self._logits(y if real is None else rows(y).take(real, axis=0))
 
@@ -195,7 +195,7 @@ class RecurrentEncoderDecoder(Model):
     def predictions(self, source, target_in, target_out):
         """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,): the real ones."""
         logits = self.forward(source, target_in, skip_padding=True)
-        return logits, target_out[_valid(target_in)]
+        return logits, target_out[target_in != PADDING]
 
     # Writing
 
@@ -229,7 +229,7 @@ class RecurrentEncoderDecoder(Model):
         if self.config.attends:
             other = self.backwards.forward(x, lengths)
             memory = self._xp.concatenate([h, other], axis=-1)
-            last, looked_at = other[:, 0], (memory, self._xp.asarray(_valid(source)))
+            last, looked_at = other[:, 0], (memory, self._xp.asarray(source != PADDING))
         return self.tanh.forward(self.bridge.forward(last)), looked_at
 
     def _encode_backward(self, dstart, dlooked_at):
@@ -259,7 +259,7 @@ class RecurrentEncoderDecoder(Model):
 class Written:
     """How far a batch of sequences has been written: the decoder's state, and what it looks at.
 
-    `ids` (B,) are what `step` takes first; each of `arrays` begins with the batch, or is None.
+    `ids` (B,) are what `step` takes first; each of `arrays` begins with the batch.
     """
 
     ids: np.ndarray
@@ -268,15 +268,9 @@ class Written:
     def choose(self, rows: np.ndarray) -> None:
         """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
         self.ids = self.ids[rows]
-        chosen = array_module(self.arrays[0]).asarray(rows)
-        self.arrays = [array[chosen] for array in self.arrays]
+        self.arrays = [array[array_module(array).asarray(rows)] for array in self.arrays]
 
 
 def _lengths(ids: np.ndarray) -> np.ndarray:
     """ids (B, T) -> (B,): how many positions there are up to the last real one."""
-    return ((ids != PADDING) * np.arange(1, ids.shape[1] + 1)).max(axis=1)
-
-
-def _valid(ids: np.ndarray) -> np.ndarray:
-    """ids (B, T) -> (B, T): whether a position is one of those."""
-    return np.arange(ids.shape[1]) < _lengths(ids)[:, None]
+    return ((ids != PADDING) * np.arange(1, ids.shape[1] + 1)).max(axis=-1)

@@ -38,6 +38,26 @@ def test_every_position_sees_every_other(form):
         assert (model.forward(changed) != logits).any(axis=-1).all()
 
 
+def test_forwards_with_and_without_places_may_wait_for_their_backwards():
+    model, alone, rng = small(), [], np.random.default_rng(3)
+    forwards = [(IDS,), (IDS, np.array([3, 7]))]
+    dlogits = [rng.standard_normal(model.forward(*inputs).shape) for inputs in forwards]
+    model.clear_saved()
+    for inputs, dy in zip(forwards, dlogits, strict=True):
+        model.zero_grad()
+        model.forward(*inputs)
+        model.backward(dy)
+        alone.append([p.grad.copy() for p in model.named_parameters().values()])
+    model.zero_grad()
+    for inputs in forwards:
+        model.forward(*inputs)
+    for dy in reversed(dlogits):
+        model.backward(dy)
+    both = [p.grad for p in model.named_parameters().values()]
+    for found, *each in zip(both, *alone, strict=True):
+        assert_allclose(found, sum(each), **TIGHT)
+
+
 @in_every_form
 def test_padding_changes_nothing(form):
     """Neither beside a sequence nor, where no position of a batch is padding, a mask."""

@@ -83,6 +83,11 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
     assert "images are an array (B, 4, 6) of floating-point numbers" in said and received in said
 
 
+def test_coloured_images_have_their_channels(complaint):
+    said = complaint(small(channels=3).forward, IMAGES)
+    assert "images are an array (B, 4, 6, 3)" in said and "shape (3, 4, 6)" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -98,7 +103,14 @@ def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, dict(max_length=9), dict(positions="rotary"), dict(channels=3, patch=1), dict(d_k=3)],
+    [
+        {},
+        dict(max_length=9),
+        dict(max_length=7),
+        dict(positions="rotary"),
+        dict(channels=3, patch=1),
+        dict(d_k=3),
+    ],
 )
 def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
     model = small(**changes)

@@ -41,6 +41,14 @@ EQUIVALENT: dict[str, str] = {
     "xp.concatenate([new, state[count:]]) -> xp.concatenate([new, state[count:]])": (
         "Where all are at work, nothing is appended."
     ),
+    "models/masked.py MaskedLanguageModel.forward: other branch: None if places.valid.all() else "
+    "attention_mask(places, places).allowed -> attention_mask(places, places).allowed": (
+        "A mask that allows everything."
+    ),
+    "models/recurrent.py RecurrentEncoderDecoder.forward: other branch: _lengths(target) if "
+    "skip_padding else None -> None": (
+        "What stands after a target is computed, too, and left out afterwards, with no gradient."
+    ),
     "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
