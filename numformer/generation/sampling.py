@@ -70,9 +70,9 @@ class Sampling:
             with np.errstate(over="ignore"):  # a tiny temperature: minus infinity is right
                 p = np.exp(p / self.temperature)
         else:  # the limit: the first of the most probable
-            p = np.eye(p.shape[-1])[p.argmax(axis=-1)]
+            p = np.eye(p.shape[1])[p.argmax(axis=-1)]
         p /= p.sum(axis=-1, keepdims=True)
-        order = np.argsort(-p, axis=-1, kind="stable")
+        order = np.argsort(-p, kind="stable")
         ranked = np.take_along_axis(p, order, axis=-1)
         if self.top_p is not None and self.top_p < 1:
             reached = ranked.cumsum(axis=-1)[:, :-1]
@@ -97,8 +97,8 @@ class Sampling:
 
         def choose(log_p: np.ndarray) -> np.ndarray:
             ends = self.probabilities(log_p).cumsum(axis=-1)
-            numbers = np.array([[stream.random()] for stream in streams])
-            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)
+            numbers = np.array([stream.random() for stream in streams])[:, None]
+            return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # rounded, they may end below 1
 
         return write(model, inputs, max_length, choose)
 

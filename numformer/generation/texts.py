@@ -214,14 +214,14 @@ class Infilling(Text):
     def _filled(self, model: Model, text: list[str]) -> list[str]:
         """The surest quarter of the holes is filled first, and then helps with the others."""
         while holes := [place for place, symbol in enumerate(text) if symbol == self.hole]:
-            log_p = self._log_probabilities(model, text, np.array(holes))
-            surest = np.argsort(-log_p.max(axis=-1), kind="stable")[: -(-len(holes) // 4)]
+            log_p = self._log_probabilities(model, text, holes)
+            surest = np.argsort(-log_p.max(axis=-1))[: -(-len(holes) // 4)]
             symbols = self.vocabulary.decode(log_p.argmax(axis=-1).tolist())
             for hole in surest:
                 text[holes[hole]] = symbols[hole]
         return text
 
-    def _log_probabilities(self, model: Model, text: Symbols, holes: np.ndarray) -> np.ndarray:
+    def _log_probabilities(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
         """What may stand in each of the holes (N,), seen in its window -> (N, V)."""
         ids, found = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))

@@ -61,6 +61,15 @@ def test_the_probabilities_to_draw_by(settings, expected):
     assert (given == before).all()
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("temperature", [1e-3, 1e-320])
+def test_a_low_temperature_leaves_numbers_in_every_row(temperature):
+    """Also in a row in which even the most probable symbol is far less so than in another."""
+    both = np.concatenate([log_p(0.9, 0.1, 1e-9), log_p(0.3, 0.4, 0.3)])
+    found = Sampling(temperature).probabilities(both)
+    assert_allclose(found, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
+
+
 def test_the_fewest_symbols_that_reach_p_exactly_are_enough():
     found = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
     assert_allclose(found, [[1 / 3, 2 / 3, 0, 0]])
