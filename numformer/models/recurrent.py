@@ -259,7 +259,7 @@ class RecurrentEncoderDecoder(Model):
 class Written:
     """How far a batch of sequences has been written: the decoder's state, and what it looks at.
 
-    `ids` (B,) are what `step` takes first; each of `arrays` begins with the batch, or is None.
+    `ids` (B,) are what `step` takes first; each of `arrays` begins with the batch.
     """
 
     ids: np.ndarray

@@ -82,6 +82,14 @@ def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_on
     assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
+def test_the_last_number_means_the_last_symbol_although_shares_are_rounded():
+    """Where their sum is a little below 1, it would mean what comes after all symbols."""
+    stream = SimpleNamespace(random=lambda: 1 - 2**-53)
+    for share in np.linspace(0.02, 0.9, 45):
+        model = Chain({START: {4: share, 5: 1 - share}})
+        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[5]]
+
+
 def test_with_p_1_not_even_the_least_probable_is_left_out():
     """In float64 the others add up to 1 without it."""
     assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0
