@@ -144,7 +144,7 @@ class Continuation(Text):
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """Each text and `length` symbols after it.
+        """Each text and `length` symbols after it, fewer where the model writes the end id.
 
         A text is written until there are `context` symbols, and then from the latest half of them.
         With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
@@ -163,9 +163,9 @@ class Continuation(Text):
                     (ids,) = sampling.write(model, asked, room, [stream])
                 else:
                     (ids,) = greedy(model, asked, room)
-                if not ids:
-                    break
                 text += self.vocabulary.decode(ids)
+                if len(ids) < room:  # the end id came
+                    break
             return text
 
         streams = random_streams(seed, range(len(texts)))

@@ -104,20 +104,21 @@ class Trainer:
         self.unread.append((step, array_module(norm).stack([loss, norm])))
         if on_host(self.parameters.grad):
             self.read()
+            self.parts.update(self.rate(step))
         else:
-            self._keep_weights_from_broken_numbers(loss, norm)
-        self.parts.update(self.rate(step))
+            self._update_where_fine(loss, norm)
 
-    def _keep_weights_from_broken_numbers(self, loss, norm) -> None:
-        """On a GPU: from a step with broken numbers on, no step moves a weight.
+    def _update_where_fine(self, loss, norm) -> None:
+        """On a GPU: the update, but from a step with broken numbers on none moves a weight.
 
         Looking at the numbers would wait for the GPU in every step. So they stay there, and where
-        they broke, the gradient and the optimizer's vectors, which decide the update, become 0.
+        they broke, the weights become what they were, whatever the optimizer's rule has done.
         """
-        xp = array_module(norm)
+        xp, data = array_module(norm), self.parameters.data
         self.fine = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
-        for vector in (self.parameters.grad, *self.optimizer.state.values()):
-            xp.copyto(vector, 0, where=~self.fine)
+        before = data.copy()
+        self.parts.update(self.rate(self.step + 1))
+        xp.copyto(data, before, where=~self.fine)
 
     def read(self) -> None:
         """Look at loss and norm of each step since the last look; the only wait for a GPU.

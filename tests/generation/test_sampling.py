@@ -91,6 +91,14 @@ def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_on
     assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
+def test_the_last_number_means_the_last_symbol_although_shares_are_rounded():
+    """Where their sum is a little below 1, it would mean what comes after all symbols."""
+    stream = SimpleNamespace(random=lambda: 1 - 2**-53)
+    for share in np.linspace(0.02, 0.9, 45):
+        model = Chain({START: {4: share, 5: 1 - share}})
+        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[5]]
+
+
 def test_with_p_1_not_even_the_least_probable_is_left_out():
     """In float64 the others add up to 1 without it."""
     assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0
@@ -248,16 +256,29 @@ def test_a_beam_is_not_sampled(complaint):
 
 def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
     model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
-    found = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=7)
-    stream, expected = np.random.default_rng(seed_sequence(7, "sampling", 1)), ["b"]
+    found = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=37)
+    stream, expected = np.random.default_rng(seed_sequence(37, "sampling", 1)), ["b"]
     how = Sampling(1.5, top_k=3)
     while len(expected) < 21:
         known = expected if len(expected) < 6 else expected[-3:]
         room = min(6 - len(known), 21 - len(expected))
         (ids,) = how.write(model, np.array([LETTERS.encode(known)]), room, [stream])
-        if not ids:
-            break
         expected += LETTERS.decode(ids)
+        if len(ids) < room:
+            break
     assert found[1] == expected and len(expected) > 7
     assert found != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
+
+
+@pytest.mark.parametrize("context", [3, 99])
+def test_a_continuation_ends_where_the_end_is_drawn(context):
+    """As often after each symbol, wherever a new part begins: lengths are geometric."""
+    halves = np.log([1e-30, 1e-30, 0.5, 1e-30, 0.5, 1e-30, 1e-30])
+    model = SimpleNamespace(
+        start=lambda ids, length: SimpleNamespace(ids=ids[:, -1]),
+        step=lambda ids, state: halves[None],
+    )
+    written = Continuation(LETTERS, context).write(model, [["a"]] * 2000, 50, temperature=1.0)
+    shares = np.bincount([len(text) - 1 for text in written])[:4] / 2000
+    assert_allclose(shares, [1 / 2, 1 / 4, 1 / 8, 1 / 16], atol=0.04)

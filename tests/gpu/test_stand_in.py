@@ -25,6 +25,7 @@ from numformer.layers.embedding import embed
 from numformer.models import Config, Transformer
 from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
+from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
@@ -316,12 +317,13 @@ def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
 @pytest.mark.parametrize("what", ["log", "evaluate", "save"])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_broken_numbers_move_no_weight_before_they_are_seen(
-    tmp_path, stand_in, monkeypatch, what, where, value
+    tmp_path, stand_in, monkeypatch, what, where, value, optimizer
 ):
     """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
     break_step(monkeypatch, where, value)
-    broken = trainer(tmp_path, stand_in, clip_norm=1.0)
+    broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
     advance(broken, 2)
     before = broken.model.state_dict()
     with synchronisations() as waits:

@@ -22,6 +22,15 @@ def test_gelu_is_the_number_times_the_probability_below_it(dtype):
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_is_a_line_far_from_0(dtype):
+    """The density is 0 there; one that is only small, times a number that is large, is not."""
+    layer = GELU()
+    assert_array_equal(layer.forward(np.array([-1e35, -50, 50, 1e35], dtype))[:2], 0)
+    assert_array_equal(layer.backward(np.ones(4, dtype)), [0, 0, 1, 1])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_swiglu_multiplies_one_half_by_the_gate_of_the_other(dtype):
     """Of a gate far from 0 nothing overflows, forward and backward."""
     gate, value = np.array([*VALUES, -1e30, 1e30], dtype), np.linspace(-2, 3, 13, dtype=dtype)

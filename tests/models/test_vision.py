@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
 from numformer.layer import inference, pack
+from numformer.layers import Patches
 from numformer.models import model_of
 from numformer.models.vision import VisionTransformer
 from numformer.training import load_model, save_model
@@ -35,6 +36,14 @@ def test_every_pixel_counts_and_no_image_sees_another():
         changed[(1, *place)] += 0.1
         found = small().forward(changed)
         assert_array_equal((found != logits).any(axis=1), [False, True, False])
+
+
+def test_the_gradient_of_one_column_of_patches_shares_no_memory(rng):
+    """Pixels and patches then stand in the same order, so a reshaped view would do."""
+    layer, dpatches = Patches(2), rng.standard_normal((3, 2, 4))
+    layer.forward(IMAGES[:, :, :2])
+    dimages = layer.backward(dpatches)
+    assert dimages.shape == (3, 4, 2) and not np.shares_memory(dimages, dpatches)
 
 
 @pytest.mark.parametrize(("positions", "differ"), [("learned", True), ("none", False)])
