@@ -216,7 +216,7 @@ class Infilling(Text):
         while holes := [place for place, symbol in enumerate(text) if symbol == self.hole]:
             log_p = self._log_probabilities(model, text, holes)
             surest = np.argsort(-log_p.max(axis=-1))[: -(-len(holes) // 4)]
-            symbols = self.vocabulary.decode(log_p.argmax(axis=-1).tolist())
+            symbols = self.vocabulary.decode(log_p.argmax(axis=-1))
             for hole in surest:
                 text[holes[hole]] = symbols[hole]
         return text

@@ -75,7 +75,7 @@ def sigmoid(x, out=None):
 def swiglu(x):
     """x (..., 2F) -> y, opened (..., F): y = Swish(gate) value, gate and value the halves of x.
 
-    Swish(gate) = gate opened, opened = sigmoid(gate)   (Shazeer 2020, equation 6).
+    Swish(gate) = gate opened, opened = sigmoid(gate)   (Shazeer 2020).
     """
     gate, value = halves(x)
     opened = sigmoid(gate)

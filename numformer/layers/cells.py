@@ -37,7 +37,7 @@ def lstm(a, state, weight):
 
     a (B, 4 H) in the order i, f, o, g; state (B, 2 H) = [h | c]; weight W (H, 4 H)
     -> state (B, 2 H) = [h' | c'], gates (B, 4 H), tanh_c = tanh(c') (B, H). What is remembered, c,
-    passes through no weight and no tanh from step to step, so its gradient does not fade.
+    passes through no weight and no tanh from step to step: its gradient fades only as f forgets.
     """
     xp, size = array_module(a), len(weight)
     h, c = state[:, :size], state[:, size:]

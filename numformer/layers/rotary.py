@@ -20,7 +20,7 @@ def rotary_turns(positions, width: int):
 
 
 def rotary(x, turns):
-    """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x turns (Su et al. 2021, equation 13).
+    """x (..., T, K), turns (T, K / 2) -> (..., T, K): y = x turns (Su et al. 2021, section 3.2).
 
     Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
     pair turned by that angle.
