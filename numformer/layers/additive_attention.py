@@ -36,7 +36,7 @@ def additive_attention_backward(dcontext, query, memory, query_weight, v, weight
 class AdditiveAttention(Layer):
     """query (B, K), keys (B, S, A), memory (B, S, M), mask (B, S) -> context (B, M).
 
-    The query, a decoder's state, gets the score of `scores.py` with every position, and their softmax
+    The query, a decoder's state, gets the score of scores.py with every position, and their softmax
     blends the memory. The keys are memory W_k: the layer around this one computes them once for
     all the queries that follow each other. The saved record holds `weights` (B, S), which attention
     maps draw. `backward` returns dquery, dkeys, dmemory.
