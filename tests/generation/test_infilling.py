@@ -119,3 +119,18 @@ def test_texts_of_one_hole_are_filled_by_the_likeliest_letter():
     logits = model.forward(ids)[0, 2]
     likeliest = LETTERS.decode([4 + int(logits[4:9].argmax())])
     assert_array_equal(TEXT.write(model, [[*"ab_de"]])[0], [*"ab", *likeliest, *"de"])
+
+
+def test_filling_leaves_nothing_for_a_backward_and_a_text_without_holes_is_shown_from_its_start():
+    model = small()
+    TEXT.write(model, [[*"ab_d_"]])
+    assert model.pending() == 0
+    asked, *_ = Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
+    assert asked == ["a"]
+
+
+def test_what_is_to_know_of_a_text_is_told_and_nothing_else():
+    assert TEXT.notes([*"ab_"]) == []
+    (unseen,) = TEXT.notes([*"aé_"])
+    assert "never saw 'é'" in unseen
+    assert len(TEXT.notes([*"aé"])) == 2
