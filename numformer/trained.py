@@ -85,7 +85,7 @@ class Trained:
         known = [*inspect.signature(self.text.write).parameters][2:]
         if wrong := [name for name in how if name not in known]:
             raise InputError(
-                f"this model's writing has the settings {', '.join(known)}",
+                f"this model's writing has the settings {', '.join(known) or '(none)'}",
                 wrong[0],
                 "Leave it out, or load a run of another task.",
             )

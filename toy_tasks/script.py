@@ -234,7 +234,7 @@ def parse(
 
 def _require_use(made: Parser, options: argparse.Namespace) -> None:
     sampled = any(getattr(options, name) is not None for name in SAMPLING)
-    free = WITH_RUN | ({"seed"} if sampled else set())
+    free = WITH_RUN | ({"seed", "seeds"} if sampled else set())
     for key, value in vars(options).items() if options.run else ():
         if key not in free and value != made.get_default(key):
             raise InputError(
@@ -268,7 +268,8 @@ def use(options: argparse.Namespace, **how) -> int:
     known = inspect.signature(trained.text.write).parameters
     how = {name: value for name, value in how.items() if name in known}
     if sampling := {name: v for name in SAMPLING if (v := getattr(options, name)) is not None}:
-        how |= sampling | {"seed": options.seed}
+        seed = options.seeds[0] if hasattr(options, "seeds") else options.seed
+        how |= sampling | {"seed": seed}
     pack(trained.model, xp=find_backend(options.backend))
     try:
         for texts in [options.input] if options.input else _lines():
@@ -320,6 +321,12 @@ def train_task(
         settings |= {"task": task.description().get("name"), "metric": task.metric}
         settings |= {"config": asdict(config), "recipe": asdict(recipe)}
         if options.resume:
+            if "study" in folders.read_config(folder):
+                raise InputError(
+                    "a run is resumed in its own folder",
+                    f"{folder}, that of a study",
+                    "Resume the study itself, or name another folder with --out.",
+                )
             print(_where_it_stands(folder, options.steps))
         else:
             folders.begin(folder, settings)

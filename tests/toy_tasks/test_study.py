@@ -19,7 +19,7 @@ from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
 from toy_tasks import compare, copy_task, folders, script, study
-from toy_tasks.sequences import DEFAULTS, SequenceTask
+from toy_tasks.sequences import DEFAULTS, SequenceTask, main
 
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
 SHORT_TASK = SequenceTask(SHORT, 4, 1)
@@ -248,3 +248,23 @@ def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
     code, _, err = call(norms, *flags.split())
     assert code == 2 and len(err) == 1 and words in err[0]
     assert before == {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}
+
+
+def test_a_model_of_a_study_draws_symbols_by_seed(call):
+    """A study has --seeds, which --seed is short for."""
+    call(norms, *TINY, "--seeds", "4")
+    run, drawn = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9"], []
+    for flags in ([], ["--seed", "1"], ["--seed", "5"]):
+        code, out, _ = call(norms, *run, *flags)
+        assert code == 0
+        drawn.append(out)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_study_is_not_resumed_as_a_single_run(call):
+    call(norms, *TINY, "--seeds", "4")
+    before = sorted(Path("runs/norms").rglob("*"))
+    copies = functools.partial(main, copy_task.RULE)
+    code, out, (err,) = call(copies, "--resume", "--out", "runs/norms")
+    assert (code, out) == (2, []) and "that of a study" in err
+    assert sorted(Path("runs/norms").rglob("*")) == before
