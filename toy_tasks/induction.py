@@ -142,7 +142,7 @@ FIGURES = "prefix_matching", "copying"
 STUDY = study.Study(
     name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
-    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="inductin",
+    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="abcdefabc",
 )  # fmt: skip
 
 

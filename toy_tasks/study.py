@@ -302,8 +302,9 @@ def chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> Non
         axes = figure.add_subplot(1, len(panels), number)
         for color, stroke, (label, several) in zip(cycle(COLOURS), cycle(STROKES), curves.items()):
             points = [*zip(*(values for _, values in several), strict=True)]
-            look = dict(color=color, linestyle=stroke, label=label, linewidth=1.8)
             places = several[0][0]
+            look = dict(color=color, linestyle=stroke, label=label, linewidth=1.8)
+            look["marker"] = "o" if len(places) == 1 else None  # one point has no line
             axes.plot(places, [sum(p) / len(p) for p in points], **look)
             band = [*map(min, points)], [*map(max, points)]
             axes.fill_between(places, *band, color=color, alpha=0.2, linewidth=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from numformer.backend import array_module, to_host
-from numformer.data.vocabulary import END, PADDING, START
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
@@ -18,8 +18,8 @@ from numformer.models import Model
 def log_probabilities(logits) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
-    Padding and start are no symbols of an output; they get minus infinity. Raises BrokenNumbers
-    for logits that are not numbers.
+    Padding, start and unknown are no symbols of an output; they get minus infinity. Raises
+    BrokenNumbers for logits that are not numbers.
     """
     xp = array_module(logits)
     shifted = logits.astype(xp.float64)
@@ -29,7 +29,7 @@ def log_probabilities(logits) -> np.ndarray:
         raise BrokenNumbers(
             "logits are NaN: the weights are broken, or so large that they overflow"
         )
-    result[:, [PADDING, START]] = -np.inf
+    result[:, [PADDING, START, UNKNOWN]] = -np.inf
     return result
 
 

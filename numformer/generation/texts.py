@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.data import END, UNKNOWN, PairBatch, Vocabulary, pad_sources
+from numformer.data import END, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
 from numformer.generation.beam import beam_search
 from numformer.generation.greedy import greedy, log_probabilities, require_positive
@@ -233,7 +233,7 @@ class Infilling(Text):
                 logits = model.forward(windows, window * width + some - starts)
             found.append(log_probabilities(logits))
         log_p = np.concatenate(found)
-        log_p[:, [END, UNKNOWN, *self.vocabulary.encode([self.hole])]] = -np.inf
+        log_p[:, [END, *self.vocabulary.encode([self.hole])]] = -np.inf
         return log_p
 
     def join(self, symbols: Symbols) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from numformer.data.vocabulary import END, PADDING, START
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
     Hypothesis,
@@ -25,7 +25,7 @@ from numformer.layer import inference, mode, pack
 from numformer.models import Config, Transformer
 
 V, LENGTH = 7, 4
-GOING_ON = [symbol for symbol in range(V) if symbol not in (PADDING, START, END)]
+GOING_ON = [symbol for symbol in range(V) if symbol not in (PADDING, START, END, UNKNOWN)]
 EVERYTHING = len(GOING_ON) ** LENGTH + 1  # a beam that drops nothing
 SOURCE = np.array([[4, 5, 6, 3, 2], [6, 4, 2, 0, 0], [2, 0, 0, 0, 0], [5, 5, 5, 2, 0]])
 SEEDS = range(6)
@@ -220,7 +220,7 @@ def test_padding_start_and_end_ids_are_never_written(search):
     assert search(Chain({START: often, 5: {START: 0.5, END: 0.4}}), SOURCE[:1], 6) == [[5]]
     for seed in SEEDS:
         for ids in search(peaked(seed), SOURCE, 9):
-            assert not {PADDING, START, END} & set(ids)
+            assert not {PADDING, START, END, UNKNOWN} & set(ids)
 
 
 def test_decoding_stops_when_every_row_has_ended():
@@ -246,13 +246,13 @@ def test_an_ended_hypothesis_leaves_its_place_to_the_next():
     assert beam_search(model, SOURCE[:1], 6, 2, 1.0) == [[5, 6]]
 
 
-def test_log_probabilities_are_a_log_softmax_without_padding_and_start():
-    logits = np.array([[900.0, -3.0, 899.0, 901.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
+def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
+    """Padding, start and unknown are none."""
+    logits = np.array([[900.0, -3.0, 899.0, 901.0, 899.0], [0.0] * 5], np.float32)
     found = log_probabilities(logits)
-    total = math.log(math.exp(-1) + math.exp(-2) + 1)
-    assert_allclose(
-        found, [[-np.inf, -np.inf, -2 - total, -total], [-np.inf] * 2 + [-np.log(4)] * 2]
-    )
+    total, none = math.log(math.exp(-1) + 2 * math.exp(-2) + 1), -np.inf
+    expected = [none, none, -2 - total, none, -2 - total]
+    assert_allclose(found, [expected, [none, none, -np.log(5), none, -np.log(5)]])
     assert found.dtype == np.float64
 
 
@@ -302,7 +302,7 @@ class Coarse(Remembering):
 def log2_probabilities(logits):
     """Exact numbers, as `log_probabilities` is without rounding: ties are ties."""
     logits = np.array(logits)
-    logits[:, [PADDING, START]] = -np.inf
+    logits[:, [PADDING, START, UNKNOWN]] = -np.inf
     return logits
 
 

@@ -6,7 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from test_generation import END, PADDING, SEEDS, SOURCE, START, Chain, Remembering, V, peaked
+from test_generation import (
+    END,
+    PADDING,
+    SEEDS,
+    SOURCE,
+    START,
+    UNKNOWN,
+    Chain,
+    Remembering,
+    V,
+    peaked,
+)
 
 from numformer.backend import seed_sequence
 from numformer.data import Vocabulary
@@ -159,7 +170,7 @@ def drawn_without_cache(logits_of, read: list[int], length: int, row: int) -> li
     written = []
     for _ in range(length):
         p = np.exp(logits_of([*read, *written]) / 1.5)
-        p[[PADDING, START]] = 0
+        p[[PADDING, START, UNKNOWN]] = 0
         symbol = int(np.searchsorted(np.cumsum(p / p.sum()), stream.random()))
         if symbol == END:
             break
