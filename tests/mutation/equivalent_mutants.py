@@ -62,6 +62,14 @@ EQUIVALENT: dict[str, str] = {
     "skip_padding else None -> None": (
         "What stands after a target is computed, too, and left out afterwards, with no gradient."
     ),
+    "training/recipe.py cosine_rate: other operator: step <= warmup -> step < warmup": (
+        "At the end of the warm-up both formulas give the peak."
+    ),
+    "training/recipe.py cosine_rate: swapped operands: step - warmup -> warmup - step": (
+        "The cosine of a number and of its negative are the same."
+    ),
+    "training/recipe.py cosine_rate: swapped operands: steps + 1 - warmup -> warmup - "
+    "(steps + 1)": "The cosine of a number and of its negative are the same.",
     "generation/beam.py n_best: other constant: 2 -> 3": (
         "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
         "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
