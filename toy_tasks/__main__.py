@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
         return 2
     print(HEAD)
     for name, row in {"NAME": ("time", "learns to", "shows"), **TASKS}.items():
-        print("  {:<11} {:>10}  {:<32} {}".format(name, *row))
+        print("  {:<11} {:>10}  {:<31} {}".format(name, *row))
     print(FOOT, end="")
     return 0
 
