@@ -43,8 +43,8 @@ from mutants import Mutant, Source  # noqa: E402
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
 BROKEN = ["backend.py", "layer.py", "settings.py", "data/*.py", "layers/*.py", "models/*.py",
-          "generation/*.py", "training/loop.py", "training/optimizers.py", "training/parts.py",
-          "training/recipe.py", "training/trainer.py"]  # fmt: skip
+          "generation/*.py", "training/average.py", "training/loop.py", "training/optimizers.py",
+          "training/parts.py", "training/recipe.py", "training/trainer.py"]  # fmt: skip
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
 MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "usual_parts",
            "blas_threads", "Parts.start", "Parts._everywhere", "Parts._share", "Parts.become",
@@ -54,8 +54,9 @@ MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "u
 # What must notice it: the quick tests of the same things.
 SUITE = ["test_backend.py", "test_beginners.py", "test_layer.py", "test_properties.py",
          "test_settings.py", "test_trained.py", "data", "layers", "models",
-         "training/test_loop.py", "training/test_resume.py", "training/test_broken_numbers.py",
-         "training/test_optimizers.py", "training/test_parts.py", "generation", "gpu",
+         "training/test_average.py", "training/test_loop.py", "training/test_resume.py",
+         "training/test_broken_numbers.py", "training/test_optimizers.py",
+         "training/test_parts.py", "generation", "gpu",
          "gradient_check/test_contract.py", "gradient_check/test_gradients.py",
          "gradient_check/test_parity.py"]  # fmt: skip
 STATE = ROOT / "runs" / "mutation"
