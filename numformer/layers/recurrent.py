@@ -84,11 +84,11 @@ class Recurrent(Layer):
         return h.take(steps.back, axis=0)
 
     def looking_at(self, context) -> list:
-        """The context's share (B, gates H) of every step."""
+        """context (B, d_context) -> [share (B, gates H)]: what `step` takes of it every time."""
         return [self.context.forward(context)]
 
     def step(self, x, state, share):
-        """x (B, D) -> the state after one more position, its h (B, H)."""
+        """x (B, D), state (B, states H), share (B, gates H) -> the next state, its h (B, H)."""
         state = self.cell.forward(self.input.forward(x) + share, state)
         return state, state[:, : self.cell.size]
 

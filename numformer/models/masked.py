@@ -3,29 +3,15 @@
 The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from numformer import settings
 from numformer.backend import array_module
-from numformer.data.vocabulary import PADDING, SPECIAL
+from numformer.data.vocabulary import PADDING
 from numformer.errors import InputError
 from numformer.layers import Embedding, OutputProjection, Pick, Places, attention_mask
-from numformer.models.block import InputEmbedding, Tower, TowerConfig
+from numformer.models.block import InputEmbedding, Tower
+from numformer.models.language_model import Config
 from numformer.models.model import Model, require_batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(TowerConfig):
-    """What a masked language model is made of; InputError for values that do not fit together."""
-
-    vocabulary: int = settings.vocabulary(len(SPECIAL))
-
-    @property
-    def least_parameters(self) -> int:
-        """No model of this Config has fewer: the entries of its matrices."""
-        return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
 
 
 class MaskedLanguageModel(Model):
