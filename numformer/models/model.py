@@ -58,7 +58,8 @@ class Model(Layer):
     def parameter_counts(self) -> dict[str, int]:
         """Number of parameters by role: embedding, positions, attention, feed_forward, norm, total.
 
-        A tied embedding counts once; an output projection of its own counts as embedding.
+        A tied embedding counts once; an output projection of its own counts as embedding, and so
+        does all that has none of the other roles, a recurrent cell for example.
         """
         roles = {
             "positions": LearnedPositions,
