@@ -34,13 +34,14 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
 def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `attention_weights` gave, all layers of a kind in one array (layers, B, H, T, S).
 
-    The kinds are named as in the model: "encoder self_attention", "decoder cross_attention", ...
+    The kinds are named as in the model: "encoder self_attention", "decoder cross_attention", ...;
+    "self_attention" where there is only one tower.
     """
     of_kind: dict[str, list] = {}
     for name, each in weights.items():
         tower, _, place = name.partition(".layers.")
         kind = f"{tower} {place.split('.')[1]}" if place else tower.replace(".", " ")
-        of_kind.setdefault(kind, []).append(each)
+        of_kind.setdefault(kind.removeprefix("tower "), []).append(each)
     return {kind: np.stack(each) for kind, each in of_kind.items()}
 
 
@@ -146,7 +147,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     if measure != "held_out_loss" and any(measure in line for line in evaluations):
         right, name = left.twinx(), measure.replace("_", " ")
         drawn += draw(right, evaluations, measure, "tab:green", name)
-        right.set_ylabel(f"{name} (held-out data)", color="tab:green")
+        right.set_ylabel(name, color="tab:green")
         right.tick_params(axis="y", colors="tab:green")
         right.spines["top"].set_visible(False)
     left.legend(handles=drawn, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)

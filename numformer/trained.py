@@ -49,8 +49,9 @@ class Attention:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
             raise InputError(rule, repr(str(path)), "Name it so.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        arrow = f" → {self.written[:60]}   (⊢ start, ⊣ end)" if self.written else ""
-        attention_maps(path, self.maps, f"{self.text[:60]}{arrow}")
+        arrow = f" → {self.written[:60]}" if self.written else ""
+        signs = "   (⊢ start, ⊣ end)" if any("⊢" in each.looks_at for each in self.maps) else ""
+        attention_maps(path, self.maps, f"{self.text[:60]}{arrow}{signs}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,20 +112,29 @@ def _warn(note: str) -> None:
     warnings.warn(note, stacklevel=4)
 
 
+def best_of(run: Path) -> Path:
+    """The file of a run's best model, by the run's folder or its own name."""
+    path = run / "best.safetensors" if run.is_dir() else run
+    if not path.is_file():
+        runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
+        what = f"{run}, which holds {len(runs)} runs" if runs else f"no file {path}"
+        raise InputError(
+            "a run's folder holds the best.safetensors of its first evaluation",
+            what if run.exists() else f"{run}, which is not there",
+            f"Name one of the runs, such as {runs[0]}."
+            if runs
+            else "Name the folder of a run, such as runs/reverse, or train one.",
+        )
+    return path
+
+
 def load(run: str | Path) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
     Raises InputError where there is no such run, and where its task has nothing to do with texts
     (then `load_model` loads the model).
     """
-    run = Path(run)
-    path = run / "best.safetensors" if run.is_dir() else run
-    if not path.is_file():
-        raise InputError(
-            "a run's folder holds the best.safetensors of its first evaluation",
-            f"no file {path}" if run.exists() else f"{run}, which is not there",
-            "Name the folder of a run, such as runs/reverse, or train one.",
-        )
+    path = best_of(Path(run))
     model, metadata = load_model(path)
     text = text_of(metadata.get("text"), model.config)
     if text is None:

@@ -165,7 +165,7 @@ def test_loss_curve_shows_losses_on_the_left_the_measure_on_the_right_and_the_ra
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "linear"]
     assert figure.get_suptitle() == "a $title" and below.get_xlabel() == "step"
     names = [left.get_ylabel(), right.get_ylabel(), below.get_ylabel()]
-    assert names == ["loss", "right (held-out data)", "learning\nrate"]
+    assert names == ["loss", "right", "learning\nrate"]
     assert right.yaxis.get_label_position() == "right" and below.get_ylim()[0] == 0
     assert left.get_shared_x_axes().joined(left, below)
 

@@ -3,6 +3,7 @@ and times, and draw their curves. Runs that differ in their seed alone are drawn
 mean, in a band from the least of them to the greatest.
 
   python -m toy_tasks.compare runs/reverse runs/reverse-2
+  python -m toy_tasks.compare runs/lengths               (a study: all its runs)
 """
 
 import argparse
@@ -104,7 +105,9 @@ def differing(runs: list[Run]) -> list[str]:
     """The settings in which runs differ. What an older run does not know is no difference."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NO_SETTINGS)
     values = {n: {shown(run.settings[n]) for run in runs if n in run.settings} for n in names}
-    return [name for name in names if len(values[name]) > 1]
+    names = [name for name in names if len(values[name]) > 1]
+    ways = {tuple(shown(run.settings.get(name, "-")) for name in names) for run in runs}
+    return ["row"] if len(values.get("row", ())) == len(ways) > 1 else names  # it tells all others
 
 
 def grouped(runs: list[Run]) -> dict[str, list[Run]]:
@@ -163,7 +166,7 @@ def draw(path: Path, runs: list[Run]) -> None:
     groups = grouped(runs)
     metrics = dict.fromkeys(run.metric for run in runs if run.metric != LOSS)
     panels = [("training loss", "loss", True), ("held-out loss", LOSS, False)]
-    panels += [(f"{name.replace('_', ' ')} on held-out data", name, False) for name in metrics]
+    panels += [(name.replace("_", " "), name, False) for name in metrics]
     panels += [("learning rate", "rate", True)]
     panels = [panel for panel in panels if any(run.curve(*panel[1:]) for run in runs)]
     rows, columns = -(-len(panels) // 2), max(1, 110 // (8 + max(map(len, groups))))
@@ -203,6 +206,12 @@ def draw(path: Path, runs: list[Run]) -> None:
     figure.savefig(path, dpi=110)
 
 
+def _runs_in(folder: Path) -> list[Path]:
+    """The runs of a study's folder; the folder itself where it is that of a run."""
+    runs = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
+    return [folder] if (folder / "metrics.jsonl").exists() or not runs else runs
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,6 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
+    runs = [each for run in runs for each in _runs_in(run)]
     runs = [*{run.resolve(): run for run in runs}.values()]
     names = "config.json", "metrics.jsonl"
     others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]

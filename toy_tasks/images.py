@@ -19,6 +19,7 @@ from numformer.layer import inference, pack
 from numformer.layers import Softmax
 from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
+from numformer.trained import best_of
 from numformer.training.checkpoints import load_model
 from toy_tasks import folders, script
 from toy_tasks.study import Results, Study
@@ -165,7 +166,7 @@ class ImagesTask:
     It evaluates on the images that it trains on, as they are: what is tested chooses nothing.
     """
 
-    metric, higher_is_better, longest = "training_loss", False, 1
+    metric, higher_is_better, longest = "loss_of_images_trained_on", False, 1
 
     def __init__(
         self, data: Images, fold: int, batch_size: int, seed: int, shift: float, turn: float
@@ -296,7 +297,7 @@ def verdict(results: Results):
 
 def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
-    model, metadata = load_model(options.run / "best.safetensors")
+    model, metadata = load_model(best_of(options.run))
     task = metadata.get("task") or {}
     if not isinstance(model, VisionTransformer) or task.get("name") != "images":
         raise InputError(
@@ -306,10 +307,24 @@ def use(options: argparse.Namespace) -> int:
         )
     if not options.input:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
+    if any(getattr(options, name) is not None for name in folders.SAMPLING):
+        raise InputError("an image is named, and nothing is drawn at random", "a flag to sample",
+                         "Leave out --temperature, --top-k and --top-p.")  # fmt: skip
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
-        images = arrays_of(Path(file), "images")["images"]
+        images, sizes = arrays_of(Path(file), "images")["images"], model.config
         require_images(images, file)
+        height, width, channels = (*images.shape[1:], 1)[:3]
+        if (height, width, channels) != (sizes.height, sizes.width, sizes.channels):
+            raise InputError(
+                f"this model names images of {sizes.height} x {sizes.width} pixels, each of "
+                f"{sizes.channels} numbers",
+                f"{file} with {height} x {width} of {channels}",
+                "Cut or scale them.",
+            )
+        if not task["highest"] / 2 <= images.max() <= task["highest"]:
+            script.note(f"the largest number in {file} is {images.max():g}, in training it was "
+                        f"{task['highest']:g}; both should mean the same brightness")  # fmt: skip
         images = (images / task["highest"]).astype(np.float32)
         for label in named(model, images):
             print(task["classes"][label])

@@ -13,7 +13,7 @@ from numformer.plots import attention_weights
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from toy_tasks import script, study
-from toy_tasks.write import Answers
+from toy_tasks.write import Answers, add_length, use
 
 DESCRIPTION = """\
 Learn random sequences that are repeated, abcdeabcde, with two layers of attention and with one.
@@ -143,6 +143,7 @@ STUDY = study.Study(
     name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
     rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
     figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="abcdefabc",
+    flags=add_length, use=use,
 )  # fmt: skip
 
 

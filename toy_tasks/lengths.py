@@ -12,7 +12,7 @@ from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
 from toy_tasks import script, study
 from toy_tasks.sequences import held_out
-from toy_tasks.write import Answers
+from toy_tasks.write import Answers, add_length, use
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 TRAINED, LONGEST = 10, 20
@@ -190,7 +190,7 @@ STUDY = study.Study(
         for task in TASKS for how in POSITIONS
     },
     make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
-    example="abcdefghijklm=",
+    example="abcdefghijklm=", flags=add_length, use=use,
 )  # fmt: skip
 
 

@@ -120,6 +120,10 @@ def parser(
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
     add = made.add_argument
+    if presets:
+        made.presets = presets
+        add("--preset", choices=presets, help="other defaults of the flags below; a flag that is "
+            "given counts all the same")  # fmt: skip
     add("--steps", type=integer, default=1000, help="training steps")
     add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if several:
@@ -156,9 +160,6 @@ def parser(
             _add_flag(group, field)
         made.before |= {field.name: field.default for field in _flags(settings)}
     made.set_defaults(**defaults)
-    if presets:
-        made.presets = presets
-        add("--preset", choices=presets, help="other defaults, which flags replace")
     return made
 
 
@@ -237,10 +238,11 @@ def _require_use(made: Parser, options: argparse.Namespace) -> None:
     free = WITH_RUN | ({"seed", "seeds"} if sampled else set())
     for key, value in vars(options).items() if options.run else ():
         if key not in free and value != made.get_default(key):
+            sampling = ", or sample with --temperature, --top-k or --top-p" * key.startswith("seed")
             raise InputError(
                 "--run uses a model as it was trained",
                 f"--{key.replace('_', '-')}",
-                "Leave that out; or leave out --run, to train.",
+                f"Leave that out{sampling}; or leave out --run, to train.",
             )
     if not options.run and (options.input or options.attention or sampled):
         raise InputError(
@@ -264,29 +266,30 @@ def use(options: argparse.Namespace, **how) -> int:
     trained = load(options.run)
     task = (trained.metadata.get("task") or {}).get("name")
     if task and not options.program.endswith(f".{task}"):
-        _note(f"{options.run} is a run of {task}")
+        note(f"{options.run} is a run of {task}")
     known = inspect.signature(trained.text.write).parameters
     how = {name: value for name, value in how.items() if name in known}
     if sampling := {name: v for name in SAMPLING if (v := getattr(options, name)) is not None}:
         seed = options.seeds[0] if hasattr(options, "seeds") else options.seed
         how |= sampling | {"seed": seed}
     pack(trained.model, xp=find_backend(options.backend))
+    attention = trained.attention(options.input[0]) if options.attention else None
     try:
         for texts in [options.input] if options.input else _lines():
             filled = [text for text in texts if text.strip()] if not options.input else texts
-            answers = iter(trained.write(filled, say=_note, **how))
+            answers = iter(trained.write(filled, say=note, **how))
             if sampling:
                 how["seed"] += len(filled)  # the next texts get other random numbers
             for text in texts:  # an empty line is answered by one, so that lines stay side by side
                 print(next(answers) if text.strip() or options.input else "", flush=True)
     except BrokenPipeError:  # who read the answers has gone, `| head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if options.attention:
-        trained.attention(options.input[0]).draw(options.attention)
+    if attention:
+        attention.draw(options.attention)
     return 0
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     print("note:", text, file=sys.stderr)
 
 
@@ -294,7 +297,7 @@ def _lines() -> Iterator[list[str]]:
     """The lines of standard input: one at a time from a keyboard, otherwise many."""
     keyboard = sys.stdin.isatty()
     if keyboard:
-        _note("type a text and Enter; Ctrl-D ends")
+        note("type a text and Enter; Ctrl-D ends")
     while lines := [*itertools.islice(sys.stdin, 1 if keyboard else 1000)]:
         yield [line.rstrip("\r\n") for line in lines]
 
@@ -326,6 +329,12 @@ def train_task(
                     "a run is resumed in its own folder",
                     f"{folder}, that of a study",
                     "Resume the study itself, or name another folder with --out.",
+                )
+            if (its := folders.read_config(folder).get("task")) not in (None, settings["task"]):
+                raise InputError(
+                    "a run is resumed by the script that began it",
+                    f"{folder}, a run of {its}",
+                    f"Use python -m toy_tasks.{its}, or name another folder with --out.",
                 )
             print(_where_it_stands(folder, options.steps))
         else:

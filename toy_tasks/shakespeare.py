@@ -6,7 +6,7 @@ import sys
 from numformer.models.language_model import LanguageModel
 from toy_tasks import script
 from toy_tasks.datasets import shakespeare
-from toy_tasks.write import add_flags, learn, require_lengths
+from toy_tasks.write import add_flags, learn, require_lengths, use
 
 DESCRIPTION = """\
 Learn to write like Shakespeare, character by character, and print the loss on the last tenth of his
@@ -48,9 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_flags(flags)
     options = script.parse(flags, lambda options: "shakespeare", arguments)
-    require_lengths(options)
+    require_lengths(options.context, options.length)
     if options.run:
-        return script.use(options, length=options.length)
+        return use(options)
     return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
 
 

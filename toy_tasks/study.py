@@ -154,7 +154,8 @@ def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores
     """
     waiting, running, problems = [run for run in runs if not run.ended], {}, []
     count, began = len(waiting), time.monotonic()
-    print(f"{options.out}: {count} of {len(runs)} runs to train")
+    ended = f"finished, all {len(runs)} runs are trained"
+    print(f"{options.out}: {f'{count} of {len(runs)} runs to train' if count else ended}")
     sys.stdout.flush()  # what is not written yet, a forked process would have a copy of
     jobs = options.jobs or (cores() if on_cores else 1)
     # A forked process cannot go on with a GPU's context.
@@ -272,9 +273,9 @@ def _train_one(study: Study, run: _Run) -> None:
 
 
 def spread(values: Sequence[float], form: str = ".3f") -> str:
-    """The mean of some seeds' numbers and, in brackets, the lowest and the highest."""
+    """The mean of some seeds' numbers and, in brackets, the lowest and the highest of several."""
     mean, low, high = sum(values) / len(values), min(values), max(values)
-    return f"{mean:{form}} ({low:{form}} to {high:{form}})"
+    return f"{mean:{form}}" + f" ({low:{form}} to {high:{form}})" * (len(values) > 1)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

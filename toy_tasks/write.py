@@ -98,17 +98,24 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from")
     add("--context", type=script.integer, default=64, help="characters in a window")
-    add("--length", type=script.integer, default=200, help="characters to write")
+    add_length(flags)
 
 
-def require_lengths(options: argparse.Namespace) -> None:
-    """Raise InputError unless windows and what is written have characters."""
-    if min(options.context, options.length) < 1:
-        raise InputError(
-            "--context and --length are at least 1",
-            f"{options.context}, {options.length}",
-            "Ask for more.",
-        )
+def add_length(flags: argparse.ArgumentParser) -> None:
+    """The flag that says how much is written."""
+    flags.add_argument("--length", type=script.integer, default=200, help="symbols to write")
+
+
+def use(options: argparse.Namespace) -> int:
+    """Go on with texts, as --run and the flags ask for; the exit code."""
+    require_lengths(options.length)
+    return script.use(options, length=options.length)
+
+
+def require_lengths(*lengths: int) -> None:
+    """Raise InputError unless windows and what is written have symbols."""
+    if min(lengths) < 1:
+        raise InputError("--context and --length are at least 1", min(lengths), "Ask for more.")
 
 
 def learn(
@@ -147,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = script.parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
     add_flags(flags)
     options = script.parse(flags, lambda options: "write", arguments)
-    require_lengths(options)
+    require_lengths(options.context, options.length)
     if bool(options.run) == bool(options.data):
         raise InputError(
             "write takes a text to learn from, or a run to use",
@@ -155,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
     if options.run:
-        return script.use(options, length=options.length)
+        return use(options)
     return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 

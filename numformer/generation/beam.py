@@ -7,7 +7,12 @@ import numpy as np
 
 from numformer.data.vocabulary import END
 from numformer.errors import InputError
-from numformer.generation.greedy import log_probabilities, require_positive, up_to_end
+from numformer.generation.greedy import (
+    log_probabilities,
+    require_positive,
+    require_writer,
+    up_to_end,
+)
 from numformer.layer import inference
 from numformer.models import Model
 
@@ -54,6 +59,7 @@ def n_best(
     and none of the open ones is ahead of them. The results hold neither start nor end id and at
     most `max_length` ids. `count` is at most `beam`, or fewer than `count` might be found.
     """
+    require_writer(model)
     require_positive("max_length", max_length)
     require_positive("count", count)
     require_positive("beam", beam)

@@ -45,6 +45,7 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
 def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
     """As `greedy`, with `choose`: log probabilities (B, V) of a position -> the ids (B,) there."""
     require_positive("max_length", max_length)
+    require_writer(model)
     batch = len(inputs)
     written = np.full((batch, max_length), END)
     finished = np.zeros(batch, dtype=bool)
@@ -63,6 +64,16 @@ def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -
 def up_to_end(ids: list[int]) -> list[int]:
     """The ids before the first end id."""
     return ids[: ids.index(END)] if END in ids else ids
+
+
+def require_writer(model: Model) -> None:
+    """Raise InputError for a model that does not write symbol after symbol."""
+    if not (hasattr(model, "start") and hasattr(model, "step")):
+        raise InputError(
+            "a model that writes has the methods start and step",
+            f"a {type(model).__name__} without",
+            "Ask a Transformer, LanguageModel or RecurrentEncoderDecoder.",
+        )
 
 
 def require_positive(name: str, value: int) -> None:

@@ -5,7 +5,6 @@ Two ways to leave out what is improbable, since many such symbols together are o
 `top_p`, the nucleus (Holtzman et al. 2020).
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,6 +14,9 @@ from numformer.backend import seed_sequence
 from numformer.errors import InputError
 from numformer.generation.greedy import write
 from numformer.models import Model
+
+MOST = 1e300
+"""The largest temperature: a larger integer is no floating-point number."""
 
 
 def sample(
@@ -51,7 +53,7 @@ class Sampling:
 
     def __post_init__(self):
         t, k, p = self.temperature, self.top_k, self.top_p
-        _require("temperature", t, "a number of at least 0", _is_number(t) and t >= 0)
+        _require("temperature", t, f"a number from 0 to {MOST:g}", _is_number(t) and t >= 0)
         _require("top_k", k, "an integer of at least 1", k is None or (type(k) is int and k >= 1))
         fits = p is None or (_is_number(p) and 0 < p <= 1)
         _require("top_p", p, "a number above 0 and at most 1", fits)
@@ -110,7 +112,7 @@ def random_streams(seed: int, numbers: Iterable[int]) -> list[np.random.Generato
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and value < math.inf
+    return isinstance(value, int | float) and type(value) is not bool and value <= MOST
 
 
 def _require(name: str, value, words: str, holds: bool) -> None:

@@ -4,6 +4,7 @@ Others work within attention: rotary.py, alibi.py.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,6 +27,24 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
     return table
 
 
+class PositionTable:
+    """The rows of `table_of(length, width, xp)`, one for each position, kept and made longer."""
+
+    def __init__(self, table_of: Callable):
+        self.table_of, self._tables = table_of, {}
+
+    def of(self, stop: int, like):
+        """At least the first `stop` rows, for the width, precision and backend of x (..., D)."""
+        key = type(like), like.dtype, like.shape[-1]
+        table = self._tables.get(key)
+        if table is None or len(table) < stop:
+            length = 2 ** math.ceil(math.log2(max(stop, 64)))
+            table = self.table_of(length, like.shape[-1], array_module(like))
+            table = table.astype(like.dtype if table.dtype.kind == "f" else f"c{2 * like.itemsize}")
+            self._tables[key] = table
+        return table
+
+
 class SinusoidalPositions(Layer):
     """x (B, T, D) -> x + PE[positions]. No parameters and no limit on the length.
 
@@ -33,21 +52,11 @@ class SinusoidalPositions(Layer):
     """
 
     def __init__(self):
-        self._tables = {}
-
-    def _table(self, stop, like):
-        key = type(like), like.dtype, like.shape[-1]
-        table = self._tables.get(key)
-        if table is None or len(table) < stop:
-            length = 2 ** math.ceil(math.log2(max(stop, 64)))
-            table = sinusoidal_table(length, like.shape[-1], array_module(like))
-            table = table.astype(like.dtype)
-            self._tables[key] = table
-        return table
+        self._table = PositionTable(sinusoidal_table)
 
     def forward(self, x, positions: np.ndarray | None = None):
         positions = np.arange(x.shape[-2]) if positions is None else positions
-        table = self._table(positions.max() + 1, like=x)
+        table = self._table.of(positions.max() + 1, like=x)
         return x + table[array_module(x).asarray(positions)]
 
     def backward(self, dy):

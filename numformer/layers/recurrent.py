@@ -68,6 +68,12 @@ class Recurrent(Layer):
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp, self.backwards)
         a = self.input.forward(rows(x).take(steps.places, axis=0))
+        if (context is None) != (self.context is None):
+            raise InputError(
+                "a context goes into every step where d_context is set, and only there",
+                f"{'no' if context is None else 'a'} context",
+                "Set d_context, or leave both out.",
+            )
         if context is not None:
             share = self.context.forward(context.take(steps.order, axis=0))
             a = a + share.take(steps.sequences, axis=0)

@@ -7,16 +7,15 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Layer
+from numformer.layers.positional import PositionTable
 
 
-def rotary_turns(positions, width: int):
-    """positions (T,) -> turns (T, K / 2), complex: exp(i t theta_j), theta_j = 10000^(-2j / K)."""
-    xp = array_module(positions)
+def rotary_turns(length: int, width: int, xp=np):
+    """turns (length, K / 2), complex: exp(i t theta_j), theta_j = 10000^(-2j / K), K = width."""
     theta = xp.exp(xp.arange(0, width, 2) * (-math.log(10000) / width))
-    return xp.exp(1j * (positions[:, None] * theta))
+    return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
 
 def rotary(x, turns):
@@ -51,14 +50,13 @@ class RotaryAttention(Layer):
     """
 
     def __init__(self, attention: Layer):
-        self.attention = attention
+        self.attention, self._table = attention, PositionTable(rotary_turns)
 
     def turns(self, like, first: int):
-        """Those of the positions from `first` on, of the length and precision of x (..., T, K)."""
-        xp, (*_, length, width) = array_module(like), like.shape
+        """Those of the positions from `first` on, for x (..., T, K)."""
+        *_, length, width = like.shape
         require_pairs(width)
-        turns = rotary_turns(xp.arange(first, first + length), width)
-        return turns.astype(np.result_type(like.dtype, np.complex64))
+        return self._table.of(first + length, like)[first : first + length]
 
     def forward(self, query, key, value, mask=None):
         later = key.shape[-2] - query.shape[-2]

@@ -8,6 +8,7 @@ from numformer import settings
 from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
 from numformer.layers import POSITIONS, ClassToken, Dropout, Linear, Patches, Pick
+from numformer.layers.embedding import check_ids
 from numformer.models.block import Tower, TowerConfig
 from numformer.models.model import Model
 
@@ -98,6 +99,7 @@ class VisionTransformer(Model):
 
     def predictions(self, images, labels):
         """A batch's images (B, height, width[, C]), labels (B,) -> logits (B, classes), labels."""
+        check_ids(labels, self.config.classes, "labels", "classes")
         return self.forward(images), labels
 
     def _images(self, images):

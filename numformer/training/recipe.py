@@ -57,7 +57,9 @@ class Recipe(settings.Settings):
     beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
     beta2: float = settings.share(0.98, "Adam's decay of the mean squared gradient (5.3)")
     adam_epsilon: float = settings.above_zero(1e-9, "Adam's epsilon (5.3)")
-    weight_decay: float = settings.share(0.01, "what AdamW takes off every weight, times the rate")
+    weight_decay: float = settings.share(
+        0.01, "of the optimizer adamw: what a weight loses, times the rate"
+    )
     warmup: int = settings.size(4000, "steps in which the learning rate rises (5.3, equation 3)")
     factor: float = settings.above_zero(1.0, "multiplies the learning rate of equation 3")
     decay: str = settings.choice(

@@ -95,7 +95,7 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(tmp_path):
         assert trained("abc") == "abc"
     found = trained.attention("ab_d_")
     (maps,) = found.maps
-    assert (found.text, found.written, found.kinds) == ("ab_d_", answer, ["tower self_attention"])
+    assert (found.text, found.written, found.kinds) == ("ab_d_", answer, ["self_attention"])
     assert maps.reads == maps.looks_at == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
     assert (maps.weights > 0).all()  # both sides
     long = "abcde" * 4

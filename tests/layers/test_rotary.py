@@ -11,7 +11,7 @@ B, H, T, K = 2, 3, 6, 4
 
 def test_each_pair_is_turned_by_its_position_times_its_own_angle(rng):
     x = rng.standard_normal((B, H, T, K))
-    found = rotary(x, rotary_turns(np.arange(T), K))
+    found = rotary(x, rotary_turns(T, K))
     for position in range(T):
         for pair in range(K // 2):
             angle = position * 10000 ** (-2 * pair / K)
@@ -24,7 +24,7 @@ def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):
     query, key = rng.standard_normal((2, K))
 
     def score(t, s):
-        turns = rotary_turns(np.array([t, s]), K)
+        turns = rotary_turns(10**3, K)[[t, s]]
         return np.prod([rotary(np.stack([query, key]), turns)], axis=0).prod(axis=0).sum()
 
     assert_allclose(score(7, 3), score(104, 100))

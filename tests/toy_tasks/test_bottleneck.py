@@ -48,8 +48,7 @@ def test_the_page(call, monkeypatch):
     assert out[-1].startswith("at length 20: attention 0.") and ", fixed context 0." in out[-1]
     table = (folder / "table.md").read_text().splitlines()
     assert table[0].split("|")[1:6] == [f" {name} " for name in (
-        "letters   ", "bits", "attention             ", "fixed context         ",
-        "Transformer           ")]  # fmt: skip
+        "letters   ", "bits", "attention", "fixed context", "Transformer")]  # fmt: skip
     assert len(table) == 2 + 20 + 2 and table[21].startswith("| 20         | 94   |")
     assert (folder / "bottleneck.png").stat().st_size
     result = json.loads((folder / "attention-1" / study.RESULT).read_text())

@@ -139,7 +139,7 @@ def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
     figure = drawn("a", "b", "c")
     losses, held_out, figures, rates = figure.axes
     assert figure.get_suptitle().startswith("3 runs of reverse\n")
-    titles = "training loss", "held-out loss", "exact match on held-out data", "learning rate"
+    titles = "training loss", "held-out loss", "exact match", "learning rate"
     assert tuple(axes.get_title() for axes in figure.axes) == titles
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
     assert {axes.get_xlabel() for axes in figure.axes} == {"step"}
@@ -175,7 +175,7 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
     figure = drawn("a", "b", "c")
     assert figure.get_suptitle() == "3 runs of reverse, pronounce, write"
     titles = [axes.get_title() for axes in figure.axes]
-    measures = ["exact match on held-out data", "word error rate on held-out data"]
+    measures = ["exact match", "word error rate"]
     assert titles == ["training loss", "held-out loss", *measures, "learning rate"]
     figures = [line.split()[4:7] for line in capsys.readouterr().out.splitlines()[1:4]]
     assert figures == [

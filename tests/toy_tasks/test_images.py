@@ -63,7 +63,7 @@ def test_the_training_loss_is_the_mean_over_all_images():
     model = VisionTransformer(config)
     with inference():
         whole = model.objective().forward(*task.of(task.trained).inputs)
-        assert task.evaluate(model) == {"training_loss": pytest.approx(float(whole), rel=1e-5)}
+        assert task.evaluate(model) == {task.metric: pytest.approx(float(whole), rel=1e-5)}
 
 
 @pytest.mark.parametrize("colours", [False, True])
@@ -238,11 +238,16 @@ def test_a_run_names_files_of_images_of_its_size(call):
     use = ["--run", "runs/images/fold-2-1"]
     for flags, said in (
         ([], "--input names files of images; received none"),
-        (["--input", "other.npz"], "images are an array (B, 4, 6)"),
+        (["--input", "other.npz"], "other.npz with 2 x 6 of 1"),
         (["--input", "none.npz"], "no such file"),
+        (["--input", "mine.npz", "--temperature", "1"], "nothing is drawn at random"),
+        (["--run", "runs/images", "--input", "mine.npz"], "such as runs/images/fold-1-1."),
     ):
         code, out, err = call(main, *use, *flags)
         assert (code, out) == (2, []) and len(err) == 1 and said in err[0]
+    np.savez("dark.npz", images=IMAGES / 4)
+    code, out, err = call(main, *use, "--input", "dark.npz")
+    assert (code, len(out)) == (0, len(IMAGES)) and "the largest number in dark.npz" in err[0]
 
 
 def test_a_batch_is_as_many_images():
