@@ -127,7 +127,7 @@ def read_text(path: Path, fix: str) -> str:
     try:
         # A pipe would keep its reader waiting, a device might never end.
         if path.exists() and not path.is_file():
-            raise OSError(None, "no file")
+            raise OSError(None, "a folder" if path.is_dir() else "no plain file")
         if path.stat().st_size > MAX_BYTES:
             raise OSError(None, f"more than {MAX_BYTES} bytes")
         data = path.read_bytes()

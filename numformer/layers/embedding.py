@@ -21,21 +21,21 @@ def embed_backward(dx, ids, dweight) -> None:
     scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))
 
 
-def check_ids(ids, count: int, name: str = "token ids", kinds: str = "symbols") -> None:
-    """Raise InputError unless `ids` is a host array of integers in [0, count)."""
+def check_ids(ids, vocabulary: int) -> None:
+    """Raise InputError unless `ids` is a host array of integers in [0, vocabulary)."""
     if not isinstance(ids, np.ndarray) or not np.issubdtype(ids.dtype, np.integer):
         received = f"dtype {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InputError(
-            f"{name} are a NumPy array of integers",
+            "token ids are a NumPy array of integers",
             received,
-            f"Take numpy.array of lists, astype(int) of whole numbers, and number the {kinds}; "
-            "numformer.Vocabulary(symbols).encode does it for strings.",
+            "Take numpy.array(ids) of lists, ids.astype(int) of whole numbers, and what "
+            "numformer.Vocabulary(symbols).encode gives of symbols.",
         )
-    if ids.size and not 0 <= ids.min() <= ids.max() < count:
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocabulary:
         raise InputError(
-            f"{name} are at least 0 and below the model's number of {kinds}, {count}",
-            f"{name} from {ids.min()} to {ids.max()}",
-            f"Take the numbers of the {kinds} that the model was built for.",
+            f"token ids are at least 0 and below the vocabulary's size {vocabulary}",
+            f"ids from {ids.min()} to {ids.max()}",
+            "Encode with the vocabulary that the model was built for.",
         )
 
 

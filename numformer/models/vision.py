@@ -8,7 +8,6 @@ from numformer import settings
 from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
 from numformer.layers import POSITIONS, ClassToken, Dropout, Linear, Patches, Pick
-from numformer.layers.embedding import check_ids
 from numformer.models.block import Tower, TowerConfig
 from numformer.models.model import Model
 
@@ -99,8 +98,19 @@ class VisionTransformer(Model):
 
     def predictions(self, images, labels):
         """A batch's images (B, height, width[, C]), labels (B,) -> logits (B, classes), labels."""
-        check_ids(labels, self.config.classes, "labels", "classes")
+        self._require_labels(labels)
         return self.forward(images), labels
+
+    def _require_labels(self, labels):
+        classes, is_array = self.config.classes, isinstance(labels, np.ndarray)
+        fits = is_array and labels.dtype.kind in "iu" and labels.ndim == 1
+        if not fits or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
+            what = f"shape {labels.shape}, {labels.dtype}" if is_array else type(labels).__name__
+            raise InputError(
+                f"labels are a NumPy array (B,) of integers from 0 to {classes - 1}",
+                f"{labels.min()} to {labels.max()}" if fits else what,
+                "Number the classes from 0.",
+            )
 
     def _images(self, images):
         """The images in the dtype and on the device of the weights."""

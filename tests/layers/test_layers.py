@@ -386,7 +386,7 @@ def test_gradients_of_a_repeated_id_are_summed(vocabulary, rng):
 @pytest.mark.parametrize(
     ("ids", "words"),
     [
-        ([[1, 7]], "symbols, 7; received token ids from 1 to 7"),
+        ([[1, 7]], "size 7; received ids from 1 to 7"),
         ([[-1, 2]], "ids from -1 to 2"),
         ([[1.0, 2.0]], "dtype float64"),
         ([[True, False]], "dtype bool"),

@@ -92,6 +92,21 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
     assert "images are an array (B, 4, 6) of floating-point numbers" in said and received in said
 
 
+@pytest.mark.parametrize(
+    ("labels", "received"),
+    [
+        (np.array([0, -1]), "received -1 to 0"),
+        (np.array([0, 9]), "received 0 to 9"),
+        (np.array([[0, 1]]), "shape (1, 2), int64"),
+        (np.array([0.0, 1.0]), "float64"),
+        ([0, 1], "list"),
+    ],
+)
+def test_labels_that_are_none_of_the_classes_are_refused(labels, received, complaint):
+    said = complaint(small().objective().forward, IMAGES[:2], labels)
+    assert f"integers from 0 to {SIZES['classes'] - 1}" in said and received in said
+
+
 def test_coloured_images_have_their_channels(complaint):
     said = complaint(small(channels=3).forward, IMAGES)
     assert "images are an array (B, 4, 6, 3)" in said and "shape (3, 4, 6)" in said
