@@ -255,7 +255,7 @@ def test_any_command_line_of_a_check(main, drawn):
 GIANTS = """--d-model 1000000 --heads 1
 --d-ff 1000000000
 --layers 1000000000
---heads 999999 --d-k 999 --d-v 999
+--heads 999999 --d-k 998 --d-v 999
 --d-k 999999999
 --batch-size 1000000000
 --max-length 9999999999 --positions learned
