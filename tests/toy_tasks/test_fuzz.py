@@ -256,7 +256,7 @@ GIANTS = """--d-model 1000000 --heads 1
 --d-ff 1000000000
 --layers 1000000000
 --heads 999999 --d-k 998 --d-v 999
---d-k 999999999
+--d-k 999999998
 --batch-size 1000000000
 --max-length 9999999999 --positions learned
 --layers 99999999 --d-model 1 --heads 1 --d-ff 1
