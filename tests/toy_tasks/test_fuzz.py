@@ -259,7 +259,7 @@ GIANTS = """--d-model 1000000 --heads 1
 --d-k 999999998
 --batch-size 1000000000
 --max-length 9999999999 --positions learned
---layers 99999999 --d-model 1 --heads 1 --d-ff 1
+--layers 99999999 --d-model 2 --heads 1 --d-ff 1
 --d-model 9223372036854775806 --heads 1""".splitlines()
 
 
