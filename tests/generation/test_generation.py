@@ -397,6 +397,12 @@ def test_modes_return_when_decoding_fails(search, complaint):
     complaint(search, peaked(), SOURCE + 1, 9)
 
 
+@every_search
+def test_a_model_that_does_not_write_is_refused(search, complaint):
+    said = complaint(search, SimpleNamespace(step=None), SOURCE, 9)
+    assert "has the methods start and step; received a SimpleNamespace" in said
+
+
 @pytest.mark.parametrize("value", [0, -1])
 def test_bad_settings_are_refused(value, complaint):
     for search in (greedy, beam_search):

@@ -225,7 +225,7 @@ def test_a_device_draws_what_the_host_draws(stand_in):
 @pytest.mark.parametrize(
     ("name", "fine", "refused"),
     [
-        ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, "1", None, True]),
+        ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, 10**400, "1", None, True]),
         ("top_k", [None, 1, 10**30], [0, -1, 1.5, True, "1"]),
         ("top_p", [None, 1e-300, 0.5, 1, 1.0], [0, -0.1, 1.1, math.nan, "1", True]),
         ("seed", [0, 10**30], [-1, 0.5, None, True, "1"]),

@@ -122,6 +122,14 @@ def test_lengths_that_no_sequence_has_are_refused(rng, lengths, complaint):
     assert "real positions of 2 sequences, at most 4" in text
 
 
+@pytest.mark.parametrize("d_context", [None, 2])
+def test_a_context_is_given_where_there_is_one(rng, d_context, complaint):
+    layer, x = Recurrent(CELLS["gru"](6, rng), 5, rng, d_context=d_context), np.ones((2, 4, 5))
+    context = None if d_context else np.ones((2, 2))
+    said = complaint(layer.forward, x, None, None, context)
+    assert f"received {'no' if d_context else 'a'} context" in said
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 def test_at_padding_the_state_is_kept(rng, backwards):
     layer = Recurrent(CELLS["rnn"](6, rng), 5, rng, backwards)

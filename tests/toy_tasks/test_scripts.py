@@ -437,6 +437,14 @@ def test_a_resumed_run_keeps_its_settings(flags, key, call):
     assert {path: path.read_bytes() for path in Path("runs").rglob("*.*")} == before
 
 
+def test_a_run_is_resumed_by_the_script_that_began_it(call):
+    call(copying, *RUN)
+    code, out, err = call(
+        functools.partial(sequences_main, sort.RULE), "--resume", "--out", "runs/copy_task"
+    )
+    assert_refused((code, out, err), ["a run of copy_task", "python -m toy_tasks.copy_task"])
+
+
 def test_train_from_python_trains_as_the_script_does(call):
     """The same bits with the same settings, its own default of parts included."""
     assert call(copying, *RUN, "--out", "script")[0] == 1
