@@ -1,48 +1,320 @@
-"""Simulations: what a reader moves and the page answers, over numbers that numformer computed."""
+"""Simulations: what a reader moves and the page answers, over numbers that numformer computed.
 
+A simulation is declared: its controls, one function from their values to named arrays, and the
+views (views.py) that show these. From this come the page's data, the picture for pages without
+scripts, the window with matplotlib's widgets, and the lines of Python below it. page/simulation.js
+chooses among what was computed here when the page was built.
+"""
+
+import itertools
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lessons.lesson import Picture
+from lessons.lesson import Picture, plain
+from lessons.views import View
+from numformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a control can be set to: the value that `compute` gets, in words, with a note.
+
+    `code` is the value in Python, where that is not its repr.
+    """
+
+    value: Any
+    label: str = ""
+    note: str = ""
+    code: str = ""
+
+    @property
+    def words(self) -> str:
+        return self.label or (f"{self.value:g}" if isinstance(self.value, float) else f"{self.value}")
+
+
+@dataclass(frozen=True)
+class Control:
+    """What a reader sets: one of `options`, which are Options or plain values; at first `start`.
+
+    `compute` gets the value under the control's name, or with `shows_only` does not: then it is an
+    index for views alone, such as which row is picked.
+    """
+
+    name: str
+    label: str
+    options: Sequence[Any]
+    start: int = 0
+    shows_only: bool = False
+
+    kind: ClassVar = "choice"
+
+    @cached_property
+    def all(self) -> list[Option]:
+        return [each if isinstance(each, Option) else Option(each) for each in self.options]
+
+    def data(self, page) -> dict:
+        """What the page has to know of it."""
+        options = [
+            {"label": option.words, "code": option.code or repr(option.value)}
+            | ({"note": page.markdown(option.note)} if option.note else {})
+            for option in self.all
+        ]
+        kept = {name: value for name, value in vars(self).items() if name in self.told}
+        return {"kind": self.kind, "name": self.name, "label": self.label, "start": self.start,
+                "options": options} | kept  # fmt: skip
+
+    told: ClassVar = frozenset({"shows_only"})
+
+
+class Choice(Control):
+    """Buttons, one for each option."""
+
+
+@dataclass(frozen=True)
+class Thumbnails(Control):
+    """Buttons that show, small, what the heatmap of the array `of` would show."""
+
+    of: str = ""
+    kind: ClassVar = "thumbnails"
+    told: ClassVar = frozenset({"of", "shows_only"})
+
+
+@dataclass(frozen=True)
+class Slider(Control):
+    """A slider over the options; with `plays` also a button that lets it run."""
+
+    plays: bool = False
+    kind: ClassVar = "slider"
+    told: ClassVar = frozenset({"plays", "shows_only"})
+
+
+@dataclass(frozen=True)
+class Pad(Control):
+    """A point (x, y) of a grid, moved by dragging it in a Plane or by the arrow keys.
+
+    The options are made of `across`, the values of x and of y; the value is an array (2,).
+    """
+
+    across: Sequence[float] = ()
+    kind: ClassVar = "pad"
+    told: ClassVar = frozenset({"across", "shows_only"})
+
+    @cached_property
+    def all(self) -> list[Option]:
+        return [
+            Option(np.array([x, y]), f"({x:g}, {y:g})", code=f"np.array([{x:g}, {y:g}])")
+            for y in self.across for x in self.across
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A matrix of small integers, each chosen by the reader; the arrays are linear in it.
+
+    `presets` are Options whose values are matrices, or functions from the picked row to one.
+    """
+
+    name: str
+    label: str
+    symbol: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    presets: Sequence[Option]
+    values: Sequence[int] = (3, 2, 1, 0, -1, -2, -3)
+
+    @property
+    def start(self) -> np.ndarray:
+        return np.asarray(self.presets[0].value, float)
+
+    def units(self) -> list[np.ndarray]:
+        """The matrices with a 1 in one entry: all others are sums of these."""
+        return list(np.eye(self.start.size).reshape(-1, *self.start.shape))
+
+    def data(self, page) -> dict:
+        presets = [
+            {"label": each.words, "value": numbers(np.asarray(each.value, float)),
+             "note": page.markdown(each.note)}
+            for each in self.presets
+        ]  # fmt: skip
+        return {
+            "kind": "entries", "name": self.name, "label": self.label, "presets": presets,
+            "symbol": page.math(self.symbol), "plain": plain(self.symbol), "rows": self.rows,
+            "columns": self.columns, "values": self.values,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Picture):
-    """A simulation; `caption` says how to read its picture, its module what to do on a page.
+    """A simulation: `caption` says how to read its picture, `say` what to do with it on a page.
 
-    `name` is that of its module and style sheet in its lesson's folder, and the class of its
-    figure. `data(page)` is what the module reads, made of what JSON has. `draw` is the picture for
-    pages without scripts and for the terminal. `window(figure)` draws it with matplotlib's widgets
-    and returns these. `code` are lines of Python that give its numbers.
+    `compute(**values)` gives the arrays by name for the values of the controls; what it computes is
+    linear in the Entries, where there are any. `views` show the arrays. `code` are lines of Python
+    that give the same numbers; a line `name = ...` in it becomes the value of that control.
     """
 
     title: str
+    say: str
+    controls: Sequence[Control | Entries]
+    compute: Callable[..., Mapping[str, np.ndarray]]
+    views: Sequence[View]
     code: str
-    data: Callable[[object], dict]
-    window: Callable[[Figure], list]
+    draw: Callable[[Figure], None] = None
+    size: tuple[float, float] = (7.6, 4.2)
+    _computed: dict = field(default_factory=dict, compare=False)
+
+    def __post_init__(self):
+        if self.draw is None:
+            object.__setattr__(self, "draw", self.draw_start)
+
+    @property
+    def discrete(self) -> list[Control]:
+        """The controls whose options are all computed."""
+        return [c for c in self.controls if isinstance(c, Control) and not c.shows_only]
+
+    @property
+    def entries(self) -> Entries | None:
+        return next((c for c in self.controls if isinstance(c, Entries)), None)
+
+    def at_start(self) -> dict[str, int]:
+        """The index of the option of each control with which the page begins."""
+        return {c.name: c.start for c in self.controls if isinstance(c, Control)}
+
+    def arrays(self, chosen: Mapping[str, int], entries: np.ndarray | None = None) -> dict:
+        """What `compute` gives for the options of these indices, each a float64 array."""
+        values = {c.name: c.all[chosen[c.name]].value for c in self.discrete}
+        if self.entries:
+            values[self.entries.name] = self.entries.start if entries is None else entries
+        return {n: np.asarray(array, float) for n, array in self.compute(**values).items()}
+
+    def table(self) -> dict:
+        """Every array for every choice, each different one once.
+
+        `pool` holds the arrays. For each name `index` says which of them it is, by the options of
+        those controls on which it depends, `axes`. Names in `linear` have the arrays of all units
+        there, of which the page adds up what the entries say.
+        """
+        sizes = [len(control.all) for control in self.discrete]
+        pool: dict[str, int] = {}
+        found: dict[str, np.ndarray] = {}
+        linear: set[str] = set()
+        for place in itertools.product(*map(range, sizes)):
+            chosen = {c.name: i for c, i in zip(self.discrete, place, strict=True)}
+            for name, (array, is_linear) in self._units(chosen).items():
+                linear |= {name} if is_linear else set()
+                where = found.setdefault(name, np.zeros(sizes, int))
+                where[place] = pool.setdefault(json.dumps(numbers(array)), len(pool))
+        table = {}
+        for name, where in found.items():
+            axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]
+            kept = where[tuple(slice(None) if a in axes else 0 for a in range(len(sizes)))]
+            table[name] = {"axes": [self.discrete[a].name for a in axes],
+                           "index": kept.ravel().tolist()}  # fmt: skip
+        return {"pool": [json.loads(text) for text in pool], "table": table,
+                "linear": sorted(linear)}  # fmt: skip
+
+    def _units(self, chosen: Mapping[str, int]) -> dict[str, tuple[np.ndarray, bool]]:
+        """Of each name its array, or those of all units where it is linear in the entries."""
+        if not self.entries:
+            return {name: (array, False) for name, array in self.arrays(chosen).items()}
+        none = self.arrays(chosen, np.zeros_like(self.entries.start))
+        units = [self.arrays(chosen, unit) for unit in self.entries.units()]
+        made = {}
+        for name, array in none.items():
+            of_units = np.stack([unit[name] for unit in units])
+            is_linear = not np.array_equal(of_units, np.broadcast_to(array, of_units.shape))
+            if is_linear and array.any():
+                raise InputError(
+                    "what depends on the entries is linear in them, so it is 0 where they are",
+                    f"{name}, which is not",
+                    "Compute it so, or show something else.",
+                )
+            made[name] = (of_units if is_linear else array), is_linear
+        return made
 
     def html(self, page) -> str:
-        page.script(self.name)
-        data = json.dumps(self.data(page), separators=(",", ":"), ensure_ascii=False)
+        page.script("simulation")
+        data = {
+            "name": self.name,
+            "controls": [control.data(page) for control in self.controls],
+            "views": [view.data(page) for view in self.views],
+            **self.table(),
+        }
+        data = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
 <figure class="simulation {self.name}" data-simulation="{self.name}">
-<figcaption><h3>{self.title}</h3></figcaption>
+<figcaption><h3>{self.title}</h3>{page.markdown(self.say)}</figcaption>
 <div class="simulation-picture">{self.svg()}{page.markdown(self.caption)}</div>
 <div class="simulation-stage" hidden></div>
 <details class="simulation-code"><summary>The same numbers in Python</summary>
-{page.code(self.code)}</details>
+{page.code(self.python())}</details>
 <script type="application/json">{data}</script>
 </figure>
 """
 
+    def python(self, chosen: Mapping[str, int] | None = None, entries=None) -> str:
+        """The lines of Python for a choice, the first one unless given."""
+        chosen, code = chosen or self.at_start(), {}
+        for control in self.controls:
+            if isinstance(control, Entries):
+                value = control.start if entries is None else entries
+                code[control.name] = f"np.array({numbers(np.asarray(value))}, float)"
+            else:
+                option = control.all[chosen[control.name]]
+                code[control.name] = option.code or repr(option.value)
+        lines = []
+        for line in self.code.splitlines():
+            name = line.partition(" = ")[0]
+            lines.append(f"{name} = {code[name]}" if name in code else line)
+        return "\n".join(lines)
+
+    def draw_start(self, figure: Figure) -> None:
+        self.draw_views(figure, self.arrays(self.at_start()), self.at_start())
+
+    def draw_views(self, figure, arrays: Mapping[str, np.ndarray], chosen: Mapping[str, int]):
+        """The views below each other, each as high as it says."""
+        heights = [view.height for view in self.views]
+        parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+        for part, view in zip(parts.ravel(), self.views, strict=True):
+            view.draw(part, arrays, chosen)
+
     def in_window(self, figure: Figure) -> None:
-        figure.widgets = self.window(figure)  # widgets that nothing refers to are deaf
+        """Draw it with matplotlib's widgets, one for each control."""
+        from matplotlib.widgets import RadioButtons
+        from matplotlib.widgets import Slider as Range
+
+        figure.set_layout_engine("none")  # widgets stand where they are put
+        stage, panel = figure.subfigures(1, 2, width_ratios=(3, 1))
+        chosen, widgets = self.at_start(), []
+
+        def redraw(name: str, index: int) -> None:
+            chosen[name] = index
+            stage.clear()
+            self.draw_views(stage, self.arrays(chosen), chosen)
+            figure.canvas.draw_idle()
+
+        controls = [control for control in self.controls if isinstance(control, Control)]
+        for number, control in enumerate(controls):
+            height = 1 / len(controls)
+            place = (0.1, 1 - (number + 0.85) * height, 0.8, 0.6 * height)
+            axes = panel.add_axes(place)
+            axes.set_title(control.label, fontsize=9)
+            labels = [option.words for option in control.all]
+            if len(labels) <= 6:
+                made = RadioButtons(axes, labels, active=control.start)
+                made.on_clicked(lambda label, c=control.name, all=labels: redraw(c, all.index(label)))
+            else:
+                made = Range(axes, "", 0, len(labels) - 1, valinit=control.start, valstep=1)
+                made.on_changed(lambda value, c=control.name: redraw(c, int(value)))
+            widgets.append(made)
+        self.draw_views(stage, self.arrays(chosen), chosen)
+        figure.widgets = widgets  # widgets that nothing refers to are deaf
 
 
 def numbers(array: np.ndarray) -> list:
@@ -53,37 +325,3 @@ def numbers(array: np.ndarray) -> list:
         return None
     value = round(float(array), 6)
     return int(value) if value == int(value) else value
-
-
-def equation(text: str, symbols: Mapping[str, str], page) -> str:
-    """MathML in which each @name is its symbol and carries the name; a blank line parts equations.
-
-    `symbols` has the LaTeX of each name. LaTeX has no attributes, so a character of the private use
-    area stands for each symbol while the equation is translated.
-    """
-    names = list(symbols)
-    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
-    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
-    for number, (name, latex) in enumerate(symbols.items()):
-        symbol = re.sub("</?math[^>]*>", "", page.math(latex))
-        mathml = mathml.replace(
-            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
-        )
-    return mathml
-
-
-def tagged(html: str, names: dict[str, str | tuple[str, ...]]) -> str:
-    """Highlighted Python in which each name of a matrix, or of several in turn, carries theirs."""
-    turns = {name: 0 for name in names}
-
-    def tag(found):
-        name = found[2]
-        if name not in names:
-            return found[0]
-        meant = names[name]
-        if not isinstance(meant, str):
-            meant = meant[turns[name]]
-        turns[name] += 1
-        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
-
-    return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)
