@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from lessons import COURSE, FOLDER, Entry, load
@@ -119,22 +120,34 @@ class Page:
         return "".join([*parts, code])
 
 
-def bundle(path: Path, met: set[Path] | None = None) -> str:
-    """A JavaScript module and in it, each once, those that it and they import.
+def bundle(paths: Sequence[Path]) -> str:
+    """JavaScript modules, and before them, each once, those that they import, in one script.
 
-    A page that was opened from a folder may not import modules from other files.
+    A page that was opened from a folder may not import modules from other files, so each becomes a
+    function, whose names are its own, that returns what the module exports.
     """
-    met = set() if met is None else met
-    if path in met:
-        return ""
-    met.add(path)
+    parts: dict[Path, str] = {}
 
-    def imported(match):
-        return bundle((path.parent / match[1]).resolve(), met)
+    def add(path: Path) -> str:
+        name = "module_" + re.sub(r"\W", "_", str(path.relative_to(FOLDER)))
+        if path in parts:
+            return name
+        parts[path] = ""  # before what it imports, so that a circle ends
 
-    text = path.read_text(encoding="utf-8")
-    text = re.sub(r'^import [^;]* from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
-    return re.sub(r"^export ", "", text, flags=re.MULTILINE)
+        def imported(match):
+            return f"const {match[1]} = {add((path.parent / match[2]).resolve())};"
+
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r'^import ([^;]*) from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
+        exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
+        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+        del parts[path]  # after what it imports
+        parts[path] = f"const {name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
+        return name
+
+    for path in paths:
+        add(path)
+    return "".join(parts.values())
 
 
 def frame(title: str, body: str, description: str, scripts: str = "") -> str:
@@ -168,7 +181,7 @@ def lesson_page(entry: Entry) -> tuple[str, Counter]:
     ).groups()
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', rest)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
-    scripts = "".join(f'<script type="module">\n{bundle(path)}</script>\n' for path in page.scripts)
+    scripts = f'<script type="module">\n{bundle(page.scripts)}</script>\n' if page.scripts else ""
     made = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
 <span>Lesson {entry.number} of {len(COURSE)}</span></nav></header>
 <main id="content"><article>

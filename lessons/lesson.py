@@ -151,12 +151,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
 
 @dataclass(frozen=True)
 class Matrix(Piece):
-    """A small matrix with its symbol, its shape and the names of its rows and columns."""
+    """A small matrix with its symbol, its shape and the names of its rows and columns.
+
+    An entry of size `largest`, that of the largest one unless given, has the darkest colour.
+    """
 
     symbol: str
     numbers: np.ndarray
     rows: Sequence[str]
     columns: Sequence[str]
+    largest: float | None = None
 
     def cells(self) -> list[list[str]]:
         """The numbers as text: two decimals, an exact 0 or integers without, a true minus."""
@@ -164,9 +168,10 @@ class Matrix(Piece):
         return [[written(number, whole) for number in row] for row in self.numbers]
 
     def strengths(self) -> np.ndarray:
-        """How strongly each entry is coloured, by its size; as in page/matrix.js."""
+        """How strongly each entry is coloured, by its size; as in page/views.js."""
         sizes = np.abs(np.where(np.isfinite(self.numbers), self.numbers, 0))
-        return np.where(sizes, 0.06 + 0.42 * sizes / (sizes.max() or 1), 0)
+        shares = np.minimum(1, sizes / (self.largest or sizes.max() or 1))
+        return np.where(sizes, 0.06 + 0.42 * shares, 0)
 
     def markdown(self) -> str:
         name = f"{self.symbol} {self.numbers.shape}"
