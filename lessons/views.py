@@ -64,6 +64,13 @@ class Of:
         array = np.atleast_2d(arrays[self.name])
         return Matrix(self.symbol, array, self.rows, self.columns, self.largest)
 
+    def texts(self, arrays: Arrays) -> list[list[str]]:
+        """What stands in the cells."""
+        matrix = self.matrix(arrays)
+        if self.words:
+            return [[self.words[int(x)] for x in row] for row in matrix.numbers]
+        return matrix.cells()
+
 
 @dataclass(frozen=True)
 class Matrices(View):
@@ -93,11 +100,8 @@ class Matrices(View):
     def shown(self, arrays, chosen):
         found = {}
         for of in self.of:
-            cells = of.matrix(arrays).cells()
-            if of.words:
-                cells = [[of.words[int(x)] for x in row] for row in np.atleast_2d(arrays[of.name])]
             row = chosen[self.picked] if of.name in self.marked else None
-            found[of.name] = {"cells": cells, "picked": row}
+            found[of.name] = {"cells": of.texts(arrays), "picked": row}
         return found
 
 
@@ -165,7 +169,7 @@ class Axis:
         return [float(round(k * step, 9)) for k in np.arange(first, self.high / step + 1e-9)]
 
     def data(self) -> dict:
-        ticks = [{"at": float(self.share(tick)), "label": f"{tick:g}".replace("-", "−")}
+        ticks = [{"at": float(self.share(tick)), "label": f"{tick + 0:g}".replace("-", "−")}
                  for tick in self.ticks()]  # fmt: skip
         return {"label": self.label, "low": self.low, "high": self.high, "log": self.log,
                 "ticks": ticks}  # fmt: skip

@@ -58,3 +58,27 @@ export function roving(rows, reached = () => {}) {
     }),
   );
 }
+
+/**
+ * Whatever bears the same data-matrix lights up together: under the pointer, in focus, and after
+ * a tap until the next one.
+ */
+export function lightTogether(root) {
+  let pinned = null;
+  const named = (target) => target.closest?.("[data-matrix]")?.dataset.matrix ?? null;
+  const light = (name) => {
+    for (const each of root.querySelectorAll("[data-matrix]")) {
+      each.classList.toggle("lit", each.dataset.matrix === name);
+    }
+  };
+  root.addEventListener("pointerover", (event) => light(named(event.target) ?? pinned));
+  root.addEventListener("pointerleave", () => light(pinned));
+  root.addEventListener("focusin", (event) => light(named(event.target) ?? pinned));
+  root.addEventListener("focusout", () => light(pinned));
+  root.addEventListener("click", (event) => {
+    const name = named(event.target);
+    if (event.target.closest("button:not(.matrix-symbol), label, input, select")) return;
+    pinned = name === pinned ? null : name;
+    light(name ?? pinned);
+  });
+}

@@ -1,4 +1,5 @@
 import { element, roving, told, written } from "./dom.js";
+import { Stepper } from "./stepper.js";
 
 // What simulations show arrays with. A view is made of what views.py told the page of it and the
 // simulation that it belongs to; `set(arrays, chosen)` shows arrays, and `shown()` tells, from what
@@ -97,6 +98,11 @@ export class MatrixTable {
     this.cells.forEach((cells, row) =>
       cells.forEach((cell, column) => cell.classList.toggle(kind, test(row, column))),
     );
+  }
+
+  /** Let the keyboard and the pointer reach every entry; `reached(cell)` hears of it, and of null. */
+  rove(reached) {
+    roving(this.cells, reached);
   }
 
   shown() {
@@ -440,4 +446,4 @@ class Diagram {
   }
 }
 
-export const VIEWS = { matrices: Matrices, heatmap: Heatmap, curves: Curves, plane: Plane, timeline: Timeline, diagram: Diagram };
+export const VIEWS = { stepper: Stepper, matrices: Matrices, heatmap: Heatmap, curves: Curves, plane: Plane, timeline: Timeline, diagram: Diagram };

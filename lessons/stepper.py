@@ -1,0 +1,146 @@
+"""The stepper: a view that walks through what lines of the library computed, there and back."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from lessons.lesson import BLUE
+from lessons.trace import Line, find
+from lessons.views import Of, View
+
+
+@dataclass(frozen=True)
+class Code:
+    """A line of the library in a step, and which arrays its names stand for.
+
+    A name that stands for several in turn has a tuple of them.
+    """
+
+    function: str
+    begins: str
+    names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step from the arrays `inputs` to `results`. In `equation` @name is an array's symbol.
+
+    `worked` says how an entry of the last result comes about: (left, axis, right, axis) for a
+    product, by which axis of each; ("/", a, b), ("-", a, b) or ("*", a, b) for one of two entries,
+    the second of which may be a number or have one column; ("sum", a) for the sum of a row.
+    `inverts` is the forward step that a backward step goes back through, `note` is on the code, and
+    `see` the heading of the page under which the step is derived.
+    """
+
+    id: str
+    name: str
+    title: str
+    say: str
+    ask: str = ""
+    answer: str = ""
+    equation: str = ""
+    code: Sequence[Code] = ()
+    inputs: Sequence[str] = ()
+    results: Sequence[str] = ()
+    worked: tuple = ()
+    inverts: str = ""
+    note: str = ""
+    see: str = ""
+
+
+@dataclass(frozen=True)
+class Stepper(View):
+    """Steps through arrays; `control` is the slider that counts them, `picked` the row at hand.
+
+    `of` are the arrays as matrices, by name; `lines` gives what `trace` wrote down, in which the
+    lines of code are looked up. Rows of those in `marked` are counted by `picked`.
+    """
+
+    steps: Sequence[Step]
+    of: Sequence[Of]
+    lines: Callable[[], list[Line]]
+    control: str
+    picked: str
+    marked: Sequence[str]
+    height: float = 2.0
+    kind: ClassVar = "stepper"
+
+    def data(self, page) -> dict:
+        lines = self.lines()
+        symbols = {of.name: of.symbol for of in self.of}
+        return {
+            "kind": self.kind, "control": self.control, "picked": self.picked,
+            "marked": self.marked, "of": {of.name: of.data(page) for of in self.of},
+            "steps": [self._step(step, lines, symbols, page) for step in self.steps],
+        }  # fmt: skip
+
+    def _step(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
+        shown = [find(lines, code.function, code.begins) for code in step.code]
+        text = "\n".join(f"{line.text}  # {line.comment}" if line.comment else line.text
+                         for line in shown)  # fmt: skip
+        coded = page.code(text).split("\n") if shown else []
+        for row, code in enumerate(step.code):
+            coded[row] = tagged(coded[row], code.names)
+        words = {name: page.markdown(getattr(step, name)) for name in ("say", "ask", "answer", "note")}
+        as_it_is = ("id", "name", "title", "inputs", "results", "worked", "inverts")
+        return {name: getattr(step, name) for name in as_it_is} | words | {
+            "equation": equation(step.equation, symbols, page),
+            "code": "\n".join(coded),
+            "of": shown[0].function if shown else "",
+            "see": re.sub(r"[^\w]+", "-", step.see.lower()).strip("-"),
+        }  # fmt: skip
+
+    def _now(self, chosen) -> tuple[Step, list[Of]]:
+        step = self.steps[chosen[self.control]]
+        by_name = {of.name: of for of in self.of}
+        return step, [by_name[name] for name in (*step.inputs, *step.results)]
+
+    def draw(self, figure, arrays, chosen):
+        step, of = self._now(chosen)
+        for axes, each in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
+            each.matrix(arrays).draw(axes)
+            if each.name in self.marked:
+                row = chosen[self.picked]
+                axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
+        figure.suptitle(f"{chosen[self.control] + 1}. {step.title}", fontsize=11)
+
+    def shown(self, arrays, chosen):
+        step, of = self._now(chosen)
+        return {"step": step.id, "matrices": {each.name: each.texts(arrays) for each in of}}
+
+
+def equation(text: str, symbols: Mapping[str, str], page) -> str:
+    """MathML in which each @name is its symbol and carries the name; a blank line parts equations.
+
+    `symbols` has the LaTeX of each name. LaTeX has no attributes, so a character of the private use
+    area stands for each symbol while the equation is translated.
+    """
+    if not text:
+        return ""
+    names = list(symbols)
+    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
+    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
+    for number, (name, latex) in enumerate(symbols.items()):
+        symbol = re.sub("</?math[^>]*>", "", page.math(latex))
+        mathml = mathml.replace(
+            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
+        )
+    return mathml
+
+
+def tagged(html: str, names: Mapping[str, str | tuple[str, ...]]) -> str:
+    """Highlighted Python in which each name of a matrix, or of several in turn, carries theirs."""
+    turns = {name: 0 for name in names}
+
+    def tag(found):
+        name = found[2]
+        if name not in names:
+            return found[0]
+        meant = names[name]
+        if not isinstance(meant, str):
+            meant = meant[turns[name]]
+        turns[name] += 1
+        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
+
+    return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)
