@@ -1,5 +1,5 @@
 import { element, lightTogether, written } from "./dom.js";
-import { MatrixTable } from "./views.js";
+import { MatrixTable } from "./matrix_table.js";
 
 // Steps through arrays, there and back: words, matrices, the arithmetic of a row, an equation and
 // the library's line. A symbol, its matrix and its name in the code light up together.
