@@ -7,6 +7,7 @@ Each piece has a form for every place where a lesson is read: `present()` in a t
 import ast
 import inspect
 import io
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -216,7 +217,8 @@ def written(number: float, whole: bool) -> str:
     """A number of a matrix, `whole` where all are integers."""
     if number == -np.inf:
         return "−∞"
-    text = f"{number:.0f}" if whole or number == 0 else f"{number:.2f}"
+    # What lies in the middle goes away from 0, as in JavaScript.
+    text = f"{number:.0f}" if whole or number == 0 else f"{number + math.copysign(1e-9, number):.2f}"
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
