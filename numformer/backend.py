@@ -226,26 +226,25 @@ def normal(x):
     that a polynomial gives all digits of the dtype. Beyond 40 the exponential is 0 in every dtype.
     """
     xp = array_module(x)
-    *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
+    highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
     flat, cdf, density = x.reshape(-1), *xp.empty((2, x.size), x.dtype)
     for piece in cache_sized_pieces(flat):
-        tail, a = cdf[piece], xp.absolute(flat[piece])
-        xp.minimum(a, 40, out=a)
+        value, tail, exponential = flat[piece], cdf[piece], density[piece]
+        a = xp.minimum(xp.absolute(value), 40)
+        xp.multiply(a, a, out=exponential)
         t = a + 3
         xp.divide(3, t, out=t)
-        tail[...] = 0
+        xp.multiply(t, highest, out=tail)
         for coefficient in coefficients:
             tail += coefficient
             tail *= t
         tail += constant
-        a *= a
-        a *= -0.5
-        tail *= xp.exp(a, out=a)
-        xp.multiply(a, 1 / math.sqrt(2 * math.pi), out=density[piece])
+        exponential *= -0.5
+        tail *= xp.exp(exponential, out=exponential)
+        exponential *= 1 / math.sqrt(2 * math.pi)
         # P(X <= x) is the tail for an x below 0, otherwise 1 - tail.
-        xp.subtract(0.5, tail, out=tail)
-        xp.copysign(tail, flat[piece], out=tail)
-        tail += 0.5
+        tail -= value > 0
+        xp.absolute(tail, out=tail)
     return cdf.reshape(x.shape), density.reshape(x.shape)
 
 

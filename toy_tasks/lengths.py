@@ -26,7 +26,7 @@ sinusoidal, learned and rotary positions, ALiBi and none.
   python -m toy_tasks.lengths --run runs/lengths/copy-alibi-1 --input abcdefghijklm=
 """
 DEFAULTS = dict(
-    steps=2000, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=4, layers=3,
+    steps=1600, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=4, layers=3,
     norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.4, decay="linear",
     clip_norm=1.0, max_length=128,
 )  # fmt: skip
@@ -179,8 +179,8 @@ def verdict(results: study.Results):
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"
 # Without positions the order has to be found in the mask alone, which takes longer.
 LONGER = {
-    "addition": {"steps": 2400}, "copy none": {"steps": 3000}, "reverse none": {"steps": 3000},
-    "addition none": {"steps": 3600},
+    "addition": {"steps": 1800}, "copy none": {"steps": 2400}, "reverse none": {"steps": 2400},
+    "addition none": {"steps": 2800},
 }  # fmt: skip
 STUDY = study.Study(
     name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,

@@ -213,6 +213,7 @@ VARIATIONS = {
     "target_tied": dict(tying="target", source_vocabulary=V + 2),
     "learned_positions": dict(positions="learned", max_length=6),
     "rotary_positions": dict(positions="rotary"),
+    "sinusoids_and_rotary_positions": dict(positions="sinusoidal_rotary"),
     "alibi_positions": dict(positions="alibi"),
     "no_positions": dict(positions="none"),
     "gelu": dict(activation="gelu"),

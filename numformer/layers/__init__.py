@@ -37,12 +37,17 @@ ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 POSITIONS = {
-    "sinusoidal": lambda max_length, d_model, rng: SinusoidalPositions(),
+    **dict.fromkeys(
+        ["sinusoidal", "sinusoidal_rotary"], lambda max_length, d_model, rng: SinusoidalPositions()
+    ),
     "learned": LearnedPositions,
     **dict.fromkeys(["rotary", "alibi", "none"], lambda max_length, d_model, rng: NoPositions()),
 }
-# What self-attention makes of an attention function, where positions come in there.
-POSITIONS_IN_ATTENTION = {"rotary": RotaryAttention, "alibi": ALiBiAttention}
+# What self-attention makes of an attention function, where positions come in there. Cross-attention
+# looks at another sequence: with rotary positions alone it does not know where in it something is.
+POSITIONS_IN_ATTENTION = {
+    "rotary": RotaryAttention, "sinusoidal_rotary": RotaryAttention, "alibi": ALiBiAttention,
+}  # fmt: skip
 
 __all__ = [
     "Linear",

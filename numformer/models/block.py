@@ -18,6 +18,7 @@ from numformer.layers import (
     FeedForward,
     Places,
     Residual,
+    RotaryAttention,
     SelfAttention,
 )
 from numformer.layers.attention import head_size
@@ -70,7 +71,7 @@ class TowerConfig(settings.Settings):
         super().__post_init__()
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
-        if self.positions == "rotary":
+        if POSITIONS_IN_ATTENTION.get(self.positions) is RotaryAttention:
             require_pairs(self.d_k or head_size(self.d_model, self.heads))
 
     @property

@@ -173,7 +173,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn |= {field.name: max(lots, key=lots.get)} if lots else {}
     if not (drawn["d_k"] and drawn["d_v"]):
         drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
-    if drawn["positions"] == "rotary":  # which turns pairs
+    if "rotary" in drawn["positions"]:  # which turns pairs
         drawn |= dict(d_k=2 * (drawn["d_k"] or 2), d_v=drawn["d_v"] or 3)
     if drawn["tying"] == "all":
         drawn["source_vocabulary"] = drawn["target_vocabulary"]

@@ -101,6 +101,9 @@ def learned_positions(p, x, positions=None):
     return x + F.embedding(positions, p["weight"])
 
 
+sinusoidal_rotary_positions = sinusoidal_positions
+
+
 def none_positions(p, x):
     return x
 
@@ -310,7 +313,8 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config):
     around = dict(norm=config.norm, p_drop=config.p_drop, norm_layer=normalization)
     of_attention = around | dict(heads=config.heads, attention_dropout=config.attention_dropout)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
-    within_attention = config.positions if config.positions in ("rotary", "alibi") else None
+    named = config.positions.removeprefix("sinusoidal_")
+    within_attention = named if named in ("rotary", "alibi") else None
     of_self = dict(positions=within_attention) if within_attention else {}
     x = residual(
         within(p, "self_attention"), x, mask, sublayer="self_attention", **of_attention, **of_self

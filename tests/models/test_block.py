@@ -8,6 +8,7 @@ from numformer.models import Block, TowerConfig
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=1, attention_dropout=0.25)
 KINDS = {
     "rotary": RotaryAttention,
+    "sinusoidal_rotary": RotaryAttention,
     "alibi": ALiBiAttention,
     "sinusoidal": None,
     "learned": None,
