@@ -9,15 +9,14 @@ chooses among what was computed here when the page was built.
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from lessons.lesson import Picture, plain
-from lessons.views import View
+from lessons.lesson import Picture
+from lessons.views import View, numbers, told
 from numformer.errors import InputError
 
 
@@ -33,14 +32,18 @@ class Option:
     note: str = ""
     code: str = ""
 
-    @property
-    def words(self) -> str:
-        return self.label or (f"{self.value:g}" if isinstance(self.value, float) else f"{self.value}")
+    def __post_init__(self):
+        words = f"{self.value:g}" if isinstance(self.value, float) else f"{self.value}"
+        object.__setattr__(self, "label", self.label or words)
+        object.__setattr__(self, "code", self.code or repr(self.value))
+
+    def more(self, page) -> dict:
+        return {"value": None}  # the page needs its label alone
 
 
 @dataclass(frozen=True)
 class Control:
-    """What a reader sets: one of `options`, which are Options or plain values; at first `start`.
+    """What a reader sets: one of `options`, Options or plain values; at first that of index `start`.
 
     `compute` gets the value under the control's name, or with `shows_only` does not: then it is an
     index for views alone, such as which row is picked.
@@ -48,28 +51,14 @@ class Control:
 
     name: str
     label: str
-    options: Sequence[Any]
+    options: Sequence[Any] = ()
     start: int = 0
     shows_only: bool = False
-
     kind: ClassVar = "choice"
 
-    @cached_property
-    def all(self) -> list[Option]:
-        return [each if isinstance(each, Option) else Option(each) for each in self.options]
-
-    def data(self, page) -> dict:
-        """What the page has to know of it."""
-        options = [
-            {"label": option.words, "code": option.code or repr(option.value)}
-            | ({"note": page.markdown(option.note)} if option.note else {})
-            for option in self.all
-        ]
-        kept = {name: value for name, value in vars(self).items() if name in self.told}
-        return {"kind": self.kind, "name": self.name, "label": self.label, "start": self.start,
-                "options": options} | kept  # fmt: skip
-
-    told: ClassVar = frozenset({"shows_only"})
+    def __post_init__(self):
+        made = [each if isinstance(each, Option) else Option(each) for each in self.options]
+        object.__setattr__(self, "options", made)
 
 
 class Choice(Control):
@@ -82,7 +71,6 @@ class Thumbnails(Control):
 
     of: str = ""
     kind: ClassVar = "thumbnails"
-    told: ClassVar = frozenset({"of", "shows_only"})
 
 
 @dataclass(frozen=True)
@@ -91,33 +79,31 @@ class Slider(Control):
 
     plays: bool = False
     kind: ClassVar = "slider"
-    told: ClassVar = frozenset({"plays", "shows_only"})
 
 
 @dataclass(frozen=True)
 class Pad(Control):
-    """A point (x, y) of a grid, moved by dragging it in a Plane or by the arrow keys.
+    """A point (x, y) of a grid, moved by dragging it in a Chart or by two sliders.
 
     The options are made of `across`, the values of x and of y; the value is an array (2,).
     """
 
     across: Sequence[float] = ()
     kind: ClassVar = "pad"
-    told: ClassVar = frozenset({"across", "shows_only"})
 
-    @cached_property
-    def all(self) -> list[Option]:
-        return [
+    def __post_init__(self):
+        made = [
             Option(np.array([x, y]), f"({x:g}, {y:g})", code=f"np.array([{x:g}, {y:g}])")
             for y in self.across for x in self.across
         ]  # fmt: skip
+        object.__setattr__(self, "options", made)
 
 
 @dataclass(frozen=True)
 class Entries:
     """A matrix of small integers, each chosen by the reader; the arrays are linear in it.
 
-    `presets` are Options whose values are matrices, or functions from the picked row to one.
+    `presets` are Options whose values are matrices; with the first one the page begins.
     """
 
     name: str
@@ -127,6 +113,7 @@ class Entries:
     columns: Sequence[str]
     presets: Sequence[Option]
     values: Sequence[int] = (3, 2, 1, 0, -1, -2, -3)
+    kind: ClassVar = "entries"
 
     @property
     def start(self) -> np.ndarray:
@@ -136,17 +123,9 @@ class Entries:
         """The matrices with a 1 in one entry: all others are sums of these."""
         return list(np.eye(self.start.size).reshape(-1, *self.start.shape))
 
-    def data(self, page) -> dict:
-        presets = [
-            {"label": each.words, "value": numbers(np.asarray(each.value, float)),
-             "note": page.markdown(each.note)}
-            for each in self.presets
-        ]  # fmt: skip
-        return {
-            "kind": "entries", "name": self.name, "label": self.label, "presets": presets,
-            "symbol": page.math(self.symbol), "plain": plain(self.symbol), "rows": self.rows,
-            "columns": self.columns, "values": self.values,
-        }  # fmt: skip
+    def more(self, page) -> dict:
+        return {"presets": [told(each, page) | {"value": numbers(np.asarray(each.value, float))}
+                            for each in self.presets]}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +145,12 @@ class Simulation(Picture):
     code: str
     draw: Callable[[Figure], None] = None
     size: tuple[float, float] = (7.6, 4.2)
-    _computed: dict = field(default_factory=dict, compare=False)
 
     def __post_init__(self):
-        if self.draw is None:
-            object.__setattr__(self, "draw", self.draw_start)
+        def draw(figure):
+            self.draw_views(figure, self.arrays(self.at_start()), self.at_start())
+
+        object.__setattr__(self, "draw", self.draw or draw)
 
     @property
     def discrete(self) -> list[Control]:
@@ -187,7 +167,7 @@ class Simulation(Picture):
 
     def arrays(self, chosen: Mapping[str, int], entries: np.ndarray | None = None) -> dict:
         """What `compute` gives for the options of these indices, each a float64 array."""
-        values = {c.name: c.all[chosen[c.name]].value for c in self.discrete}
+        values = {c.name: c.options[chosen[c.name]].value for c in self.discrete}
         if self.entries:
             values[self.entries.name] = self.entries.start if entries is None else entries
         return {n: np.asarray(array, float) for n, array in self.compute(**values).items()}
@@ -199,7 +179,7 @@ class Simulation(Picture):
         those controls on which it depends, `axes`. Names in `linear` have the arrays of all units
         there, of which the page adds up what the entries say.
         """
-        sizes = [len(control.all) for control in self.discrete]
+        sizes = [len(control.options) for control in self.discrete]
         pool: dict[str, int] = {}
         found: dict[str, np.ndarray] = {}
         linear: set[str] = set()
@@ -213,10 +193,10 @@ class Simulation(Picture):
         for name, where in found.items():
             axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]
             kept = where[tuple(slice(None) if a in axes else 0 for a in range(len(sizes)))]
-            table[name] = {"axes": [self.discrete[a].name for a in axes],
-                           "index": kept.ravel().tolist()}  # fmt: skip
-        return {"pool": [json.loads(text) for text in pool], "table": table,
-                "linear": sorted(linear)}  # fmt: skip
+            names = [self.discrete[a].name for a in axes]
+            table[name] = {"axes": names, "index": kept.ravel().tolist()}
+        pooled = [json.loads(text) for text in pool]
+        return {"pool": pooled, "table": table, "linear": sorted(linear)}
 
     def _units(self, chosen: Mapping[str, int]) -> dict[str, tuple[np.ndarray, bool]]:
         """Of each name its array, or those of all units where it is linear in the entries."""
@@ -239,16 +219,12 @@ class Simulation(Picture):
 
     def html(self, page) -> str:
         page.script("simulation")
-        data = {
-            "name": self.name,
-            "controls": [control.data(page) for control in self.controls],
-            "views": [view.data(page) for view in self.views],
-            **self.table(),
-        }
-        data = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+        parts = told({"controls": self.controls, "views": self.views}, page)
+        data = json.dumps({"name": self.name, **parts, **self.table()},
+                          separators=(",", ":"), ensure_ascii=False)  # fmt: skip
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         return f"""\
-<figure class="simulation {self.name}" data-simulation="{self.name}">
+<figure class="simulation" id="{self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>{page.markdown(self.say)}</figcaption>
 <div class="simulation-picture">{self.svg()}{page.markdown(self.caption)}</div>
 <div class="simulation-stage" hidden></div>
@@ -266,16 +242,12 @@ class Simulation(Picture):
                 value = control.start if entries is None else entries
                 code[control.name] = f"np.array({numbers(np.asarray(value))}, float)"
             else:
-                option = control.all[chosen[control.name]]
-                code[control.name] = option.code or repr(option.value)
-        lines = []
-        for line in self.code.splitlines():
-            name = line.partition(" = ")[0]
-            lines.append(f"{name} = {code[name]}" if name in code else line)
-        return "\n".join(lines)
-
-    def draw_start(self, figure: Figure) -> None:
-        self.draw_views(figure, self.arrays(self.at_start()), self.at_start())
+                code[control.name] = control.options[chosen[control.name]].code
+        names = [line.partition(" = ")[0] for line in self.code.splitlines()]
+        return "\n".join(
+            f"{name} = {code[name]}" if name in code else line
+            for name, line in zip(names, self.code.splitlines(), strict=True)
+        )
 
     def draw_views(self, figure, arrays: Mapping[str, np.ndarray], chosen: Mapping[str, int]):
         """The views below each other, each as high as it says."""
@@ -302,10 +274,9 @@ class Simulation(Picture):
         controls = [control for control in self.controls if isinstance(control, Control)]
         for number, control in enumerate(controls):
             height = 1 / len(controls)
-            place = (0.1, 1 - (number + 0.85) * height, 0.8, 0.6 * height)
-            axes = panel.add_axes(place)
+            axes = panel.add_axes((0.1, 1 - (number + 0.85) * height, 0.8, 0.6 * height))
             axes.set_title(control.label, fontsize=9)
-            labels = [option.words for option in control.all]
+            labels = [option.label for option in control.options]
             if len(labels) <= 6:
                 made = RadioButtons(axes, labels, active=control.start)
                 made.on_clicked(lambda label, c=control.name, all=labels: redraw(c, all.index(label)))
@@ -315,13 +286,3 @@ class Simulation(Picture):
             widgets.append(made)
         self.draw_views(stage, self.arrays(chosen), chosen)
         figure.widgets = widgets  # widgets that nothing refers to are deaf
-
-
-def numbers(array: np.ndarray) -> list:
-    """An array as JSON has it, to 6 decimals; minus infinity becomes null."""
-    if array.ndim:
-        return [numbers(row) for row in array]
-    if array == -np.inf:
-        return None
-    value = round(float(array), 6)
-    return int(value) if value == int(value) else value

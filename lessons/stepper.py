@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from lessons.lesson import BLUE
 from lessons.trace import Line, find
-from lessons.views import Of, View
+from lessons.simulation import Control
+from lessons.views import Of, View, told
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ class Step:
     see: str = ""
 
 
+class Steps(Control):
+    """The control of a stepper: its options are the names of the steps."""
+
+    kind: ClassVar = "steps"
+
+
 @dataclass(frozen=True)
 class Stepper(View):
     """Steps through arrays; `control` is the slider that counts them, `picked` the row at hand.
@@ -66,30 +73,22 @@ class Stepper(View):
     height: float = 2.0
     kind: ClassVar = "stepper"
 
-    def data(self, page) -> dict:
-        lines = self.lines()
-        symbols = {of.name: of.symbol for of in self.of}
-        return {
-            "kind": self.kind, "control": self.control, "picked": self.picked,
-            "marked": self.marked, "of": {of.name: of.data(page) for of in self.of},
-            "steps": [self._step(step, lines, symbols, page) for step in self.steps],
-        }  # fmt: skip
+    def more(self, page) -> dict:
+        lines, symbols = self.lines(), {of.name: of.symbol for of in self.of}
+        steps = [told(step, page) | self._code(step, lines, symbols, page) for step in self.steps]
+        return {"of": {of.name: told(of, page) for of in self.of}, "steps": steps, "lines": None}
 
-    def _step(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
+    def _code(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
+        """The equation and the lines of the library, each name of a matrix marked in them."""
         shown = [find(lines, code.function, code.begins) for code in step.code]
         text = "\n".join(f"{line.text}  # {line.comment}" if line.comment else line.text
                          for line in shown)  # fmt: skip
         coded = page.code(text).split("\n") if shown else []
         for row, code in enumerate(step.code):
             coded[row] = tagged(coded[row], code.names)
-        words = {name: page.markdown(getattr(step, name)) for name in ("say", "ask", "answer", "note")}
-        as_it_is = ("id", "name", "title", "inputs", "results", "worked", "inverts")
-        return {name: getattr(step, name) for name in as_it_is} | words | {
-            "equation": equation(step.equation, symbols, page),
-            "code": "\n".join(coded),
-            "of": shown[0].function if shown else "",
-            "see": re.sub(r"[^\w]+", "-", step.see.lower()).strip("-"),
-        }  # fmt: skip
+        heading = re.sub(r"[^\w]+", "-", step.see.lower()).strip("-")
+        return {"equation": equation(step.equation, symbols, page), "code": "\n".join(coded),
+                "of": shown[0].function if shown else "", "see": heading}  # fmt: skip
 
     def _now(self, chosen) -> tuple[Step, list[Of]]:
         step = self.steps[chosen[self.control]]

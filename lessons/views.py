@@ -1,24 +1,56 @@
-"""What simulations show arrays with: matrices, heatmaps, curves, a plane, a timeline, a diagram.
+"""What simulations show arrays with: matrices, heatmaps, charts, a timeline, a diagram, figures.
 
-A view has two halves. This one tells the page what it needs (`data`), draws the picture for those
-without scripts and for windows (`draw`), and knows what a page has to show for given arrays
-(`shown`), which the tests compare with what it shows. The other half is page/views.js.
+A view has two halves. This one tells the page what it needs, draws the picture for those without
+scripts and for windows (`draw`), and knows what a page has to show for given arrays (`shown`), which
+the tests compare with what it shows. The other half is page/views.js.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from lessons.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
 
-COLOURS = BLUE, ORANGE, GREEN, GREY
-STROKES = "", "6 3", "2 3", "8 3 2 3"  # of curves, in SVG; so that colour alone tells nothing
-WIDTH, HEIGHT, LEFT, BOTTOM = 460, 260, 52, 40  # of a chart and its axes, in SVG's units
+COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", ":", "-.")
+LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units
+MARKDOWN = {"note", "say", "ask", "answer"}  # names of fields
 Arrays = Mapping[str, np.ndarray]
 Chosen = Mapping[str, int]
+
+
+def told(part, page, name: str = ""):
+    """A part of a simulation as the page has it: fields by name, Markdown as HTML, a symbol twice."""
+    if name in MARKDOWN:
+        return part and page.markdown(part)
+    if name == "symbol":
+        return {"math": page.math(part), "plain": plain(part)}
+    if is_dataclass(part):
+        made = {"kind": part.kind} if hasattr(part, "kind") else {}
+        made |= {each.name: told(getattr(part, each.name), page, each.name) for each in fields(part)}
+        return made | (part.more(page) if hasattr(part, "more") else {})
+    if isinstance(part, Mapping):
+        return {key: told(value, page) for key, value in part.items()}
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return [told(each, page) for each in part]
+    return part
+
+
+def numbers(array: np.ndarray) -> list:
+    """An array as JSON has it, to 6 decimals; minus infinity becomes null."""
+    if array.ndim:
+        return [numbers(row) for row in array]
+    if array == -np.inf:
+        return None
+    value = round(float(array), 6)
+    return int(value) if value == int(value) else value
+
+
+def figure(value: float) -> str:
+    """A number as it is read out: up to three digits that say something."""
+    return f"{float(f'{value + 0:.3g}'):.12g}".replace("-", "−")
 
 
 class View(ABC):
@@ -26,10 +58,6 @@ class View(ABC):
 
     kind: ClassVar[str]
     height: float = 1.0
-
-    @abstractmethod
-    def data(self, page) -> dict:
-        """What the page's half needs to know, with its `kind`."""
 
     @abstractmethod
     def draw(self, figure, arrays: Arrays, chosen: Chosen) -> None:
@@ -45,7 +73,7 @@ class Of:
     """An array shown as a matrix: its name, its symbol, the names of its rows and columns.
 
     `largest` is the size of an entry of the darkest colour: one for all matrices that a reader
-    compares. `words` stand for 0 and 1.
+    compares. `words` stand for 0 and 1. `note` stands below the symbol.
     """
 
     name: str
@@ -54,11 +82,7 @@ class Of:
     columns: Sequence[str]
     largest: float
     note: str = ""
-    words: tuple[str, str] | None = None
-
-    def data(self, page) -> dict:
-        kept = {name: value for name, value in vars(self).items() if name != "symbol"}
-        return kept | {"symbol": page.math(self.symbol), "plain": plain(self.symbol)}
+    words: Sequence[str] = ()
 
     def matrix(self, arrays: Arrays) -> Matrix:
         array = np.atleast_2d(arrays[self.name])
@@ -74,9 +98,9 @@ class Of:
 
 @dataclass(frozen=True)
 class Matrices(View):
-    """Matrices side by side, an arrow before each name in `after`; `picked` is a control's name.
+    """Matrices side by side, an arrow before each name in `after`.
 
-    The control's index is the row that is marked in those whose rows it counts.
+    The index of the control `picked` is the row that stands out in those that are `marked`.
     """
 
     of: Sequence[Of]
@@ -86,10 +110,6 @@ class Matrices(View):
     height: float = 1.0
     kind: ClassVar = "matrices"
 
-    def data(self, page) -> dict:
-        return {"kind": self.kind, "of": [each.data(page) for each in self.of],
-                "after": self.after, "picked": self.picked, "marked": self.marked}  # fmt: skip
-
     def draw(self, figure, arrays, chosen):
         for axes, of in zip(figure.subplots(1, len(self.of), squeeze=False)[0], self.of):
             of.matrix(arrays).draw(axes)
@@ -98,18 +118,16 @@ class Matrices(View):
                 axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
 
     def shown(self, arrays, chosen):
-        found = {}
-        for of in self.of:
-            row = chosen[self.picked] if of.name in self.marked else None
-            found[of.name] = {"cells": of.texts(arrays), "picked": row}
-        return found
+        row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
+        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)} for of in self.of}
 
 
 @dataclass(frozen=True)
 class Heatmap(View):
-    """A large matrix as colours, from `low` to `high`; its cells are read by pointer or arrow keys.
+    """The array `name` as colours, from `low` to `high`; its cells are read by pointer or keys.
 
-    `rows` and `columns` say what its axes count; `row` is the control whose index is a marked row.
+    `rows` and `columns` say what its axes count. `row_names` and `column_names` are words, or the
+    name of an array of numbers of words in `vocabulary`. `row` is the control of a marked row.
     """
 
     name: str
@@ -118,26 +136,35 @@ class Heatmap(View):
     low: float = 0.0
     high: float = 1.0
     row: str = ""
+    row_names: Sequence[str] | str = ()
+    column_names: Sequence[str] | str = ()
+    vocabulary: Sequence[str] = ()
     height: float = 2.0
     kind: ClassVar = "heatmap"
 
-    def data(self, page) -> dict:
-        return {"kind": self.kind} | {n: v for n, v in vars(self).items() if n != "height"}
-
-    def levels(self, array: np.ndarray) -> np.ndarray:
+    def levels(self, array: np.ndarray) -> list[list[int]]:
         """How strong each cell's colour is, 0 to 255."""
         share = (array - self.low) / (self.high - self.low)
-        return np.floor(255 * np.clip(share, 0, 1) + 0.5).astype(int)
+        return np.floor(255 * np.clip(share, 0, 1) + 0.5).astype(int).tolist()
+
+    def names(self, arrays: Arrays) -> list[list[str]]:
+        """What stands beside the rows and above the columns."""
+        given = self.row_names, self.column_names
+        return [[self.vocabulary[int(n)] for n in arrays[words]] if words and isinstance(words, str)
+                else list(words) for words in given]  # fmt: skip
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
         axes.imshow(arrays[self.name], vmin=self.low, vmax=self.high, cmap="Blues", aspect="auto")
         axes.set(xlabel=self.columns, ylabel=self.rows)
+        for names, set_ticks in zip(self.names(arrays), (axes.set_yticks, axes.set_xticks)):
+            if names:
+                set_ticks(range(len(names)), names, fontsize=8)
         if self.row:
             axes.axhline(chosen[self.row], color=ORANGE)
 
     def shown(self, arrays, chosen):
-        return {"levels": self.levels(arrays[self.name]).tolist(),
+        return {"levels": self.levels(arrays[self.name]), "names": self.names(arrays),
                 "row": chosen[self.row] if self.row else None}  # fmt: skip
 
 
@@ -168,123 +195,102 @@ class Axis:
         first = np.ceil(self.low / step - 1e-9)
         return [float(round(k * step, 9)) for k in np.arange(first, self.high / step + 1e-9)]
 
-    def data(self) -> dict:
-        ticks = [{"at": float(self.share(tick)), "label": f"{tick + 0:g}".replace("-", "−")}
-                 for tick in self.ticks()]  # fmt: skip
-        return {"label": self.label, "low": self.low, "high": self.high, "log": self.log,
-                "ticks": ticks}  # fmt: skip
-
-
-def places(x: Axis, y: Axis, xs, ys) -> list[list[float]]:
-    """Points in a chart's SVG, to a tenth."""
-    xs = LEFT + (WIDTH - LEFT) * x.share(xs)
-    ys = (HEIGHT - BOTTOM) * (1 - y.share(ys))
-    return np.round(np.stack([xs, ys], axis=-1), 1).tolist()
+    def more(self, page) -> dict:
+        return {"ticks": [{"at": float(self.share(tick)), "label": f"{tick + 0:g}".replace("-", "−")}
+                          for tick in self.ticks()]}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Curves(View):
-    """Curves over `at`, a name of an array or numbers: `of` has the label of each array (N,).
+class Drawn:
+    """What a chart draws of an array: (N,) a line over `at`; (N, 2) dots, arrows from 0 or an area.
 
-    `marker` is a control whose index is the place on all curves that is read out.
-    """
-
-    at: Sequence[float]
-    of: Mapping[str, str]
-    x: Axis
-    y: Axis
-    marker: str = ""
-    height: float = 2.0
-    kind: ClassVar = "curves"
-
-    def data(self, page) -> dict:
-        return {"kind": self.kind, "at": list(map(float, self.at)), "of": dict(self.of),
-                "x": self.x.data(), "y": self.y.data(), "marker": self.marker}  # fmt: skip
-
-    def draw(self, figure, arrays, chosen):
-        axes = figure.subplots()
-        for (name, label), colour, stroke in zip(self.of.items(), COLOURS, ("-", "--", ":", "-.")):
-            axes.plot(self.at, arrays[name], color=colour, linestyle=stroke, label=label)
-        axes.set(xlabel=self.x.label, ylabel=self.y.label, xlim=(self.x.low, self.x.high),
-                 ylim=(self.y.low, self.y.high))  # fmt: skip
-        axes.set_xscale("log" if self.x.log else "linear")
-        axes.set_yscale("log" if self.y.log else "linear")
-        if self.marker:
-            axes.axvline(self.at[chosen[self.marker]], color=GREY)
-        axes.legend(fontsize=8)
-
-    def shown(self, arrays, chosen):
-        lines = {name: places(self.x, self.y, self.at, arrays[name]) for name in self.of}
-        mark = chosen[self.marker] if self.marker else None
-        return {"lines": lines, "mark": mark}
-
-
-@dataclass(frozen=True)
-class Points:
-    """An array (N, 2) of points, or (2,) of one: drawn as dots, as arrows from 0 or as an area.
-
-    `labels` stand beside them; `weights` names an array (N,) from 0 to 1 that is the dots' size.
+    `label` says what it is, `names` stand beside its points, and `sizes` names an array (N,) from 0
+    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`.
     """
 
     name: str
-    labels: Sequence[str] = ()
-    form: str = "dots"
-    colour: int = 0
-    weights: str = ""
+    label: str = ""
+    form: str = "line"
+    at: Sequence[float] = ()
+    names: Sequence[str] = ()
+    sizes: str = ""
+    colour: int | None = None
+
+    def points(self, arrays: Arrays) -> np.ndarray:
+        array = arrays[self.name]
+        return np.stack([self.at, array], axis=-1) if self.form == "line" else np.atleast_2d(array)
 
 
 @dataclass(frozen=True)
-class Plane(View):
-    """Points and arrows in a plane from -`reach` to `reach`; `pad` is the control that is dragged."""
+class Chart(View):
+    """Lines, dots, arrows and areas between two axes.
 
-    of: Sequence[Points]
-    reach: float
+    The index of the control `marker` is the place on all lines that is read out. In a chart that
+    has a `pad`, a control of that kind, its point is dragged. A `square` one has equal sides.
+    """
+
+    of: Sequence[Drawn]
+    x: Axis
+    y: Axis
+    marker: str = ""
     pad: str = ""
-    x: str = "x"
-    y: str = "y"
-    height: float = 2.5
-    kind: ClassVar = "plane"
+    square: bool = False
+    height: float = 2.0
+    kind: ClassVar = "chart"
 
-    side: ClassVar = 320
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of what lies between the axes, in SVG's units."""
+        return (260, 260) if self.square else (408, 220)
 
-    def data(self, page) -> dict:
-        return {"kind": self.kind, "of": [vars(each) for each in self.of], "reach": self.reach,
-                "pad": self.pad, "x": self.x, "y": self.y}  # fmt: skip
+    def more(self, page) -> dict:
+        colours = [n if each.colour is None else each.colour for n, each in enumerate(self.of)]
+        return {"at": np.asarray(self.of[0].at, float).tolist(), "size": self.size,
+                "colours": colours}  # fmt: skip
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
-        for each in self.of:
-            points, colour = np.atleast_2d(arrays[each.name]), COLOURS[each.colour]
-            if each.form == "area":
-                axes.fill(*points.T, color=colour, alpha=0.15)
+        for number, each in enumerate(self.of):
+            points, colour = each.points(arrays), number if each.colour is None else each.colour
+            style = dict(color=COLOURS[colour], label=each.label or None)
+            if each.form == "line":
+                axes.plot(*points.T, linestyle=STROKES[colour], **style)
+            elif each.form == "area":
+                axes.fill(*points.T, alpha=0.15, **style)
             elif each.form == "arrows":
                 none = np.zeros(len(points))
-                axes.quiver(none, none, *points.T, color=colour, angles="xy", scale_units="xy",
-                            scale=1, width=0.006)  # fmt: skip
+                axes.quiver(none, none, *points.T, angles="xy", scale_units="xy", scale=1,
+                            width=0.006, **style)  # fmt: skip
             else:
-                sizes = 20 + 180 * arrays[each.weights] if each.weights else 40
-                axes.scatter(*points.T, s=sizes, color=colour)
-            for label, point in zip(each.labels, points, strict=False):
-                axes.annotate(label, point, (4, 4), textcoords="offset points", fontsize=8)
-        limits = -self.reach, self.reach
-        axes.set(xlim=limits, ylim=limits, aspect="equal", xlabel=self.x, ylabel=self.y)
+                axes.scatter(*points.T, s=20 + 180 * arrays[each.sizes] if each.sizes else 40, **style)
+            for name, point in zip(each.names, points, strict=False):
+                axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
+        axes.set_xscale("log" if self.x.log else "linear")
+        axes.set_yscale("log" if self.y.log else "linear")
+        axes.set(xlabel=self.x.label, ylabel=self.y.label, xlim=(self.x.low, self.x.high),
+                 ylim=(self.y.low, self.y.high))  # fmt: skip
+        if self.square:
+            axes.set_aspect("equal")
+        if self.marker:
+            axes.axvline(self.of[0].at[chosen[self.marker]], color=GREY)
+        if any(each.label for each in self.of):
+            axes.legend(fontsize=8)
 
     def shown(self, arrays, chosen):
-        half, found = self.side / 2, {}
+        (width, height), found = self.size, {}
         for each in self.of:
-            points = np.atleast_2d(arrays[each.name]) / self.reach
-            places = np.round(half * (1 + points * [1, -1]), 1)
-            sizes = np.round(3 + 11 * arrays[each.weights], 1) if each.weights else None
-            found[each.name] = {"at": places.tolist(),
-                                "sizes": None if sizes is None else sizes.tolist()}  # fmt: skip
-        return found
+            xs, ys = each.points(arrays).T
+            places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
+            sizes = np.round(3 + 11 * arrays[each.sizes], 1).tolist() if each.sizes else None
+            found[each.name] = {"at": np.round(np.stack(places, axis=-1), 1).tolist(), "sizes": sizes}
+        return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
 
 
 @dataclass(frozen=True)
 class Timeline(View):
     """Work over time: the array `of` (N, 3) has of each piece its row, its begin and its end.
 
-    `now` is the control whose index is the time; what has ended is filled, what goes on striped.
+    `now` is the control whose index is the time; what has ended is filled, what goes on half so.
     """
 
     of: str
@@ -294,9 +300,6 @@ class Timeline(View):
     x: str = "steps in time"
     height: float = 1.5
     kind: ClassVar = "timeline"
-
-    def data(self, page) -> dict:
-        return {"kind": self.kind} | {n: v for n, v in vars(self).items() if n != "height"}
 
     def draw(self, figure, arrays, chosen):
         axes, now = figure.subplots(), chosen[self.now]
@@ -327,9 +330,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Diagram(View):
-    """Blocks, and edges between them along which data (up) and gradients (down) travel.
+    """Blocks, and edges between them along which data go one way and gradients the other.
 
-    `at` is the array of the index of the block at work, `way` that of the direction, 1 or -1;
+    `at` is the array () of the index of the block at work, `way` that of the direction, 1 or -1;
     `values` an array (N,) of numbers in the blocks. `pick` is the control that a block sets, whose
     options have the blocks' order.
     """
@@ -342,32 +345,55 @@ class Diagram(View):
     pick: str = ""
     height: float = 2.0
     kind: ClassVar = "diagram"
-    size: ClassVar = (150, 46)
 
-    def data(self, page) -> dict:
-        return {"kind": self.kind, "blocks": [vars(each) for each in self.blocks],
-                "edges": self.edges, "at": self.at, "way": self.way, "values": self.values,
-                "pick": self.pick}  # fmt: skip
+    def texts(self, arrays: Arrays) -> list[str]:
+        return [figure(x) for x in arrays[self.values]] if self.values else []
 
     def draw(self, figure, arrays, chosen):
-        axes = figure.subplots()
+        axes, texts = figure.subplots(), self.texts(arrays)
         where = {block.name: (block.column, block.row) for block in self.blocks}
         for a, b in self.edges:
             axes.annotate("", where[b], where[a], arrowprops=dict(arrowstyle="->", color=GREY))
         for number, block in enumerate(self.blocks):
-            words = block.label
-            if self.values:
-                words += f"\n{arrays[self.values][number]:.2f}"
             colour = ORANGE if number == int(arrays[self.at]) else BLUE
-            axes.text(*where[block.name], words, ha="center", va="center", fontsize=8,
+            axes.text(*where[block.name], "\n".join([block.label, *texts[number : number + 1]]),
+                      ha="center", va="center", fontsize=8,
                       bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour))  # fmt: skip
-        axes.set(xlim=(-0.6, 0.6 + max(block.column for block in self.blocks)),
-                 ylim=(0.6 + max(block.row for block in self.blocks), -0.6))  # fmt: skip
+        columns, rows = zip(*where.values(), strict=True)
+        axes.set(xlim=(min(columns) - 0.6, max(columns) + 0.6), ylim=(max(rows) + 0.6, min(rows) - 0.6))
         axes.axis("off")
 
     def shown(self, arrays, chosen):
-        texts = None
-        if self.values:
-            texts = [f"{x:.2f}".replace("-", "−") for x in arrays[self.values]]
-        return {"at": self.blocks[int(arrays[self.at])].name, "texts": texts,
+        return {"at": self.blocks[int(arrays[self.at])].name, "texts": self.texts(arrays),
                 "way": int(arrays[self.way]) if self.way else 1}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figures(View):
+    """Numbers with their labels, by the name of their array; those in `spelled` are words.
+
+    These are arrays of numbers of words in `vocabulary`.
+    """
+
+    of: Mapping[str, str]
+    spelled: Sequence[str] = ()
+    vocabulary: Sequence[str] = ()
+    height: float = 0.4
+    kind: ClassVar = "figures"
+
+    def texts(self, arrays: Arrays) -> dict[str, str]:
+        def text(name):
+            values = np.atleast_1d(arrays[name])
+            return " ".join(self.vocabulary[int(n)] if name in self.spelled else figure(n)
+                            for n in values)  # fmt: skip
+
+        return {name: text(name) for name in self.of}
+
+    def draw(self, figure, arrays, chosen):
+        axes, texts = figure.subplots(), self.texts(arrays)
+        axes.axis("off")
+        words = "   ".join(f"{label}: {texts[name]}" for name, label in self.of.items())
+        axes.text(0.5, 0.5, words, ha="center", va="center", fontsize=9)
+
+    def shown(self, arrays, chosen):
+        return self.texts(arrays)

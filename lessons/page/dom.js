@@ -1,20 +1,17 @@
 // What every part of a page uses: elements, numbers as text, and marks that the keyboard reaches.
 
-const SVG = ["svg", "g", "path", "line", "rect", "circle", "polyline", "polygon", "text", "marker", "defs", "title"];
+const SVG = ["svg", "g", "path", "line", "rect", "circle", "polyline", "polygon", "text", "marker", "defs"];
 
 /** element("button", { class: "x", onclick: f }, "text", child): an element, of SVG by its tag. */
 export function element(tag, attributes = {}, ...children) {
-  const made = SVG.includes(tag)
-    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
-    : document.createElement(tag);
+  const space = SVG.includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
+  const made = document.createElementNS(space, tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (name === "html") made.innerHTML = value;
-    else if (value !== false && value !== null && value !== undefined) {
-      made.setAttribute(name, value === true ? "" : value);
-    }
+    else if (value !== false && value != null) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
+  made.append(...children.filter((child) => child != null));
   return made;
 }
 
@@ -26,31 +23,30 @@ export function written(value, whole = false) {
 }
 
 /** A number as it is read out: up to three digits that say something. */
-export const told = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
+export const figure = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
+
+/** By how many rows and columns an arrow key moves; undefined for all other keys. */
+export const turned = (event) =>
+  event.altKey || event.ctrlKey || event.metaKey
+    ? undefined
+    : { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
 
 /**
  * Let the arrow keys move through marks that lie in rows: one of them is in the tab order at a
  * time. `reached(mark)` is called with each that gets the focus or is pointed at, and with null.
  */
 export function roving(rows, reached = () => {}) {
-  let at = [0, 0];
-  const go = (row, column) => {
-    rows[at[0]][at[1]].tabIndex = -1;
-    at = [row, column];
-    rows[row][column].tabIndex = 0;
-  };
+  let last = rows[0][0];
   rows.forEach((line, row) =>
     line.forEach((mark, column) => {
-      mark.setAttribute("tabindex", row || column ? -1 : 0);
-      mark.addEventListener("focus", () => (go(row, column), reached(mark)));
-      mark.addEventListener("blur", () => reached(null));
-      mark.addEventListener("pointerenter", () => reached(mark));
-      mark.addEventListener("pointerleave", () => reached(null));
+      mark.setAttribute("tabindex", mark === last ? 0 : -1);
+      const here = () => ([last.tabIndex, mark.tabIndex, last] = [-1, 0, mark]) && reached(mark);
+      for (const event of ["focus", "pointerenter"]) mark.addEventListener(event, event === "focus" ? here : () => reached(mark));
+      for (const event of ["blur", "pointerleave"]) mark.addEventListener(event, () => reached(null));
       mark.addEventListener("keydown", (event) => {
-        const [down, right] =
-          { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] ?? [];
+        const [down, right] = turned(event) ?? [];
         const next = rows[row + down]?.[Math.min(column + right, rows[row + down].length - 1)];
-        if (!next || event.altKey || event.ctrlKey || event.metaKey) return;
+        if (!next) return;
         event.preventDefault();
         event.stopPropagation();
         next.focus();
@@ -67,18 +63,13 @@ export function lightTogether(root) {
   let pinned = null;
   const named = (target) => target.closest?.("[data-matrix]")?.dataset.matrix ?? null;
   const light = (name) => {
-    for (const each of root.querySelectorAll("[data-matrix]")) {
-      each.classList.toggle("lit", each.dataset.matrix === name);
-    }
+    for (const each of root.querySelectorAll("[data-matrix]")) each.classList.toggle("lit", each.dataset.matrix === name);
   };
-  root.addEventListener("pointerover", (event) => light(named(event.target) ?? pinned));
-  root.addEventListener("pointerleave", () => light(pinned));
-  root.addEventListener("focusin", (event) => light(named(event.target) ?? pinned));
-  root.addEventListener("focusout", () => light(pinned));
-  root.addEventListener("click", (event) => {
-    const name = named(event.target);
-    if (event.target.closest("button:not(.matrix-symbol), label, input, select")) return;
-    pinned = name === pinned ? null : name;
-    light(name ?? pinned);
+  for (const event of ["pointerover", "focusin"]) root.addEventListener(event, ({ target }) => light(named(target) ?? pinned));
+  for (const event of ["pointerleave", "focusout"]) root.addEventListener(event, () => light(pinned));
+  root.addEventListener("click", ({ target }) => {
+    if (target.closest("button:not(.matrix-symbol), label, input, select")) return;
+    pinned = named(target) === pinned ? null : named(target);
+    light(named(target) ?? pinned);
   });
 }

@@ -1,56 +1,47 @@
-import { element, lightTogether, written } from "./dom.js";
+import { element, lightTogether, turned, written } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 
 // Steps through arrays, there and back: words, matrices, the arithmetic of a row, an equation and
-// the library's line. A symbol, its matrix and its name in the code light up together.
+// the library's line. A symbol, its matrix and its name in the code light up together. A link to
+// #step-NAME from anywhere on the page opens the step of that name.
 
 export class Stepper {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation, steps: data.steps });
     const forward = this.steps.filter((step) => !step.inverts);
     const column = (id) => `--column: ${forward.findIndex((step) => step.id === id) + 1}`;
-    this.dots = this.steps.map((step, n) =>
-      element(
-        "button",
-        {
-          type: "button", class: `dot ${step.inverts ? "back" : "there"}`, "data-go": step.id, style: column(step.inverts || step.id),
-          "aria-label": `${n + 1}, ${step.inverts ? "backward" : "forward"}: ${step.title}`, onclick: () => this.go(n),
-        },
-        step.name,
-      ),
-    );
-    const cells = forward.map((step) => {
+    this.dots = this.steps.map((step, n) => {
+      const label = `${n + 1}, ${step.inverts ? "backward" : "forward"}: ${step.title}`;
+      const attributes = { type: "button", class: step.inverts ? "dot back" : "dot there", style: column(step.inverts || step.id) };
+      return element("button", { ...attributes, "aria-label": label, "data-go": step.id, onclick: () => this.go(n) }, step.name);
+    });
+    const mirrored = forward.map((step) => {
       const back = this.dots.filter((_, n) => this.steps[n].inverts === step.id).reverse();
       return element("div", { class: "mirror", style: column(step.id) }, ...back);
     });
+    const there = this.dots.filter((_, n) => !this.steps[n].inverts);
+    const way = (words) => element("span", { class: "track-name" }, words);
+    const track = element("nav", { class: "track", "aria-label": "Steps", style: `--columns: ${forward.length}` }, way("forward →"), ...there, way("← backward"), ...mirrored);
     const turn = (name, by, text) => element("button", { type: "button", class: name, onclick: () => this.go(this.at + by) }, text);
     [this.previous, this.next] = [turn("previous", -1, "← Previous"), turn("next", 1, "Next →")];
     this.place = element("span", { class: "place", "aria-live": "polite" });
-    this.words = element("div", { class: "step-words" });
-    this.numbers = element("div", { class: "step-numbers" });
-    this.element = element(
-      "div",
-      { class: "stepper" },
-      element(
-        "nav",
-        { class: "track", "aria-label": "Steps", style: `--columns: ${forward.length}` },
-        element("span", { class: "track-name" }, "forward →"),
-        ...this.dots.filter((_, n) => !this.steps[n].inverts),
-        element("span", { class: "track-name back" }, "← backward"),
-        ...cells,
-      ),
-      element("div", { class: "turn" }, this.previous, this.place, this.next),
-      element("div", { class: "bench" }, this.words, this.numbers),
-    );
+    [this.words, this.numbers, this.worked] = ["step-words", "step-numbers", "worked"].map((name) => element("div", { class: name }));
+    const bar = element("div", { class: "turn" }, this.previous, this.place, this.next);
+    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench" }, this.words, this.numbers));
     this.element.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target.closest("pre, td, input, select")) return;
+      const by = turned(event)?.[1];
+      if (!by || event.target.closest("pre, td, input, select")) return;
       event.preventDefault();
-      const onDot = event.target.closest(".dot");
       this.go(this.at + by);
-      if (onDot) this.dots[this.at].focus();
+      if (event.target.closest(".dot")) this.dots[this.at].focus();
     });
     lightTogether(this.element);
+    const linked = () => {
+      const at = this.steps.findIndex(({ id }) => `#step-${id}` === location.hash);
+      if (at >= 0) (this.go(at), this.element.scrollIntoView());
+    };
+    window.addEventListener("hashchange", linked);
+    setTimeout(linked);
   }
 
   go(to) {
@@ -58,19 +49,21 @@ export class Stepper {
   }
 
   set(arrays, chosen) {
-    Object.assign(this, { arrays, row: chosen[this.data.picked] });
-    const at = chosen[this.data.control];
+    const { control, picked } = this.data;
+    const { options } = this.simulation.data.controls.find(({ name }) => name === picked);
+    Object.assign(this, { arrays, label: options[chosen[picked]].label });
+    const at = chosen[control];
     if (at !== this.at) this.open(at);
     for (const [name, table] of Object.entries(this.tables)) {
       table.set(arrays[name]);
       const axis = this.axisOf(name);
-      table.outline("picked", (row) => axis === "row" && row === this.row);
-      table.outline("picked-column", (_, column) => axis === "column" && column === this.row);
+      table.outline("picked", (row) => axis === "row" && table.of.rows[row] === this.label);
+      table.outline("picked-column", (_, column) => axis === "column" && table.of.columns[column] === this.label);
     }
     this.spell();
   }
 
-  // What stands there at a step.
+  /** Put there what a step shows. */
   open(at) {
     const step = this.steps[(this.at = at)];
     const focused = document.activeElement;
@@ -81,42 +74,39 @@ export class Stepper {
       dot.classList.toggle("passed", n < at);
       n === at ? dot.setAttribute("aria-current", "step") : dot.removeAttribute("aria-current");
     });
-    const names = [...step.inputs, ...step.results];
-    this.tables = Object.fromEntries(names.map((name) => [name, new MatrixTable(this.data.of[name])]));
+    this.tables = Object.fromEntries([...step.inputs, ...step.results].map((name) => [name, new MatrixTable(this.data.of[name])]));
     this.result = step.results.at(-1);
     const inverted = this.steps.findIndex(({ id }) => id === step.inverts);
-    const back = inverted < 0 ? null : element("p", { class: "undoes" }, "Goes back through step ",
-      element("button", { type: "button", class: "link", onclick: () => this.go(inverted) }, `${inverted + 1}, ${this.steps[inverted].name}`));
-    const link = step.see ? element("p", { class: "undoes" }, element("a", { href: `#${step.see}` }, "Where this is derived")) : null;
-    const ask = element("details", { class: "ask" }, element("summary", { html: step.ask }), element("div", { html: step.answer }));
-    const library = element("div", { class: "library" }, element("p", { class: "note" }, `numformer, in ${step.of}`), element("div", { html: step.code }), element("div", { class: "note", html: step.note }));
-    this.words.replaceChildren(
-      element("h4", {}, step.title), element("div", { html: step.say }), back ?? "", link ?? "",
-      element("div", { class: "equation", html: step.equation }), step.of ? library : "", step.ask ? ask : "",
-    );
-    this.worked = element("div", { class: "worked" });
+    const undone = element("button", { type: "button", class: "link", onclick: () => this.go(inverted) }, `${inverted + 1}, ${this.steps[inverted]?.name}`);
+    const derived = element("a", { href: `#${step.see}` }, "Where this is derived");
+    const words = [
+      element("h4", {}, step.title),
+      element("div", { html: step.say }),
+      inverted < 0 ? null : element("p", { class: "undoes" }, "Goes back through step ", undone),
+      step.see ? element("p", { class: "undoes" }, derived) : null,
+      element("div", { class: "equation", html: step.equation }),
+      step.of ? element("div", { class: "library", html: `<p class="note">numformer, in ${step.of}</p>${step.code}${step.note}` }) : null,
+      step.ask ? element("details", { class: "ask" }, element("summary", { html: step.ask }), element("div", { html: step.answer })) : null,
+    ];
+    this.words.replaceChildren(...words.filter((each) => each));
     const [from, to] = [step.inputs, step.results].map((of) => of.map((name) => this.tables[name].element));
-    const arrow = from.length ? element("span", { class: "arrow", "aria-hidden": "true" }) : "";
-    this.numbers.replaceChildren(element("div", { class: "matrices" }, ...from, arrow, ...to), this.worked);
-    for (const each of this.element.querySelectorAll(".bench :is(pre, .equation)")) {
-      if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; // so that keys can scroll it
-    }
+    const arrow = from.length ? [element("span", { class: "arrow", "aria-hidden": "true" })] : [];
+    this.numbers.replaceChildren(element("div", { class: "matrices" }, ...from, ...arrow, ...to), this.worked);
+    for (const each of this.words.querySelectorAll("pre, .equation")) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
     this.tables[this.result]?.rove((cell) => this.use(cell));
   }
 
-  // Whether the picked row is read from a matrix by its rows or, in a product, by its columns.
+  /** Whether the picked row is read from a matrix by its rows or, in a product, by its columns. */
   axisOf(name) {
     const [left, axis] = this.steps[this.at].worked;
-    if (axis === "row" || axis === "column") {
-      if (name === left) return axis;
-      return name === this.result ? "row" : null;
-    }
-    return this.data.marked.includes(name) ? "row" : null;
+    const isProduct = axis === "row" || axis === "column";
+    if (isProduct && name === left) return axis;
+    return (isProduct ? name === this.result : this.data.marked.includes(name)) ? "row" : null;
   }
 
-  // Outline what the entry in this cell of the result is made of, and its line of arithmetic.
+  /** Outline what the entry in this cell of the result is made of, and its line of arithmetic. */
   use(cell) {
-    const at = cell ? [Number(cell.dataset.row), Number(cell.dataset.column)] : null;
+    const at = cell && [Number(cell.dataset.row), Number(cell.dataset.column)];
     const { worked } = this.steps[this.at];
     for (const [name, table] of Object.entries(this.tables)) {
       table.outline("used", (row, column) => {
@@ -127,18 +117,18 @@ export class Stepper {
         return side > 0 && row === at[0] && (worked[0] === "sum" || table.cells[0].length === 1 || column === at[1]);
       });
     }
-    this.spell(at ? at[0] : this.row, at?.[1]);
+    this.spell(at?.[0], at?.[1]);
   }
 
-  // The arithmetic of a row of the result.
-  spell(row = this.row, used = null) {
+  /** Write out the arithmetic of a row of the result. */
+  spell(at, used = null) {
     const { worked } = this.steps[this.at];
     if (!worked.length) return this.worked.replaceChildren();
-    const of = this.data.of[this.result];
-    const lines = of.columns.map((name, column) =>
-      element("div", { class: column === used ? "used" : null }, element("dt", {}, name), element("dd", {}, spelt(worked, this.arrays, this.result, row, column))),
-    );
-    this.worked.replaceChildren(element("p", { class: "note" }, `${of.plain}, row ${of.rows[row]}, by hand:`), element("dl", {}, ...lines));
+    const { columns, rows, symbol } = this.data.of[this.result];
+    const row = at ?? rows.indexOf(this.label);
+    const spelt = (column) => element("dd", {}, arithmetic(worked, this.arrays, this.result, row, column));
+    const lines = columns.map((name, n) => element("div", { class: n === used ? "used" : null }, element("dt", {}, name), spelt(n)));
+    this.worked.replaceChildren(element("p", { class: "note" }, `${symbol.plain}, row ${rows[row]}, by hand:`), element("dl", {}, ...lines));
   }
 
   shown() {
@@ -147,34 +137,28 @@ export class Stepper {
   }
 }
 
+const WAYS = { "/": [(a, b) => a / b, " / "], "-": [(a, b) => a - b, " − "], "*": [(a, b) => a * b, " · "], sum: [(a) => a, ""] };
+
 /** How an entry comes about, "0.5 · 2 + 1 · (−1) = 0", with as many digits as it takes to see it. */
-function spelt(worked, arrays, result, row, column) {
-  const at = (name, i, j) => (typeof name === "number" ? name : arrays[name][i][arrays[name][i].length === 1 ? 0 : j]);
+function arithmetic(worked, arrays, result, row, column) {
   const value = arrays[result][row][column];
-  let terms, sign;
-  if (["row", "column"].includes(worked[1])) {
-    const [left, way, right, other] = worked;
-    const count = way === "row" ? arrays[left][0].length : arrays[left].length;
-    const along = (name, axis, n, k) => (axis === "row" ? arrays[name][n][k] : arrays[name][k][n]);
-    terms = Array.from({ length: count }, (_, k) => [along(left, way, row, k), along(right, other, column, k)]);
-    sign = "+";
-  } else if (worked[0] === "sum") {
-    [terms, sign] = [arrays[worked[1]][row].map((x) => [x]), "+"];
-  } else {
-    [terms, sign] = [[[at(worked[1], row, column), at(worked[2], row, column)]], worked[0]];
-  }
+  const [first, second, right, other] = worked;
+  let terms = [];
+  if (["row", "column"].includes(second)) {
+    const line = (name, axis, n) => (axis === "row" ? arrays[name][n] : arrays[name].map((each) => each[n]));
+    const [lefts, rights] = [line(first, second, row), line(right, other, column)];
+    terms = lefts.map((x, k) => [x, rights[k]]);
+  } else if (first === "sum") terms = arrays[second][row].map((x) => [x]);
+  else terms = [[second, right].map((x) => (typeof x === "number" ? x : (arrays[x][row][column] ?? arrays[x][row][0])))];
   if (value === null || terms.flat().includes(null)) return written(value);
-  const join = { "/": " / ", "-": " − " }[sign] ?? " · ";
-  const ways = { "/": ([a, b]) => a / b, "-": ([a, b]) => a - b };
-  const way = ways[sign] ?? ((factors) => factors.reduce((product, x) => product * x, 1));
+  const [way, sign] = WAYS[first] ?? WAYS["*"];
   const round = (x, digits) => Number(x.toFixed(digits));
-  let digits = 2;
-  const found = () => terms.reduce((sum, term) => sum + way(term.map((x) => round(x, digits))), 0);
-  while (digits < 5 && round(found(), 2) !== round(value, 2)) digits += 1;
+  const found = (digits) => terms.reduce((sum, term) => sum + way(...term.map((x) => round(x, digits))), 0);
+  const digits = [2, 3, 4].find((each) => round(found(each), 2) === round(value, 2)) ?? 5;
   const text = (x) => {
     const made = String(round(x, digits)).replace("-", "−");
     return made.startsWith("−") ? `(${made})` : made;
   };
   const exact = [...terms.flat(), value].every((x) => Math.abs(x - round(x, 2)) < 1e-9);
-  return `${terms.map((term) => term.map(text).join(join)).join(" + ")} ${exact ? "=" : "≈"} ${written(value)}`;
+  return `${terms.map((term) => term.map(text).join(sign)).join(" + ")} ${exact ? "=" : "≈"} ${written(value, Number.isInteger(value))}`;
 }
