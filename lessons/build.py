@@ -142,7 +142,9 @@ def bundle(paths: Sequence[Path]) -> str:
         exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
         text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
         del parts[path]  # after what it imports
-        parts[path] = f"const {name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
+        parts[path] = (
+            f"const {name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
+        )
         return name
 
     for path in paths:

@@ -218,7 +218,9 @@ def written(number: float, whole: bool) -> str:
     if number == -np.inf:
         return "−∞"
     # What lies in the middle goes away from 0, as in JavaScript.
-    text = f"{number:.0f}" if whole or number == 0 else f"{number + math.copysign(1e-9, number):.2f}"
+    text = (
+        f"{number:.0f}" if whole or number == 0 else f"{number + math.copysign(1e-9, number):.2f}"
+    )
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 

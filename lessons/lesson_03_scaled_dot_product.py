@@ -14,8 +14,8 @@
 # - a **key**: what it offers to those who look,
 # - a **value**: what it hands over when it is looked at.
 #
-# This lesson computes attention for these four tokens, first forward and then backward, with
-# numbers so small that you can check each by hand. At the end you have derived every line of the
+# This lesson computes attention for these tokens, first forward and then backward, with numbers
+# so small that you can check each by hand. At the end you have derived every line of the
 # backward pass, and you have written it yourself.
 
 # %%
@@ -36,7 +36,16 @@ from lessons.lesson import (
     show,
     table,
 )
-from lessons.lesson_03.attention_stepper import attention_stepper
+from lessons.lesson_03.attention import (
+    attention,
+    doutput,
+    features,
+    key,
+    keys,
+    query,
+    tokens,
+    value,
+)
 from lessons.lesson_03.exercises import EXERCISES
 from lessons.lesson_03.retrieval import compare
 from lessons.quiz import Question
@@ -52,48 +61,44 @@ from numformer.layers.softmax import softmax, softmax_backward
 # ## Four tokens
 #
 # In a trained model each of these vectors is the token's own vector times a learned matrix. Here
-# we choose them, so that they mean something. The four numbers of a query or key stand for
-# *article*, *noun*, *pronoun*, *verb*. *the* looks for its noun. *cat* looks for its article, and
-# a little for a verb. *it* looks for a noun that is not a pronoun. *purrs* looks for its subject:
-# a noun, or else a pronoun.
+# we choose them, so that they mean something. The three numbers of a query or key stand for
+# *article*, *noun*, *verb*. *the* looks for its noun. *cat* looks for its article, and a little for
+# a verb. *it* looks for a noun and not for an article. *purrs* looks for its subject: a noun and no
+# other verb.
 #
-# A key may offer two things. *cat* offers a noun (2) and a little of a pronoun (1), because a
-# pronoun may stand for it. *it* offers the same two the other way round.
+# *cat* offers a noun (2). *it* offers a little of one (1), because a pronoun may stand for a noun,
+# and is no verb (−1). There is one key more than there are queries: every text begins with the mark
+# ⟨s⟩. It has been read before, so nobody needs its result any more, but the others can look at it.
+# Its vectors are all 0: it offers nothing.
+
 
 # %%
-tokens = ["the", "cat", "it", "purrs"]
-features = ["article", "noun", "pronoun", "verb"]
-query = np.array([[0, 2, 0, 0], [2, 0, 0, 1], [0, 2, -1, 0], [0, 2, 1, 0]], dtype=float)
-key = np.array([[2, 0, 0, 0], [0, 2, 1, 0], [0, 1, 2, 0], [0, 0, 0, 2]], dtype=float)
-value = np.array([[-1, -1], [2, 1], [0, 2], [1, -2]], dtype=float)
-
-
 @show
 def the_three_vectors_of_each_token():
     """The example: what each token looks for, offers and hands over."""
     return [
         Matrix("Q", query, tokens, features),
-        Matrix("K", key, tokens, features),
-        Matrix("V", value, tokens, ["x", "y"]),
+        Matrix("K", key, keys, features),
+        Matrix("V", value, keys, ["x", "y"]),
     ]
 
 
 # %% [markdown]
-# Query and key have equally many numbers, $d_k = 4$, because they are compared with each other. A
+# Query and key have equally many numbers, $d_k = 3$, because they are compared with each other. A
 # value may have another size, $d_v$; here it is 2, so that we can draw it as a point.
 #
 # ## Four steps
 #
 # **1. Compare.** The score of a query and a key is their dot product. It is large where the key
-# offers what the query looks for. All scores at once are one matrix product: row $t$ of $S$ belongs
+# offers what the query looks for. All scores at once are one matrix product: row $t$ of $E$ belongs
 # to the query of token $t$, column $s$ to the key of token $s$.
 #
-# $$S = QK^\top$$
+# $$E = QK^\top$$
 #
-# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by 2. Why that is needed is the question
-# of this lesson; for now, do it.
+# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by $\sqrt 3 \approx 1.73$. Why that is
+# needed is the question of the next section but one; for now, do it.
 #
-# $$Z = \frac{S}{\sqrt{d_k}}$$
+# $$Z = \frac{E}{\sqrt{d_k}}$$
 #
 # **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1,
 # so that a row tells how a whole is shared out. The highest score gets the largest weight, but no
@@ -108,7 +113,6 @@ def the_three_vectors_of_each_token():
 #
 # Before you look at the numbers: which token will *it* take most from? And *purrs*?
 
-
 # %%
 scores = query @ key.T
 scaled = scores / math.sqrt(query.shape[-1])
@@ -121,9 +125,9 @@ def four_steps():
     """The four steps on the example, equal to the library's result."""
     assert np.allclose(output, ScaledDotProductAttention().forward(query, key, value))
     return [
-        Matrix("S", scores, tokens, tokens),
-        Matrix("Z", scaled, tokens, tokens),
-        Matrix("A", weights, tokens, tokens),
+        Matrix("E", scores, tokens, keys, 4),
+        Matrix("Z", scaled, tokens, keys, 4),
+        Matrix("A", weights, tokens, keys, 1),
         Matrix("O", output, tokens, ["x", "y"]),
     ]
 
@@ -132,8 +136,8 @@ def four_steps():
 # *it* takes most from *cat*, as we wanted. *purrs* takes most from *cat* too, but much from *it*:
 # both could be its subject.
 #
-# Check one entry by hand. The query of *it* is (0, 2, −1, 0), the key of *cat* is (0, 2, 1, 0), so
-# their score is 2 · 2 − 1 · 1 = 3. Divided by 2 it is 1.5.
+# Check one entry by hand. The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0), so their
+# score is 2 · 2 = 4. Divided by 1.73 it is 2.31.
 #
 # Weights are positive and sum to 1. So a result never leaves the area between the values: it is a
 # mixture of what is there, and nothing else.
@@ -146,14 +150,14 @@ def results_are_mixtures():
 
     def draw(figure):
         axes = figure.subplots()
-        around = value[[0, 3, 1, 2]]  # the four values, in the order around their polygon
+        around = value[[1, 4, 2, 3]]  # the outer values, in the order around their polygon
         axes.fill(*around.T, color=GREY, alpha=0.15)
         axes.scatter(*value.T, color=GREY, s=60, label="value")
         axes.scatter(*output.T, color=BLUE, s=60, label="result")
-        for token, corner, point in zip(tokens, value, output, strict=True):
-            outwards = 14 * np.sign(corner - value.mean(axis=0))
-            options = dict(textcoords="offset points", ha="center", va="center")
-            axes.annotate(token, corner, outwards, **options)
+        options = dict(textcoords="offset points", ha="center", va="center")
+        for token, corner in zip(keys, value, strict=True):
+            axes.annotate(token, corner, 14 * np.sign(corner - value.mean(axis=0)), **options)
+        for token, point in zip(tokens, output, strict=True):
             axes.annotate(token, point, (-22, 0), color=BLUE, **options)
         axes.set(xlabel="x", ylabel="y", aspect="equal")
         axes.margins(0.2)
@@ -162,8 +166,9 @@ def results_are_mixtures():
     return Picture(
         "lesson_03_mixtures",
         draw,
-        "A four-sided area whose corners are the values of the four tokens. The four results are "
-        "points inside it; those of the, it and purrs lie together, near the corner of cat.",
+        "A four-sided area whose corners are the values of the, cat, it and purrs; that of the "
+        "start lies inside. The four results are points inside it, those of the, it and purrs "
+        "together on the side of cat.",
         "Each result (blue) lies inside the area between the values (grey). *the*, *it* and "
         "*purrs* look for a noun, so the corner of *cat* draws them to itself. *cat* looks for its "
         "article.",
@@ -172,69 +177,7 @@ def results_are_mixtures():
 
 
 # %% [markdown]
-# ## The equation and its lines
-#
-# The paper writes the four steps as one equation (section 3.2.1, equation 1):
-#
-# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
-#
-# One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
-# must not look at the words to come, or it would learn to copy them. And sentences of different
-# lengths are filled up to one length, with *padding* that means nothing. A **mask** says for each
-# query which keys it may see. The scores of all others count as $-\infty$. Since $e^{-\infty} = 0$,
-# their weights are exactly 0, and the rest of the row still sums to 1.
-#
-# Below are the library's own lines, taken from its source. In the code `scores` holds first $S$,
-# then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
-# more axes in front, for many sentences at once and for several *heads* (lesson 4); these lines
-# carry them along.
-
-
-# %%
-@show
-def the_lines_of_forward():
-    """The library's forward, line by line."""
-    return Beside(
-        scaled_dot_product_attention,
-        {
-            "scores = matmul": r"""**Compare.** $Q$ has a row of $d_k$ numbers for each query, $K$
-                for each key. $QK^\top$ has a row for each query and a column for each key.""",
-            "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
-                is ours alone, so it may be changed in place.""",
-            "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
-                the score counts as $-\infty$.""",
-            "dropped = dropout": """Dropout sets some weights to 0 at random while a model is
-                trained. The paper does not do this here, many recipes do. Without it `keep` is
-                None, and `dropped` is `weights`.""",
-            "return matmul": """**Blend.** One row of $d_v$ numbers for each query. What backward
-                will need is returned beside it.""",
-        },
-    )
-
-
-# %% [markdown]
-# ## Step through it, forward and backward
-#
-# The whole computation follows, one step at a time. Go through the forward steps now. The backward
-# steps are derived further down; come back for them, or run ahead and see what you can guess.
-#
-# There is a slider for the **temperature**: all scores are divided by one more number. Below 1 it
-# makes the weights sharper, above 1 flatter. The mask is a step of its own here; the library
-# applies it inside its softmax.
-
-
-# %%
-doutput = np.array([[1, 0], [0, -1], [-1, 2], [1, 1]], dtype=float)
-
-
-@show
-def stepper():
-    """The simulation: forward and backward, with the numbers of the example."""
-    return attention_stepper(tokens, query, key, value, doutput, features, ["x", "y"])
-
-
-# %% [markdown]
-# ## Why divide by $\sqrt{d_k}$?
+# ## Why divide by the root?
 #
 # Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each
 # product $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the
@@ -256,14 +199,14 @@ def stepper():
 @show
 def a_saturated_row():
     """The same row with larger and larger scores, and how it answers to a small change."""
-    row, cat = scaled[tokens.index("it")], tokens.index("cat")
+    row, cat = scaled[tokens.index("it")], keys.index("cat")
     found = []
     for factor in (1, 2, 4, 8):
-        before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(4)[cat]]))
+        before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(5)[cat]]))
         found.append(
             (
                 f"{factor}",
-                ", ".join(f"{score:g}" for score in factor * row),
+                ", ".join(f"{score:.3g}" for score in factor * row),
                 f"{before[cat]:.6f}",
                 f"{after[cat] - before[cat]:.6f}",
             )
@@ -373,15 +316,335 @@ def what_the_scale_does():
 
 
 # %% [markdown]
+# ## The equation and its lines
+#
+# The paper writes the four steps as one equation (section 3.2.1, equation 1):
+#
+# $$\mathrm{Attention}(Q, K, V) = \mathrm{softmax}\left(\frac{QK^\top}{\sqrt{d_k}}\right)V$$
+#
+# One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
+# must not look at the words to come, or it would learn to copy them. And sentences of different
+# lengths are filled up to one length, with *padding* that means nothing. A **mask** says for each
+# query which keys it may see. The scores of all others count as $-\infty$. Since $e^{-\infty} = 0$,
+# their weights are exactly 0, and the rest of the row still sums to 1.
+#
+# Below are the library's own lines, taken from its source. In the code `scores` holds first $E$,
+# then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
+# more axes in front, for many sentences at once and for several *heads* (lesson 4); these lines
+# carry them along.
+
+
+# %%
+@show
+def the_lines_of_forward():
+    """The library's forward, line by line."""
+    return Beside(
+        scaled_dot_product_attention,
+        {
+            "scores = matmul": r"""**Compare.** $Q$ has a row of $d_k$ numbers for each query, $K$
+                for each key. $QK^\top$ has a row for each query and a column for each key.""",
+            "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
+                is ours alone, so it may be changed in place.""",
+            "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
+                the score counts as $-\infty$.""",
+            "dropped = dropout": """Dropout sets some weights to 0 at random while a model is
+                trained. The paper does not do this here, many recipes do. Without it `keep` is
+                None, and `dropped` is `weights`.""",
+            "return matmul": """**Blend.** One row of $d_v$ numbers for each query. What backward
+                will need is returned beside it.""",
+        },
+    )
+
+
+# %% [markdown]
+# ## Step through it, forward and backward
+#
+# The whole computation follows, one step at a time. Go through the forward steps now. Each backward
+# step says where it is derived below, and the derivation leads back to it: read them side by side,
+# or run ahead and see what you can guess.
+#
+# There is a slider for the **temperature**: all scores are divided by one more number. Below 1 it
+# makes the weights sharper, above 1 flatter. The mask is a step of its own here; the library
+# applies it inside its softmax.
+
+
+# %%
+@show
+def stepper():
+    """The simulation: forward and backward, with the numbers of the example."""
+    return attention
+
+
+# %% [markdown]
+# ## The way back
+#
+# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
+# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
+# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
+# $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
+# $\mathrm{d}K$ and $\mathrm{d}V$.
+#
+# Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
+# product, the scale and the softmax. The scale is quickly done: $Z = E/\sqrt{d_k}$ gives
+# $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any
+# pattern.
+#
+# ### Through a matrix product
+#
+# Take the last step, $O = AV$ ([blend](#step-blend) in the simulation). By entries it is
+#
+# $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
+#
+# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor
+# $A_{ts}$. By the chain rule each use contributes its factor times the gradient of its result,
+# and the contributions add up:
+#
+# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj}$$
+#
+# As a product of matrices that is $\mathrm{d}V = A^\top\,\mathrm{d}O$ ([step](#step-dvalue)).
+#
+# Ask where $A_{ts}$ is used: in $O_{tj}$ for every $j$, with the factor $V_{sj}$:
+#
+# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
+#
+# As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$ ([step](#step-dweights)).
+#
+# Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
+# the shapes: a gradient has the shape of what it belongs to. Where all sizes differ, as in our
+# example, only one way fits. (So let a test have more keys than queries, and a $d_k$ of its own.)
+
+
+# %%
+def sum_of_products(left, right) -> str:
+    """The arithmetic of a dot product, to be followed by hand."""
+    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
+    numbers = np.array([*left, left @ right])
+    digits = 0 if (numbers.round() == numbers).all() else 3  # enough to come out
+    terms = " + ".join(f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True))
+    equals = "=" if (numbers.round(2) == numbers).all() else "≈"
+    return f"{terms} {equals} {numbers[-1]:.{min(digits, 2)}f}".replace("-", "−")
+
+
+@show
+def back_through_the_blend():
+    """The gradients of values and weights on the example."""
+    dvalue, dweights = weights.T @ doutput, doutput @ value.T
+    cat, it = keys.index("cat"), tokens.index("it")
+    return [
+        Matrix(r"\mathrm{d}O", doutput, tokens, ["x", "y"]),
+        Matrix(r"\mathrm{d}V", dvalue, keys, ["x", "y"]),
+        Matrix(r"\mathrm{d}A", dweights, tokens, keys),
+        Words(rf"""
+            By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x
+            of $\mathrm{{d}}O$, {sum_of_products(weights[:, cat], doutput[:, 0])}.
+
+            And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$
+            with the row of *it* in $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. If
+            this weight changed alone, the loss would stay as it is. But a row sums to 1, so it
+            cannot change alone. That is what the softmax brings in.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### Through the softmax
+#
+# Take one row, and write $n = \sum_u e^{z_u}$ for its sum of exponentials:
+#
+# $$a_s = \frac{e^{z_s}}{n}$$
+#
+# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$,
+# then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of
+# $n$, and that of $n$ is $e^{z_u}$:
+#
+# $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
+#
+# If it is its own score, $u = s$, the exponential above the line rises as well, and its
+# derivative is itself:
+#
+# $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
+# a_s^2$$
+#
+# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$,
+# where $\mathrm{diag}(a)$ has $a$ on its diagonal and 0 elsewhere. Its row $s$ belongs to the
+# weight $a_s$, its column $u$ to the score $z_u$. Here it is for *it*.
+
+
+# %%
+@show
+def jacobian():
+    """The Jacobian of softmax for the row of `it`, by formula and by small steps."""
+    z = scaled[tokens.index("it")]
+    a = softmax(z)
+    formula = np.diag(a) - np.outer(a, a)
+    step = 1e-5
+    measured = np.array(
+        [(softmax(z + step * unit) - softmax(z - step * unit)) / (2 * step) for unit in np.eye(5)]
+    ).T  # a column for each score that was moved
+    return [
+        Matrix("J", formula, keys, keys, 1),
+        Words(f"""
+            These numbers come from the formula. Raise each score a little and see how the weights
+            really change: the largest difference is
+            {scientific(np.abs(formula - measured).max())}. Each column sums to 0: where a score
+            rises, what one token gains, the others lose.
+        """),
+    ]
+
+
+# %% [markdown]
+# We never build that matrix. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A
+# score $z_u$ acts on every weight of its row, so its gradient collects from all of them:
+#
+# $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}$$
+#
+# Every $s$ contributes $-\,\mathrm{d}a_s\,a_s\,a_u$, and $s = u$ contributes $\mathrm{d}a_u\,a_u$
+# besides. Take the common factor $a_u$ out:
+#
+# $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
+#
+# These are the steps [C](#step-centred) and [dZ](#step-dscaled) of the simulation. Read it in
+# words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry counts by its
+# weight. A score gets a positive gradient where more weight for its token would raise
+# the loss by more than this average, and a negative one where by less. Both are in proportion to
+# its weight. Three things follow:
+#
+# - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
+# - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
+#   saturation.
+# - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
+
+
+# %%
+@show
+def back_through_the_softmax():
+    """The row of `it`, from the gradient of its weights to that of its scores."""
+    it = tokens.index("it")
+    a, da = weights[it], doutput[it] @ value.T
+    average = a @ da
+    dz = softmax_backward(da, a)
+    rows = np.array([a, da, da - average, dz])
+    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
+    return [
+        Matrix(r"\text{it}", rows, names, keys),
+        Words(f"""
+            The average is {sum_of_products(a, da)}. The last line sums to
+            {abs(dz.sum()):.0f}.
+        """),
+    ]
+
+
+# %%
+@show
+def the_lines_of_softmax_backward():
+    """The library's backward of softmax, line by line."""
+    return Beside(
+        softmax_backward,
+        {
+            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
+                weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
+            "dscores *= weights": r"""Multiply by the weight: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
+                This line brings the zeros of the mask.""",
+            "return dscores": "The gradient of the scores, row by row.",
+        },
+    )
+
+
+# %% [markdown]
+# ### All of it
+#
+# Now read attention from the bottom to the top. Each line of backward goes back through one line of
+# forward, and its comment quotes that line.
+
+
+# %%
+@show
+def the_lines_of_backward():
+    """The library's backward of attention, line by line."""
+    return Beside(
+        scaled_dot_product_attention_backward,
+        {
+            "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
+                $t$, so its gradient collects from all of them:
+                $\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights *after* it:
+                they are what the values were really blended with.""",
+            "ddropped = ": r"""The other factor of the same product:
+                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry says how much the loss rises when
+                token $t$ takes a little more of value $s$.""",
+            "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
+                Without dropout nothing happens here.""",
+            "dscores = softmax_backward": r"""Through the softmax:
+                $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
+            "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = E/\sqrt{d_k}$, so backward scales
+                as well: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.""",
+            "dquery = ": r"""Forward began with $E = QK^\top$, that is
+                $E_{ts} = \sum_i Q_{ti}\,K_{si}$. The query of $t$ was used in all of row $t$:
+                $\mathrm{d}Q = \mathrm{d}E\,K$.""",
+            "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
+                $\mathrm{d}K = \mathrm{d}E^\top Q$.""",
+            "return dquery": """One gradient for each input, in their order, each of its input's
+                shape.""",
+        },
+    )
+
+
+# %% [markdown]
+# ### Is it true?
+#
+# A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
+# check it: move an input a little, see how much the result really changes, and compare. The library
+# does this for every layer; here for ours, with a mask that hides later tokens.
+
+
+# %%
+@show
+def gradient_check():
+    """The explicit gradients of attention beside measured ones."""
+    later_hidden = np.tri(4, 5, 1, dtype=bool)
+    rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
+    return table(
+        ["gradient of", "explicit", "measured", "relative error"],
+        [
+            (
+                row.name,
+                *(f"{number:.9f}".replace("-", "−") for number in (row.explicit, row.numerical)),
+                scientific(row.error),
+            )
+            for row in rows
+        ],
+        "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
+        "fixed weighted sum of the results changes as the input moves in this direction.",
+    )
+
+
+# %% [markdown]
+# ## To take with you
+#
+# $T$ is the number of queries, $S$ that of keys.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $O = AV$ | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $(S, d_v)$ |
+# | | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $(T, S)$ |
+# | softmax of a row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
+# | $Z = E / \sqrt{d_k}$ | $\mathrm{d}E = \mathrm{d}Z / \sqrt{d_k}$ | $(T, S)$ |
+# | $E = QK^\top$ | $\mathrm{d}Q = \mathrm{d}E\,K$ | $(T, d_k)$ |
+# | | $\mathrm{d}K = \mathrm{d}E^\top Q$ | $(S, d_k)$ |
+#
+# Forward has two matrix products, backward four of the same size. That is why a training step costs
+# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
+# training needs so much more memory than using a model.
+
+# %% [markdown]
 # ## Other ways to score
 #
 # A dot product is not the only way to compare a query with a key. Two others, both from 2015:
 #
 # - **additive** (Bahdanau et al. 2015), a small network with one hidden layer, where $W_q$, $W_k$
-#   and the vector $v$ are learned: $S_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
+#   and the vector $v$ are learned: $E_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
 # - **multiplicative** (Luong et al. 2015, who call it "general"; the Transformer paper uses the
 #   word for the plain dot product, too), a dot product with a learned matrix in between:
-#   $S_{ts} = q_t W k_s^\top$.
+#   $E_{ts} = q_t W k_s^\top$.
 #
 # The paper (section 3.2.1, after Britz et al. 2017) says that for small $d_k$ additive and
 # dot-product attention do equally well, and that additive attention wins for large $d_k$ where the
@@ -514,264 +777,6 @@ def four_ways_to_score():
 
 
 # %% [markdown]
-# ## The way back
-#
-# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
-# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
-# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
-# $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
-# $\mathrm{d}K$ and $\mathrm{d}V$.
-#
-# Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
-# product, the scale and the softmax. The scale is quickly done: $Z = S/\sqrt{d_k}$ gives
-# $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any
-# pattern.
-#
-# ### Through a matrix product
-#
-# Take the last step, $O = AV$. By entries it is
-#
-# $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
-#
-# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor
-# $A_{ts}$. By the chain rule each use contributes its factor times the gradient of its result,
-# and the contributions add up:
-#
-# $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj}$$
-#
-# As a product of matrices that is $\mathrm{d}V = A^\top\,\mathrm{d}O$.
-#
-# Ask where $A_{ts}$ is used: in $O_{tj}$ for every $j$, with the factor $V_{sj}$:
-#
-# $$\mathrm{d}A_{ts} = \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
-#
-# As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$.
-#
-# Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
-# the shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way
-# fits. (In our example most sizes are 4, and a wrong transpose would fit as well. So let a test
-# have more keys than queries.)
-
-
-# %%
-def sum_of_products(left, right) -> str:
-    """The arithmetic of a dot product, to be followed by hand."""
-    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
-    numbers = np.array([*left, left @ right])
-    digits = 0 if (numbers.round() == numbers).all() else 2
-    terms = " + ".join(f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True))
-    equals = "=" if (numbers.round(2) == numbers).all() else "≈"
-    return f"{terms} {equals} {numbers[-1]:.{digits}f}".replace("-", "−")
-
-
-@show
-def back_through_the_blend():
-    """The gradients of values and weights on the example."""
-    dvalue, dweights = weights.T @ doutput, doutput @ value.T
-    cat, it = tokens.index("cat"), tokens.index("it")
-    return [
-        Matrix(r"\mathrm{d}O", doutput, tokens, ["x", "y"]),
-        Matrix(r"\mathrm{d}V", dvalue, tokens, ["x", "y"]),
-        Matrix(r"\mathrm{d}A", dweights, tokens, tokens),
-        Words(rf"""
-            By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x
-            of $\mathrm{{d}}O$, {sum_of_products(weights[:, cat], doutput[:, 0])}.
-
-            And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$
-            with the row of *it* in $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. If
-            this weight changed alone, the loss would stay as it is. But a row sums to 1, so it
-            cannot change alone. That is what the softmax brings in.
-        """),
-    ]
-
-
-# %% [markdown]
-# ### Through the softmax
-#
-# Take one row, and write $n = \sum_u e^{z_u}$ for its sum of exponentials:
-#
-# $$a_s = \frac{e^{z_s}}{n}$$
-#
-# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$,
-# then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of
-# $n$, and that of $n$ is $e^{z_u}$:
-#
-# $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
-#
-# If it is its own score, $u = s$, the exponential above the line rises as well, and its
-# derivative is itself:
-#
-# $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
-# a_s^2$$
-#
-# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$,
-# where $\mathrm{diag}(a)$ has $a$ on its diagonal and 0 elsewhere. Its row $s$ belongs to the
-# weight $a_s$, its column $u$ to the score $z_u$. Here it is for *it*.
-
-
-# %%
-@show
-def jacobian():
-    """The Jacobian of softmax for the row of `it`, by formula and by small steps."""
-    z = scaled[tokens.index("it")]
-    a = softmax(z)
-    formula = np.diag(a) - np.outer(a, a)
-    step = 1e-5
-    measured = np.array(
-        [(softmax(z + step * unit) - softmax(z - step * unit)) / (2 * step) for unit in np.eye(4)]
-    ).T  # a column for each score that was moved
-    return [
-        Matrix("J", formula, tokens, tokens),
-        Words(f"""
-            These numbers come from the formula. Raise each score a little and see how the weights
-            really change: the largest difference is
-            {scientific(np.abs(formula - measured).max())}. Each column sums to 0: where a score
-            rises, what one token gains, the others lose.
-        """),
-    ]
-
-
-# %% [markdown]
-# We never build that matrix. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A
-# score $z_u$ acts on every weight of its row, so its gradient collects from all of them:
-#
-# $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}$$
-#
-# Every $s$ contributes $-\,\mathrm{d}a_s\,a_s\,a_u$, and $s = u$ contributes $\mathrm{d}a_u\,a_u$
-# besides. Take the common factor $a_u$ out:
-#
-# $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
-#
-# Read it in words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry
-# counts by its weight. A score gets a positive gradient where more weight for its token would raise
-# the loss by more than this average, and a negative one where by less. Both are in proportion to
-# its weight. Three things follow:
-#
-# - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
-# - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
-#   saturation.
-# - A row of $\mathrm{d}z$ sums to 0. Adding the same number to all scores of a row changes nothing.
-
-
-# %%
-@show
-def back_through_the_softmax():
-    """The row of `it`, from the gradient of its weights to that of its scores."""
-    it = tokens.index("it")
-    a, da = weights[it], doutput[it] @ value.T
-    average = a @ da
-    dz = softmax_backward(da, a)
-    rows = np.array([a, da, da - average, dz])
-    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
-    return [
-        Matrix(r"\text{it}", rows, names, tokens),
-        Words(f"""
-            The average is {sum_of_products(a, da)}. The last line sums to
-            {abs(dz.sum()):.0f}.
-        """),
-    ]
-
-
-# %%
-@show
-def the_lines_of_softmax_backward():
-    """The library's backward of softmax, line by line."""
-    return Beside(
-        softmax_backward,
-        {
-            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
-                weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
-            "dscores *= weights": r"""Multiply by the weight: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
-                This line brings the zeros of the mask.""",
-            "return dscores": "The gradient of the scores, row by row.",
-        },
-    )
-
-
-# %% [markdown]
-# ### All of it
-#
-# Now read attention from the bottom to the top. Each line of backward goes back through one line of
-# forward, and its comment quotes that line.
-
-
-# %%
-@show
-def the_lines_of_backward():
-    """The library's backward of attention, line by line."""
-    return Beside(
-        scaled_dot_product_attention_backward,
-        {
-            "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
-                $t$, so its gradient collects from all of them:
-                $\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights *after* it:
-                they are what the values were really blended with.""",
-            "ddropped = ": r"""The other factor of the same product:
-                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry says how much the loss rises when
-                token $t$ takes a little more of value $s$.""",
-            "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
-                Without dropout nothing happens here.""",
-            "dscores = softmax_backward": r"""Through the softmax:
-                $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
-            "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = S/\sqrt{d_k}$, so backward scales
-                as well: $\mathrm{d}S = \mathrm{d}Z/\sqrt{d_k}$.""",
-            "dquery = ": r"""Forward began with $S = QK^\top$, that is
-                $S_{ts} = \sum_i Q_{ti}\,K_{si}$. The query of $t$ was used in all of row $t$:
-                $\mathrm{d}Q = \mathrm{d}S\,K$.""",
-            "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
-                $\mathrm{d}K = \mathrm{d}S^\top Q$.""",
-            "return dquery": """One gradient for each input, in their order, each of its input's
-                shape.""",
-        },
-    )
-
-
-# %% [markdown]
-# To take with you. In the last column $T$ is the number of queries and $S$ that of keys; elsewhere
-# $S$ are the scores.
-#
-# | forward | backward | shape |
-# |---|---|---|
-# | $O = AV$ | $\mathrm{d}V = A^\top\,\mathrm{d}O$ | $(S, d_v)$ |
-# | | $\mathrm{d}A = \mathrm{d}O\,V^\top$ | $(T, S)$ |
-# | softmax of a row | $\mathrm{d}z_u = a_u(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s)$ | $(T, S)$ |
-# | $Z = S / \sqrt{d_k}$ | $\mathrm{d}S = \mathrm{d}Z / \sqrt{d_k}$ | $(T, S)$ |
-# | $S = QK^\top$ | $\mathrm{d}Q = \mathrm{d}S\,K$ | $(T, d_k)$ |
-# | | $\mathrm{d}K = \mathrm{d}S^\top Q$ | $(S, d_k)$ |
-#
-# Forward has two matrix products, backward four of the same size. That is why a training step costs
-# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
-# training needs so much more memory than using a model.
-#
-# ### Is it true?
-#
-# A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
-# check it: move an input a little, see how much the result really changes, and compare. The library
-# does this for every layer; here for ours, with a mask that hides later tokens.
-
-
-# %%
-@show
-def gradient_check():
-    """The explicit gradients of attention beside measured ones."""
-    later_hidden = np.tril(np.ones((4, 4), dtype=bool))
-    rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
-    return table(
-        ["gradient of", "explicit", "measured", "relative error"],
-        [
-            (
-                row.name,
-                *(f"{number:.9f}".replace("-", "−") for number in (row.explicit, row.numerical)),
-                scientific(row.error),
-            )
-            for row in rows
-        ],
-        "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
-        "fixed weighted sum of the results changes as the input moves in this direction.",
-    )
-
-
-# %% [markdown]
 # ## Often told: check it
 #
 # Some claims about attention are copied from page to page. Here is what comes out when they are
@@ -793,9 +798,9 @@ def often_told():
         all_hidden = exponentials / exponentials.sum()
     nothing = softmax(np.zeros(4), np.zeros(4, dtype=bool))
 
-    allowed = np.tril(np.ones((4, 4), dtype=bool))
+    allowed = np.tri(4, 5, 1, dtype=bool)
     before, after = softmax(scaled, allowed), weights * allowed
-    dweights = np.array([1.0, 0, 0, 0])  # the gradient of the first weight
+    dweights = np.array([0, 1.0, 0, 0, 0])  # the gradient of the weight of *the*
     right = softmax_backward(dweights, before[0])
     wrong = softmax_backward(dweights, weights[0])
     return Words(f"""
@@ -813,11 +818,11 @@ def often_told():
         nothing.
 
         **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
-        *the* may see only itself. Masked before the softmax, its weights are {printed(before[0])}.
-        Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
+        *the* may see the start and itself. Masked before the softmax, its weights are
+        {printed(before[0])}. Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
         still depends on the hidden tokens. So does the gradient. Send a gradient of 1
-        to that first weight: the scores get {printed(wrong)}. Right is {printed(right)}, because a
-        row that can see one token only has nothing to choose.
+        to the weight of *the* itself: the scores get {printed(wrong)}, which
+        do not sum to 0. Right is {printed(right)}.
     """)
 
 
@@ -839,11 +844,11 @@ def quiz() -> list[Question]:
             "$d_k = 64$.",
         ),
         Question(
-            question="The scaled scores of *it* are 0, 1.5, 0, 0. What weight does *cat* get? "
-            "(Two decimals; $e^{1.5} \\approx 4.48$.)",
-            answer=float(weights[2, 1]),
-            why=f"$4.48 / (1 + 4.48 + 1 + 1) \\approx {weights[2, 1]:.2f}$. Three tokens with "
-            "score 0 still get a weight each, since $e^0 = 1$.",
+            question="The scaled scores of a row are 0, 0, 1.5, 0, 0. What weight does the third "
+            "key get? (Two decimals; $e^{1.5} \\approx 4.48$.)",
+            answer=float(softmax(np.array([0, 0, 1.5, 0, 0]))[2]),
+            why="$4.48 / (4.48 + 4 \\cdot 1) \\approx 0.53$. Four keys with score 0 still get a "
+            "weight each, since $e^0 = 1$.",
         ),
         Question(
             question="There are 5 queries and 7 keys; $d_k = 64$, $d_v = 32$. How many numbers "

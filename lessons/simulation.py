@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Control:
-    """What a reader sets: one of `options`, Options or plain values; at first that of index `start`.
+    """What a reader sets: one of `options`, Options or plain values; at first the one at `start`.
 
     `compute` gets the value under the control's name, or with `shows_only` does not: then it is an
     index for views alone, such as which row is picked.
@@ -257,32 +257,26 @@ class Simulation(Picture):
             view.draw(part, arrays, chosen)
 
     def in_window(self, figure: Figure) -> None:
-        """Draw it with matplotlib's widgets, one for each control."""
-        from matplotlib.widgets import RadioButtons
+        """Draw it with matplotlib's sliders, one for each control."""
         from matplotlib.widgets import Slider as Range
 
         figure.set_layout_engine("none")  # widgets stand where they are put
         stage, panel = figure.subfigures(1, 2, width_ratios=(3, 1))
-        chosen, widgets = self.at_start(), []
+        controls = [control for control in self.controls if isinstance(control, Control)]
+        places = panel.subplots(len(controls), 1, squeeze=False)[:, 0]
+        figure.widgets = [  # widgets that nothing refers to are deaf
+            Range(axes, "", 0, len(each.options) - 1, valinit=each.start, valstep=1)
+            for axes, each in zip(places, controls, strict=True)
+        ]
 
-        def redraw(name: str, index: int) -> None:
-            chosen[name] = index
+        def redraw(_=None) -> None:
+            chosen = {c.name: int(w.val) for c, w in zip(controls, figure.widgets, strict=True)}
+            for axes, each in zip(places, controls, strict=True):
+                axes.set_title(f"{each.label}: {each.options[chosen[each.name]].label}", fontsize=9)
             stage.clear()
             self.draw_views(stage, self.arrays(chosen), chosen)
             figure.canvas.draw_idle()
 
-        controls = [control for control in self.controls if isinstance(control, Control)]
-        for number, control in enumerate(controls):
-            height = 1 / len(controls)
-            axes = panel.add_axes((0.1, 1 - (number + 0.85) * height, 0.8, 0.6 * height))
-            axes.set_title(control.label, fontsize=9)
-            labels = [option.label for option in control.options]
-            if len(labels) <= 6:
-                made = RadioButtons(axes, labels, active=control.start)
-                made.on_clicked(lambda label, c=control.name, all=labels: redraw(c, all.index(label)))
-            else:
-                made = Range(axes, "", 0, len(labels) - 1, valinit=control.start, valstep=1)
-                made.on_changed(lambda value, c=control.name: redraw(c, int(value)))
-            widgets.append(made)
-        self.draw_views(stage, self.arrays(chosen), chosen)
-        figure.widgets = widgets  # widgets that nothing refers to are deaf
+        for widget in figure.widgets:
+            widget.on_changed(redraw)
+        redraw()

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from lessons.lesson import BLUE
-from lessons.trace import Line, find
 from lessons.simulation import Control
+from lessons.trace import Line, find
 from lessons.views import Of, View, told
 
 

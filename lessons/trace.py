@@ -6,9 +6,7 @@ says and what the library computes cannot drift apart.
 
 import functools
 import inspect
-import io
 import sys
-import tokenize
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,17 +70,8 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
 def source_lines(function: Callable) -> dict[int, tuple[str, str]]:
     """Of each line of a function its number: the code and the comment, without indentation."""
     source, first = inspect.getsourcelines(function)
-    comments = {
-        token.start[0]: token
-        for token in tokenize.generate_tokens(io.StringIO("".join(source)).readline)
-        if token.type == tokenize.COMMENT
-    }
-    texts = {}
-    for number, text in enumerate(source, 1):
-        comment = comments.get(number)
-        code = text[: comment.start[1]] if comment else text
-        texts[first + number - 1] = (code.strip(), comment.string.lstrip("# ") if comment else "")
-    return texts
+    parts = [line.partition("  # ") for line in source]
+    return {first + n: (code.strip(), note.strip()) for n, (code, _, note) in enumerate(parts)}
 
 
 def arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -1,8 +1,8 @@
-"""What simulations show arrays with: matrices, heatmaps, charts, a timeline, a diagram, figures.
+"""What simulations show arrays with: matrices, heatmaps, charts, a diagram, figures.
 
 A view has two halves. This one tells the page what it needs, draws the picture for those without
-scripts and for windows (`draw`), and knows what a page has to show for given arrays (`shown`), which
-the tests compare with what it shows. The other half is page/views.js.
+scripts and for windows (`draw`), and knows what a page has to show for given arrays (`shown`),
+which the tests compare with what it shows. The other half is page/views.js.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 import numpy as np
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from lessons.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
 
@@ -22,14 +23,16 @@ Chosen = Mapping[str, int]
 
 
 def told(part, page, name: str = ""):
-    """A part of a simulation as the page has it: fields by name, Markdown as HTML, a symbol twice."""
+    """A part of a simulation as the page has it: fields by name, Markdown as HTML."""
     if name in MARKDOWN:
         return part and page.markdown(part)
     if name == "symbol":
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
         made = {"kind": part.kind} if hasattr(part, "kind") else {}
-        made |= {each.name: told(getattr(part, each.name), page, each.name) for each in fields(part)}
+        made |= {
+            each.name: told(getattr(part, each.name), page, each.name) for each in fields(part)
+        }
         return made | (part.more(page) if hasattr(part, "more") else {})
     if isinstance(part, Mapping):
         return {key: told(value, page) for key, value in part.items()}
@@ -73,7 +76,7 @@ class Of:
     """An array shown as a matrix: its name, its symbol, the names of its rows and columns.
 
     `largest` is the size of an entry of the darkest colour: one for all matrices that a reader
-    compares. `words` stand for 0 and 1. `note` stands below the symbol.
+    compares. `words` stand for 0 and 1. `below` stands below the symbol.
     """
 
     name: str
@@ -81,7 +84,7 @@ class Of:
     rows: Sequence[str]
     columns: Sequence[str]
     largest: float
-    note: str = ""
+    below: str = ""
     words: Sequence[str] = ()
 
     def matrix(self, arrays: Arrays) -> Matrix:
@@ -111,7 +114,8 @@ class Matrices(View):
     kind: ClassVar = "matrices"
 
     def draw(self, figure, arrays, chosen):
-        for axes, of in zip(figure.subplots(1, len(self.of), squeeze=False)[0], self.of):
+        axes_in_a_row = figure.subplots(1, len(self.of), squeeze=False)[0]
+        for axes, of in zip(axes_in_a_row, self.of, strict=True):
             of.matrix(arrays).draw(axes)
             if of.name in self.marked:
                 row = chosen[self.picked]
@@ -157,9 +161,9 @@ class Heatmap(View):
         axes = figure.subplots()
         axes.imshow(arrays[self.name], vmin=self.low, vmax=self.high, cmap="Blues", aspect="auto")
         axes.set(xlabel=self.columns, ylabel=self.rows)
-        for names, set_ticks in zip(self.names(arrays), (axes.set_yticks, axes.set_xticks)):
+        for names, axis in zip(self.names(arrays), (axes.yaxis, axes.xaxis), strict=True):
             if names:
-                set_ticks(range(len(names)), names, fontsize=8)
+                axis.set_ticks(range(len(names)), names, fontsize=8)
         if self.row:
             axes.axhline(chosen[self.row], color=ORANGE)
 
@@ -170,12 +174,16 @@ class Heatmap(View):
 
 @dataclass(frozen=True)
 class Axis:
-    """A chart's axis: what it counts and from where to where, `log` in powers of ten."""
+    """A chart's axis: what it counts and from where to where, `log` in powers of ten.
+
+    With `names` it has their rows, of height 1, from 0 on, the first one at the top.
+    """
 
     label: str
     low: float
     high: float
     log: bool = False
+    names: Sequence[str] = ()
 
     def share(self, values):
         """Where values stand, 0 at the beginning and 1 at the end; what is outside at its edge."""
@@ -186,23 +194,24 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """The numbers that stand beside it."""
-        if self.log:
-            first, last = np.ceil(np.log10(self.low)), np.floor(np.log10(self.high))
-            step = max(1, round((last - first) / 5))
-            return [float(10.0**power) for power in np.arange(first, last + 1, step)]
-        step = 10 ** np.floor(np.log10(self.high - self.low))
-        step = next(s for s in (step, step / 2, step / 5) if (self.high - self.low) / s >= 3)
-        first = np.ceil(self.low / step - 1e-9)
-        return [float(round(k * step, 9)) for k in np.arange(first, self.high / step + 1e-9)]
+        locator = LogLocator(numticks=6) if self.log else MaxNLocator(5)
+        ticks = locator.tick_values(self.low, self.high)
+        return [
+            float(tick) for tick in ticks if self.low <= tick * (1 + 1e-9) and tick <= self.high
+        ]
 
     def more(self, page) -> dict:
-        return {"ticks": [{"at": float(self.share(tick)), "label": f"{tick + 0:g}".replace("-", "−")}
-                          for tick in self.ticks()]}  # fmt: skip
+        ticks = [(tick, figure(tick)) for tick in self.ticks()]
+        if self.names:
+            ticks = [(row + 0.5, name) for row, name in enumerate(self.names)]
+        return {"ticks": [{"at": float(self.share(at)), "label": label} for at, label in ticks]}
 
 
 @dataclass(frozen=True)
 class Drawn:
     """What a chart draws of an array: (N,) a line over `at`; (N, 2) dots, arrows from 0 or an area.
+
+    Or (N, 3) "work": the row, begin and end of each piece, which fills up as the marker passes it.
 
     `label` says what it is, `names` stand beside its points, and `sizes` names an array (N,) from 0
     to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`.
@@ -217,15 +226,17 @@ class Drawn:
     colour: int | None = None
 
     def points(self, arrays: Arrays) -> np.ndarray:
-        array = arrays[self.name]
-        return np.stack([self.at, array], axis=-1) if self.form == "line" else np.atleast_2d(array)
+        array = np.atleast_2d(arrays[self.name])
+        if self.form == "work":
+            return np.stack([array[:, 1:].ravel(), array[:, 0].repeat(2)], axis=-1)
+        return np.stack([self.at, array[0]], axis=-1) if self.form == "line" else array
 
 
 @dataclass(frozen=True)
 class Chart(View):
     """Lines, dots, arrows and areas between two axes.
 
-    The index of the control `marker` is the place on all lines that is read out. In a chart that
+    The index of the control `marker` is the place in `at` at which all lines are read out. In a chart that
     has a `pad`, a control of that kind, its point is dragged. A `square` one has equal sides.
     """
 
@@ -233,6 +244,7 @@ class Chart(View):
     x: Axis
     y: Axis
     marker: str = ""
+    at: Sequence[float] = ()
     pad: str = ""
     square: bool = False
     height: float = 2.0
@@ -245,8 +257,7 @@ class Chart(View):
 
     def more(self, page) -> dict:
         colours = [n if each.colour is None else each.colour for n, each in enumerate(self.of)]
-        return {"at": np.asarray(self.of[0].at, float).tolist(), "size": self.size,
-                "colours": colours}  # fmt: skip
+        return {"size": self.size, "colours": colours}
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
@@ -257,12 +268,18 @@ class Chart(View):
                 axes.plot(*points.T, linestyle=STROKES[colour], **style)
             elif each.form == "area":
                 axes.fill(*points.T, alpha=0.15, **style)
+            elif each.form == "work":
+                (row, begin, end), now = arrays[each.name].T, self.at[chosen[self.marker]]
+                done = [BLUE if b <= now else GREY for b in end]
+                axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
             elif each.form == "arrows":
                 none = np.zeros(len(points))
                 axes.quiver(none, none, *points.T, angles="xy", scale_units="xy", scale=1,
                             width=0.006, **style)  # fmt: skip
             else:
-                axes.scatter(*points.T, s=20 + 180 * arrays[each.sizes] if each.sizes else 40, **style)
+                axes.scatter(
+                    *points.T, s=20 + 180 * arrays[each.sizes] if each.sizes else 40, **style
+                )
             for name, point in zip(each.names, points, strict=False):
                 axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
         axes.set_xscale("log" if self.x.log else "linear")
@@ -271,9 +288,11 @@ class Chart(View):
                  ylim=(self.y.low, self.y.high))  # fmt: skip
         if self.square:
             axes.set_aspect("equal")
+        if self.y.names:
+            axes.set_yticks(np.arange(len(self.y.names)) + 0.5, self.y.names)
         if self.marker:
-            axes.axvline(self.of[0].at[chosen[self.marker]], color=GREY)
-        if any(each.label for each in self.of):
+            axes.axvline(self.at[chosen[self.marker]], color=GREY)
+        if any(each.label for each in self.of) and not self.y.names:
             axes.legend(fontsize=8)
 
     def shown(self, arrays, chosen):
@@ -282,40 +301,11 @@ class Chart(View):
             xs, ys = each.points(arrays).T
             places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
             sizes = np.round(3 + 11 * arrays[each.sizes], 1).tolist() if each.sizes else None
-            found[each.name] = {"at": np.round(np.stack(places, axis=-1), 1).tolist(), "sizes": sizes}
+            found[each.name] = {
+                "at": np.round(np.stack(places, axis=-1), 1).tolist(),
+                "sizes": sizes,
+            }
         return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
-
-
-@dataclass(frozen=True)
-class Timeline(View):
-    """Work over time: the array `of` (N, 3) has of each piece its row, its begin and its end.
-
-    `now` is the control whose index is the time; what has ended is filled, what goes on half so.
-    """
-
-    of: str
-    rows: Sequence[str]
-    until: float
-    now: str
-    x: str = "steps in time"
-    height: float = 1.5
-    kind: ClassVar = "timeline"
-
-    def draw(self, figure, arrays, chosen):
-        axes, now = figure.subplots(), chosen[self.now]
-        for row, begin, end in arrays[self.of]:
-            alpha = 1 if end <= now else 0.5 if begin < now else 0.15
-            axes.barh(row, end - begin, left=begin, color=BLUE, alpha=alpha, edgecolor="white")
-        axes.axvline(now, color=ORANGE)
-        axes.set(xlim=(0, self.until), xlabel=self.x)
-        axes.set_yticks(range(len(self.rows)), self.rows)
-        axes.invert_yaxis()
-
-    def shown(self, arrays, chosen):
-        now = chosen[self.now]
-        states = ["done" if end <= now else "doing" if begin < now else "open"
-                  for _, begin, end in arrays[self.of]]  # fmt: skip
-        return {"states": states, "pieces": arrays[self.of].tolist(), "now": now}
 
 
 @dataclass(frozen=True)
@@ -360,7 +350,9 @@ class Diagram(View):
                       ha="center", va="center", fontsize=8,
                       bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour))  # fmt: skip
         columns, rows = zip(*where.values(), strict=True)
-        axes.set(xlim=(min(columns) - 0.6, max(columns) + 0.6), ylim=(max(rows) + 0.6, min(rows) - 0.6))
+        axes.set(
+            xlim=(min(columns) - 0.6, max(columns) + 0.6), ylim=(max(rows) + 0.6, min(rows) - 0.6)
+        )
         axes.axis("off")
 
     def shown(self, arrays, chosen):

@@ -27,8 +27,8 @@ BACKWARD = scaled_dot_product_attention_backward.__name__
 SOFTMAX, SOFTMAX_BACKWARD = softmax.__name__, softmax_backward.__name__
 CENTRED = "dscores = dweights - "
 
-# Of each matrix its symbol, its axes, the size of an entry with the darkest colour; then the line of
-# the library that makes it, and in which variable ("" for what is returned or has no name).
+# Of each matrix its symbol, its axes, the size of an entry with the darkest colour; then the line
+# of the library that makes it, and in which variable ("" for what is returned or has no name).
 MATRICES = {
     "query": ("Q", "queries", "features", 2, FORWARD, "def", "query"),
     "key": ("K", "keys", "features", 2, FORWARD, "def", "key"),
@@ -58,8 +58,11 @@ SHOWN = {
              ("no", "yes") if name == "allowed" else ())
     for name, (symbol, rows, columns, largest, *_) in MATRICES.items()
 }  # fmt: skip
-MIRRORED = "query key value", "scores masked weights output", "dscores dscaled dweights doutput", (
-    "dquery dkey dvalue"
+MIRRORED = (
+    "query key value",
+    "scores masked weights output",
+    "dscores dscaled dweights doutput",
+    ("dquery dkey dvalue"),
 )
 
 

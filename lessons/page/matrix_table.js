@@ -10,7 +10,7 @@ export class MatrixTable {
     this.cells = of.rows.map((_, row) => of.columns.map((_, column) => cell(row, column)));
     const head = of.columns.map((text) => element("th", { scope: "col" }, text));
     const body = of.rows.map((text, row) => element("tr", {}, element("th", { scope: "row" }, text), ...this.cells[row]));
-    const note = element("span", { class: "matrix-note" }, of.note);
+    const note = element("span", { class: "matrix-note" }, of.below);
     const caption = element("caption", {}, button, ` (${of.rows.length} × ${of.columns.length})`, note);
     const parts = [caption, element("thead", {}, element("tr", {}, element("td"), ...head)), element("tbody", {}, ...body)];
     this.element = element("div", { class: "matrix-box", "data-matrix": of.name }, element("table", {}, ...parts));

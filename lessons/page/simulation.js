@@ -18,7 +18,8 @@ class Control {
     Object.assign(this, { data, simulation, id: `${simulation.id}-${data.name}`, small: [], inputs: [], ranges: [] });
     this.note = element("div", { class: "note" });
     this.output = element("output");
-    this.element = element("div", { class: "control", "data-control": data.name }, this[data.kind](), this.note);
+    const attributes = { class: "control", "data-control": data.name, hidden: data.kind === "steps" };
+    this.element = element("div", attributes, this[data.kind](), this.note);
   }
 
   choose(index) {

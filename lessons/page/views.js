@@ -107,13 +107,14 @@ export function levelsOf(canvas) {
   return Array.from({ length: height }, (_, n) => row(n));
 }
 
-const MARKS = { line: "polyline", area: "polygon", dots: "circle", arrows: "line" };
+const MARKS = { line: "polyline", area: "polygon", dots: "circle", arrows: "line", work: "rect" };
 
 class Chart {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation });
     const { x, y, of, marker, colours } = data;
     const [width, height] = data.size;
+    this.row = tenth(Math.abs(height / (y.high - y.low))); // of a piece of work
     const line = (attributes) => element("line", { class: "axis", ...attributes });
     const tick = (at, label) => element("g", {}, line({ x1: at, x2: at, y1: height, y2: height + 4 }), element("text", { x: at, y: height + 16, class: "middle" }, label));
     const grid = (at, label) => element("g", {}, line({ x1: LEFT, x2: LEFT + width, y1: at, y2: at, class: "grid" }), element("text", { x: LEFT - 5, y: at + 4, class: "end" }, label));
@@ -167,17 +168,22 @@ class Chart {
   set(arrays, chosen) {
     const { of, x, at, marker } = this.data;
     this.mark = marker ? chosen[marker] : null;
-    of.forEach(({ name, form, names, sizes, at }, n) => {
-      const array = arrays[name];
-      const points = form === "line" ? array.map((value, i) => [at[i], value]) : Array.isArray(array[0]) ? array : [array];
-      const places = points.map((point) => this.place(point));
+    of.forEach(({ name, form, names, sizes, at: over }, n) => {
+      const array = Array.isArray(arrays[name][0]) || form === "line" ? arrays[name] : [arrays[name]];
+      const points = { line: () => array.map((value, i) => [over[i], value]), work: () => array.flatMap(([row, begin, end]) => [[begin, row], [end, row]]) };
+      const places = (points[form]?.() ?? array).map((point) => this.place(point));
       const [zeroX, zeroY] = this.place([0, 0]);
       const one = ([x, y], i) =>
         form === "arrows"
           ? element("line", { x1: zeroX, y1: zeroY, x2: x, y2: y, "marker-end": `url(#${this.head})` })
           : element("circle", { cx: x, cy: y, r: sizes ? tenth(3 + 11 * arrays[sizes][i]) : 4.5 });
       const path = () => element(MARKS[form], { points: places.map((place) => place.join(",")).join(" ") });
-      const marks = MARKS[form].startsWith("poly") ? [path(), ...(form === "line" && marker ? [one(places[this.mark])] : [])] : places.map(one);
+      const piece = ([, begin, end], i) => {
+        const [[x, y], [until]] = places.slice(2 * i, 2 * i + 2);
+        const state = end <= at[this.mark] ? "done" : begin < at[this.mark] ? "doing" : "open";
+        return element("rect", { class: state, x, y, width: tenth(until - x), height: this.row });
+      };
+      const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path(), ...(form === "line" && marker ? [one(places[this.mark])] : [])] : places.map(one);
       this.groups[n].replaceChildren(...marks, ...names.map((text, i) => element("text", { x: places[i][0] + 7, y: places[i][1] - 7 }, text)));
     });
     if (!marker) return;
@@ -189,8 +195,10 @@ class Chart {
   shown() {
     const drawn = this.data.of.map(({ name, form, sizes }, n) => {
       const marks = [...this.groups[n].querySelectorAll(MARKS[form])];
+      const piece = (mark) => ["x", "y", "width"].map((each) => Number(mark.getAttribute(each)));
+      const ends = ([x, y, width]) => [[x, y], [tenth(x + width), y]];
       const read = (names) => marks.map((mark) => names.map((each) => Number(mark.getAttribute(each))));
-      const at = { line: () => pairs(marks[0].getAttribute("points")), dots: () => read(["cx", "cy"]), arrows: () => read(["x2", "y2"]) };
+      const at = { line: () => pairs(marks[0].getAttribute("points")), dots: () => read(["cx", "cy"]), arrows: () => read(["x2", "y2"]), work: () => marks.map(piece).flatMap(ends) };
       return [name, { at: (at[form] ?? at.line)(), sizes: sizes ? read(["r"]).flat() : null }];
     });
     return { drawn: Object.fromEntries(drawn), mark: this.mark };
@@ -201,37 +209,6 @@ class Chart {
 function shareOf({ low, high, log }, value) {
   const of = (x) => (log ? Math.log10(x) : x);
   return Math.max(0, Math.min(1, (of(value) - of(low)) / (of(high) - of(low))));
-}
-
-class Timeline {
-  constructor(data) {
-    this.data = data;
-    this.svg = element("svg", { viewBox: `0 0 460 ${data.rows.length * 22 + BOTTOM}`, role: "img", "aria-label": `work in ${data.rows.length} rows over ${data.x}` });
-    this.element = element("div", { class: "chart timeline" }, this.svg);
-  }
-
-  set(arrays, chosen) {
-    const { of, rows, until, now, x } = this.data;
-    const [left, width, high] = [80, 380 / until, 22];
-    this.now = chosen[now];
-    this.pieces = arrays[of].map(([row, begin, end]) => {
-      const state = end <= this.now ? "done" : begin < this.now ? "doing" : "open";
-      const box = { x: left + width * begin, y: row * high + 2, width: width * (end - begin) - 1, height: high - 4 };
-      return element("rect", { class: state, ...box, "data-piece": JSON.stringify([row, begin, end]) });
-    });
-    const [line, below] = [left + width * this.now, rows.length * high];
-    this.svg.replaceChildren(
-      ...rows.map((name, row) => element("text", { x: left - 6, y: row * high + 15, class: "end" }, name)),
-      ...this.pieces,
-      element("line", { class: "rule", x1: line, x2: line, y1: 0, y2: below }),
-      element("text", { class: "middle label", x: 270, y: below + 24 }, `${x}: ${this.now}`),
-    );
-  }
-
-  shown() {
-    const states = this.pieces.map((piece) => piece.getAttribute("class"));
-    return { states, pieces: this.pieces.map((piece) => JSON.parse(piece.dataset.piece)), now: this.now };
-  }
 }
 
 class Diagram {
@@ -304,4 +281,4 @@ class Figures {
   }
 }
 
-export const VIEWS = { stepper: Stepper, matrices: Matrices, heatmap: Heatmap, chart: Chart, timeline: Timeline, diagram: Diagram, figures: Figures };
+export const VIEWS = { stepper: Stepper, matrices: Matrices, heatmap: Heatmap, chart: Chart, diagram: Diagram, figures: Figures };
