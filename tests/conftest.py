@@ -100,7 +100,7 @@ def comparisons():
     return {}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def compared_once(comparisons):
     """Lesson 3's long experiment runs once for all tests."""
     import lessons

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +18,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
 from lessons.__main__ import main
-from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain, statements, table
+from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain, table
 from lessons.lesson_03 import exercises as exercises_03
 from lessons.percent import cells
 from lessons.quiz import Question, ask
 from lessons.run import run
-from numformer.layers.attention import scaled_dot_product_attention_backward
-from numformer.layers.softmax import softmax_backward
 
 pytestmark = pytest.mark.usefixtures("compared_once")
 
@@ -491,169 +488,6 @@ def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_pa
         pyplot.close("all")
     assert "window attention_stepper: " in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
-
-
-# The pages, in a real browser
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, compared_once):
-    """The pages, built once, and the last line that building them prints."""
-    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
-        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
-    from lessons.build import build
-
-    folder = tmp_path_factory.mktemp("pages") / "site"
-    return folder, build(folder)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """A headless Chromium, as a driver that opens windows of any size."""
-    reason = "needs the browser extra, pip install -e '.[browser]', and Chromium on the path"
-    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
-    pytest.importorskip("axe_playwright_python", reason=reason)
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    if not any(found):
-        pytest.skip(reason)
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=next(filter(None, found)), args=flags)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(chromium, site):
-    """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
-    contexts, problems = [], []
-
-    def opened(name=LESSON, width=1280, scheme="light", **options):
-        size = {"width": width, "height": 900}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-        page.on("console", lambda message: said.append((message.type, message.text)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto((site[0] / name).as_uri())
-        return page
-
-    requests, said = [], []
-    yield opened
-    for context in contexts:
-        context.close()
-    problems += [words for kind, words in said if kind in ("error", "warning")]
-    assert problems == []
-    inside = ("data:", site[0].as_uri())
-    assert [url for url in requests if not url.startswith(inside)] == []
-
-
-def test_the_pages_are_counted_as_they_are(site, open_page):
-    folder, last_line = site
-    assert {path.name for path in folder.iterdir()} == {"index.html", "style.css", LESSON}
-    page = open_page()
-    kinds = (".simulation", ".question", ".exercise")
-    simulations, questions, exercises = (page.locator(kind).count() for kind in kinds)
-    assert last_line == (
-        f"1 lesson, {simulations} simulation{'s' * (simulations != 1)}, "
-        f"{questions} quiz questions, {exercises} exercises"
-    )
-    assert simulations >= 1 and questions >= 5 and exercises >= 3
-
-
-def test_the_index_leads_to_each_lesson_and_marks_those_to_come(open_page):
-    page = open_page("index.html")
-    assert page.locator(".course > li").count() == 12
-    assert page.locator(".course > li.to-come").count() == 11
-    page.get_by_role("link", name="Scaled dot-product attention").click()
-    assert page.get_by_role("heading", level=1).inner_text() == "Scaled dot-product attention"
-    page.get_by_role("link", name="numformer lessons").click()
-    assert page.url.endswith("index.html")
-
-
-@pytest.mark.parametrize("name", ["index.html", LESSON])
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme, width):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = open_page(name, width, scheme)
-    for folded in page.locator("details").all():
-        folded.evaluate("element => element.open = true")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    found = Axe().run(page, options={"preload": False}).response["violations"]
-    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
-    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
-
-
-def test_formulas_are_mathml_and_pictures_have_words(open_page):
-    page = open_page()
-    assert page.locator("math").count() > 100
-    assert "$" not in page.locator("article").inner_text()
-    assert "\\" not in page.locator("article").inner_text().replace("\\top", "")
-    of_all = "all => all.map(one => one.getAttribute('aria-label'))"
-    labels = page.eval_on_selector_all("svg", of_all)
-    assert len(labels) >= 5 and all(label and len(label) > 40 for label in labels)
-    identifiers = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
-    assert len(identifiers) == len(set(identifiers))
-    for link in page.locator("a[href^='#']").all():
-        assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
-
-
-def test_the_page_has_all_its_code_tables_and_reasons(open_page):
-    page = open_page()
-    text = page.locator("article").evaluate("article => article.textContent")
-    assert "def random_attention" in text and "import numpy as np" in text
-    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
-        why = " ".join(form.locator("details").text_content().split())
-        assert plain(question.why).split()[0] in why and len(why) > 60
-    links = page.locator("nav.contents a").all_inner_texts()
-    assert links == page.locator("article h2").all_inner_texts() and len(links) > 8
-    assert page.locator("header > nav").inner_text().endswith("Lesson 3 of 12")
-    assert page.locator(".simulation figcaption").first.inner_text()
-    assert page.locator(".beside").count() == 3
-    lines = [line for function in (scaled_dot_product_attention_backward, softmax_backward)
-             for line in statements(function)]  # fmt: skip
-    for line in lines:
-        assert line in text
-
-
-def test_without_scripts_pictures_answers_and_text_are_there(open_page):
-    page = open_page(java_script_enabled=False)
-    assert page.locator(".simulation svg").first.is_visible()
-    assert not page.locator(".question button").first.is_visible()
-    answer = page.locator(".question details").first
-    answer.locator("summary").click()
-    assert answer.locator("strong").first.is_visible()
-
-
-def test_questions_answer_at_once(open_page):
-    page = open_page()
-    for question, form in zip(lessons.load(3).quiz(), page.locator(".question").all(), strict=True):
-        verdict = form.locator(".verdict")
-        form.locator("button").click()
-        assert "first" in verdict.inner_text() or "Write a number" in verdict.inner_text()
-        if question.choices:
-            choices = form.locator("input")
-            choices.nth((question.answer + 1) % len(question.choices)).check()
-            form.locator("button").click()
-            assert "Not right" in verdict.inner_text()
-            assert form.get_attribute("data-verdict") == "wrong"
-            choices.nth(question.answer).check()
-        else:
-            form.locator("input").fill(f"{question.answer + 1.5 * question.tolerance}")
-            form.locator("input").press("Enter")
-            assert "Not right" in verdict.inner_text()
-            assert not form.locator("strong").first.is_visible()
-            form.locator("input").fill(f"{2 * question.answer} / 2")
-            form.locator("button").click()
-            assert form.get_attribute("data-verdict") == "right"
-            form.locator("input").fill(f"{question.answer:.2f}".replace(".", ","))
-        assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
-        assert form.locator("strong").first.is_visible() == (not question.choices)
-        form.locator("button").click()
-        assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
 
 
 # The stepper of lesson 3

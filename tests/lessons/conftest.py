@@ -1,0 +1,63 @@
+"""The pages of the course, built once for all tests, in a real browser."""
+
+import shutil
+
+import pytest
+
+import lessons
+
+LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory, compared_once):
+    """The pages, built once, and the last line that building them prints."""
+    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
+        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
+    from lessons.build import build
+
+    folder = tmp_path_factory.mktemp("pages") / "site"
+    return folder, build(folder)
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium, as a driver that opens windows of any size."""
+    reason = "needs the browser extra, pip install -e '.[browser]', and Chromium on the path"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    pytest.importorskip("axe_playwright_python", reason=reason)
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(found):
+        pytest.skip(reason)
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=next(filter(None, found)), args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, site):
+    """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
+    contexts, problems = [], []
+
+    def opened(name=LESSON_3, width=1280, scheme="light", **options):
+        size = {"width": width, "height": 900}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("console", lambda message: said.append((message.type, message.text)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto((site[0] / name).as_uri())
+        return page
+
+    requests, said = [], []
+    yield opened
+    for context in contexts:
+        context.close()
+    problems += [words for kind, words in said if kind in ("error", "warning")]
+    assert problems == []
+    inside = ("data:", site[0].as_uri())
+    assert [url for url in requests if not url.startswith(inside)] == []
