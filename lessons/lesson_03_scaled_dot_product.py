@@ -49,6 +49,7 @@ from lessons.lesson_03.attention import (
 from lessons.lesson_03.exercises import EXERCISES
 from lessons.lesson_03.retrieval import compare
 from lessons.quiz import Question
+from lessons.simulation import Simulation
 from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
 from numformer.gradient_check.gradients import check
 from numformer.layers.attention import (
@@ -370,7 +371,7 @@ def the_lines_of_forward():
 
 # %%
 @show
-def stepper():
+def stepper() -> Simulation:
     """The simulation: forward and backward, with the numbers of the example."""
     return attention
 
@@ -819,10 +820,10 @@ def often_told():
 
         **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
         *the* may see the start and itself. Masked before the softmax, its weights are
-        {printed(before[0])}. Zeroed afterwards they are {printed(after[0])}: they do not sum to 1, and how small they are
-        still depends on the hidden tokens. So does the gradient. Send a gradient of 1
-        to the weight of *the* itself: the scores get {printed(wrong)}, which
-        do not sum to 0. Right is {printed(right)}.
+        {printed(before[0])}. Zeroed afterwards they are {printed(after[0])}: they do not sum to 1,
+        and how small they are still depends on the hidden tokens. So does the gradient. Send a
+        gradient of 1 to the weight of *the* itself: the scores get {printed(wrong)}, which do not
+        sum to 0. Right is {printed(right)}.
     """)
 
 

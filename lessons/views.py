@@ -194,7 +194,7 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """The numbers that stand beside it."""
-        locator = LogLocator(numticks=6) if self.log else MaxNLocator(5)
+        locator = LogLocator(numticks=6) if self.log else MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = locator.tick_values(self.low, self.high)
         return [
             float(tick) for tick in ticks if self.low <= tick * (1 + 1e-9) and tick <= self.high
@@ -236,8 +236,8 @@ class Drawn:
 class Chart(View):
     """Lines, dots, arrows and areas between two axes.
 
-    The index of the control `marker` is the place in `at` at which all lines are read out. In a chart that
-    has a `pad`, a control of that kind, its point is dragged. A `square` one has equal sides.
+    The index of the control `marker` is the place in `at` at which all lines are read out. The
+    point of `pad`, a control of that kind, is dragged. A `square` chart has equal sides.
     """
 
     of: Sequence[Drawn]

@@ -105,7 +105,7 @@ STEPS = (
         "scale is itself a temperature, one that is always on.",
         r"@scaled = \frac{@scores}{\sqrt{d_k}}",
         [Code(FORWARD, "scores *= 1", of(scores="scaled"))],
-        ("scores",), ("scaled",), ("/", "scores", float(np.sqrt(3))), see="Why divide by √d_k?",
+        ("scores",), ("scaled",), ("/", "scores", float(np.sqrt(3))), see="Why divide by the root?",
     ),
     Step(
         "mask", "mask", "Hide what may not be seen",
@@ -350,9 +350,10 @@ temperature = 1
 mask = 0
 doutput = 0
 
-output, weights, dropped = scaled_dot_product_attention(query / temperature, key, value, mask)
+query /= temperature
+output, weights, dropped = scaled_dot_product_attention(query, key, value, mask)
 dquery, dkey, dvalue = scaled_dot_product_attention_backward(
-    doutput, query / temperature, key, value, weights, dropped, None
+    doutput, query, key, value, weights, dropped, None
 )
 print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\n\\n")""",
 )  # fmt: skip

@@ -189,7 +189,7 @@ class Chart {
     if (!marker) return;
     for (const end of ["x1", "x2"]) this.rule.setAttribute(end, this.place([at[this.mark], this.data.y.low])[0]);
     const each = of.filter(({ form }) => form === "line").map(({ name, label }) => `${label} ${figure(arrays[name][this.mark])}`);
-    this.says.textContent = `${x.label} ${figure(at[this.mark])}: ${each.join(", ")}`;
+    this.says.textContent = [`${x.label} ${figure(at[this.mark])}`, ...each].join(", ");
   }
 
   shown() {

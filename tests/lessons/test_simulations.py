@@ -1,134 +1,221 @@
 """Every simulation of every lesson: what its page shows is what numformer computes anew."""
 
 import json
+import re
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 import lessons
 from lessons.lesson import pieces
-from lessons.simulation import Entries, Pad, Simulation
+from lessons.simulation import Entries, Simulation
+from lessons.stepper import Stepper
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
-RANDOM = 25  # combinations of what can be chosen, beside each value of each control
+RANDOM = 12  # combinations of what can be chosen, beside each value of each control
 
 
-def simulations() -> list:
-    """(page, number on it, simulation) of all lessons."""
+def simulations(kind: type | None = None) -> list:
+    """(page, simulation) of all lessons, from the functions that are annotated to return one."""
     found = []
     for entry in LESSONS:
-        module = lessons.load(entry.number)
-        marked = [f for f in vars(module).values() if getattr(f, "shown", False)]
-        made = [p for f in marked if getattr(f, "simulates", False) for p in pieces(f)]
-        found += [
-            pytest.param(f"{entry.path.stem}.html", n, made[n], id=made[n].name)
-            for n in range(len(made)) if isinstance(made[n], Simulation)
-        ]  # fmt: skip
+        for shown in vars(lessons.load(entry.number)).values():
+            returned = getattr(shown, "__annotations__", {}).get("return")
+            if getattr(shown, "shown", False) and returned is Simulation:
+                (made,) = pieces(shown)
+                if kind is None or any(isinstance(view, kind) for view in made.views):
+                    page = f"{entry.path.stem}.html"
+                    found.append(pytest.param(page, made, id=made.name))
     return found
 
 
-class Driver:
-    """Sets the controls of a simulation on its page as a reader does."""
+every_simulation = pytest.mark.parametrize(("page", "simulation"), simulations())
+every_stepper = pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))
 
-    def __init__(self, page, number: int, simulation: Simulation):
-        self.simulation, self.chosen, self.entries = simulation, simulation.at_start(), None
-        self.figure = page.locator("figure[data-simulation]").nth(number)
+# Sets controls as a reader does: an option by its index, a matrix of entries -> what then is shown.
+DRIVE = """(figure, states) => states.map((state) => {
+  const say = (input, value, event) => {
+    input.value = value;
+    input.dispatchEvent(new Event(event));
+  };
+  for (const [name, value] of Object.entries(state)) {
+    const place = figure.querySelector(`[data-control="${name}"]`);
+    const [radios, ranges] = ["radio", "range"].map((type) =>
+      place.querySelectorAll(`[type=${type}]`));
+    if (Array.isArray(value)) {
+      value.flat().forEach((entry, n) => say(place.querySelectorAll("select")[n], entry, "change"));
+    } else if (place.hidden) figure.querySelector(`[aria-label^="${value + 1},"]`).click();
+    else if (radios.length) radios[value].click();
+    else if (ranges.length === 1) say(ranges[0], value, "input");
+    else {
+      const count = Number(ranges[0].max) + 1;
+      say(ranges[0], value % count, "input");
+      say(ranges[1], Math.floor(value / count), "input");
+    }
+  }
+  const code = figure.querySelector(".simulation-code code").textContent.trim();
+  return { ...figure.simulation.shown(), code };
+})"""
 
-    def control(self, name: str):
-        return self.figure.locator(f'[data-control="{name}"]')
 
-    def set(self, control, value) -> None:
-        """The index of an option, or a matrix of entries."""
-        place = self.control(control.name)
-        if isinstance(control, Entries):
-            for (row, column), entry in np.ndenumerate(value):
-                place.locator(f'[data-entry="{row},{column}"]').select_option(f"{entry:.0f}")
-            self.entries = value
-            return
-        self.chosen[control.name] = value
-        parts = [value]
-        if isinstance(control, Pad):
-            parts = [value % len(control.across), value // len(control.across)]
-        ranges, buttons = place.locator("input[type=range]"), place.locator("input[type=radio]")
-        if buttons.count():
-            buttons.nth(value).check(force=True)
-        for number in range(ranges.count()):
-            ranges.nth(number).evaluate(
-                "(range, value) => { range.value = value; range.dispatchEvent(new Event('input')) }",
-                parts[number],
-            )
-
-    def shown(self) -> dict:
-        return self.figure.evaluate("figure => figure.simulation.shown()")
-
-    def wanted(self) -> dict:
-        """The same as numformer computes it now."""
-        simulation = self.simulation
-        arrays = {n: np.round(x, 6) for n, x in
-                  simulation.arrays(self.chosen, self.entries).items()}  # fmt: skip
-        small = {}
-        for control in simulation.controls:
-            if getattr(control, "of", ""):
-                (view,) = (v for v in simulation.views if getattr(v, "name", "") == control.of)
-                each = [self.chosen | {control.name: n} for n in range(len(control.all))]
-                small[control.name] = [
-                    view.levels(simulation.arrays(at, self.entries)[control.of]).tolist()
-                    for at in each
-                ]
-        shown = [view.shown(arrays, self.chosen) for view in simulation.views]
-        return json.loads(json.dumps({"views": shown, "thumbnails": small}))
+FOCUSED = "document.activeElement.closest('[data-control]')?.dataset.control"
 
 
 def values_of(control) -> list:
     if isinstance(control, Entries):
-        return [np.asarray(each.value, float) for each in control.presets]
-    return list(range(len(control.all)))
+        return [np.asarray(each.value, float).tolist() for each in control.presets]
+    count = len(control.options)
+    return list(range(0, count, max(1, count // 15)))
 
 
-@pytest.mark.parametrize(("page", "number", "simulation"), simulations())
-def test_a_simulation_shows_what_numformer_computes(page, number, simulation, open_page):
-    driver = Driver(open_page(page), number, simulation)
-    assert driver.shown() == driver.wanted()
-    for control in simulation.controls:
-        values = values_of(control)
-        for value in values[:: max(1, len(values) // 40)]:
-            driver.set(control, value)
-            assert driver.shown() == driver.wanted(), (control.name, value)
-    rng = np.random.default_rng(number)
+def states_of(simulation: Simulation) -> list[dict]:
+    """Each control's values by themselves, then random combinations of all."""
+    rng = np.random.default_rng(7)
+    states = [{c.name: value} for c in simulation.controls for value in values_of(c)]
     for _ in range(RANDOM):
+        state = {}
         for control in simulation.controls:
             if isinstance(control, Entries):
-                driver.set(control, rng.choice(control.values, control.start.shape).astype(float))
+                state[control.name] = rng.choice(control.values, control.start.shape).tolist()
             else:
-                driver.set(control, int(rng.integers(len(control.all))))
-        assert driver.shown() == driver.wanted(), driver.chosen
-    code = driver.figure.locator(".simulation-code code").text_content()
-    assert code.strip() == simulation.python(driver.chosen, driver.entries).strip()
+                state[control.name] = int(rng.integers(len(control.options)))
+        states.append(state)
+    return states
 
 
-@pytest.mark.parametrize(("page", "number", "simulation"), simulations())
-def test_the_python_below_a_simulation_gives_its_numbers(page, number, simulation, capsys):
-    chosen = {c.name: len(c.all) - 1 for c in simulation.controls if not isinstance(c, Entries)}
-    names: dict = {}
-    exec(simulation.python(chosen), names)
-    arrays = simulation.arrays(chosen)
-    same = [name for name in arrays if name in names]
-    assert same and capsys.readouterr().out
-    for name in same:
-        np.testing.assert_allclose(names[name], arrays[name], atol=1e-9, err_msg=name)
+def wanted(simulation: Simulation, chosen: dict) -> dict:
+    """What a page has to show, from what numformer computes now."""
+    entered = None
+    if simulation.entries:
+        entered = np.asarray(chosen.get(simulation.entries.name, simulation.entries.start), float)
+    indices = simulation.at_start() | {k: v for k, v in chosen.items() if isinstance(v, int)}
+    arrays = {n: np.round(x, 6) for n, x in simulation.arrays(indices, entered).items()}
+    small = {}
+    for control in simulation.controls:
+        if of := getattr(control, "of", ""):
+            (view,) = (v for v in simulation.views if getattr(v, "name", "") == of)
+            options = [indices | {control.name: n} for n in range(len(control.options))]
+            arrays_of = [simulation.arrays(at, entered)[of] for at in options]
+            small[control.name] = [view.levels(array) for array in arrays_of]
+    shown = [view.shown(arrays, indices) for view in simulation.views]
+    code = simulation.python(indices, entered).strip()
+    return json.loads(json.dumps({"views": shown, "thumbnails": small, "code": code}))
 
 
-@pytest.mark.parametrize(("page", "number", "simulation"), simulations())
-def test_a_simulation_is_used_by_the_keyboard_and_fits_a_phone(page, number, simulation, open_page):
+@every_simulation
+def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation, open_page):
+    figure, states = open_page(page).locator(f"#{simulation.name}"), states_of(simulation)
+    chosen: dict = {}
+    for state, shown in zip(states, figure.evaluate(DRIVE, states), strict=True):
+        chosen |= state
+        assert shown == wanted(simulation, chosen), chosen
+
+
+@every_simulation
+def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
+    last = {c.name: len(c.options) - 1 for c in simulation.controls if not isinstance(c, Entries)}
+    for chosen in simulation.at_start(), last:
+        names: dict = {}
+        exec(simulation.python(chosen), names)
+        arrays = simulation.arrays(chosen)
+        same = [name for name in arrays if name in names]
+        assert same and capsys.readouterr().out
+        for name in same:
+            np.testing.assert_allclose(names[name], arrays[name], atol=1e-9, err_msg=name)
+
+
+@every_simulation
+def test_its_picture_and_its_window_show_the_same(page, simulation):
+    figure = Figure(figsize=simulation.size)
+    FigureCanvasAgg(figure)
+    simulation.in_window(figure)
+    figure.canvas.draw()
+    before = np.asarray(figure.canvas.buffer_rgba()).copy()
+    for widget in figure.widgets:
+        widget.set_val(widget.valmax)
+    figure.canvas.draw()
+    assert (np.asarray(figure.canvas.buffer_rgba()) != before).any()
+    assert "<svg" in simulation.svg() and len(simulation.alt) > 40
+
+
+@every_simulation
+def test_the_keyboard_reaches_every_control_and_it_fits_a_phone(page, simulation, open_page):
     opened = open_page(page, 375)
-    figure = opened.locator("figure[data-simulation]").nth(number)
+    figure = opened.locator(f"#{simulation.name}")
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
-    before = figure.evaluate("figure => JSON.stringify(figure.simulation.shown())")
-    reached = set()
-    figure.locator(".controls input, .controls select").first.focus()
-    for _ in range(60):
-        reached.add(opened.evaluate("document.activeElement.closest('[data-control]')?.dataset.control"))
+    seen = {c.name for c in simulation.controls if c.kind != "steps"}
+    before, reached = figure.evaluate("figure => JSON.stringify(figure.simulation.shown())"), set()
+    figure.locator(".controls :is(input, select)").first.focus()
+    for _ in range(40):
+        reached.add(opened.evaluate(FOCUSED))
         opened.keyboard.press("ArrowRight")
         opened.keyboard.press("Tab")
-    assert {c.name for c in simulation.controls} <= reached
+    assert seen <= reached
     assert figure.evaluate("figure => JSON.stringify(figure.simulation.shown())") != before
+
+
+@every_stepper
+def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
+    opened = open_page(page)
+    (view,) = (v for v in simulation.views if isinstance(v, Stepper))
+    figure = opened.locator(f"#{simulation.name}")
+
+    def here():
+        return figure.evaluate("figure => figure.simulation.shown().views[0].step")
+
+    figure.locator(".next").click()
+    assert here() == view.steps[1].id
+    opened.keyboard.press("ArrowRight")
+    assert here() == view.steps[2].id
+    for _ in view.steps:
+        opened.keyboard.press("ArrowRight")
+    assert here() == view.steps[-1].id and figure.locator(".previous").evaluate(
+        "button => document.activeElement === button"  # the focus is not lost where it ends
+    )
+    headings = opened.locator("h2[id], h3[id]").evaluate_all("all => all.map((one) => one.id)")
+    for step in view.steps:
+        opened.evaluate(f"location.hash = '#step-{step.id}'")
+        opened.wait_for_function(
+            "([name, id]) => document.getElementById(name).simulation.shown().views[0].step === id",
+            arg=[simulation.name, step.id],
+        )
+        derived = figure.get_by_text("Where this is derived")
+        if step.see:
+            assert derived.get_attribute("href")[1:] in headings, step.see
+        # A step fits a screen: words, equation, code and matrices.
+        assert figure.locator(".bench").bounding_box()["height"] < 760, step.id
+
+
+@every_stepper
+def test_symbol_matrix_and_code_light_up_together(page, simulation, open_page):
+    opened = open_page(page)
+    (view,) = (v for v in simulation.views if isinstance(v, Stepper))
+    figure = opened.locator(f"#{simulation.name}")
+    for number, step in enumerate(view.steps):
+        figure.evaluate(DRIVE, [{view.control: number}])
+        for name in step.results:
+            figure.locator(f'.matrix-box[data-matrix="{name}"] .matrix-symbol').hover()
+            lit = figure.locator(".lit").evaluate_all("all => all.map((one) => one.dataset.matrix)")
+            assert len(lit) >= 3 and {*lit} == {name}, (step.id, name)  # matrix, button, equation
+
+
+@every_stepper
+def test_the_arithmetic_that_is_spelt_out_comes_out(page, simulation, open_page):
+    """Each line, computed again from the digits that it prints, gives what it says."""
+    opened = open_page(page)
+    (view,) = (v for v in simulation.views if isinstance(v, Stepper))
+    figure, lines = opened.locator(f"#{simulation.name}"), 0
+    (picked,) = (c for c in simulation.controls if c.name == view.picked)
+    for number in range(len(view.steps)):
+        figure.evaluate(DRIVE, [{view.control: number}])
+        for row in range(len(picked.options)):
+            figure.evaluate(DRIVE, [{view.picked: row}])
+            for text in figure.locator(".worked dd").all_text_contents():
+                left, sign, right = re.fullmatch(r"(.*) ([=≈]) (\S+)", text).groups()
+                by_hand = eval(left.replace("·", "*").replace("−", "-"))
+                far = abs(by_hand - float(right.replace("−", "-")))
+                assert far < (0.0051 if sign == "≈" else 1e-9), text
+                lines += 1
+    assert lines > len(view.steps) or not any(step.worked for step in view.steps)
