@@ -98,7 +98,7 @@ gradient_by_distance = Simulation(
     views=[
         Chart([Drawn("rnn", "RNN", at=range(WORDS)), Drawn("lstm", "LSTM", at=range(WORDS)),
                Drawn("attention", "attention", at=range(WORDS))],
-              Axis("words back", 0, WORDS - 1), Axis("percent", 1e-4, 1e6, log=True),
+              Axis("words back", 0, WORDS - 1), Axis("percent", 1e-4, 3e5, log=True),
               marker="distance", at=range(WORDS)),
         Figures({"rnn_kept": "a step of the RNN multiplies by", "lstm_kept": "a step of the LSTM",
                  "attention_kept": "a step of attention"}),

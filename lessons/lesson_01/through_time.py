@@ -18,11 +18,10 @@ LEDGERS = {
     "forward": ["state before", "times W", "the word's a", "sum", "its tanh"],
     "backward": ["from the loss", "from the next", "sum", "times slope", "times Wᵀ"],
 }
-BLOCKS = [Block(f"{word} {row}", label, column, row) for row in (0, 1)
-          for column, word in enumerate(words)
-          for label in ([f"state after {word}", word][row],)]  # fmt: skip
-EDGES = [(f"{word} 1", f"{word} 0") for word in words]
-EDGES += [(f"{words[t]} 0", f"{words[t + 1]} 0") for t in range(2)]
+BLOCKS = [Block(f"after {word}", f"state after {word}", 1, t) for t, word in enumerate(words)]
+BLOCKS += [Block(word, word, 0, t) for t, word in enumerate(words)]
+EDGES = [(word, f"after {word}") for word in words]
+EDGES += [("after not", "after very"), ("after very", "after good")]
 
 
 def read(scale: float, doutput: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,7 +70,7 @@ through_time = Simulation(
     say="Press **Play**, or move the slider: three steps forward, then three back. A block's number "
     "is the length of its state or, on the way back, of the gradient that arrived at it.",
     caption="The first word has been read. On the way back the same blocks are met in reverse.",
-    alt="A diagram of three states in a row, each with its word below it, and tables of the numbers "
+    alt="A diagram of three states below each other, each with its word beside it, and tables of the numbers "
     "of the step at hand: the state before, its product with W, the word's share, sum and tanh.",
     size=(7.6, 5.6),
     controls=[
