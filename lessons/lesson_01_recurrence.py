@@ -19,49 +19,17 @@
 # all three troubles, and what attention does about each.
 
 # %%
-import math
-import time
-
 import numpy as np
 
-from lessons.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    Beside,
-    Matrix,
-    Picture,
-    Words,
-    scientific,
-    show,
-    table,
-)
-from lessons.lesson_01.distance import BIASES, SCALES, gradient_by_distance, measured, typical
-from lessons.lesson_01.reversal import (
-    COMMAND,
-    KINDS,
-    LONGEST,
-    MEASURED,
-    PARAMETERS,
-    trained,
-)
-from lessons.lesson_01.through_time import (
-    at_the_end,
-    read,
-    share,
-    through_time,
-    units,
-    weight,
-    words,
-)
-from lessons.lesson_01.timeline import sequential_or_parallel
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.lesson_01 import through_time, timeline
+from lessons.lesson_01.distance import gradient_by_distance, measured, typical
+from lessons.lesson_01.reversal import COMMAND, KINDS, MEASURED, PARAMETERS, trained
+from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from lessons.quiz import Question
 from lessons.simulation import Simulation
-from numformer import inference
 from numformer.gradient_check.gradients import check
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
-from numformer.layers.activation import sigmoid
 from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward
 
 # %% [markdown]
@@ -154,7 +122,7 @@ def the_lines_of_the_cell():
 @show
 def there_and_back() -> Simulation:
     """The simulation: three words forward, three back, with the numbers of the example."""
-    return through_time
+    return through_time.through_time
 
 
 # %% [markdown]
@@ -244,7 +212,7 @@ def the_lines_of_the_cell_backward():
                     line adds $g_t$ (here `dh[:, t]`) to what the next step left in `dstate`: now
                     it is $\mathrm{d}h_t$. Then the cell goes one step back. `count` says how many
                     sequences are long enough to have a word here; in our example it is 1.""",
-                "dx[steps.places]": r"What the words' shares got goes on to the words, all at once.",
+                "dx[steps.places]": "What the words' shares got goes on to the words at once.",
             },
             whole=False,
         ),
@@ -361,7 +329,6 @@ def an_lstm_reads():
     rows = [[*gates[0], new[0, 1], tanh_c[0, 0], new[0, 0]] for _, gates, tanh_c, new in there]
     rows = np.array(rows)
     (i, f, o, g, c, tanh_c, h), c_before = rows[1], rows[0, 4]
-    written = c - f * c_before
     return [
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
         Words(f"""
@@ -407,8 +374,8 @@ def the_lines_of_lstm():
 #
 # From $c_t = f_t \odot c_{t-1} + i_t \odot g_t$, where each factor gets the other one:
 #
-# $$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}, \quad \mathrm{d}i_t = \mathrm{d}c_t \odot g_t, \quad
-# \mathrm{d}g_t = \mathrm{d}c_t \odot i_t, \quad
+# $$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}, \quad
+# \mathrm{d}i_t = \mathrm{d}c_t \odot g_t, \quad \mathrm{d}g_t = \mathrm{d}c_t \odot i_t, \quad
 # \mathrm{d}c_{t-1} = \mathrm{d}c_t \odot f_t$$
 #
 # Then each gate goes back through its own curve. The slope of the sigmoid is $\sigma - \sigma^2$,
@@ -496,20 +463,18 @@ def gradient_check():
 @show
 def gradient_against_distance():
     """Gradient against distance for the three layers, several seeds each."""
-    kinds = {"RNN": (BLUE, 1.0), "LSTM": (ORANGE, 1), "attention": (GREEN, 1)}
+    kinds = "RNN", "LSTM", "attention"
 
     def draw(figure):
         axes = figure.subplots()
-        for kind, (color, setting) in kinds.items():
-            for seed, curve in enumerate(measured(kind, setting)):
-                axes.plot(curve, color=color, lw=1, alpha=0.7, label=None if seed else kind)
+        for number, kind in enumerate(kinds):
+            for seed, curve in enumerate(measured(kind)):
+                axes.plot(curve, f"C{number}", lw=1, label=None if seed else kind)
         axes.set(xlabel="words back", ylabel="percent of what the last word gets", yscale="log")
         axes.legend()
 
-    curves = {kind: typical(kind, setting) for kind, (_, setting) in kinds.items()}
-    below = {kind: int(np.argmax(curve < 1)) for kind, curve in curves.items()}
-    far = curves["attention"][1:]
-    assert below["attention"] == 0  # never
+    rnn, lstm, attention = map(typical, kinds)
+    below, far = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)], attention[1:]
     return [
         Picture(
             "lesson_01_distance",
@@ -521,16 +486,15 @@ def gradient_against_distance():
             "at every step.",
         ),
         Words(rf"""
-            The RNN is below a hundredth after {below["RNN"]} words, the LSTM after
-            {below["LSTM"]}. Forty words back it is {scientific(curves["RNN"][40])} % and
-            {curves["LSTM"][40]:.2f} %.
+            The RNN is below a hundredth after {below[0]} words, the LSTM after {below[1]}. Forty
+            words back it is {scientific(rnn[40])} % and {lstm[40]:.2f} %.
 
-            Self-attention has no such thing as far. Its result for the last word is a mixture of
-            all words, $O = AV$, so a word gets its gradient in a single step, by the weight that
-            the last word gives it. Here the others get {far.min():.0f} to {far.max():.0f} % of what
-            the last word gets itself (which gets more, for it also chose where to look). With more words each
-            share is smaller, for the weights sum to 1. But it depends on how *many* there are, not
-            on how far.
+            In self-attention nothing is far. Its result for the last word is a mixture of all
+            words, so a word gets its gradient in a single step, by the weight that the last word
+            gives it. Here the others get {far.min():.0f} to {far.max():.0f} % of what the last word
+            gets itself (which gets more, for it also chose where to look). With more words each
+            share is smaller, for the weights sum to 1. But that depends on how *many* there are,
+            not on how far away they are.
         """),
     ]
 
@@ -548,31 +512,12 @@ def how_far() -> Simulation:
     return gradient_by_distance
 
 
-# %%
-@show
-def what_the_sliders_show():
-    """What the simulation shows, in numbers."""
-
-    def at_20(kind, setting):
-        return f"{setting:g}".replace("-", "−"), f"{short(typical(kind, setting)[20])} %"
-
-    rnns = [at_20("RNN", scale) for scale in SCALES[2::2]]
-    lstms = [at_20("LSTM", bias) for bias in BIASES[2:]]
-    return [
-        table(
-            ["$W$ times", "RNN, 20 back", "bias", "LSTM, 20 back"],
-            [(*a, *b) for a, b in zip([*rnns, ("", "")], lstms, strict=True)],
-        ),
-        Words(f"""
-            For the RNN there is a point between vanishing and exploding, and nothing in the cell
-            holds it there: from 1.5 to 2.5 times $W$, what arrives from 20 words back goes from
-            {typical("RNN", 1.5)[20]:.1f} % to {typical("RNN", 2.5)[20]:,.0f} %. For the LSTM there
-            is a wide range in which a good part arrives, and the network can learn, gate by gate
-            and word by word, what to keep. But note what the forget gate's bias does. At 0 a gate
-            keeps half, and the LSTM forgets nearly as fast as the RNN.
-        """),
-    ]
-
+# %% [markdown]
+# For the RNN there is a point between vanishing and exploding, and nothing in the cell holds it
+# there: a little less and the far words are lost, a little more and they drown the rest. For the
+# LSTM there is a wide range in which a good part arrives. There it can learn, gate by gate and word
+# by word, what to keep. But see what the bias does: at 0 a gate keeps half, and the LSTM forgets
+# nearly as fast as the RNN.
 
 # %% [markdown]
 # ## One vector for a whole sentence
@@ -608,17 +553,11 @@ def what_the_sliders_show():
 # %%
 def falls(results: dict[str, list[float]]):
     """Draws the share of sources that are right against their length."""
-    styles = {
-        "fixed context": (BLUE, "o-"),
-        "attention": (ORANGE, "s-"),
-        "Transformer": (GREY, ":"),
-    }
 
     def draw(figure):
         axes = figure.subplots()
-        for kind, right in results.items():
-            color, style = styles[kind]
-            axes.plot(range(1, len(right) + 1), right, style, color=color, ms=4, label=kind)
+        for (kind, right), style in zip(results.items(), ("C0o-", "C1s-", "C2--"), strict=False):
+            axes.plot(range(1, len(right) + 1), right, style, ms=4, label=kind)
         axes.set(xlabel="letters", ylabel="reversed without a mistake", ylim=(-0.03, 1.05))
         axes.legend(loc="center left")
 
@@ -628,11 +567,9 @@ def falls(results: dict[str, list[float]]):
 @show
 def the_fall_by_length():
     """Accuracy by length for a fixed context and for additive attention, measured twice."""
-    small = {kind: trained(kind).right for kind in KINDS}
-    fixed, attention = small.values()
-    numbers = {kind: trained(kind).model.parameter_counts()["total"] for kind in KINDS}
-    assert min(attention) > 0.9 and fixed[-1] < 0.2 and min(numbers.values()) > 4500
-    recorded = MEASURED["fixed context"]
+    fixed, attention = (trained(kind) for kind in KINDS)
+    counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
+    recorded, at_20 = MEASURED["fixed context"], [right[19] for right in MEASURED.values()]
     return [
         Picture(
             "lesson_01_bottleneck",
@@ -643,23 +580,21 @@ def the_fall_by_length():
         ),
         Picture(
             "lesson_01_reversal",
-            falls(small),
+            falls({kind: trained(kind).right for kind in KINDS}),
             "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the fixed "
             "context falls from 4 letters on to nearly nothing.",
             "**8 letters**, trained for this page, tested on sources that it never saw.",
         ),
         Words(f"""
-            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}), half is right
-            at 10 ({recorded[9]:.2f}), nothing at 20 ({recorded[19]:.2f}). Attention has
-            {MEASURED["attention"][19]:.2f} there, and the Transformer, which has no state at all,
-            {MEASURED["Transformer"][19]:.2f}. It is not that the fixed context had too little to
-            learn with: {PARAMETERS["fixed context"]:,} parameters against
-            {PARAMETERS["attention"]:,}, and more than twice the steps.
+            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); at 10 it is
+            right in {recorded[9]:.2f} of the cases, at 20 in {at_20[0]:.2f}. Attention is at
+            {at_20[1]:.2f} there, and the Transformer, which has no state at all, at {at_20[2]:.2f}.
+            It is not that the fixed context had less to learn with: {PARAMETERS[0]:,} parameters
+            against {PARAMETERS[1]:,}, and more than twice the steps.
 
-            The small pair shows the same, with {numbers["fixed context"]:,} and
-            {numbers["attention"]:,} parameters: at {LONGEST} letters {fixed[-1]:.2f} against
-            {attention[-1]:.2f}. It never saw more than {LONGEST} letters; lesson 5 asks what
-            happens beyond the lengths of training.
+            The small pair shows the same, with {counts[0]:,} and {counts[1]:,} parameters: at 8
+            letters it is {fixed.right[-1]:.2f} against {attention.right[-1]:.2f}. No model was asked
+            for more letters than it had trained on; lesson 5 asks what happens then.
         """),
     ]
 
@@ -673,7 +608,7 @@ def the_fall_by_length():
 @show
 def where_it_looks():
     """The weights of the small attention model for an unseen word."""
-    source = "begaafd"
+    source = "beach"
     weights = trained("attention").weights(source)
     return [
         Matrix("A", weights, [*source[::-1], "⊣"], [*source, "⊣"], 1),
@@ -702,15 +637,15 @@ def where_it_looks():
 @show
 def who_waits() -> Simulation:
     """The simulation: a timeline of recurrent layers and of self-attention."""
-    return sequential_or_parallel
+    return timeline.timeline
 
 
 # %% [markdown]
-# With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward, self-attention
-# $4L$, and each as many back. With 4 words and 2 layers that is 5 against 8: where there is little
-# to do at once, the recurrent network wins. It loses because sentences are longer than that. And
-# look at the last figures: self-attention needs a worker for each word. If there is only one, all
-# that can be gained is lost.
+# With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward,
+# self-attention $4L$, and each as many back. With 4 words and 2 layers that is 5 against 8: where
+# there is little to do at once, the recurrent network wins. It loses because sentences are longer.
+# And look at the last figures: self-attention needs a worker for each word. If there is only one,
+# all that can be gained is lost.
 #
 # ### Operations, path and memory side by side
 #
@@ -727,32 +662,28 @@ def who_waits() -> Simulation:
 
 
 # %%
-def layers_of(width: int) -> dict:
-    """A layer of each kind."""
-    rng = np.random.default_rng(0)
-    made = {name: Recurrent(cell(width, rng), width, rng)
-            for name, cell in (("RNN", RNNCell), ("LSTM", LSTMCell))}  # fmt: skip
-    return made | {"self-attention": MultiHeadAttention(width, 4, rng)}
+def layers() -> dict:
+    """A layer of each kind, 64 wide."""
+    rng, cells = np.random.default_rng(0), {"RNN": RNNCell, "LSTM": LSTMCell}
+    made = {name: Recurrent(cell(64, rng), 64, rng) for name, cell in cells.items()}
+    return made | {"self-attention": MultiHeadAttention(64, 4, rng)}
 
 
 def multiplications(layer, n: int) -> int:
     """Those of a forward over n words: each meets every weight, and in attention every word."""
-    matrices = [p.data for p in layer.named_parameters().values() if p.data.ndim == 2]
-    pairs = 0 if isinstance(layer, Recurrent) else 2 * n * n * len(matrices[0])
-    return n * sum(matrix.size for matrix in matrices) + pairs
+    weights = [p.data.size for p in layer.named_parameters().values() if p.data.ndim == 2]
+    return n * sum(weights) + (0 if isinstance(layer, Recurrent) else 2 * n * n * 64)
 
 
 def steps_and_memory(layer, n: int) -> tuple[int, int]:
     """How many steps of a forward follow each other, and how many numbers it keeps."""
-    x, kept = np.zeros((1, n, layer.named_parameters().popitem()[1].shape[0]), np.float32), {}
+    x, kept = np.zeros((1, n, 64), np.float32), {}
     layer.forward(x) if isinstance(layer, Recurrent) else layer.forward(x, x)
-    for one in layer.layers_within():
-        for value in (value for record in one.saved for value in record.values()):
-            while getattr(value, "base", None) is not None:
-                value = value.base
-            if isinstance(value, np.ndarray):
-                kept[id(value)] = value.size  # each once, however many names it has
-    steps = len(layer.cell.saved) if isinstance(layer, Recurrent) else 1
+    steps = len(layer.cell.saved) if isinstance(layer, Recurrent) else timeline.STAGES
+    for array in (a for one in layer.layers_within() for r in one.saved for a in r.values()):
+        while getattr(array, "base", None) is not None:
+            array = array.base
+        kept[id(array)] = getattr(array, "size", 0)  # each once, however many names it has
     layer.clear_saved()
     return steps, sum(kept.values())
 
@@ -761,20 +692,17 @@ def steps_and_memory(layer, n: int) -> tuple[int, int]:
 def counted():
     """Multiplications, steps and memory of a forward, for one length and for twice that."""
     rows = []
-    for name, layer in layers_of(64).items():
+    for name, layer in layers().items():
         pairs = [(multiplications(layer, n), *steps_and_memory(layer, n)) for n in (128, 256)]
-        cells = [f"{a:,} → {b:,}" for a, b in zip(*pairs, strict=True)]
-        rows.append((name, *cells))
+        rows.append((name, *(f"{a:,} → {b:,}" for a, b in zip(*pairs, strict=True))))
     return [
-        table(
-            ["128 → 256 words, 64 wide", "multiplications", "one after another", "numbers kept"],
-            rows,
-        ),
+        table(["128 → 256 words", "multiplications", "one after another", "numbers kept"], rows),
         Words("""
-            Twice the words double all that the recurrent layers need, steps included. In
-            self-attention the steps stay as they are, and what is there for every *pair* of words
-            grows by four. Table 1 counts only that part, and of a recurrent layer only one product;
-            we count all, the four matrices of attention and the eight of an LSTM included.
+            All are 64 wide, attention with 4 heads. Twice the words double all that the recurrent
+            layers need, steps included. In self-attention the steps stay as they are, and what is
+            there for every *pair* of words grows by four. Table 1 counts only that part, and of a
+            recurrent layer only one product. Here all are counted: the four matrices of attention,
+            and the eight of an LSTM.
         """),
     ]
 
@@ -793,9 +721,9 @@ def counted():
 # | $h_t = \tanh(a_t + h_{t-1}W)$ | $\mathrm{d}a_t = \mathrm{d}h_t \odot (1 - h_t^2)$ | $(H)$ |
 # | | $\mathrm{d}h_{t-1} = g_{t-1} + \mathrm{d}a_t W^\top$ | $(H)$ |
 # | | $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$ | $(H, H)$ |
-# | $c_t = f_t \odot c_{t-1} + i_t \odot g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$ | $(H)$ |
-# | $h_t = o_t \odot \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$ | $(H)$ |
-# | $T - 1$ steps | $\mathrm{d}h_1 = \mathrm{d}h_T\,J_T \cdots J_2$ with $J_t = D_t W^\top$ | $(H)$ |
+# | $T - 1$ steps | $\mathrm{d}h_1 = \mathrm{d}h_T J_T \cdots J_2$, with $J_t = D_t W^\top$ | $(H)$ |
+# | $c_t = f_t c_{t-1} + i_t g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t f_t$ | $(H)$ |
+# | $h_t = o_t \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t o_t (1 - \tanh^2(c_t))$ | $(H)$ |
 #
 # A product of many factors vanishes or explodes. Clipping helps against the second. Against the
 # first helps only another path: a memory with an open gate, or attention, where every path is one
@@ -806,67 +734,41 @@ def counted():
 
 
 # %%
-def times(n: int) -> tuple[float, float]:
-    """Seconds of a forward over n words, LSTM and self-attention, the best of three each."""
-    best = [math.inf, math.inf]
-    x = np.random.default_rng(0).standard_normal((1, n, 64), dtype=np.float32)
-    recurrent, attention = (layers_of(64)[name] for name in ("LSTM", "self-attention"))
-    with inference():
-        for _ in range(3):
-            for k, run in enumerate(
-                (lambda: recurrent.forward(x), lambda: attention.forward(x, x))
-            ):
-                begun = time.perf_counter()
-                run()
-                best[k] = min(best[k], time.perf_counter() - begun)
-    return best[0], best[1]
-
-
 @show
 def often_told():
     """Popular claims, counted and measured."""
-    layers, rows = layers_of(64), []
-    for n in (16, 64, 128, 256, 1024):
-        lstm_time, attention_time = times(n)
-        rows.append((
-            f"{n:,}",
-            *(f"{multiplications(layers[name], n) / 1e6:.2f}" for name in ("LSTM", "self-attention")),
-            f"{n:,}", "4", f"{lstm_time / attention_time:.1f}",
-        ))  # fmt: skip
-    at_1, at_0 = (typical("LSTM", bias)[20] for bias in (1, 0))
+    kinds, at = layers(), [short(typical("LSTM", bias)[20]) for bias in (0, 1)]
+    rows = [
+        [f"{n:,}", *(f"{multiplications(each, n) / 1e6:.2f}" for each in kinds.values()), f"{n:,}"]
+        for n in (16, 64, 128, 256, 1024)
+    ]
     return [
         Words("""
-            **“Attention is $O(n^2)$, so it is slower than an RNN.”** Here is a forward of an LSTM
-            and of self-attention, both 64 wide, by the number of words.
+            **“Attention is $O(n^2)$, so it is slower than an RNN.”** Count a forward of layers that
+            are 64 wide, by the number of words.
         """),
         table(
-            [
-                "words",
-                "LSTM, million multiplications",
-                "attention",
-                "LSTM, turns in a row",
-                "attention",
-                "LSTM's time / attention's",
-            ],
-            rows,
-            "The last column was measured with numformer when this page was built; it differs from "
-            "machine to machine, the others do not.",
+            ["words", *(f"{name}, million multiplications" for name in kinds),
+             "turns one after another, recurrent", "self-attention"],
+            [[*row, "4"] for row in rows],
         ),
         Words(f"""
-            The square is real, but it begins small: an LSTM needs $8nd^2$ multiplications,
-            self-attention $4nd^2 + 2n^2d$. They are equal at $n = 2d$, and a model 512 wide is there
+            The square is real, but it begins small. An LSTM needs $8nd^2$ multiplications,
+            self-attention $4nd^2 + 2n^2d$: equally many at $n = 2d$, which for a model 512 wide is
             at 1,024 words. Below that attention needs fewer, and at any length it has hardly
-            anything to wait for. (A plain RNN, with $2nd^2$, always needs the fewest.) What is true
-            of the claim: for very long texts the square wins, in time and in memory.
+            anything to wait for. (A plain RNN, with $2nd^2$, always needs the fewest.) True is that
+            for very long texts the square wins, in operations and in memory. What is slower by the
+            clock depends on the machine: on how many multiplications it can do at once.
 
             **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only
-            as the forget gate says. As numformer's LSTM begins, with the bias 1, {at_1:.1f} %
-            arrives from 20 words back; with the bias 0 it is {at_0:.3f} %.
+            as the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} %
+            arrives from 20 words back; with the bias 0 it is {at[0]} %.
 
             **“A long sentence cannot fit into one vector.”** 20 letters are 94 bits, and 64 numbers
-            of 32 bits have {64 * 32:,}. It fits; what fails is learning to pack and to unpack it.
+            of 32 bits have {64 * 32:,}. They fit. What failed in our models was to learn how to
+            pack and to unpack them.
         """),
-    ]
+    ]  # fmt: skip
 
 
 # %% [markdown]
@@ -897,28 +799,21 @@ def quiz() -> list[Question]:
             "$\\mathrm{d}a_1$ in a text of three words?",
             choices=("right", "half of what it should be", "0", "too large"),
             answer=2,
-            why="$g_1$ is 0, so all of $\\mathrm{d}h_1$ would have come from the next step. Only the "
-            "last word's gradient is right: for it there is no next step.",
+            why="$g_1$ is 0, so all of $\\mathrm{d}h_1$ would have come from the next step. Only "
+            "the last word's gradient is right: for it there is no next step.",
         ),
         Question(
-            question="A forget gate stands at 0.95 for 30 steps. What share of the memory's gradient "
-            "comes back along the memory? (Two decimals.)",
+            question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
+            "back along the memory? (Two decimals.)",
             answer=0.95**30,
-            why="$0.95^{30} \\approx 0.21$: a gate that keeps 95 % forgets four fifths in 30 steps.",
-        ),
-        Question(
-            question="The bias of a forget gate is 3, and nothing else comes to it. How much of the "
-            "memory does it keep in a step? (Three decimals; $e^{-3} \\approx 0.0498$.)",
-            answer=float(sigmoid(np.array(3.0))),
-            tolerance=0.002,
-            why="$1 / (1 + 0.0498) \\approx 0.953$.",
+            why="$0.95^{30} \\approx 0.21$: a gate that keeps 95 % loses four fifths in 30 steps.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
             "can use. How many turns does its forward take?",
             answer=30 + 2 - 1,
-            why="$n + L - 1 = 31$. The second layer runs one word behind the first, so it costs only "
-            "one turn more. Workers do not help: no more than two ever have something to do.",
+            why="$n + L - 1 = 31$. The second layer runs one word behind the first, so it costs "
+            "one turn more. Workers do not help: never more than two have something to do.",
         ),
         Question(
             question="In numformer's LSTM and its self-attention, both 512 wide, at how many words "

@@ -71,14 +71,19 @@ def compute(scale, bias) -> dict[str, np.ndarray]:
     return curves | {f"{name}_kept": kept(curve) for name, curve in curves.items()}
 
 
-SAID = {
-    0.5: "All is gone after a few words.", 1.0: "As numformer's cell begins: the matrix keeps "
-    "every length, and the slopes of tanh shrink it.", 2.0: "Balanced on a knife's edge: now the "
-    "matrix makes up for the slopes, on average.", 2.5: "It explodes.",
-    -2: "The gate is nearly shut.", 0: "The gate is half open.", 1: "As numformer's cell begins.",
-    4: "The gate is all but open: the memory keeps nearly all. What grows here grows by the other "
-    "path, through the recurrent weights.",
-}  # fmt: skip
+BEGINS = "As numformer's cell begins."
+SCALES_SAID = {
+    0.5: "All is gone after a few words.",
+    1.0: BEGINS + " The matrix keeps every length; the slopes of tanh take from it.",
+    2.0: "Balanced: the matrix makes up for the slopes, on average.",
+    2.5: "It explodes.",
+}
+BIASES_SAID = {
+    -2: "The gate is nearly shut.",
+    0: "The gate is half open.",
+    1: BEGINS,
+    4: "The gate is all but open. What grows here grows on the other path, through the weights.",
+}
 gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
@@ -89,9 +94,9 @@ gradient_by_distance = Simulation(
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
     controls=[
         Slider("scale", "RNN: recurrent weights times",
-               [Option(each, "", SAID.get(each, "")) for each in SCALES], START[0]),
+               [Option(each, "", SCALES_SAID.get(each, "")) for each in SCALES], START[0]),
         Slider("bias", "LSTM: bias of the forget gate",
-               [Option(each, "", SAID.get(each, "")) for each in BIASES], START[1]),
+               [Option(each, "", BIASES_SAID.get(each, "")) for each in BIASES], START[1]),
         Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
     ],
     compute=compute,

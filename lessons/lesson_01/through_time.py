@@ -67,11 +67,11 @@ def compute(moment, scale, loss) -> dict[str, np.ndarray]:
 through_time = Simulation(
     name="through-time",
     title="Three words, there and back",
-    say="Press **Play**, or move the slider: three steps forward, then three back. A block's number "
-    "is the length of its state or, on the way back, of the gradient that arrived at it.",
+    say="Press **Play**, or move the slider: three steps forward, then three back. The number in a "
+    "block is the length of its state or, on the way back, of the gradient that arrived there.",
     caption="The first word has been read. On the way back the same blocks are met in reverse.",
-    alt="A diagram of three states below each other, each with its word beside it, and tables of the numbers "
-    "of the step at hand: the state before, its product with W, the word's share, sum and tanh.",
+    alt="A diagram of three states below each other, each with its word beside it, and tables of "
+    "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",
     size=(7.6, 5.6),
     controls=[
         Slider("moment", "Moment", [Option(n, name) for n, name in enumerate(
@@ -86,8 +86,8 @@ through_time = Simulation(
         Choice("loss", "The loss looks at", [
             Option(at_the_end, "the end", "All that *not* hears comes through two steps.",
                    "np.array([[0, 0], [0, 0], [1, -1]], float)"),
-            Option(everywhere, "every word", "Now each state has two gradients to add: its own, and "
-                   "what comes back from the next step.",
+            Option(everywhere, "every word", "A state now has two gradients to add: its own, and what "
+                   "comes back from the next step.",
                    "np.array([[0, 1], [1, 0], [1, -1]], float)"),
         ]),
     ],

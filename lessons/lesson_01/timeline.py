@@ -67,12 +67,12 @@ def chart(name: str, title: str) -> Chart:
                  marker="turn", at=TURNS)  # fmt: skip
 
 
-sequential_or_parallel = Simulation(
+timeline = Simulation(
     name="timeline",
     title="Who waits for whom?",
-    say="Press **Play**. A bar is the work for one word in one layer; it begins as soon as all that "
-    "it needs is there, for there are as many workers as anyone could use. Then double the words: "
-    "which of the two takes longer?",
+    say="Press **Play**. A bar is the work for one word in one layer. It begins as soon as all "
+    "that it needs is there: there are as many workers as anyone could use. Then double the words. "
+    "Which of the two takes longer?",
     caption="Above the recurrent network, below self-attention. A row is a word, the axis is time.",
     alt="Two timelines with a row for each word. In the recurrent network the bars form a "
     "staircase, one word after the other, up and down again. In self-attention all words work at "
