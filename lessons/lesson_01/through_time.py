@@ -86,8 +86,8 @@ through_time = Simulation(
         Choice("loss", "The loss looks at", [
             Option(at_the_end, "the end", "All that *not* hears comes through two steps.",
                    "np.array([[0, 0], [0, 0], [1, -1]], float)"),
-            Option(everywhere, "every word", "A state now has two gradients to add: its own, and what "
-                   "comes back from the next step.",
+            Option(everywhere, "every word", "A state has two gradients to add now: its own, and "
+                   "what comes back from the next step.",
                    "np.array([[0, 1], [1, 0], [1, -1]], float)"),
         ]),
     ],

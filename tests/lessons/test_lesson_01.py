@@ -1,0 +1,205 @@
+"""Lesson 1: its numbers and claims, computed again another way."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+import lessons
+from lessons.lesson import Beside, Words, pieces
+from lessons.lesson_01 import distance, through_time, timeline
+from lessons.lesson_01.distance import SCALES, measured, typical
+from lessons.lesson_01.reversal import KINDS, LETTERS, MEASURED, PARAMETERS, trained
+from numformer.layer import pack
+from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
+from numformer.models import Config, RecurrentEncoderDecoder, Transformer
+from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS, TRANSFORMER
+from toy_tasks.sequences import held_out
+
+LESSON = lessons.load(1)
+
+
+def words_of(name: str) -> str:
+    """What a function of the lesson says, in one line."""
+    found = [p.markdown() for p in pieces(getattr(LESSON, name)) if isinstance(p, Words)]
+    return " ".join(" ".join(found).split())
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def last_result(kind: str, setting: float, seed: int, x):
+    """x (N, 61, 32) -> the last result (N, 32) of the layer that was measured, by plain formulas."""
+    rng, size = np.random.default_rng(seed), 32
+    if kind == "attention":
+        layer = MultiHeadAttention(size, 4, rng)
+        pack(layer, np.float64)
+        w = {name: p.data for name, p in layer.named_parameters().items()}
+        q, k, v = (x @ w[f"{name}.weight"] for name in ("query", "key", "value"))
+        heads = []
+        for part in (slice(8 * n, 8 * n + 8) for n in range(4)):
+            scores = np.exp(np.einsum("ni,nsi->ns", q[:, -1, part], k[:, :, part]) / np.sqrt(8))
+            heads.append(np.einsum("ns,nsi->ni", scores, v[:, :, part]) / scores.sum(1)[:, None])
+        return np.concatenate(heads, axis=1) @ w["output.weight"]
+    layer = Recurrent({"RNN": RNNCell, "LSTM": LSTMCell}[kind](size, rng), size, rng)
+    pack(layer, np.float64)
+    w, u, b = layer.cell.weight.data, layer.input.weight.data, layer.input.bias.data
+    h = c = np.zeros((len(x), size))
+    for t in range(x.shape[1]):
+        if kind == "RNN":
+            h = np.tanh(x[:, t] @ u + b + h @ w * setting)
+            continue
+        i, f, o, g = np.split(x[:, t] @ u + h @ w, 4, axis=1)
+        c = sigmoid(f + setting) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+    return h
+
+
+@pytest.mark.parametrize(("kind", "setting"), [("RNN", 1.5), ("LSTM", 2), ("attention", 1)])
+def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
+    rng, seed, step = np.random.default_rng([1, 1]), 1, 1e-5
+    x = rng.standard_normal((8, 61, 32))
+    upstream = rng.standard_normal((8, 32))
+    lengths = []
+    for back in (0, 1, 20):
+        moved = np.repeat(x[None], 64, axis=0)
+        moved[:32, :, 60 - back] += step * np.eye(32)[:, None]
+        moved[32:, :, 60 - back] -= step * np.eye(32)[:, None]
+        results = last_result(kind, setting, seed, moved.reshape(-1, 61, 32)).reshape(2, 32, 8, 32)
+        slopes = np.einsum("inj,nj->ni", results[0] - results[1], upstream) / (2 * step)
+        units = np.linalg.norm(upstream, axis=1)
+        lengths.append((np.linalg.norm(slopes, axis=1) / units).mean())
+    expected = 100 * np.array(lengths) / lengths[0]
+    np.testing.assert_allclose(measured(kind, setting)[seed, [0, 1, 20]], expected, rtol=1e-4)
+    found = distance.compute(setting, 1) if kind == "RNN" else distance.compute(1.0, setting)
+    np.testing.assert_array_equal(found[kind.lower()], typical(kind, setting))
+
+
+def test_three_words_there_and_back_are_those_of_small_steps():
+    """The derivatives of the weighted sum of the states, in each a and in W."""
+
+    def run(a, w):
+        states = [np.zeros(2)]
+        for each in a:
+            states.append(np.tanh(each + states[-1] @ w))
+        return np.array(states)
+
+    def slopes(function, x):
+        moved = [function(x + d) - function(x - d)
+                 for d in 1e-6 * np.eye(x.size).reshape(-1, *x.shape)]  # fmt: skip
+        return np.array(moved).reshape(x.shape) / 2e-6
+
+    (moments, scales, losses), share = through_time.through_time.controls, through_time.share
+    for scale, loss in itertools.product(scales.options, losses.options):
+        w, g = scale.value * through_time.weight, loss.value
+        h = run(share, w)
+        da = slopes(lambda a, w=w, g=g: (run(a, w)[1:] * g).sum(), share)
+        dw = slopes(lambda w, g=g: (run(share, w)[1:] * g).sum(), w)
+        later = np.vstack([da[1:] @ w.T, np.zeros((1, 2))])
+        for moment, _ in enumerate(moments.options):
+            found = through_time.compute(moment, scale.value, g)
+            t = min(moment, 5 - moment)
+            there = [h[t], h[t] @ w, share[t], h[t] @ w + share[t], h[t + 1]]
+            back = np.array([g[t], later[t], g[t] + later[t], da[t], da[t] @ w.T]) * (moment > 2)
+            np.testing.assert_allclose(found["forward"], there, atol=1e-12)
+            np.testing.assert_allclose(found["backward"], back, atol=1e-8)
+            assert (found["at"], found["way"]) == (t, 1 if moment < 3 else -1)
+            so_far = sum(np.outer(h[n], da[n]) for n in range(t, 3)) if moment > 2 else 0 * w
+            np.testing.assert_allclose(found["dweight"], so_far, atol=1e-8)
+            states, gradients = [*h[1:], *share], [*(g + later), *da]
+            shown = [moment >= n if moment < 3 else n >= t for n in (0, 1, 2)] * 2
+            lengths = np.linalg.norm(states if moment < 3 else gradients, axis=1) * shown
+            np.testing.assert_allclose(found["lengths"], lengths, atol=1e-8)
+        np.testing.assert_allclose(so_far, dw, atol=1e-8)
+
+
+@pytest.mark.parametrize("layers", timeline.LAYERS)
+@pytest.mark.parametrize("words", timeline.WORDS)
+def test_what_waits_ends_when_it_should(layers, words):
+    found = timeline.compute(layers, words)
+    chain = words + layers - 1
+    begins = {(t, t + n) for t in range(words) for n in range(layers)}
+    assert {(t, begin) for t, begin, _ in found["rnn_forward"]} == begins
+    mirrored = {(t, 2 * chain - 1 - begin) for t, begin in begins}
+    assert {(t, begin) for t, begin, _ in found["rnn_backward"]} == mirrored
+    assert found["rnn_chain"] == 2 * chain and found["attention_chain"] == 8 * layers
+    assert (found["rnn_at_once"], found["attention_at_once"]) == (min(layers, words), words)
+    both = np.concatenate([found["attention_forward"], found["attention_backward"]])
+    wanted = {(t, 4 * n, 4 * n + 4) for t in range(words) for n in range(2 * layers)}
+    assert {tuple(row) for row in both.tolist()} == wanted and len(both) == len(wanted)
+
+
+def test_the_arithmetic_by_hand_comes_out():
+    lines = 0
+    for name in ("three_states", "back_through_three_words", "an_lstm_reads",
+                 "the_memory_keeps_its_gradient"):  # fmt: skip
+        text = words_of(name).replace("−", "-").replace("·", "*").replace("²", "**2")
+        for left, right in re.findall(r"((?<![\w(])-?[\d(][-\d.()*+ ]*) ≈ (-?[\d.]*\d)", text):
+            digits = len(right.partition(".")[2])
+            assert abs(eval(left) - float(right)) <= 0.51 * 10**-digits, (left, right)
+            lines += 1
+    assert lines == 10
+
+
+def test_what_the_text_says_of_the_example_and_of_gradients():
+    assert np.linalg.norm(through_time.weight, axis=1).round(3).tolist() == [1.118, 1.118]
+    assert through_time.weight[0] @ through_time.weight[1] == 0
+    told = "1.41 at *good*, 1.03 at *very* and 1.02 at *not*"
+    assert told in words_of("jacobians_of_the_example")
+    for piece in pieces(LESSON.the_lines_of_the_cell_backward):
+        assert isinstance(piece, Beside) and len(piece.rows()) == 3
+    said = words_of("gradient_against_distance")
+    rnn, lstm, attention = (typical(kind) for kind in ("RNN", "LSTM", "attention"))
+    assert "hundredth after 10 words, the LSTM after 27" in said
+    assert rnn[10] < 1 < rnn[9] and lstm[27] < 1 < lstm[26]
+    assert rnn[-1] < 1e-10 < 1e-3 < lstm[-1] and attention[1:].max() < 2 * attention[1:].min()
+    at_20 = [typical("RNN", scale)[20] for scale in SCALES]
+    assert at_20 == sorted(at_20) and at_20[5] < 50 < 150 < at_20[6] < 1000 < at_20[8]
+    by_bias = {bias: typical("LSTM", bias)[20] for bias in distance.BIASES}
+    assert all(25 < by_bias[bias] < 50 for bias in (2, 3, 4)) and by_bias[0] < 3 * rnn[20]
+    assert max(typical("LSTM", bias)[40] for bias in (2, 3, 4)) < 100
+    errors = re.findall(r"10\^\{-(\d+)\}", words_of("gradient_check"))
+    assert len(errors) == 8 and min(map(int, errors)) >= 9
+
+
+def test_what_the_text_says_of_the_fixed_context():
+    assert round(20 * np.log2(26)) == 94 and round(94 / 64, 1) == 1.5 and 2 ** (94 / 64) < 3
+    sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], 4 + 26)
+    counts = []
+    for row in (FIXED, ATTENTION, TRANSFORMER):
+        options = DEFAULTS | ROWS[row] | sizes
+        kind = Transformer if row == TRANSFORMER else RecurrentEncoderDecoder
+        made = Config if row == TRANSFORMER else RecurrentEncoderDecoder.Config
+        known = {name: options[name] for name in options if name in made.__dataclass_fields__}
+        counts.append(kind(made(**known)).parameter_counts()["total"])
+    assert tuple(counts) == PARAMETERS and list(MEASURED) == [FIXED, ATTENTION, TRANSFORMER]
+    assert ROWS[FIXED]["d_model"] == 64 and ROWS[FIXED]["steps"] > 2 * ROWS[ATTENTION]["steps"]
+    assert all(len(right) == 20 for right in MEASURED.values())
+    fixed = MEASURED[FIXED]
+    assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
+    small, attention = (trained(kind) for kind in KINDS)
+    assert small.right[2] > 0.95 > small.right[3] and small.right[-1] < 0.1
+    assert min(attention.right) > 0.9
+    assert held_out("beach") and set("beach") <= set(LETTERS)
+    assert attention.weights("beach").argmax(axis=1)[:5].tolist() == [4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["RNN", "LSTM", "self-attention"])
+def test_operations_are_counted_as_they_are_done(name, monkeypatch):
+    from numformer.backend import matmul
+
+    done = []
+
+    def counted(a, b):
+        made = matmul(a, b)
+        done.append(made.size * a.shape[-1])
+        return made
+
+    for module in ("cells", "linear", "attention"):
+        monkeypatch.setattr(f"numformer.layers.{module}.matmul", counted)
+    layer = LESSON.layers()[name]
+    steps, _ = LESSON.steps_and_memory(layer, 24)
+    assert sum(done) == LESSON.multiplications(layer, 24)
+    assert steps == (4 if name == "self-attention" else 24)
