@@ -222,9 +222,8 @@ def the_lines_of_the_cell_backward():
 # %% [markdown]
 # How does the cell know $h_{t-1}$ and $h_t$ again? Each forward puts a record of them on a stack,
 # each backward takes the latest one from it. Three steps forward put three records there, and three
-# steps back find them in reverse order. So the order is right by construction, and a learner's
-# commonest mistakes (the wrong state, a weight's gradient that holds the last step only) cannot
-# happen.
+# steps back find them in reverse order. So each step back meets the numbers of its own step
+# forward, by construction, and each adds its part to the gradient of the one weight.
 
 
 # %% [markdown]

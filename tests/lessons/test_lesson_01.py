@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson import Beside, Words, pieces
+from lessons.lesson import Words, pieces
 from lessons.lesson_01 import distance, through_time, timeline
 from lessons.lesson_01.distance import SCALES, measured, typical
 from lessons.lesson_01.reversal import KINDS, LETTERS, MEASURED, PARAMETERS, trained
 from numformer.layer import pack
-from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
-from numformer.models import Config, RecurrentEncoderDecoder, Transformer
-from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS, TRANSFORMER
+from numformer.layers import LSTMCell, Recurrent, RNNCell
+from numformer.models import RecurrentEncoderDecoder
+from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
 from toy_tasks.sequences import held_out
 
 LESSON = lessons.load(1)
@@ -31,18 +31,8 @@ def sigmoid(x):
 
 
 def last_result(kind: str, setting: float, seed: int, x):
-    """x (N, 61, 32) -> the last result (N, 32) of the layer that was measured, by plain formulas."""
+    """x (N, 61, 32) -> the last result (N, 32) of what was measured, by plain formulas."""
     rng, size = np.random.default_rng(seed), 32
-    if kind == "attention":
-        layer = MultiHeadAttention(size, 4, rng)
-        pack(layer, np.float64)
-        w = {name: p.data for name, p in layer.named_parameters().items()}
-        q, k, v = (x @ w[f"{name}.weight"] for name in ("query", "key", "value"))
-        heads = []
-        for part in (slice(8 * n, 8 * n + 8) for n in range(4)):
-            scores = np.exp(np.einsum("ni,nsi->ns", q[:, -1, part], k[:, :, part]) / np.sqrt(8))
-            heads.append(np.einsum("ns,nsi->ni", scores, v[:, :, part]) / scores.sum(1)[:, None])
-        return np.concatenate(heads, axis=1) @ w["output.weight"]
     layer = Recurrent({"RNN": RNNCell, "LSTM": LSTMCell}[kind](size, rng), size, rng)
     pack(layer, np.float64)
     w, u, b = layer.cell.weight.data, layer.input.weight.data, layer.input.bias.data
@@ -57,7 +47,7 @@ def last_result(kind: str, setting: float, seed: int, x):
     return h
 
 
-@pytest.mark.parametrize(("kind", "setting"), [("RNN", 1.5), ("LSTM", 2), ("attention", 1)])
+@pytest.mark.parametrize(("kind", "setting"), [("RNN", 1.5), ("LSTM", 2)])
 def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
     rng, seed, step = np.random.default_rng([1, 1]), 1, 1e-5
     x = rng.standard_normal((8, 61, 32))
@@ -148,8 +138,6 @@ def test_what_the_text_says_of_the_example_and_of_gradients():
     assert through_time.weight[0] @ through_time.weight[1] == 0
     told = "1.41 at *good*, 1.03 at *very* and 1.02 at *not*"
     assert told in words_of("jacobians_of_the_example")
-    for piece in pieces(LESSON.the_lines_of_the_cell_backward):
-        assert isinstance(piece, Beside) and len(piece.rows()) == 3
     said = words_of("gradient_against_distance")
     rnn, lstm, attention = (typical(kind) for kind in ("RNN", "LSTM", "attention"))
     assert "hundredth after 10 words, the LSTM after 27" in said
@@ -167,14 +155,10 @@ def test_what_the_text_says_of_the_example_and_of_gradients():
 def test_what_the_text_says_of_the_fixed_context():
     assert round(20 * np.log2(26)) == 94 and round(94 / 64, 1) == 1.5 and 2 ** (94 / 64) < 3
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], 4 + 26)
-    counts = []
-    for row in (FIXED, ATTENTION, TRANSFORMER):
-        options = DEFAULTS | ROWS[row] | sizes
-        kind = Transformer if row == TRANSFORMER else RecurrentEncoderDecoder
-        made = Config if row == TRANSFORMER else RecurrentEncoderDecoder.Config
-        known = {name: options[name] for name in options if name in made.__dataclass_fields__}
-        counts.append(kind(made(**known)).parameter_counts()["total"])
-    assert tuple(counts) == PARAMETERS and list(MEASURED) == [FIXED, ATTENTION, TRANSFORMER]
+    for row, count in zip((FIXED, ATTENTION), PARAMETERS, strict=True):
+        given = {name: (DEFAULTS | ROWS[row])[name] for name in ("d_model", "context")}
+        model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, **given))
+        assert model.parameter_counts()["total"] == count
     assert ROWS[FIXED]["d_model"] == 64 and ROWS[FIXED]["steps"] > 2 * ROWS[ATTENTION]["steps"]
     assert all(len(right) == 20 for right in MEASURED.values())
     fixed = MEASURED[FIXED]
