@@ -24,7 +24,7 @@ import numpy as np
 from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_01 import through_time, timeline
 from lessons.lesson_01.distance import gradient_by_distance, measured, typical
-from lessons.lesson_01.reversal import COMMAND, KINDS, MEASURED, PARAMETERS, trained
+from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -135,13 +135,13 @@ def there_and_back() -> Simulation:
 # Let $\mathrm{d}x$ be the gradient of the loss with respect to $x$. Go backwards, and ask of each
 # number where it was used.
 #
-# **The state $h_t$ is used twice.** Whatever looks at the result of step $t$ uses it; call the
-# gradient that comes from there $g_t$. (In our example only $g_3 = (1, -1)$ is not 0.) And the next
-# step uses $h_{t,i}$ in $s_{t+1,j}$, for every $j$, with the factor $W_{ij}$. Contributions of
-# all uses add up:
+# **The state $h_t$ is used twice.** It is the output $y_t$ of its step, at which a loss or another
+# layer may look. (In our example only $\mathrm{d}y_3 = (1, -1)$ is not 0.) And the next step uses
+# $h_{t,i}$ in $s_{t+1,j}$, for every $j$, with the factor $W_{ij}$. Contributions of all uses add
+# up:
 #
-# $$\mathrm{d}h_{t,i} = g_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}, \qquad\text{that is}\qquad
-# \mathrm{d}h_t = g_t + \mathrm{d}s_{t+1}\,W^\top$$
+# $$\mathrm{d}h_{t,i} = \mathrm{d}y_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}, \qquad\text{that
+# is}\qquad \mathrm{d}h_t = \mathrm{d}y_t + \mathrm{d}s_{t+1}\,W^\top$$
 #
 # After the last step nothing follows, so there the second part is 0.
 #
@@ -209,9 +209,9 @@ def the_lines_of_the_cell_backward():
             {
                 "dstate = xp.zeros": "After the last step nothing follows: 0 comes from there.",
                 "for t, count, at_work in reversed": r"""The loop of forward, reversed. Its second
-                    line adds $g_t$ (here `dh[:, t]`) to what the next step left in `dstate`: now
-                    it is $\mathrm{d}h_t$. Then the cell goes one step back. `count` says how many
-                    sequences are long enough to have a word here; in our example it is 1.""",
+                    line adds $\mathrm{d}y_t$ (here `dh[:, t]`) to what the next step left in
+                    `dstate`: now it is $\mathrm{d}h_t$. Then the cell goes one step back. `count`
+                    says how many sequences have a word here; in our example it is 1.""",
                 "dx[steps.places]": "What the words' shares got goes on to the words at once.",
             },
             whole=False,
@@ -224,9 +224,7 @@ def the_lines_of_the_cell_backward():
 # each backward takes the latest one from it. Three steps forward put three records there, and three
 # steps back find them in reverse order. So each step back meets the numbers of its own step
 # forward, by construction, and each adds its part to the gradient of the one weight.
-
-
-# %% [markdown]
+#
 # ## Why gradients vanish
 #
 # Put the two formulas together. A gradient goes one step back by
@@ -242,13 +240,13 @@ def the_lines_of_the_cell_backward():
 # The factors here are matrices, but it is the same. Two things decide:
 #
 # - The slopes $D_t$ are never above 1, and far below it where a unit is saturated.
-# - $W$ can make a vector longer, at most $\sigma$ times, where $\sigma$ is its largest singular
-#   value. (In our example it is 1.118 in every direction.)
+# - $W$ can make a vector longer, at most $m$ times, where $m$ is its largest singular value. (In
+#   our example it is 1.118 in every direction.)
 #
-# So a step makes a gradient at most $\sigma$ times as long, and $k$ steps at most $\sigma^k$ times.
-# If $\sigma < 1$, the gradient **must vanish**. If $\sigma > 1$ it **may explode**, but need not,
-# for the slopes work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu,
-# Mikolov and Bengio 2013).
+# So a step makes a gradient at most $m$ times as long, and $k$ steps at most $m^k$ times. If
+# $m < 1$, the gradient **must vanish**. If $m > 1$ it **may explode**, but need not, for the slopes
+# work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu, Mikolov and Bengio
+# 2013).
 
 
 # %%
@@ -306,27 +304,24 @@ lstm_share = np.array([[2, 0, -2, -2], [-2, 2, -2, 1], [0, 2, 2, 1]], float)  # 
 lstm_weight = np.array([[1, 1, -1, 1]], float)
 
 
-def lstm_there_and_back() -> tuple[list, list]:
-    """By word what `lstm` and `lstm_backward` give; the gradient is 1 for the last h alone."""
-    state, there, back = np.zeros((1, 2)), [], []
+def lstm_there_and_back() -> tuple[np.ndarray, np.ndarray]:
+    """By word i, f, o, g, c, tanh c and h (3, 7), and dc (3,) where the last h alone gets 1."""
+    state, there, dc = np.zeros((1, 2)), [], []
     for a in lstm_share[:, None]:
-        new, gates, tanh_c = lstm(a, state, lstm_weight)
-        there.append((state, gates, tanh_c, new))
-        state = new
+        there.append((state, *lstm(a, state, lstm_weight)))
+        state = there[-1][1]
     dnew = np.array([[1.0, 0]])
-    for before, gates, tanh_c, _ in reversed(there):
-        da, dbefore, _ = lstm_backward(dnew, before, lstm_weight, gates, tanh_c)
-        back.insert(0, (dnew, da, dbefore, dbefore[0, 1] / gates[0, 1]))  # dc f / f
-        dnew = dbefore
-    return there, back
+    for before, _, gates, tanh_c in reversed(there):
+        _, dnew, _ = lstm_backward(dnew, before, lstm_weight, gates, tanh_c)
+        dc.insert(0, dnew[0, 1] / gates[0, 1])  # dc f / f
+    rows = [[*gates[0], new[0, 1], *tanh_c[0], new[0, 0]] for _, new, gates, tanh_c in there]
+    return np.array(rows), np.array(dc)
 
 
 @show
 def an_lstm_reads():
     """The LSTM on three words."""
-    there, _ = lstm_there_and_back()
-    rows = [[*gates[0], new[0, 1], tanh_c[0, 0], new[0, 0]] for _, gates, tanh_c, new in there]
-    rows = np.array(rows)
+    rows, _ = lstm_there_and_back()
     (i, f, o, g, c, tanh_c, h), c_before = rows[1], rows[0, 4]
     return [
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
@@ -415,9 +410,8 @@ def the_lines_of_lstm_backward():
 @show
 def the_memory_keeps_its_gradient():
     """The gradient of the memory, back through the three words."""
-    there, back = lstm_there_and_back()
-    dc = [each[3] for each in back]
-    f = [gates[0, 1] for _, gates, _, _ in there]
+    rows, dc = lstm_there_and_back()
+    f = rows[:, 1]
     return Words(rf"""
         Let the last $h$ get the gradient 1. Then the memory gets {comma(dc[2])} at *good*. Of what
         it gets at *very*, {comma(dc[1], 3)}, most came along the memory:
@@ -442,9 +436,8 @@ def gradient_check():
     for name, cell in ("RNN", RNNCell), ("LSTM", LSTMCell):
         layer = Recurrent(cell(4, rng), 2, rng)
         for row in check(layer, [rng.standard_normal((3, 5, 2))]):
-            numbers = f"{row.explicit:.8f}", f"{row.numerical:.8f}"
-            cells = [each.replace("-", "−") for each in numbers]
-            found.append((f"{name}: `{row.name}`", *cells, scientific(row.error)))
+            numbers = comma(row.explicit, 8), comma(row.numerical, 8)
+            found.append((f"{name}: `{row.name}`", *numbers, scientific(row.error)))
     return table(["gradient of", "explicit", "measured", "relative error"], found)
 
 
@@ -517,8 +510,7 @@ def how_far() -> Simulation:
 # LSTM there is a wide range in which a good part arrives. There it can learn, gate by gate and word
 # by word, what to keep. But see what the bias does: at 0 a gate keeps half, and the LSTM forgets
 # nearly as fast as the RNN.
-
-# %% [markdown]
+#
 # ## One vector for a whole sentence
 #
 # To translate, one network reads the source, and another one writes the target, beginning with the
@@ -576,7 +568,7 @@ def the_fall_by_length():
             falls(MEASURED),
             "Share of sources reversed, by length. Attention and the Transformer stay at 1. The "
             "fixed context falls from 7 letters on, to a half at 10 and to nothing at 16.",
-            f"**26 letters** (`{COMMAND}`, mean of three seeds).",
+            "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds).",
         ),
         Picture(
             "lesson_01_reversal",
@@ -700,7 +692,7 @@ def counted():
         Words("""
             All are 64 wide, attention with 4 heads. Twice the words double all that the recurrent
             layers need, steps included. In self-attention the steps stay as they are, and what is
-            there for every *pair* of words grows by four. Table 1 counts only that part, and of a
+            there for every *pair* of words grows fourfold. Table 1 counts only that part, and of a
             recurrent layer only one product. Here all are counted: the four matrices of attention,
             and the eight of an LSTM.
         """),
@@ -714,12 +706,12 @@ def counted():
 #
 # ## To take with you
 #
-# $H$ is the size of the state, $g_t$ what comes to $h_t$ from outside the loop.
+# $H$ is the size of the state, $\mathrm{d}y_t$ what comes to $h_t$ from outside the loop.
 #
 # | forward | backward | shape |
 # |---|---|---|
 # | $h_t = \tanh(a_t + h_{t-1}W)$ | $\mathrm{d}a_t = \mathrm{d}h_t \odot (1 - h_t^2)$ | $(H)$ |
-# | | $\mathrm{d}h_{t-1} = g_{t-1} + \mathrm{d}a_t W^\top$ | $(H)$ |
+# | | $\mathrm{d}h_{t-1} = \mathrm{d}y_{t-1} + \mathrm{d}a_t W^\top$ | $(H)$ |
 # | | $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$ | $(H, H)$ |
 # | $T - 1$ steps | $\mathrm{d}h_1 = \mathrm{d}h_T J_T \cdots J_2$, $J_t = D_t W^\top$ | $(H)$ |
 # | $c_t = f_t c_{t-1} + i_t g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t f_t$ | $(H)$ |
@@ -739,18 +731,18 @@ def often_told():
     """Popular claims, counted and measured."""
     kinds, at = layers(), [short(typical("LSTM", bias)[20]) for bias in (0, 1)]
     rows = [
-        [f"{n:,}", *(f"{multiplications(each, n) / 1e6:.2f}" for each in kinds.values()), f"{n:,}"]
+        [f"{n:,}", *(f"{multiplications(each, n) / 1e6:.2f}" for each in kinds.values())]
         for n in (16, 64, 128, 256, 1024)
     ]
+    columns = ["words", *(f"{name}, million multiplications" for name in kinds)]
     return [
         Words("""
             **“Attention is $O(n^2)$, so it is slower than an RNN.”** Count a forward of layers that
             are 64 wide, by the number of words.
         """),
         table(
-            ["words", *(f"{name}, million multiplications" for name in kinds),
-             "turns one after another, recurrent", "self-attention"],
-            [[*row, "4"] for row in rows],
+            [*columns, "turns one after another, recurrent", "self-attention"],
+            [[*row, row[0], f"{timeline.STAGES}"] for row in rows],
         ),
         Words(f"""
             The square is real, but it begins small. An LSTM needs $8nd^2$ multiplications,
@@ -768,7 +760,7 @@ def often_told():
             of 32 bits have {64 * 32:,}. They fit. What failed in our models was to learn how to
             pack and to unpack them.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
@@ -795,12 +787,12 @@ def quiz() -> list[Question]:
         ),
         Question(
             question="Your backward through time forgets to add what comes from the next step: it "
-            "takes $\\mathrm{d}h_t = g_t$. The loss looks at the last state only. What is "
-            "$\\mathrm{d}a_1$ in a text of three words?",
+            "takes $\\mathrm{d}h_t = \\mathrm{d}y_t$. The loss looks at the last state only. In a "
+            "text of three words, what is $\\mathrm{d}a_1$?",
             choices=("right", "half of what it should be", "0", "too large"),
             answer=2,
-            why="$g_1$ is 0, so all of $\\mathrm{d}h_1$ would have come from the next step. Only "
-            "the last word's gradient is right: for it there is no next step.",
+            why="$\\mathrm{d}y_1$ is 0, so all of $\\mathrm{d}h_1$ would have come from the next "
+            "step. Only the last word's gradient is right: for it there is no next step.",
         ),
         Question(
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "

@@ -13,7 +13,6 @@ from toy_tasks.sequences import Rule, SequenceTask, held_out
 
 # What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20 of 26
 # letters, the mean of three seeds, and how many parameters they have.
-COMMAND = "python -m toy_tasks.bottleneck"
 MEASURED = {
     "fixed context": [
         1.000, 1.000, 0.999, 0.999, 0.996, 0.991, 0.944, 0.884, 0.771, 0.560,
@@ -34,9 +33,6 @@ KINDS = {
 
 def draw_source(rng: np.random.Generator) -> str:
     return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
-
-
-REVERSAL = Rule("reversal", "", LETTERS, draw_source, lambda source: source[::-1], 1.0, {})
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,21 @@ def unseen(length: int) -> list[str]:
 
 
 @functools.cache
-def trained(kind: str, seed: int = 1) -> Trained:
+def reversal() -> SequenceTask:
+    """The task of both models."""
+    rule = Rule("reversal", "", LETTERS, draw_source, lambda source: source[::-1], 1.0, {})
+    return SequenceTask(rule, 32, seed=1)
+
+
+@functools.cache
+def trained(kind: str) -> Trained:
     """Train a model of KINDS; two seconds."""
     context, d_model, steps = KINDS[kind].values()
-    task = SequenceTask(REVERSAL, 32, seed)
+    task = reversal()
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     config = RecurrentEncoderDecoder.Config(**sizes, d_model=d_model, context=context, p_drop=0)
     with threadpool_limits(1, "blas"):
-        model = RecurrentEncoderDecoder(config, seed)
+        model = RecurrentEncoderDecoder(config, seed=1)
         objective, parameters = model.objective(label_smoothing=0.0), pack(model)
         adam = Adam(parameters)
         for step in range(steps):

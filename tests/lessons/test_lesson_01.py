@@ -11,7 +11,7 @@ from lessons.lesson import Words, pieces
 from lessons.lesson_01 import distance, through_time, timeline
 from lessons.lesson_01.distance import SCALES, measured, typical
 from lessons.lesson_01.reversal import KINDS, LETTERS, MEASURED, PARAMETERS, trained
-from numformer.layer import pack
+from numformer.backend import matmul
 from numformer.layers import LSTMCell, Recurrent, RNNCell
 from numformer.models import RecurrentEncoderDecoder
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
@@ -26,83 +26,71 @@ def words_of(name: str) -> str:
     return " ".join(" ".join(found).split())
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def last_result(kind: str, setting: float, seed: int, x):
-    """x (N, 61, 32) -> the last result (N, 32) of what was measured, by plain formulas."""
-    rng, size = np.random.default_rng(seed), 32
-    layer = Recurrent({"RNN": RNNCell, "LSTM": LSTMCell}[kind](size, rng), size, rng)
-    pack(layer, np.float64)
-    w, u, b = layer.cell.weight.data, layer.input.weight.data, layer.input.bias.data
-    h = c = np.zeros((len(x), size))
-    for t in range(x.shape[1]):
+def last_result(kind: str, setting: float, x):
+    """x (N, 61, 32) -> the last result (N, 32) of what was measured with seed 1, by formulas."""
+    rng, h, c = np.random.default_rng(1), np.zeros(1), np.zeros(1)
+    layer = Recurrent({"RNN": RNNCell, "LSTM": LSTMCell}[kind](32, rng), 32, rng)
+    w, u = layer.cell.weight.data, layer.input.weight.data
+    for word in x.transpose(1, 0, 2):
         if kind == "RNN":
-            h = np.tanh(x[:, t] @ u + b + h @ w * setting)
+            h = np.tanh(word @ u + h @ (w * setting) if h.any() else word @ u)
             continue
-        i, f, o, g = np.split(x[:, t] @ u + h @ w, 4, axis=1)
-        c = sigmoid(f + setting) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
+        i, f, o, g = np.split(word @ u + (h @ w if h.any() else 0), 4, axis=1)
+        c = c / (1 + np.exp(-f - setting)) + np.tanh(g) / (1 + np.exp(-i))
+        h = np.tanh(c) / (1 + np.exp(-o))
     return h
 
 
 @pytest.mark.parametrize(("kind", "setting"), [("RNN", 1.5), ("LSTM", 2)])
 def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
-    rng, seed, step = np.random.default_rng([1, 1]), 1, 1e-5
-    x = rng.standard_normal((8, 61, 32))
-    upstream = rng.standard_normal((8, 32))
-    lengths = []
+    rng, steps, lengths = np.random.default_rng([1, 1]), 1e-5 * np.eye(32), []
+    x, upstream = rng.standard_normal((8, 61, 32)), rng.standard_normal((8, 32))
     for back in (0, 1, 20):
         moved = np.repeat(x[None], 64, axis=0)
-        moved[:32, :, 60 - back] += step * np.eye(32)[:, None]
-        moved[32:, :, 60 - back] -= step * np.eye(32)[:, None]
-        results = last_result(kind, setting, seed, moved.reshape(-1, 61, 32)).reshape(2, 32, 8, 32)
-        slopes = np.einsum("inj,nj->ni", results[0] - results[1], upstream) / (2 * step)
-        units = np.linalg.norm(upstream, axis=1)
-        lengths.append((np.linalg.norm(slopes, axis=1) / units).mean())
+        moved[:, :, 60 - back] += np.concatenate([steps, -steps])[:, None]
+        results = last_result(kind, setting, moved.reshape(-1, 61, 32)).reshape(2, 32, 8, 32)
+        slopes = np.einsum("inj,nj->ni", results[0] - results[1], upstream)
+        lengths.append((np.linalg.norm(slopes, axis=1) / np.linalg.norm(upstream, axis=1)).mean())
     expected = 100 * np.array(lengths) / lengths[0]
-    np.testing.assert_allclose(measured(kind, setting)[seed, [0, 1, 20]], expected, rtol=1e-4)
-    found = distance.compute(setting, 1) if kind == "RNN" else distance.compute(1.0, setting)
+    np.testing.assert_allclose(measured(kind, setting)[1, [0, 1, 20]], expected, rtol=1e-4)
+    found = distance.compute(*((setting, 1) if kind == "RNN" else (1.0, setting)))
     np.testing.assert_array_equal(found[kind.lower()], typical(kind, setting))
 
 
-def test_three_words_there_and_back_are_those_of_small_steps():
+def states(a, w):
+    found = [np.zeros(2)]
+    for each in a:
+        found.append(np.tanh(each + found[-1] @ w))
+    return np.array(found)
+
+
+def slopes(function, x):
+    units = 1e-6 * np.eye(x.size).reshape(-1, *x.shape)
+    return np.array([function(x + d) - function(x - d) for d in units]).reshape(x.shape) / 2e-6
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_three_words_there_and_back_are_those_of_small_steps(moment):
     """The derivatives of the weighted sum of the states, in each a and in W."""
-
-    def run(a, w):
-        states = [np.zeros(2)]
-        for each in a:
-            states.append(np.tanh(each + states[-1] @ w))
-        return np.array(states)
-
-    def slopes(function, x):
-        moved = [function(x + d) - function(x - d)
-                 for d in 1e-6 * np.eye(x.size).reshape(-1, *x.shape)]  # fmt: skip
-        return np.array(moved).reshape(x.shape) / 2e-6
-
-    (moments, scales, losses), share = through_time.through_time.controls, through_time.share
+    (_, scales, losses), a = through_time.through_time.controls, through_time.share
     for scale, loss in itertools.product(scales.options, losses.options):
-        w, g = scale.value * through_time.weight, loss.value
-        h = run(share, w)
-        da = slopes(lambda a, w=w, g=g: (run(a, w)[1:] * g).sum(), share)
-        dw = slopes(lambda w, g=g: (run(share, w)[1:] * g).sum(), w)
+        w, g, t = scale.value * through_time.weight, loss.value, min(moment, 5 - moment)
+        h, found = states(a, w), through_time.compute(moment, scale.value, g)
+        da = slopes(lambda a, w=w, g=g: (states(a, w)[1:] * g).sum(), a)
         later = np.vstack([da[1:] @ w.T, np.zeros((1, 2))])
-        for moment, _ in enumerate(moments.options):
-            found = through_time.compute(moment, scale.value, g)
-            t = min(moment, 5 - moment)
-            there = [h[t], h[t] @ w, share[t], h[t] @ w + share[t], h[t + 1]]
-            back = np.array([g[t], later[t], g[t] + later[t], da[t], da[t] @ w.T]) * (moment > 2)
-            np.testing.assert_allclose(found["forward"], there, atol=1e-12)
-            np.testing.assert_allclose(found["backward"], back, atol=1e-8)
-            assert (found["at"], found["way"]) == (t, 1 if moment < 3 else -1)
-            so_far = sum(np.outer(h[n], da[n]) for n in range(t, 3)) if moment > 2 else 0 * w
-            np.testing.assert_allclose(found["dweight"], so_far, atol=1e-8)
-            states, gradients = [*h[1:], *share], [*(g + later), *da]
-            shown = [moment >= n if moment < 3 else n >= t for n in (0, 1, 2)] * 2
-            lengths = np.linalg.norm(states if moment < 3 else gradients, axis=1) * shown
-            np.testing.assert_allclose(found["lengths"], lengths, atol=1e-8)
-        np.testing.assert_allclose(so_far, dw, atol=1e-8)
+        there = [h[t], h[t] @ w, a[t], h[t] @ w + a[t], h[t + 1]]
+        back = np.array([g[t], later[t], g[t] + later[t], da[t], da[t] @ w.T]) * (moment > 2)
+        np.testing.assert_allclose(found["forward"], there, atol=1e-12)
+        np.testing.assert_allclose(found["backward"], back, atol=1e-8)
+        assert (found["at"], found["way"]) == (t, 1 if moment < 3 else -1)
+        if moment < 3:
+            lengths = np.linalg.norm([*h[1:], *a], axis=1) * ([*range(3)] * 2 <= np.array(t))
+        else:
+            lengths = np.linalg.norm([*(g + later), *da], axis=1) * ([*range(3)] * 2 >= np.array(t))
+        np.testing.assert_allclose(found["lengths"], lengths, atol=1e-8)
+        if moment in (2, 5):
+            dw = slopes(lambda w, g=g: (states(a, w)[1:] * g).sum(), w) * (moment > 2)
+            np.testing.assert_allclose(found["dweight"], dw, atol=1e-8)
 
 
 @pytest.mark.parametrize("layers", timeline.LAYERS)
@@ -136,8 +124,9 @@ def test_the_arithmetic_by_hand_comes_out():
 def test_what_the_text_says_of_the_example_and_of_gradients():
     assert np.linalg.norm(through_time.weight, axis=1).round(3).tolist() == [1.118, 1.118]
     assert through_time.weight[0] @ through_time.weight[1] == 0
-    told = "1.41 at *good*, 1.03 at *very* and 1.02 at *not*"
-    assert told in words_of("jacobians_of_the_example")
+    assert "1.41 at *good*, 1.03 at *very* and 1.02 at *not*" in words_of(
+        "jacobians_of_the_example"
+    )
     said = words_of("gradient_against_distance")
     rnn, lstm, attention = (typical(kind) for kind in ("RNN", "LSTM", "attention"))
     assert "hundredth after 10 words, the LSTM after 27" in said
@@ -160,20 +149,16 @@ def test_what_the_text_says_of_the_fixed_context():
         model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, **given))
         assert model.parameter_counts()["total"] == count
     assert ROWS[FIXED]["d_model"] == 64 and ROWS[FIXED]["steps"] > 2 * ROWS[ATTENTION]["steps"]
-    assert all(len(right) == 20 for right in MEASURED.values())
     fixed = MEASURED[FIXED]
     assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
     small, attention = (trained(kind) for kind in KINDS)
-    assert small.right[2] > 0.95 > small.right[3] and small.right[-1] < 0.1
-    assert min(attention.right) > 0.9
+    assert small.right[2] > 0.9 > 0.2 > small.right[-1] and min(attention.right) > 0.9
     assert held_out("beach") and set("beach") <= set(LETTERS)
     assert attention.weights("beach").argmax(axis=1)[:5].tolist() == [4, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "self-attention"])
 def test_operations_are_counted_as_they_are_done(name, monkeypatch):
-    from numformer.backend import matmul
-
     done = []
 
     def counted(a, b):
