@@ -98,8 +98,7 @@ def the_lines_of_the_cell():
         {
             "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
             "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
-            "array_module(new).tanh": "Each number between −1 and 1. (`array_module` is NumPy, or "
-            "CuPy on a GPU.)",
+            "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
             "return new": "The new state $h_t$.",
         },
     )
@@ -381,44 +380,36 @@ def the_lines_of_lstm():
 # %%
 @show
 def the_lines_of_lstm_backward():
-    """The library's step back through an LSTM, line by line."""
-    return Beside(
-        lstm_backward,
-        {
-            "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it
-                was shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
-            "dc += dnew": "And what comes from the next step.",
-            "da = gates * gates": r"""The slopes of all four, from what forward kept: first the
-                squares,""",
-            "xp.subtract(gates": r"then $\sigma - \sigma^2$ for the gates",
-            "xp.subtract(1": "and $1 - g^2$ for $g$.",
-            "di *=": r"Slope times gradient: $\mathrm{d}i_t = \mathrm{d}c_t \odot g_t$,",
-            "df *=": r"$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}$,",
-            "do *=": r"$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$,",
-            "dg *=": r"$\mathrm{d}g_t = \mathrm{d}c_t \odot i_t$.",
-            "dstate[:, :size]": r"Through the one product: $\mathrm{d}a_t\,W^\top$, and the step's "
-            r"part of $\mathrm{d}W$.",
-            "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t
-                \odot f_t$. No matrix, no slope. Where the gate is open, the gradient passes
-                whole.""",
-        },
-        whole=False,
-    )
-
-
-# %%
-@show
-def the_memory_keeps_its_gradient():
-    """The gradient of the memory, back through the three words."""
+    """The library's step back through an LSTM, line by line, and what it gives here."""
+    notes = {
+        "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it was
+            shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
+        "dc += dnew": "And what comes from the next step.",
+        "da = gates * gates": "The slopes of all four, from what forward kept: first the squares,",
+        "xp.subtract(gates": r"then $\sigma - \sigma^2$ for the gates",
+        "xp.subtract(1": "and $1 - g^2$ for $g$.",
+        "di *=": r"Slope times gradient: $\mathrm{d}i_t = \mathrm{d}c_t \odot g_t$,",
+        "df *=": r"$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}$,",
+        "do *=": r"$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$,",
+        "dg *=": r"$\mathrm{d}g_t = \mathrm{d}c_t \odot i_t$.",
+        "dstate[:, :size]": r"""Through the product: $\mathrm{d}a_t\,W^\top$, and the step's part of
+            $\mathrm{d}W$.""",
+        "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t \odot
+            f_t$. No matrix, no slope. Where the gate is open, the gradient passes whole.""",
+    }
     rows, dc = lstm_there_and_back()
     f = rows[:, 1]
-    return Words(rf"""
-        Let the last $h$ get the gradient 1. Then the memory gets {comma(dc[2])} at *good*. Of what
-        it gets at *very*, {comma(dc[1], 3)}, most came along the memory:
-        {comma(f[2])} · {comma(dc[2])} ≈ {comma(f[2] * dc[2], 3)}. The rest came through $h$. At
-        *not* it gets {comma(dc[0], 3)}, which is {100 * dc[0] / dc[2]:.0f} % of what it was. The
-        two forget gates alone would keep {comma(f[2])} · {comma(f[1])} ≈ {comma(f[1] * f[2], 2)}.
-    """)
+    return [
+        Beside(lstm_backward, notes, whole=False),
+        Words(rf"""
+            In the example, let the last $h$ get the gradient 1. Then the memory gets {comma(dc[2])}
+            at *good*. Of what it gets at *very*, {comma(dc[1], 3)}, most came along the memory:
+            {comma(f[2])} · {comma(dc[2])} ≈ {comma(f[2] * dc[2], 3)}. The rest came through $h$. At
+            *not* it gets {comma(dc[0], 3)}, which is {100 * dc[0] / dc[2]:.0f} % of what it was.
+            The two forget gates alone would keep {comma(f[2])} · {comma(f[1])} ≈
+            {comma(f[1] * f[2], 2)}.
+        """),
+    ]
 
 
 # %% [markdown]
@@ -587,24 +578,12 @@ def the_fall_by_length():
             The small pair shows the same, with {counts[0]:,} and {counts[1]:,} parameters: at 8
             letters {fixed.right[-1]:.2f} against {attention.right[-1]:.2f}. No model was asked for
             more letters than it had trained on; lesson 5 asks what happens then.
+
+            Where does the writer look? Nobody told it. Here are its weights for a word that it
+            never saw. A row is a letter that it writes (⊣ is the end), a column one that it read.
         """),
-    ]
-
-
-# %% [markdown]
-# Where does the writer look? Nobody told it. Here are its weights for a word that it never saw. A
-# row is a letter that it writes (⊣ is the end), a column one that it read.
-
-
-# %%
-@show
-def where_it_looks():
-    """The weights of the small attention model for an unseen word."""
-    source = "beach"
-    weights = trained("attention").weights(source)
-    return [
-        Matrix("A", weights, [*source[::-1], "⊣"], [*source, "⊣"], 1),
-        Words(r"""
+        Matrix("A", attention.weights("beach"), [*"hcaeb⊣"], [*"beach⊣"], 1),
+        Words("""
             The diagonal that rises to the right is the reversal: to write the first letter it looks
             at the last one. It learned where to look from the letters alone, for the softmax lets
             the gradient through to the scores.
@@ -649,18 +628,12 @@ def who_waits() -> Simulation:
 # | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ |
 #
 # The *path* is how many steps lie between two words: what a gradient has to survive. Now count on
-# numformer's layers. Multiplications are those of all matrix products; steps are the records on the
-# cell's stack; the memory is what a forward keeps for its backward.
+# numformer's layers, both 64 wide. Multiplications are those of all matrix products; what follows
+# one after another are the records on the cell's stack, or the four products of attention; and what
+# is kept are the numbers that a forward saves for its backward.
 
 
 # %%
-def layers() -> dict:
-    """A layer of each kind, 64 wide."""
-    rng, cells = np.random.default_rng(0), {"RNN": RNNCell, "LSTM": LSTMCell}
-    made = {name: Recurrent(cell(64, rng), 64, rng) for name, cell in cells.items()}
-    return made | {"self-attention": MultiHeadAttention(64, 4, rng)}
-
-
 def multiplications(layer, n: int) -> int:
     """Those of a forward over n words: each meets every weight, and in attention every word."""
     weights = [p.data.size for p in layer.named_parameters().values() if p.data.ndim == 2]
@@ -680,21 +653,26 @@ def steps_and_memory(layer, n: int) -> tuple[int, int]:
     return steps, sum(kept.values())
 
 
+rng = np.random.default_rng(0)
+LSTM, ATTENTION = Recurrent(LSTMCell(64, rng), 64, rng), MultiHeadAttention(64, 4, rng)
+
+
 @show
 def counted():
-    """Multiplications, steps and memory of a forward, for one length and for twice that."""
+    """Multiplications, steps and memory of a forward, by the number of words."""
     rows = []
-    for name, layer in layers().items():
-        pairs = [(multiplications(layer, n), *steps_and_memory(layer, n)) for n in (128, 256)]
-        rows.append((name, *(f"{a:,} → {b:,}" for a, b in zip(*pairs, strict=True))))
+    for n in (32, 64, 128, 256, 512):
+        done = [multiplications(each, n) / 1e6 for each in (LSTM, ATTENTION)]
+        (a, kept), (b, also) = (steps_and_memory(each, n) for each in (LSTM, ATTENTION))
+        rows.append((n, *(f"{x:.2f}" for x in done), a, b, f"{kept:,}", f"{also:,}"))
+    columns = "million multiplications", "one after another", "numbers kept"
     return [
-        table(["128 → 256 words", "multiplications", "one after another", "numbers kept"], rows),
+        table(["words", *(f"{a}: {b}" for b in columns for a in ("LSTM", "attention"))], rows),
         Words("""
-            All are 64 wide, attention with 4 heads. Twice the words double all that the recurrent
-            layers need, steps included. In self-attention the steps stay as they are, and what is
-            there for every *pair* of words grows fourfold. Table 1 counts only that part, and of a
-            recurrent layer only one product. Here all are counted: the four matrices of attention,
-            and the eight of an LSTM.
+            Twice the words double all that the LSTM needs, steps included. In attention the steps
+            stay as they are, and what is there for every *pair* of words grows fourfold. Table 1
+            counts only that part, and of a recurrent layer only one product. Here all are counted:
+            the four matrices of attention (it has 4 heads), and the eight of an LSTM.
         """),
     ]
 
@@ -729,38 +707,20 @@ def counted():
 @show
 def often_told():
     """Popular claims, counted and measured."""
-    kinds, at = layers(), [short(typical("LSTM", bias)[20]) for bias in (0, 1)]
-    rows = [
-        [f"{n:,}", *(f"{multiplications(each, n) / 1e6:.2f}" for each in kinds.values())]
-        for n in (16, 64, 128, 256, 1024)
-    ]
-    columns = ["words", *(f"{name}, million multiplications" for name in kinds)]
-    return [
-        Words("""
-            **“Attention is $O(n^2)$, so it is slower than an RNN.”** Count a forward of layers that
-            are 64 wide, by the number of words.
-        """),
-        table(
-            [*columns, "turns one after another, recurrent", "self-attention"],
-            [[*row, row[0], f"{timeline.STAGES}"] for row in rows],
-        ),
-        Words(f"""
-            The square is real, but it begins small. An LSTM needs $8nd^2$ multiplications,
-            self-attention $4nd^2 + 2n^2d$: equally many at $n = 2d$, which for a model 512 wide is
-            at 1,024 words. Below that attention needs fewer, and at any length it has hardly
-            anything to wait for. (A plain RNN, with $2nd^2$, always needs the fewest.) True is that
-            for very long texts the square wins, in operations and in memory. What is slower by the
-            clock depends on the machine: on how many multiplications it can do at once.
+    at = [short(typical("LSTM", bias)[20]) for bias in (0, 1)]
+    return Words(f"""
+            **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it
+            begins small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$:
+            equally many at $n = 2d$. That is the row of 128 words in the table above, and 1,024
+            words in a model 512 wide. Below that attention needs fewer, and at any length it has
+            hardly anything to wait for. (A plain RNN, with $2nd^2$, always needs the fewest.) True
+            is that for very long texts the square wins, in operations and in memory. What is slower
+            by the clock depends on the machine: on how many multiplications it can do at once.
 
             **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only
-            as the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} %
-            arrives from 20 words back; with the bias 0 it is {at[0]} %.
-
-            **“A long sentence cannot fit into one vector.”** 20 letters are 94 bits, and 64 numbers
-            of 32 bits have {64 * 32:,}. They fit. What failed in our models was to learn how to
-            pack and to unpack them.
-        """),
-    ]
+            as the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives
+            from 20 words back; with the bias 0 it is {at[0]} %.
+    """)
 
 
 # %% [markdown]
@@ -819,9 +779,8 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/cells.py` and `recurrent.py`: the cells of this lesson, a GRU, and the loop
-#   with padding. `numformer/models/recurrent.py`: the whole encoder-decoder, with the fixed context
-#   and with attention.
+# - `numformer/layers/cells.py` and `recurrent.py`: these cells, a GRU, and the loop with padding.
+#   `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
 # - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*:

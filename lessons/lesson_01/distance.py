@@ -19,40 +19,39 @@ def lengths(layer, seed: int) -> np.ndarray:
     """How long the gradient is that each word gets, (WORDS,), the last word first.
 
     The words are random, and what comes from above is a random gradient of length 1 for the last
-    result and none for the others. `layer` is a Recurrent or a MultiHeadAttention.
+    result and none for the others.
     """
     rng = np.random.default_rng([seed, 1])
     pack(layer, np.float64)
     x = rng.standard_normal((BATCH, WORDS, WIDTH))
-    result = layer.forward(x) if isinstance(layer, Recurrent) else layer.forward(x, x)
-    dresult = np.zeros_like(result)
+    recurrent = isinstance(layer, Recurrent)
+    dresult = np.zeros_like(layer.forward(x) if recurrent else layer.forward(x, x))
     upstream = rng.standard_normal((BATCH, WIDTH))
     dresult[:, -1] = upstream / np.linalg.norm(upstream, axis=-1, keepdims=True)
-    dx = layer.backward(dresult)
-    dx = sum(dx) if isinstance(dx, tuple) else dx  # as query, and as key and value
-    return np.linalg.norm(dx, axis=-1).mean(axis=0)[::-1]
+    dx = layer.backward(dresult)  # of attention two: as queries, and as keys and values
+    return np.linalg.norm(dx if recurrent else sum(dx), axis=-1).mean(axis=0)[::-1]
 
 
 @functools.cache
 def measured(kind: str, setting: float = 1) -> np.ndarray:
     """(SEEDS, WORDS): `lengths` in percent of what the last word itself gets, for each seed.
 
-    The setting is the factor of the recurrent weights of the "RNN", the bias of the forget gate of
-    the "LSTM".
+    The setting is the factor of the recurrent weights of the "RNN", or the bias of the forget gate
+    of the "LSTM".
     """
-
-    def made(rng: np.random.Generator):
+    found = []
+    for seed in range(SEEDS):
+        rng = np.random.default_rng(seed)
         if kind == "attention":
-            return MultiHeadAttention(WIDTH, 4, rng)
-        layer = Recurrent((RNNCell if kind == "RNN" else LSTMCell)(WIDTH, rng), WIDTH, rng)
-        if kind == "RNN":
+            layer = MultiHeadAttention(WIDTH, 4, rng)
+        elif kind == "RNN":
+            layer = Recurrent(RNNCell(WIDTH, rng), WIDTH, rng)
             layer.cell.weight.data[...] *= setting
         else:
+            layer = Recurrent(LSTMCell(WIDTH, rng), WIDTH, rng)
             layer.input.bias.data[WIDTH : 2 * WIDTH] = setting
-        return layer
-
-    found = np.array([lengths(made(np.random.default_rng(s)), s) for s in range(SEEDS)])
-    return 100 * found / found[:, :1]
+        found.append(lengths(layer, seed))
+    return 100 * np.array(found) / np.array(found)[:, :1]
 
 
 def typical(kind: str, setting: float = 1) -> np.ndarray:
@@ -72,18 +71,12 @@ def compute(scale, bias) -> dict[str, np.ndarray]:
 
 
 BEGINS = "As numformer's cell begins."
-SCALES_SAID = {
-    0.5: "All is gone after a few words.",
-    1.0: BEGINS + " The matrix keeps every length; the slopes of tanh take from it.",
-    2.0: "Balanced: the matrix makes up for the slopes, on average.",
-    2.5: "It explodes.",
-}
-BIASES_SAID = {
-    -2: "The gate is nearly shut.",
-    0: "The gate is half open.",
-    1: BEGINS,
-    4: "The gate is all but open. What grows here grows on the other path, through the weights.",
-}
+SAID = {"RNN": {0.5: "All is gone after a few words.", 1.0: BEGINS + " The matrix keeps every "
+                "length; the slopes of tanh take from it.", 2.0: "Balanced: the matrix makes up "
+                "for the slopes, on average.", 2.5: "It explodes."},
+        "LSTM": {-2: "The gate is nearly shut.", 0: "The gate is half open.", 1: BEGINS,
+                 4: "The gate is all but open. What grows here grows on the other path, through "
+                 "the weights."}}  # fmt: skip
 gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
@@ -94,9 +87,9 @@ gradient_by_distance = Simulation(
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
     controls=[
         Slider("scale", "RNN: recurrent weights times",
-               [Option(each, "", SCALES_SAID.get(each, "")) for each in SCALES], START[0]),
+               [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES], START[0]),
         Slider("bias", "LSTM: bias of the forget gate",
-               [Option(each, "", BIASES_SAID.get(each, "")) for each in BIASES], START[1]),
+               [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES], START[1]),
         Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
     ],
     compute=compute,

@@ -16,8 +16,7 @@ def scheduled(lengths: dict, waits: dict) -> dict:
     Both go by the pieces; one stands after those that it waits for.
     """
     begins = {}
-    for piece, length in lengths.items():
-        del length
+    for piece in lengths:
         ends = (begins[other] + lengths[other] for other in waits[piece] if other in lengths)
         begins[piece] = max(ends, default=0)
     return begins
