@@ -727,7 +727,9 @@ def the_lines_of_backward():
 
 
 # %% [markdown]
-# To take with you. In the last column $T$ is the number of queries and $S$ that of keys; elsewhere
+# ## To take with you
+#
+# In the last column $T$ is the number of queries and $S$ that of keys; elsewhere
 # $S$ are the scores.
 #
 # | forward | backward | shape |
@@ -743,7 +745,7 @@ def the_lines_of_backward():
 # about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
 # training needs so much more memory than using a model.
 #
-# ### Is it true?
+# ## Is it true?
 #
 # A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
 # check it: move an input a little, see how much the result really changes, and compare. The library
