@@ -288,9 +288,9 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
 <summary>On this page<span></span></summary><ol>{contents}</ol></details></nav>
 <main id="content"><article>
 {lesson.html}
-</article></main>
-</div>
-<nav class="neighbours" aria-label="Where to go on">{beside}</nav>"""
+</article>
+<nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
+</div>"""
     scripts = bundle([FOLDER / "page/contents.js"]), lesson.scripts
     scripts = "".join(f'<script type="module">\n{text}</script>\n' for text in scripts if text)
     title = f"{entry.number}. {entry.title} · numformer"
