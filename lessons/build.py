@@ -55,7 +55,7 @@ except ModuleNotFoundError as missing:
 SHORT = 8  # lines of code that stand on a page unfolded
 IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
 MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
-LEFT_OUT = {".css", ".md", ".png", ".pyc", ".tsv", ".txt", ".woff2"}  # no lesson is made of these
+LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # no lesson is made of these
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
 
 

@@ -9,6 +9,13 @@ import lessons
 LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
 
 
+def pytest_collection_modifyitems(items):
+    """Whichever test comes first waits until all pages are built."""
+    for item in items:
+        if "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(1200))
+
+
 @pytest.fixture(scope="session")
 def site(request, tmp_path_factory, compared_once):
     """The folder of the pages, and the last line that building them prints.
