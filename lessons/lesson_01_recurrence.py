@@ -24,6 +24,7 @@ import numpy as np
 from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_01 import through_time, timeline
 from lessons.lesson_01.distance import gradient_by_distance, measured, typical
+from lessons.lesson_01.exercises import EXERCISES
 from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from lessons.quiz import Question
@@ -774,6 +775,24 @@ def quiz() -> list[Question]:
             why="$8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
         ),
     ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 1 mine.py
+# python -m lessons check 1 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
 
 
 # %% [markdown]
