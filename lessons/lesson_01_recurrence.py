@@ -57,13 +57,6 @@ def comma(numbers, digits: int = 4) -> str:
     return f"({text})" if np.ndim(numbers) else text
 
 
-def short(number: float) -> str:
-    """A number of any size with the digits that say something."""
-    if number < 1e-3:
-        return scientific(number)
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
 forward, backward, dweights = read(1.0, at_the_end)
 states = forward[:, 4]
 
@@ -94,15 +87,13 @@ def three_states():
 @show
 def the_lines_of_the_cell():
     """The library's step of an RNN, line by line."""
-    return Beside(
-        rnn,
-        {
-            "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
-            "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
-            "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
-            "return new": "The new state $h_t$.",
-        },
-    )
+    notes = {
+        "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
+        "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
+        "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
+        "return new": "The new state $h_t$.",
+    }
+    return Beside(rnn, notes)
 
 
 # %% [markdown]
@@ -110,12 +101,11 @@ def the_lines_of_the_cell():
 #
 # Suppose that a loss looks at the last state and finds: u should be smaller, v should be larger.
 # That is the gradient (1, −1) of the last state. What should *not* have done differently? The
-# answer has to travel back through every step. Press Play; how each line of the backward table
-# comes about is derived right below.
+# answer has to travel back through every step. How each line of the backward table comes about is
+# derived right below.
 #
-# Ask yourself first: $W$ makes every vector 1.118 times longer (its rows stand at a right angle
-# to each other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way
-# back?
+# Guess first: $W$ makes every vector 1.118 times longer (its rows stand at a right angle to each
+# other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way back?
 
 
 # %%
@@ -191,32 +181,23 @@ def back_through_three_words():
 @show
 def the_lines_of_the_cell_backward():
     """The library's step back, and the loop around it, line by line."""
-    return [
-        Beside(
-            rnn_backward,
-            {
-                "da = tanh_backward": r"""Through the tanh: `dnew` is $\mathrm{d}h_t$ and `new` is
-                    $h_t$, so this is $\mathrm{d}h_t\,(1 - h_t^2)$.""",
-                "dstate, dweight, _ = linear_backward": r"""Through the product $h_{t-1}W$, as
-                    through any other: $\mathrm{d}a_t\,W^\top$ for the state before, and
-                    $h_{t-1}^\top\,\mathrm{d}a_t$ for the weight.""",
-                "return da": r"The second goes to the step before. The third is added to the "
-                r"weight's gradient.",
-            },
-        ),
-        Beside(
-            Recurrent.backward,
-            {
-                "dstate = xp.zeros": "After the last step nothing follows: 0 comes from there.",
-                "for t, count, at_work in reversed": r"""The loop of forward, reversed. Its second
-                    line adds $\mathrm{d}y_t$ (here `dh[:, t]`) to what the next step left in
-                    `dstate`: now it is $\mathrm{d}h_t$. Then the cell goes one step back. `count`
-                    says how many sequences have a word here; in our example it is 1.""",
-                "dx[steps.places]": "What the words' shares got goes on to the words at once.",
-            },
-            whole=False,
-        ),
-    ]
+    of_the_cell = {
+        "da = tanh_backward": r"""Through the tanh: `dnew` is $\mathrm{d}h_t$ and `new` is $h_t$, so
+            this is $\mathrm{d}h_t\,(1 - h_t^2)$.""",
+        "dstate, dweight, _ = linear_backward": r"""Through the product $h_{t-1}W$, as through any
+            other: $\mathrm{d}a_t\,W^\top$ for the state before, and
+            $h_{t-1}^\top\,\mathrm{d}a_t$ for the weight.""",
+        "return da": "The second goes to the step before, the third into the weight's gradient.",
+    }
+    of_the_loop = {
+        "dstate = xp.zeros": "After the last step nothing follows: 0 comes from there.",
+        "for t, count, at_work in reversed": r"""The loop of forward, reversed. Its second line adds
+            $\mathrm{d}y_t$ (here `dh[:, t]`) to what the next step left in `dstate`: now it is
+            $\mathrm{d}h_t$. Then the cell goes one step back. `count` says how many sequences have
+            a word here; in our example it is 1.""",
+        "dx[steps.places]": "What the words' shares got goes on to the words at once.",
+    }
+    return [Beside(rnn_backward, of_the_cell), Beside(Recurrent.backward, of_the_loop, whole=False)]
 
 
 # %% [markdown]
@@ -256,7 +237,6 @@ def jacobians_of_the_example():
     third, second = (np.diag(1 - h**2) @ weight.T for h in states[[2, 1]])
     lengths = np.linalg.norm(backward[:, 2], axis=-1)
     scaled = [np.linalg.norm(read(s, at_the_end)[1][0, 2]) for s in (0.5, 2)]
-    powers = [(f"{x}", *(short(x**k) for k in (5, 20, 50, 100))) for x in (0.6, 0.9, 1, 1.1)]
     return [
         Matrix("J_3", third, units, units, 1),
         Matrix("J_2", second, units, units, 1),
@@ -267,9 +247,9 @@ def jacobians_of_the_example():
             longer twice; the slopes took that away. With half of $W$ only {scaled[0]:.2f} arrive at
             *not*, with twice $W$ {scaled[1]:.2f}.
 
-            Two steps do little harm. A text has many more:
+            Two steps do little harm. A text has many more. A factor of 0.9 at every step leaves
+            {0.9**100:.5f} after 100 steps; a factor of 1.1 makes {1.1**100:,.0f} of 1.
         """),
-        table(["a step multiplies by", "5 steps", "20", "50", "100"], powers),
     ]
 
 
@@ -340,21 +320,17 @@ def an_lstm_reads():
 @show
 def the_lines_of_lstm():
     """The library's step of an LSTM, line by line."""
-    return Beside(
-        lstm,
-        {
-            "gates = matmul": """One product for all four: $W$ is $(H, 4H)$, its parts $W^i$, $W^f$,
-                $W^o$ and $W^g$ side by side.""",
-            "gates += a": "What the word gives to each of them.",
-            "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
-            "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
-            "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
-            "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
-            "tanh_c = ": "The memory as it is shown, between −1 and 1.",
-            "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
-        },
-        whole=False,
-    )
+    notes = {
+        "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
+        "gates += a": "What the word gives to each of them.",
+        "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
+        "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
+        "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
+        "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
+        "tanh_c = ": "The memory as it is shown, between −1 and 1.",
+        "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
+    }
+    return Beside(lstm, notes, whole=False)
 
 
 # %% [markdown]
@@ -440,53 +416,10 @@ def gradient_check():
 # LSTM and self-attention (lesson 3), 32 numbers wide, reading 61 random words. A random gradient
 # comes to the *last* result alone. How much of it does each word get?
 #
-# Guess first. How far back does each of the three reach before only a hundredth is left?
-
-
-# %%
-@show
-def gradient_against_distance():
-    """Gradient against distance for the three layers, several seeds each."""
-    kinds = "RNN", "LSTM", "attention"
-
-    def draw(figure):
-        axes = figure.subplots()
-        for number, kind in enumerate(kinds):
-            for seed, curve in enumerate(measured(kind)):
-                axes.plot(curve, f"C{number}", lw=1, label=None if seed else kind)
-        axes.set(xlabel="words back", ylabel="percent of what the last word gets", yscale="log")
-        axes.legend()
-
-    rnn, lstm, attention = map(typical, kinds)
-    below, far = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)], attention[1:]
-    return [
-        Picture(
-            "lesson_01_distance",
-            draw,
-            "Three bundles of five curves each, on a logarithmic axis, against the distance. Those "
-            "of the RNN fall straight, by ten powers of ten and more; those of the LSTM fall more "
-            "slowly; those of attention stay at the same height.",
-            "Before training, five seeds each. A straight line on this axis means the same factor "
-            "at every step.",
-        ),
-        Words(rf"""
-            The RNN is below a hundredth after {below[0]} words, the LSTM after {below[1]}. Forty
-            words back it is {scientific(rnn[40])} % and {lstm[40]:.2f} %.
-
-            In self-attention nothing is far. Its result for the last word is a mixture of all
-            words, so a word gets its gradient in a single step, by the weight that the last word
-            gives it. Here the others get {far.min():.0f} to {far.max():.0f} % of what the last word
-            gets itself (which gets more, for it also chose where to look). With more words each
-            share is smaller, for the weights sum to 1. But that depends on how *many* there are,
-            not on how far away they are.
-        """),
-    ]
-
-
-# %% [markdown]
-# Both recurrent cells have a setting on which all depends. For the RNN it is the size of $W$:
-# numformer begins with a matrix that leaves every length as it is, times 1 on the slider. For the
-# LSTM it is the bias of the forget gate, which begins at 1.
+# Guess first. How far back does each of the three reach before only a hundredth is left? Both
+# recurrent cells have a setting on which all depends. For the RNN it is the size of $W$: numformer
+# begins with a matrix that leaves every length as it is, times 1 on the slider. For the LSTM it is
+# the bias of the forget gate, which begins at 1.
 
 
 # %%
@@ -496,13 +429,37 @@ def how_far() -> Simulation:
     return gradient_by_distance
 
 
+# %%
+@show
+def what_was_measured():
+    """How far a gradient reaches in the three layers as they begin, and with other settings."""
+    rnn, lstm, attention = map(typical, ("RNN", "LSTM", "attention"))
+    first = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)]
+    seeds = [np.argmax(measured(kind) < 1, axis=1) for kind in ("RNN", "LSTM")]
+    of_rnn, of_lstm = (f"{each.min()} to {each.max()}" for each in seeds)
+    return Words(rf"""
+        Each curve is the mean of five seeds (geometric). As they begin, the RNN is below a
+        hundredth after {first[0]} words (the seeds by themselves: {of_rnn}), the LSTM after
+        {first[1]} ({of_lstm}). Forty words back it is {scientific(rnn[40])} % and
+        {lstm[40]:.2f} %. A straight line on this axis means the same factor at every step: a
+        product of Jacobians.
+
+        In self-attention nothing is far. Its result for the last word is a mixture of all words, so
+        a word gets its gradient in a single step, by the weight that the last word gives it. Here
+        the others get {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last
+        word gets itself (which gets more, for it also chose where to look). With more words each
+        share is smaller, for the weights sum to 1. But that depends on how *many* there are, not on
+        how far away they are.
+
+        For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
+        it there: a little less and the far words are lost, a little more and they drown the rest.
+        For the LSTM there is a wide range in which a good part arrives. There it can learn, gate by
+        gate and word by word, what to keep. But see what the bias does: at 0 a gate keeps half, and
+        the LSTM forgets nearly as fast as the RNN.
+    """)
+
+
 # %% [markdown]
-# For the RNN there is a point between vanishing and exploding, and nothing in the cell holds it
-# there: a little less and the far words are lost, a little more and they drown the rest. For the
-# LSTM there is a wide range in which a good part arrives. There it can learn, gate by gate and word
-# by word, what to keep. But see what the bias does: at 0 a gate keeps half, and the LSTM forgets
-# nearly as fast as the RNN.
-#
 # ## One vector for a whole sentence
 #
 # To translate, one network reads the source, and another one writes the target, beginning with the
@@ -514,7 +471,7 @@ def how_far() -> Simulation:
 # $\log_2 26 \approx 4.7$ bits, 20 of them are 94 bits. Let the state have 64 numbers. Then each
 # has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would fit! But with
 # each further letter there are 26 times as many sources, and all of them need states that the
-# writer can tell apart. That has to be learned, and through the vanishing gradients of above.
+# writer can tell apart. That has to be learned, and through vanishing gradients.
 #
 # Bahdanau, Cho and Bengio (2015) let the writer look at the source instead. All states of the
 # reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $q$ is compared with
@@ -555,20 +512,14 @@ def the_fall_by_length():
     counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
     recorded, at_20 = MEASURED["fixed context"], [right[19] for right in MEASURED.values()]
     return [
-        Picture(
-            "lesson_01_bottleneck",
-            falls(MEASURED),
-            "Share of sources reversed, by length. Attention and the Transformer stay at 1. The "
-            "fixed context falls from 7 letters on, to a half at 10 and to nothing at 16.",
-            "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds).",
-        ),
-        Picture(
-            "lesson_01_reversal",
-            falls({kind: trained(kind).right for kind in KINDS}),
-            "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the fixed "
-            "context falls from 4 letters on to nearly nothing.",
-            "**8 letters**, trained for this page, tested on sources that it never saw.",
-        ),
+        Picture("lesson_01_bottleneck", falls(MEASURED), "Share of sources reversed, by length. "
+                "Attention and the Transformer stay at 1. The fixed context falls from 7 letters "
+                "on, to a half at 10 and to nothing at 16.",
+                "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds)."),
+        Picture("lesson_01_reversal", falls({kind: trained(kind).right for kind in KINDS}),
+                "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the "
+                "fixed context falls to nearly nothing.",
+                "**8 letters**, trained for this page, tested on sources that it never saw."),
         Words(f"""
             With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); at 10 it is
             right in {recorded[9]:.2f} of the cases, at 20 in {at_20[0]:.2f}. Attention is at
@@ -589,7 +540,7 @@ def the_fall_by_length():
             at the last one. It learned where to look from the letters alone, for the softmax lets
             the gradient through to the scores.
         """),
-    ]
+    ]  # fmt: skip
 
 
 # %% [markdown]
@@ -643,15 +594,13 @@ def multiplications(layer, n: int) -> int:
 
 def steps_and_memory(layer, n: int) -> tuple[int, int]:
     """How many steps of a forward follow each other, and how many numbers it keeps."""
-    x, kept = np.zeros((1, n, 64), np.float32), {}
-    layer.forward(x) if isinstance(layer, Recurrent) else layer.forward(x, x)
-    steps = len(layer.cell.saved) if isinstance(layer, Recurrent) else timeline.STAGES
-    for array in (a for one in layer.layers_within() for r in one.saved for a in r.values()):
-        while getattr(array, "base", None) is not None:
-            array = array.base
-        kept[id(array)] = getattr(array, "size", 0)  # each once, however many names it has
+    x, recurrent = np.zeros((1, n, 64), np.float32), isinstance(layer, Recurrent)
+    layer.forward(x) if recurrent else layer.forward(x, x)
+    steps = len(layer.cell.saved) if recurrent else timeline.STAGES
+    saved = [a for one in layer.layers_within() for record in one.saved for a in record.values()]
+    arrays = [a if a.base is None else a.base for a in saved if isinstance(a, np.ndarray)]
     layer.clear_saved()
-    return steps, sum(kept.values())
+    return steps, sum({id(a): a.size for a in arrays}.values())  # each once, whatever its names
 
 
 rng = np.random.default_rng(0)
@@ -708,7 +657,7 @@ def counted():
 @show
 def often_told():
     """Popular claims, counted and measured."""
-    at = [short(typical("LSTM", bias)[20]) for bias in (0, 1)]
+    at = [f"{typical('LSTM', bias)[20]:.3g}" for bias in (0, 1)]
     return Words(f"""
             **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it
             begins small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$:
@@ -734,12 +683,6 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="Every step back multiplies the gradient by 0.8. What share of it is left "
-            "after 10 steps? (Two decimals.)",
-            answer=0.8**10,
-            why="$0.8^{10} \\approx 0.107$. After 20 steps it is the square of that, about 0.01.",
-        ),
-        Question(
             question="An RNN has one unit and the recurrent weight 2. The state after a step is "
             "$h = 0.9$. By how much is a gradient multiplied that goes back through this step?",
             answer=2 * (1 - 0.9**2),
@@ -759,7 +702,7 @@ def quiz() -> list[Question]:
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
             "back along the memory? (Two decimals.)",
             answer=0.95**30,
-            why="$0.95^{30} \\approx 0.21$: a gate that keeps 95 % loses four fifths in 30 steps.",
+            why="$0.95^{30} \\approx 0.21$. A gate that keeps 95 % loses four fifths in 30 steps.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
@@ -802,7 +745,6 @@ def exercises():
 #   `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
-# - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*:
-#   when gradients vanish and explode, with pictures.
-# - *Attention Is All You Need*, section 4: why self-attention, in the paper's own words.
+# - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*.
+# - *Attention Is All You Need*, section 4.
 # - Lesson 2: what a lookup with soft weights is. Lesson 3: attention, forward and backward.

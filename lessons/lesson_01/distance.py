@@ -18,8 +18,7 @@ START = SCALES.index(1.0), BIASES.index(1)  # as numformer's cells begin
 def lengths(layer, seed: int) -> np.ndarray:
     """How long the gradient is that each word gets, (WORDS,), the last word first.
 
-    The words are random, and what comes from above is a random gradient of length 1 for the last
-    result and none for the others.
+    The words are random, and so is what comes from above, to the last result alone.
     """
     rng = np.random.default_rng([seed, 1])
     pack(layer, np.float64)
@@ -36,8 +35,7 @@ def lengths(layer, seed: int) -> np.ndarray:
 def measured(kind: str, setting: float = 1) -> np.ndarray:
     """(SEEDS, WORDS): `lengths` in percent of what the last word itself gets, for each seed.
 
-    The setting is the factor of the recurrent weights of the "RNN", or the bias of the forget gate
-    of the "LSTM".
+    The setting is the factor of the RNN's recurrent weights, or the bias of the LSTM's forget gate.
     """
     found = []
     for seed in range(SEEDS):

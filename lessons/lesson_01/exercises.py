@@ -36,11 +36,6 @@ def through_time_backward(doutput, h, weight):
     return da, dweight
 
 
-def small(*shape: int) -> np.ndarray:
-    """A weight with which the states do not all end where tanh is flat."""
-    return 0.2 * np.random.default_rng(5).standard_normal(shape)
-
-
 def rnn(a, weight):
     h = [np.zeros(len(weight))]
     for each in a:
@@ -82,7 +77,9 @@ RNN = dict(
     lesson=1,
     solution=through_time_backward,
     forward=rnn,
-    inputs=lambda n: dict(a=(n.T, n.K), weight=small(n.K, n.K)),
+    inputs=lambda n: dict(  # so small a weight that not all states end where tanh is flat
+        a=(n.T, n.K), weight=0.2 * np.random.default_rng(5).standard_normal((n.K, n.K))
+    ),
     called={"T": "the number of words", "K": "the size of the state"},
 )
 EXERCISES = [
@@ -90,14 +87,9 @@ EXERCISES = [
         title="A recurrent network, backwards through time",
         task="""Write the whole way back, the loop included. `doutput[t]` is the gradient that
 comes to state `t` from outside the loop; the states are given as forward left them.""",
-        mistakes=[
-            Mistake(
-                "before",
-                lambda h: h,
-                "The weight met the state that came *before* a word, and you take the one after "
-                "it. Look at which of the two forward multiplied.",
-            )
-        ],
+        mistakes=[Mistake("before", lambda h: h, "The weight met the state that came *before* a "
+                          "word, and you take the one after it. Look at which of the two forward "
+                          "multiplied.")],
         done="This is backpropagation through time. The library's version does the same for a "
         "whole batch, with a stack of records in the place of your indices.",
         **RNN,
@@ -118,8 +110,8 @@ it. Write it, for one step: `a` and `e` are what the word gives.""",
     ),
     Exercise(
         title="Find the mistake",
-        task="""With this backward a network trains, and learns what depends on the last few words.
-It never learns what depends on the first. Find the line and mend it.""",
+        task="""With this backward a network trains, and learns what depends on the word at hand.
+What depends on the words before it hardly learns. Find the line and mend it.""",
         to_find="""\
 for t in reversed(range(len(h))):
     dstate = doutput[t]
@@ -129,4 +121,4 @@ for t in reversed(range(len(h))):
         "gradient through time was computed, and then forgotten.",
         **RNN,
     ),
-]
+]  # fmt: skip

@@ -31,10 +31,6 @@ KINDS = {
 }
 
 
-def draw_source(rng: np.random.Generator) -> str:
-    return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
-
-
 @dataclass(frozen=True)
 class Trained:
     """A model, its task, and the share of unseen sources that it reverses, by length from 1."""
@@ -55,15 +51,18 @@ class Trained:
 
 def unseen(length: int) -> list[str]:
     """Up to 200 sources of a length that training never sees."""
-    rng = np.random.default_rng(length)
-    drawn = dict.fromkeys("".join(row) for row in rng.choice([*LETTERS], (2000, length)))
-    return [source for source in drawn if held_out(source)][:200]
+    drawn = np.random.default_rng(length).choice([*LETTERS], (2000, length))
+    return [*filter(held_out, dict.fromkeys(map("".join, drawn)))][:200]
 
 
 @functools.cache
 def reversal() -> SequenceTask:
     """The task of both models."""
-    rule = Rule("reversal", "", LETTERS, draw_source, lambda source: source[::-1], 1.0, {})
+
+    def draw(rng: np.random.Generator) -> str:
+        return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
+
+    rule = Rule("reversal", "", LETTERS, draw, lambda source: source[::-1], 1.0, {})
     return SequenceTask(rule, 32, seed=1)
 
 

@@ -10,18 +10,6 @@ TURNS = range(0, 57, 2)
 STAGES = 4  # of self-attention: queries, keys, values; scores; blend; output
 
 
-def scheduled(lengths: dict, waits: dict) -> dict:
-    """When each piece begins if it waits for nothing but the end of the pieces in `waits`.
-
-    Both go by the pieces; one stands after those that it waits for.
-    """
-    begins = {}
-    for piece in lengths:
-        ends = (begins[other] + lengths[other] for other in waits[piece] if other in lengths)
-        begins[piece] = max(ends, default=0)
-    return begins
-
-
 def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
     """A piece of work for each word, layer and way: rows of (word, begin, end), by the way.
 
@@ -29,7 +17,7 @@ def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
     its backward for the same in reverse. A word's self-attention waits for all words of the layer
     below.
     """
-    last, waits = (layers - 1, words - 1), {}
+    top, waits = layers - 1, {}
     for way, order in ("forward", 1), ("backward", -1):
         for layer in range(layers)[::order]:
             for word in range(words)[::order]:
@@ -38,12 +26,13 @@ def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
                 if kind == "RNN":
                     waits[way, layer, word] += [(way, layer, word - order)]
     for word in range(words):  # the loss stands between
-        waits["backward", last[0], word] += [("forward", last[0], each) for each in range(words)]
-    lengths = dict.fromkeys(waits, STAGES if kind == "attention" else 1)
-    begins = scheduled(lengths, waits)
+        waits["backward", top, word] += [("forward", top, each) for each in range(words)]
+    length, begins = STAGES if kind == "attention" else 1, {}
+    for piece, others in waits.items():  # which stand after those that they wait for
+        begins[piece] = max((begins[o] + length for o in others if o in begins), default=0)
     return {
-        way: np.array([[word, at, at + lengths[w, layer, word]]
-                       for (w, layer, word), at in begins.items() if w == way])
+        way: np.array([[word, at, at + length]
+                       for (each, _, word), at in begins.items() if each == way])
         for way in ("forward", "backward")
     }  # fmt: skip
 
