@@ -63,8 +63,14 @@ states = forward[:, 4]
 
 @show
 def three_states():
-    """The example: what each word gives, the recurrent weight, and the states that come out."""
+    """The example: what each word gives, the states that come out, and the library's lines."""
     before, product, a, total, new = forward[1]
+    notes = {
+        "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
+        "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
+        "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
+        "return new": "The new state $h_t$.",
+    }
     return [
         Matrix("a", share, words, units, 1),
         Matrix("W", weight, units, units, 1),
@@ -74,26 +80,12 @@ def three_states():
             first entry is {comma(before[0])} · 0.5 + 0 · (−1) ≈ {comma(product[0], 3)}, the second
             {comma(before[0])} · 1 + 0 · 0.5 ≈ {comma(product[1], 3)}. Add what *very* gives,
             {comma(a, 1)}: that is {comma(total, 3)}. Its tanh is {comma(new, 3)}.
+
+            Here is the rule in the library. The layer around it, `Recurrent`, calls it once for
+            each word, with the state that the last call returned.
         """),
+        Beside(rnn, notes),
     ]
-
-
-# %% [markdown]
-# Here is the rule in the library, in `cells.py`. The layer around it, `Recurrent`, calls it once
-# for each word, with the state that the last call returned.
-
-
-# %%
-@show
-def the_lines_of_the_cell():
-    """The library's step of an RNN, line by line."""
-    notes = {
-        "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
-        "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
-        "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
-        "return new": "The new state $h_t$.",
-    }
-    return Beside(rnn, notes)
 
 
 # %% [markdown]
@@ -156,31 +148,7 @@ def there_and_back() -> Simulation:
 # %%
 @show
 def back_through_three_words():
-    """The gradients of states and words on the example."""
-    (_, _, dh3, da3, before), h3 = backward[2], states[2]
-    slopes = 1 - h3**2
-    return [
-        Matrix(r"\mathrm{d}h", backward[:, 2], words, units, 1),
-        Matrix(r"\mathrm{d}a", backward[:, 3], words, units, 1),
-        Matrix(r"\mathrm{d}W", dweights[-1], units, units, 1),
-        Words(rf"""
-            By hand, the step from *good* back to *very*. The state after *good* is {comma(h3)}, so
-            the slopes are 1 − {comma(h3[0])}² ≈ {comma(slopes[0], 3)} and
-            1 − {comma(h3[1])}² ≈ {comma(slopes[1], 3)}. Times the gradient {comma(dh3, 0)} they
-            give $\mathrm{{d}}a_3 \approx$ {comma(da3)}. Times $W^\top$: the first entry is
-            0.5 · {comma(da3[0])} + 1 · ({comma(da3[1])}) ≈ {comma(before[0], 3)}, the second
-            −1 · {comma(da3[0])} + 0.5 · ({comma(da3[1])}) ≈ {comma(before[1], 3)}.
-
-            u of *good* was nearly at 1, where tanh is flat: a slope of {comma(slopes[0], 3)} lets
-            hardly anything through.
-        """),
-    ]
-
-
-# %%
-@show
-def the_lines_of_the_cell_backward():
-    """The library's step back, and the loop around it, line by line."""
+    """The gradients of states and words on the example, and the library's lines."""
     of_the_cell = {
         "da = tanh_backward": r"""Through the tanh: `dnew` is $\mathrm{d}h_t$ and `new` is $h_t$, so
             this is $\mathrm{d}h_t\,(1 - h_t^2)$.""",
@@ -197,7 +165,28 @@ def the_lines_of_the_cell_backward():
             a word here; in our example it is 1.""",
         "dx[steps.places]": "What the words' shares got goes on to the words at once.",
     }
-    return [Beside(rnn_backward, of_the_cell), Beside(Recurrent.backward, of_the_loop, whole=False)]
+    (_, _, dh3, da3, before), h3 = backward[2], states[2]
+    slopes = 1 - h3**2
+    return [
+        Matrix(r"\mathrm{d}h", backward[:, 2], words, units, 1),
+        Matrix(r"\mathrm{d}a", backward[:, 3], words, units, 1),
+        Matrix(r"\mathrm{d}W", dweights[-1], units, units, 1),
+        Words(rf"""
+            By hand, the step from *good* back to *very*. The state after *good* is {comma(h3)}, so
+            the slopes are 1 − {comma(h3[0])}² ≈ {comma(slopes[0], 3)} and
+            1 − {comma(h3[1])}² ≈ {comma(slopes[1], 3)}. Times the gradient {comma(dh3, 0)} they
+            give $\mathrm{{d}}a_3 \approx$ {comma(da3)}. Times $W^\top$: the first entry is
+            0.5 · {comma(da3[0])} + 1 · ({comma(da3[1])}) ≈ {comma(before[0], 3)}, the second
+            −1 · {comma(da3[0])} + 0.5 · ({comma(da3[1])}) ≈ {comma(before[1], 3)}.
+
+            u of *good* was nearly at 1, where tanh is flat: a slope of {comma(slopes[0], 3)} lets
+            hardly anything through.
+
+            In the library this is a step back, and the loop around it:
+        """),
+        Beside(rnn_backward, of_the_cell),
+        Beside(Recurrent.backward, of_the_loop, whole=False),
+    ]
 
 
 # %% [markdown]
@@ -254,10 +243,9 @@ def jacobians_of_the_example():
 
 
 # %% [markdown]
-# An exploding gradient is easily seen and easily cut: scale it down whenever it is too long
-# (*clipping*, lesson 8). A vanished one cannot be scaled up again. The sum over all words still
-# has a healthy length, for the last words are in it; only the far ones have no share. So the
-# network learns from what is near, and seems to learn well.
+# An exploding gradient is easily seen and cut: scale it down whenever it is too long (*clipping*,
+# lesson 8). A vanished one cannot be scaled up again. The sum over all words still has a healthy
+# length; only the far ones have no share in it. So the network learns from what is near.
 #
 # ## The LSTM: a memory with gates
 #
@@ -300,7 +288,17 @@ def lstm_there_and_back() -> tuple[np.ndarray, np.ndarray]:
 
 @show
 def an_lstm_reads():
-    """The LSTM on three words."""
+    """The LSTM on three words, and the library's lines."""
+    notes = {
+        "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
+        "gates += a": "What the word gives to each of them.",
+        "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
+        "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
+        "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
+        "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
+        "tanh_c = ": "The memory as it is shown, between −1 and 1.",
+        "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
+    }
     rows, _ = lstm_there_and_back()
     (i, f, o, g, c, tanh_c, h), c_before = rows[1], rows[0, 4]
     return [
@@ -313,24 +311,8 @@ def an_lstm_reads():
             {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still there: together
             {comma(rows[2, 4], 2)}. Not very good.
         """),
+        Beside(lstm, notes, whole=False),
     ]
-
-
-# %%
-@show
-def the_lines_of_lstm():
-    """The library's step of an LSTM, line by line."""
-    notes = {
-        "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
-        "gates += a": "What the word gives to each of them.",
-        "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
-        "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
-        "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
-        "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
-        "tanh_c = ": "The memory as it is shown, between −1 and 1.",
-        "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
-    }
-    return Beside(lstm, notes, whole=False)
 
 
 # %% [markdown]
@@ -747,4 +729,3 @@ def exercises():
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.
 # - Pascanu, Mikolov and Bengio 2013, *On the Difficulty of Training Recurrent Neural Networks*.
 # - *Attention Is All You Need*, section 4.
-# - Lesson 2: what a lookup with soft weights is. Lesson 3: attention, forward and backward.

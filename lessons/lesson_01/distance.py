@@ -12,7 +12,6 @@ from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 WIDTH, WORDS, BATCH, SEEDS = 32, 61, 8, 5
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
 BIASES = (-2, -1, 0, 1, 2, 3, 4)  # of the forget gate
-START = SCALES.index(1.0), BIASES.index(1)  # as numformer's cells begin
 
 
 def lengths(layer, seed: int) -> np.ndarray:
@@ -85,9 +84,9 @@ gradient_by_distance = Simulation(
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
     controls=[
         Slider("scale", "RNN: recurrent weights times",
-               [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES], START[0]),
+               [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES], SCALES.index(1.0)),
         Slider("bias", "LSTM: bias of the forget gate",
-               [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES], START[1]),
+               [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES], BIASES.index(1)),
         Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
     ],
     compute=compute,

@@ -51,16 +51,13 @@ def compute(moment, scale, loss) -> dict[str, np.ndarray]:
     """What is known at a moment: 0 to 2 read the words, 3 to 5 go back through them."""
     forward, backward, dweights = read(scale, loss)
     word, way = (moment, 1) if moment < 3 else (5 - moment, -1)
-    if way > 0:
-        known = np.arange(3) <= word
-        numbers = [*forward[:, 4] * known[:, None], *forward[:, 2] * known[:, None]]
-    else:
-        known = np.arange(3) >= word
-        numbers = [*backward[:, 2] * known[:, None], *backward[:, 3] * known[:, None]]
+    ledger, rows = (forward, (4, 2)) if way > 0 else (backward, (2, 3))
+    known = np.arange(3) * way <= word * way
+    numbers = [*(ledger[:, row] * known[:, None] for row in rows)]
     return {
         "at": np.array(word), "way": np.array(way), "weight": scale * weight,
         "forward": forward[word], "backward": backward[word] * (way < 0),
-        "dweight": dweights[max(0, moment - 2)], "lengths": np.linalg.norm(numbers, axis=-1),
+        "dweight": dweights[max(0, moment - 2)], "lengths": np.linalg.norm(numbers, axis=-1).ravel(),
     }  # fmt: skip
 
 

@@ -13,9 +13,8 @@ STAGES = 4  # of self-attention: queries, keys, values; scores; blend; output
 def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
     """A piece of work for each word, layer and way: rows of (word, begin, end), by the way.
 
-    A recurrent step waits for the one before it and for its word's share from the layer below, and
-    its backward for the same in reverse. A word's self-attention waits for all words of the layer
-    below.
+    A recurrent step waits for the one before it and for its word in the layer below, its backward
+    for the same in reverse. A word's self-attention waits for all words of the layer below.
     """
     top, waits = layers - 1, {}
     for way, order in ("forward", 1), ("backward", -1):
