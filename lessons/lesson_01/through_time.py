@@ -53,11 +53,11 @@ def compute(moment, scale, loss) -> dict[str, np.ndarray]:
     word, way = (moment, 1) if moment < 3 else (5 - moment, -1)
     ledger, rows = (forward, (4, 2)) if way > 0 else (backward, (2, 3))
     known = np.arange(3) * way <= word * way
-    numbers = [*(ledger[:, row] * known[:, None] for row in rows)]
+    lengths = [np.linalg.norm(ledger[:, row], axis=-1) * known for row in rows]
     return {
         "at": np.array(word), "way": np.array(way), "weight": scale * weight,
         "forward": forward[word], "backward": backward[word] * (way < 0),
-        "dweight": dweights[max(0, moment - 2)], "lengths": np.linalg.norm(numbers, axis=-1).ravel(),
+        "dweight": dweights[max(0, moment - 2)], "lengths": np.ravel(lengths),
     }  # fmt: skip
 
 

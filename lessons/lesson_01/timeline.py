@@ -68,7 +68,7 @@ timeline = Simulation(
     controls=[
         Choice("layers", "Layers", LAYERS, 1),
         Choice("words", "Words", WORDS, 2),
-        Slider("turn", "Time, in turns", TURNS, 0, shows_only=True, plays=True),
+        Slider("turn", "Time, in turns", TURNS, 28, shows_only=True, plays=True),
     ],
     compute=compute,
     views=[
