@@ -44,7 +44,7 @@ STYLE = {
 PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
-    (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
+    (r"\\(tanh|exp|log|max|sin|cos)(?![a-z])", r"\1"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
@@ -315,7 +315,7 @@ class Beside(Piece):
 
     @property
     def place(self) -> str:
-        return f"`{self.function.__name__}` in `{self.function.__module__.replace('.', '/')}.py`"
+        return f"`{self.function.__qualname__}` in `{self.function.__module__.replace('.', '/')}.py`"
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
