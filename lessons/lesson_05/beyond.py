@@ -1,0 +1,72 @@
+"""What positions do at places that no training reached: a small experiment, and a long one.
+
+The small one: a decoder of two blocks repeats, at each place, the letter of the place before. It
+trains on sequences of 12 letters and is tested on 48.
+
+The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it wrote.
+"""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from numformer import Adam, CrossEntropy, LanguageModel, inference, pack
+
+LETTERS, TRAINED, TESTED = 8, 12, 48
+STEPS, BATCH, RATE, TESTS = 200, 32, 0.006, 128
+SEEDS = 0, 1, 2
+WAYS = "sinusoidal", "learned", "rotary", "alibi", "none"
+
+
+def draw(rng: np.random.Generator, batch: int, length: int):
+    """-> ids (B, T) of letters, what is to be said at each place (B, T), and where (B, T)."""
+    ids = rng.integers(4, 4 + LETTERS, (batch, length))  # 0 to 3 are padding and its like
+    before = np.roll(ids, 1, axis=1)
+    return ids, before, np.broadcast_to(np.arange(length) > 0, ids.shape)
+
+
+def train(positions: str, seed: int) -> np.ndarray:
+    """Train one model -> how often it is right at each place (TESTED,), from the second on."""
+    config = LanguageModel.Config(
+        vocabulary=4 + LETTERS, d_model=32, d_ff=64, heads=4, layers=2, norm="pre", p_drop=0.0,
+        positions=positions, max_length=TESTED,
+    )  # fmt: skip
+    of_weights, of_data, held_out = np.random.SeedSequence(seed).spawn(3)
+    model, loss, rng = LanguageModel(config, of_weights), CrossEntropy(0), np.random.default_rng(of_data)
+    adam = Adam(pack(model))
+    for step in range(STEPS):
+        ids, target, counts = draw(rng, BATCH, TRAINED)
+        model.zero_grad()
+        loss.forward(model.forward(ids), target, counts)
+        model.backward(loss.backward())
+        adam.step(RATE * min(1, (step + 1) / 20, 2 * (STEPS - step) / STEPS))
+    ids, target, _ = draw(np.random.default_rng(held_out), TESTS, TESTED)
+    with inference():
+        said = model.forward(ids).argmax(axis=-1)
+    return (said == target)[:, 1:].mean(axis=0)
+
+
+@functools.cache
+def compare() -> dict[str, np.ndarray]:
+    """Of each way the shares that are right (seeds, TESTED - 1), from the second place on."""
+    # A second thread gains nothing on matrices this small.
+    with threadpool_limits(1, "blas"):
+        runs = tqdm([(w, s) for w in WAYS for s in SEEDS], "training", leave=False, disable=None)
+        found = {(way, seed): train(way, seed) for way, seed in runs}
+    return {way: np.stack([found[way, seed] for seed in SEEDS]) for way in WAYS}
+
+
+def measured() -> dict[str, list[str]]:
+    """lengths.md: of each task with its way the cells "mean (lowest to highest)", and the head."""
+    lines = (Path(__file__).parent / "lengths.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: cells for name, *cells in rows if not name.startswith("-")}
+
+
+def mean(task: str, way: str, length: int) -> float:
+    """The mean of the seeds for a task and a way at a length tested, in lengths.md."""
+    head, row = measured()["task and positions"], measured()[f"{task} {way}"]
+    return float(row[head.index(str(length))].split()[0])

@@ -1,0 +1,280 @@
+"""The example of lesson 5 and its simulations: orders, sinusoids, and pairs that turn."""
+
+import numpy as np
+
+from lessons.simulation import Choice, Option, Simulation, Slider
+from lessons.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
+from numformer.layers.alibi import alibi
+from numformer.layers.attention import scaled_dot_product_attention
+from numformer.layers.mask import causal_mask
+from numformer.layers.positional import sinusoidal_table
+from numformer.layers.rotary import rotary, rotary_turns
+
+words = ["old", "dog", "bites", "man"]
+x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
+              [2, 1, 1, 0, 1, 0, 0, 1],
+              [0, 2, 1, 0, 0, 1, 0, 0],
+              [2, 0, 0, 1, 1, 0, 0, 1]], dtype=float)  # fmt: skip
+WIDTH = 8
+FREQUENCIES = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)  # 1, 0.1, 0.01, 0.001
+PAIRS = [
+    Option(pair, f"{pair}: {frequency:g} a place", code=str(pair))
+    for pair, frequency in enumerate(FREQUENCIES)
+]
+
+
+def attend(words: np.ndarray, positions) -> tuple[np.ndarray, np.ndarray]:
+    """Attention of words (T, D) among themselves -> output (T, D), weights (T, T).
+
+    `positions` makes of them queries, keys, values and a mask.
+    """
+    output, weights, _ = scaled_dot_product_attention(*positions(words))
+    return output, weights
+
+
+# Orders
+
+ORDERS = [
+    Option(order, " ".join(words[n] for n in order))
+    for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
+]
+NONE = Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)")
+WAYS = [
+    NONE,
+    Option(lambda x: 3 * (x + sinusoidal_table(4, 8),), "sinusoids",
+           "A vector for each place is added to the word that stands there.",
+           "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
+    Option(lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x), "rotary",
+           "Queries and keys are turned, each by its place.",
+           "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
+    Option(lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
+           "Half of the distance is taken off each score.",
+           "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
+    Option(lambda x: (x, x, x, causal_mask(4)[0, 0]), "only a causal mask",
+           "A word sees those before it and itself. That tells something of the order, too.",
+           "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
+]  # fmt: skip
+PLACES = ["1st", "2nd", "3rd", "4th"]
+
+
+def reordered(order, positions) -> dict[str, np.ndarray]:
+    """Weights of the first order and of `order`; the latter's also with the words sorted back."""
+    (first, before), (output, after) = attend(x, positions), attend(x[order], positions)
+    back = np.argsort(order)
+    sorted_back = after[np.ix_(back, back)]
+    largest = np.abs(output[back] - first).max()
+    return dict(sentence=order, before=before, after=after, sorted_back=sorted_back,
+                largest=largest)  # fmt: skip
+
+
+orders = Simulation(
+    name="orders",
+    title="The same words in another order",
+    say="Choose another order. The second matrix is what the model has. The third is the same, with "
+    "rows and columns put back into the order of the first. **Without positions, does it differ "
+    "from the first?** Then give the model positions.",
+    caption="At the left the weights of the first order, in the middle those of another, at the "
+    "right the same with the words sorted back.",
+    alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of another "
+    "order, and the latter with its rows and columns sorted back.",
+    size=(7.6, 3.2),
+    controls=[
+        Choice("order", "Order", ORDERS),
+        Choice("positions", "Positions", WAYS),
+    ],
+    compute=reordered,
+    views=[
+        Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
+                ["sentence"], words),
+        Matrices([Of("before", "A", words, words, 1, "old dog bites man"),
+                  Of("after", "A'", PLACES, PLACES, 1, "by places"),
+                  Of("sorted_back", r"P^\top A' P", words, words, 1, "sorted back")],
+                 ["after", "sorted_back"]),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers.alibi import alibi
+from numformer.layers.attention import scaled_dot_product_attention
+from numformer.layers.mask import causal_mask
+from numformer.layers.positional import sinusoidal_table
+from numformer.layers.rotary import rotary, rotary_turns
+
+x = np.array({x.astype(int).tolist()}, float)
+order = 0
+positions = 0
+
+first, before, _ = scaled_dot_product_attention(*positions(x))
+output, after, _ = scaled_dot_product_attention(*positions(x[order]))
+back = np.argsort(order)
+sorted_back = after[np.ix_(back, back)]
+largest = abs(output[back] - first).max()
+print(sorted_back.round(2), largest)""",
+)  # fmt: skip
+
+
+# Sinusoids
+
+ROWS = 50
+
+
+def likeness(width, every, picked) -> dict[str, np.ndarray]:
+    """PE at 50 places, each `every` from the last, and how much like the picked one they are."""
+    table = sinusoidal_table(every * ROWS, width)[::every]
+    return {"table": table, "alike": table @ table[picked] / (width / 2)}
+
+
+sinusoids = Simulation(
+    name="sinusoids",
+    title="The places and their vectors",
+    say="A row is a place, a column a dimension. **Which columns change fastest from row to row?** "
+    "Let a row be every tenth place: now the columns further right move, and those at the left "
+    "seem to jump about. The curve tells how much each place is like the picked one. Move the "
+    "picked row: what happens to the shape of the curve?",
+    caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
+    "Below, the likeness of every place to the picked one.",
+    alt="A heatmap of sinusoids for 50 places: columns at the left change fast from row to row, "
+    "those at the right hardly at all. Below it the likeness to the picked place, a peak of "
+    "height 1 there and lower waves on both sides.",
+    size=(6, 6.4),
+    controls=[
+        Slider("width", "Width d", [8, 16, 32, 64], start=2),
+        Choice("every", "A row is", [Option(1, "every place"), Option(10, "every tenth place")]),
+        Slider("picked", "Picked row", range(ROWS), start=20, plays=True),
+        Slider("other", "Compared with row", range(ROWS), start=23, shows_only=True),
+    ],
+    compute=likeness,
+    views=[
+        Heatmap("table", "row", "dimension", -1, 1, row="picked"),
+        Chart([Drawn("alike", "likeness", at=range(ROWS))],
+              Axis("row", 0, ROWS - 1), Axis("likeness to the picked row", -1, 1),
+              marker="other", at=range(ROWS)),
+    ],
+    code=f"""\
+from numformer.layers.positional import sinusoidal_table
+
+width = 32
+every = 1
+picked = 20
+
+table = sinusoidal_table(every * {ROWS}, width)[::every]
+alike = table @ table[picked] / (width / 2)
+print(table.round(2), alike.round(2))""",
+)  # fmt: skip
+
+
+# One hand of the clock, from p to p + k
+
+TURNS = np.linspace(0, 2 * np.pi, 49)
+CLOCK = np.stack([np.sin(TURNS), np.cos(TURNS)], axis=1)
+
+
+def hands(pair, place, k) -> dict[str, np.ndarray]:
+    """A pair of PE(place) and of PE(place + k), and the matrix that makes one of the other."""
+    table, columns = sinusoidal_table(place + k + 1, WIDTH), [2 * pair, 2 * pair + 1]
+    here, there = table[place, columns], table[place + k, columns]
+    sin, cos = np.sin(k * FREQUENCIES[pair]), np.cos(k * FREQUENCIES[pair])
+    return dict(clock=CLOCK, here=here, there=there, here_column=here[:, None],
+                there_column=there[:, None], turn=np.array([[cos, sin], [-sin, cos]]),
+                likeness=here @ there)  # fmt: skip
+
+
+hand = Simulation(
+    name="hand",
+    title="A step of k is a turn, wherever it begins",
+    say="Two hands: a pair of numbers at the place p and at the place p + k. Move p. **What moves, "
+    "and what stays?** Then change k.",
+    caption="A pair at two places, as hands of a clock; the matrix between them depends on their "
+    "distance alone.",
+    alt="A circle with two arrows from its centre, the pair of a place and that of a later one, and "
+    "the two by two matrix that turns the first into the second.",
+    size=(6, 5.4),
+    controls=[
+        Choice("pair", "Pair, and its turn", PAIRS),
+        Slider("place", "Place p", range(25), start=2, plays=True),
+        Slider("k", "Distance k", range(13), start=1),
+    ],
+    compute=hands,
+    views=[
+        Chart([Drawn("clock", form="area", colour=3), Drawn("here", "PE(p)", "arrows", colour=0),
+               Drawn("there", "PE(p + k)", "arrows", colour=1)],
+              Axis("first number, a sine", -1.2, 1.2), Axis("second number, a cosine", -1.2, 1.2),
+              square=True),
+        Matrices([Of("turn", "M_k", ["sine", "cosine"], ["sine", "cosine"], 1, "of this pair"),
+                  Of("here_column", "PE(p)", ["sine", "cosine"], [""], 1),
+                  Of("there_column", "PE(p+k)", ["sine", "cosine"], [""], 1, "their product")],
+                 ["there_column"]),
+        Figures({"likeness": "Dot product of the two"}),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers.positional import sinusoidal_table
+
+pair = 0
+place = 2
+k = 1
+
+table = sinusoidal_table(place + k + 1, {WIDTH})[:, 2 * pair : 2 * pair + 2]
+here, there = table[place], table[place + k]
+angle = k * 10000 ** (-2 * pair / {WIDTH})
+turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+likeness = here @ there
+print(turn @ here, there, likeness)""",
+)  # fmt: skip
+
+
+# A query and a key, turned by their places
+
+LAST = 24
+
+
+def turned(pair, key_at, distance) -> dict[str, np.ndarray]:
+    """The query of `dog` and the key of `man`, each turned by its place, and their scores."""
+    turns, (_, dog, _, man) = rotary_turns(LAST + 1, WIDTH), x
+    both = np.stack([dog, man])
+    after = rotary(both, turns[[key_at + distance, key_at]])
+    of_pair = slice(2 * pair, 2 * pair + 2)
+    return dict(before=both[:, of_pair], query=after[0, of_pair], key=after[1, of_pair],
+                score=after[0, of_pair] @ after[1, of_pair], total=after[0] @ after[1],
+                unturned=dog @ man)  # fmt: skip
+
+
+turning = Simulation(
+    name="turning",
+    title="Queries and keys, turned by their places",
+    say="A pair of the query of *dog* and of the key of *man*. Dots: as they were. Arrows: turned. "
+    "Move both to other places. **Which numbers change?** Then change the distance between them.",
+    caption="A pair of a query and of a key: as they were (dots) and turned by their places "
+    "(arrows).",
+    alt="Two dots and two arrows from the origin: a pair of the query of dog and of the key of man, "
+    "before and after they were turned by their places.",
+    size=(6, 5),
+    controls=[
+        Choice("pair", "Pair, and its turn", PAIRS),
+        Slider("key_at", "Place of man, the key", range(13), start=1, plays=True),
+        Slider("distance", "Places from there to dog", range(13), start=2),
+    ],
+    compute=turned,
+    views=[
+        Chart([Drawn("before", form="dots", names=["dog", "man"], colour=3),
+               Drawn("query", "query of dog, turned", "arrows", colour=0),
+               Drawn("key", "key of man, turned", "arrows", colour=1)],
+              Axis("first number of the pair", -2.5, 2.5), Axis("second number", -2.5, 2.5),
+              square=True),
+        Figures({"score": "This pair's part of the score", "total": "Score, all four pairs",
+                 "unturned": "Score without turning"}),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers.rotary import rotary, rotary_turns
+
+dog, man = np.array({x[[1, 3]].astype(int).tolist()}, float)
+pair = 0
+key_at = 1
+distance = 2
+
+turns = rotary_turns({LAST + 1}, {WIDTH})
+after = rotary(np.stack([dog, man]), turns[[key_at + distance, key_at]])
+query, key = after[:, 2 * pair : 2 * pair + 2]
+score, total, unturned = query @ key, after[0] @ after[1], dog @ man
+print(score, total, unturned)""",
+)  # fmt: skip
