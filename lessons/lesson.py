@@ -334,7 +334,9 @@ class Beside(Piece):
         return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
 
     def markdown(self) -> str:
-        rows = "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+        rows = "\n\n".join(
+            f"{note}\n\n{textwrap.indent(line, '    ')}" for note, line in self.rows()
+        )
         return f"{self.place}\n\n{rows}"
 
     def html(self, page) -> str:
