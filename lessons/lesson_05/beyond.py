@@ -7,13 +7,14 @@ The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it 
 """
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from numformer import Adam, CrossEntropy, LanguageModel, inference, pack
+from numformer import Adam, CrossEntropy, LanguageModel, pack
 
 LETTERS, TRAINED, TESTED = 8, 12, 48
 STEPS, BATCH, RATE, TESTS = 200, 32, 0.006, 128
@@ -28,15 +29,23 @@ def draw(rng: np.random.Generator, batch: int, length: int):
     return ids, before, np.broadcast_to(np.arange(length) > 0, ids.shape)
 
 
-def train(positions: str, seed: int) -> np.ndarray:
-    """Train one model -> how often it is right at each place (TESTED,), from the second on."""
+@dataclass(frozen=True)
+class Run:
+    """What a trained model does on new sequences, at each place from the second on."""
+
+    right: np.ndarray  # (TESTED - 1,): how often the letter is right
+    before: np.ndarray  # (TESTED - 1,): the weight of the place before, in the head with most of it
+    two_before: float  # how many of the wrong letters are those of two places before
+
+
+def train(positions: str, seed: int) -> Run:
     config = LanguageModel.Config(
         vocabulary=4 + LETTERS, d_model=32, d_ff=64, heads=4, layers=2, norm="pre", p_drop=0.0,
         positions=positions, max_length=TESTED,
     )  # fmt: skip
     of_weights, of_data, held_out = np.random.SeedSequence(seed).spawn(3)
-    model, loss, rng = LanguageModel(config, of_weights), CrossEntropy(0), np.random.default_rng(of_data)
-    adam = Adam(pack(model))
+    model, loss = LanguageModel(config, of_weights), CrossEntropy(0)
+    adam, rng = Adam(pack(model)), np.random.default_rng(of_data)
     for step in range(STEPS):
         ids, target, counts = draw(rng, BATCH, TRAINED)
         model.zero_grad()
@@ -44,19 +53,25 @@ def train(positions: str, seed: int) -> np.ndarray:
         model.backward(loss.backward())
         adam.step(RATE * min(1, (step + 1) / 20, 2 * (STEPS - step) / STEPS))
     ids, target, _ = draw(np.random.default_rng(held_out), TESTS, TESTED)
-    with inference():
-        said = model.forward(ids).argmax(axis=-1)
-    return (said == target)[:, 1:].mean(axis=0)
+    said = model.forward(ids).argmax(axis=-1)[:, 1:]
+    weights = [each.saved[0]["weights"] for each in model.layers_within()
+               if each.saved and "weights" in each.saved[0]]  # fmt: skip
+    before = np.concatenate(weights, axis=1).diagonal(-1, axis1=2, axis2=3).mean(axis=0)
+    before = before[before[:, : TRAINED - 1].mean(axis=1).argmax()]
+    model.clear_saved()
+    right = said == target[:, 1:]
+    two_before = (said == np.roll(target, 1, axis=1)[:, 1:])[~right].mean()
+    return Run(right.mean(axis=0), before, two_before)
 
 
 @functools.cache
-def compare() -> dict[str, np.ndarray]:
-    """Of each way the shares that are right (seeds, TESTED - 1), from the second place on."""
+def compare() -> dict[str, list[Run]]:
+    """Of each way of telling positions a Run for each seed."""
     # A second thread gains nothing on matrices this small.
     with threadpool_limits(1, "blas"):
         runs = tqdm([(w, s) for w in WAYS for s in SEEDS], "training", leave=False, disable=None)
         found = {(way, seed): train(way, seed) for way, seed in runs}
-    return {way: np.stack([found[way, seed] for seed in SEEDS]) for way in WAYS}
+    return {way: [found[way, seed] for seed in SEEDS] for way in WAYS}
 
 
 def measured() -> dict[str, list[str]]:
