@@ -315,7 +315,8 @@ class Beside(Piece):
 
     @property
     def place(self) -> str:
-        return f"`{self.function.__qualname__}` in `{self.function.__module__.replace('.', '/')}.py`"
+        module = self.function.__module__.replace(".", "/")
+        return f"`{self.function.__qualname__}` in `{module}.py`"
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
