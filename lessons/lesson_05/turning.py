@@ -23,13 +23,12 @@ PAIRS = [
 ]
 
 
-def attend(words: np.ndarray, positions) -> tuple[np.ndarray, np.ndarray]:
+def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
     """Attention of words (T, D) among themselves -> output (T, D), weights (T, T).
 
     `positions` makes of them queries, keys, values and a mask.
     """
-    output, weights, _ = scaled_dot_product_attention(*positions(words))
-    return output, weights
+    return scaled_dot_product_attention(*positions(words))[:2]
 
 
 # Orders
@@ -38,21 +37,20 @@ ORDERS = [
     Option(order, " ".join(words[n] for n in order))
     for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
 ]
-NONE = Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)")
+# What becomes of the words X (T, D): queries, keys, values and a mask. The code that a page shows.
 WAYS = [
-    NONE,
-    Option(lambda x: 3 * (x + sinusoidal_table(4, 8),), "sinusoids",
-           "A vector for each place is added to the word that stands there.",
-           "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
-    Option(lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x), "rotary",
-           "Queries and keys are turned, each by its place.",
-           "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
-    Option(lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
-           "Half of the distance is taken off each score.",
-           "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
-    Option(lambda x: (x, x, x, causal_mask(4)[0, 0]), "only a causal mask",
-           "A word sees those before it and itself. That tells something of the order, too.",
-           "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
+    Option(eval(code), label, note, code)
+    for label, note, code in (
+        ("none", "", "lambda x: (x, x, x)"),
+        ("sinusoids", "A vector for each place is added to the word that stands there.",
+         "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
+        ("rotary", "Queries and keys are turned, each by its place.",
+         "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
+        ("ALiBi", "Half of the distance is taken off each score.",
+         "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
+        ("only a causal mask", "A word sees itself and those before it.",
+         "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
+    )
 ]  # fmt: skip
 PLACES = ["1st", "2nd", "3rd", "4th"]
 
@@ -70,18 +68,15 @@ def reordered(order, positions) -> dict[str, np.ndarray]:
 orders = Simulation(
     name="orders",
     title="The same words in another order",
-    say="Choose another order. The second matrix is what the model has. The third is the same, with "
-    "rows and columns put back into the order of the first. **Without positions, does it differ "
-    "from the first?** Then give the model positions.",
+    say="Choose another order. The second matrix is what the model has. The third is the same with "
+    "rows and columns put back into the first order. **Without positions, does it differ from the "
+    "first matrix?** Then give the model positions.",
     caption="At the left the weights of the first order, in the middle those of another, at the "
     "right the same with the words sorted back.",
-    alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of another "
-    "order, and the latter with its rows and columns sorted back.",
+    alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
+    "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),
-    controls=[
-        Choice("order", "Order", ORDERS),
-        Choice("positions", "Positions", WAYS),
-    ],
+    controls=[Choice("order", "Order", ORDERS), Choice("positions", "Positions", WAYS)],
     compute=reordered,
     views=[
         Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
@@ -185,8 +180,8 @@ hand = Simulation(
     "and what stays?** Then change k.",
     caption="A pair at two places, as hands of a clock; the matrix between them depends on their "
     "distance alone.",
-    alt="A circle with two arrows from its centre, the pair of a place and that of a later one, and "
-    "the two by two matrix that turns the first into the second.",
+    alt="A circle with two arrows from its centre, the pair of a place and that of a later one, "
+    "and the two by two matrix that turns the first into the second.",
     size=(6, 5.4),
     controls=[
         Choice("pair", "Pair, and its turn", PAIRS),
@@ -245,8 +240,8 @@ turning = Simulation(
     "Move both to other places. **Which numbers change?** Then change the distance between them.",
     caption="A pair of a query and of a key: as they were (dots) and turned by their places "
     "(arrows).",
-    alt="Two dots and two arrows from the origin: a pair of the query of dog and of the key of man, "
-    "before and after they were turned by their places.",
+    alt="Two dots and two arrows from the origin: a pair of the query of dog and of the key of "
+    "man, before and after they were turned by their places.",
     size=(6, 5),
     controls=[
         Choice("pair", "Pair, and its turn", PAIRS),
