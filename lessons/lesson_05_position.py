@@ -297,30 +297,16 @@ def alike(width: int, distances) -> np.ndarray:
 
 @show
 def likeness_by_distance():
-    """The dot product of two places against their distance, for three widths."""
-    distances = np.arange(101)
-    curves = {width: alike(width, distances) for width in (8, 64, 512)}
-
-    def draw(figure):
-        axes = figure.subplots()
-        for (width, curve), color in zip(curves.items(), (ORANGE, BLUE, GREEN), strict=True):
-            axes.plot(distances, curve, color=color, label=f"d = {width}")
-        axes.set(xlabel="distance k", ylabel="likeness")
-        axes.legend()
-
-    rises = {width: 1 + np.flatnonzero(np.diff(curve) > 0)[0] for width, curve in curves.items()}
-    return Picture(
-        "lesson_05_likeness",
-        draw,
-        "Three curves that begin at 1 and fall within a few places. That of width 8 goes up and "
-        "down in waves, that of width 64 falls with small waves, that of width 512 more smoothly.",
-        f"**Likeness against distance.** It falls fast at first, then in waves: at width 64 it "
-        f"already rises again after distance {rises[64] - 1}, at width 512 after "
-        f"{rises[512] - 1}. The wider, the more hands, and the smoother.",
-    )
+    """The likeness of two places by their distance, for three widths."""
+    distances = [1, 2, 5, 10, 20, 50, 100]
+    rows = [(f"{d}", *(f"{each:.2f}" for each in alike(d, distances))) for d in (8, 64, 512)]
+    return table(["width", *(f"distance {k}" for k in distances)], rows)
 
 
 # %% [markdown]
+# It falls fast within a few places. Then it goes on in waves, which you also see in the simulation:
+# at width 64, places 100 apart are more alike than places 50 apart. More hands make it smoother.
+#
 # ### The way back
 #
 # Forward is $Y = X + PE$, and nothing in $PE$ is learned. Raise an entry of $X$ by a little and the
@@ -410,8 +396,8 @@ def a_row_collects():
 # %% [markdown]
 # Adding rows at given indices, however often an index occurs, is called *scatter-add*. The backward
 # of word embeddings is one as well. A large $C$ would be a waste: there the library sorts the rows
-# by their index and adds up. For tables as small as this it does build $C^\top$; one product is then
-# the fastest way (`scatter_add` in `numformer/backend.py`).
+# by their index and adds up. For tables as small as this it does build $C^\top$, because then one
+# product is the fastest way (`scatter_add` in `numformer/backend.py`).
 
 
 # %%
@@ -654,7 +640,7 @@ def gradient_check():
 # A small task (`lessons/lesson_05/beyond.py`): say at each place the letter of the place *before*.
 # To do it the model must know what *before* is, and nothing else. A decoder of two blocks trains on
 # sequences of 12 letters, for 200 steps, three times from other random numbers. Then it gets
-# sequences of 48.
+# sequences of 48. (Places count from 1 here.)
 
 
 # %%
@@ -685,7 +671,7 @@ def the_letter_before():
         for (way, curve), look in zip(found.items(), LOOKS, strict=True):
             axes.plot(range(2, beyond.TESTED + 1), curve, label=NAMES[way], **look)
         axes.axvline(beyond.TRAINED, color=GREY, linewidth=0.8)
-        axes.set(xlabel="place in the sequence, from 1", ylabel="right", ylim=(0, 1.03))
+        axes.set(xlabel="place in the sequence", ylabel="right", ylim=(0, 1.03))
         axes.legend(fontsize=9)
 
     return [
@@ -731,8 +717,7 @@ def the_letter_before():
 #
 # Is ALiBi the best, then? That would be too much to say of one task. The repository has a longer
 # study: copying letters, reversing them, and adding two numbers digit by digit. Each trains up to
-# length 10. It takes about half an hour on two cores, so here is the
-# table that it wrote:
+# length 10. It takes about half an hour on two cores, so here is the table that it wrote:
 #
 # ```
 # python -m toy_tasks.lengths
@@ -771,9 +756,9 @@ def the_table_of_the_study():
             {mean("copy", "none", 15):.2f}. Sinusoids and learned positions have failed long before.
             Adding is hard for all.
 
-            Look at the brackets, too. Of the sums of 15 digits ALiBi gets {low} right with one seed
-            and {high} with another. A single run would have told you either story. And these models
-            are small: that ALiBi is the best for all purposes does not follow.
+            Look at the brackets, too. Of the sums of 15 digits ALiBi gets {low:.2f} right with one
+            seed and {high:.2f} with another. A single run would have told you either story. And
+            these models are small: that ALiBi is the best for all purposes does not follow.
         """),
     ]
 

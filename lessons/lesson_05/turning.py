@@ -37,20 +37,20 @@ ORDERS = [
     Option(order, " ".join(words[n] for n in order))
     for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
 ]
-# What becomes of the words X (T, D): queries, keys, values and a mask. The code that a page shows.
-WAYS = [
-    Option(eval(code), label, note, code)
-    for label, note, code in (
-        ("none", "", "lambda x: (x, x, x)"),
-        ("sinusoids", "A vector for each place is added to the word that stands there.",
-         "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
-        ("rotary", "Queries and keys are turned, each by its place.",
-         "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
-        ("ALiBi", "Half of the distance is taken off each score.",
-         "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
-        ("only a causal mask", "A word sees itself and those before it.",
-         "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
-    )
+WAYS = [  # what becomes of the words: queries, keys, values and a mask
+    Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
+    Option(lambda x: 3 * (x + sinusoidal_table(4, 8),), "sinusoids",
+           "A vector for each place is added to the word that stands there.",
+           "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
+    Option(lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x), "rotary",
+           "Queries and keys are turned, each by its place.",
+           "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
+    Option(lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
+           "Half of the distance is taken off each score.",
+           "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
+    Option(lambda x: (x, x, x, causal_mask(4)[0, 0]), "only a causal mask",
+           "A word sees itself and those before it.",
+           "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
 ]  # fmt: skip
 PLACES = ["1st", "2nd", "3rd", "4th"]
 
