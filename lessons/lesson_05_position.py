@@ -14,7 +14,6 @@
 
 # %%
 import math
-import re
 
 import numpy as np
 
@@ -111,7 +110,9 @@ def two_orders():
 # - The scores are $(PX)(PX)^\top = P\,E\,P^\top$: rows and columns are reordered, nothing else.
 # - The softmax works on one row at a time, and in a row it does not care which entry comes first.
 #   So $A' = P\,A\,P^\top$.
-# - The output is $A'PX = P\,A\,P^\top P X = P\,A X = P\,O$.
+# - In the output the two in the middle undo each other:
+#
+# $$A'\,PX = P\,A\,P^\top P\,X = P\,A\,X = P\,O$$
 #
 # Reorder what comes in, and what comes out is reordered alike. This is called *permutation
 # equivariance*. Learned matrices do not help: they stand at the right, $(PX)W = P(XW)$. Nor do the
@@ -275,8 +276,11 @@ def one_hand() -> Simulation:
 #
 # ### How much alike are two places?
 #
-# Take the dot product of two places. Each hand contributes
-# $\sin(pf)\sin(qf) + \cos(pf)\cos(qf) = \cos((p-q)f)$. So it is a sum of cosines of the *distance*:
+# Take the dot product of two places, $p$ and $q$. Each hand contributes
+#
+# $$\sin(pf)\,\sin(qf) + \cos(pf)\,\cos(qf) = \cos((p-q)f)$$
+#
+# So it is a sum of cosines of the *distance*:
 #
 # $$PE(p) \cdot PE(p+k) = \sum_i \cos(k f_i)$$
 #
@@ -433,8 +437,8 @@ def the_lines_of_learned_positions():
 # $$u' = u \cos r - v \sin r, \quad v' = u \sin r + v \cos r$$
 #
 # By hand: *dog* begins with (2, 1). At place 1 the first pair turns by 1, and
-# $\cos 1 = 0.54$, $\sin 1 = 0.84$. So it becomes
-# $(2 \cdot 0.54 - 1 \cdot 0.84, 2 \cdot 0.84 + 1 \cdot 0.54) = (0.24, 2.22)$.
+# $\cos 1 = 0.54$, $\sin 1 = 0.84$. So $u' = 2 \cdot 0.54 - 1 \cdot 0.84 = 0.24$ and
+# $v' = 2 \cdot 0.84 + 1 \cdot 0.54 = 2.22$.
 #
 # Write $R_t$ for turning by a place $t$, all pairs at once. What is the score of a turned query and
 # a turned key? **Turn the paper on which both arrows are drawn: no length and no angle between them
@@ -728,33 +732,40 @@ def the_letter_before():
 @show
 def the_table_of_the_study():
     """The table that `python -m toy_tasks.lengths` wrote."""
-    head, *rows = beyond.measured().items()
-    mean, cell = beyond.mean, beyond.measured()["addition alibi"][head[1].index("15")]
-    low, high = (float(number) for number in re.findall(r"[\d.]+", cell)[1:])
+    found = beyond.measured()
+    mean = {(*key, column): cell[0] for key, row in found.items() for column, cell in row.items()}
+    _, low, high = found["addition", "alibi"]["15"]
     # What the text says.
-    assert min(float(row[0].split()[0]) for _, row in rows) > 0.99
+    assert min(row["1 to 10"][0] for row in found.values()) > 0.99
     for task in lengths.TASKS:
-        assert max(mean(task, way, 12) for way in ("sinusoidal", "learned")) < 0.1
-        assert max(mean(task, way, 15) for way in beyond.WAYS) == max(
-            mean(task, way, 15) for way in ("alibi", "none")
-        )
-        assert mean(task, "alibi", 15) >= mean(task, "none", 15)
-    assert high - low > 0.5 and all(mean("addition", way, 15) < 0.5 for way in beyond.WAYS)
+        assert max(mean[task, way, "12"] for way in ("sinusoidal", "learned")) < 0.1
+        assert mean[task, "alibi", "15"] == max(mean[task, way, "15"] for way in beyond.WAYS)
+    assert high - low > 0.5 and max(mean["addition", way, "15"] for way in beyond.WAYS) < 0.5
+
+    def text(cell) -> str:
+        mean, low, high = (f"{each:.2f}" for each in cell)
+        return mean if low == high else f"{mean} ({low}–{high})"
+
+    columns = [str(length) for length in lengths.TESTED]
     return [
         table(
-            [head[0], *(f"length {each}" for each in head[1][1:])],
-            [(name, *row[1:]) for name, row in rows],
+            ["", *(f"length {length}" for length in columns)],
+            [
+                (f"{task}, {NAMES[way]}", *(text(row[length]) for length in columns))
+                for (task, way), row in found.items()
+            ],
             f"The share of {lengths.EXAMPLES} new sources whose whole target is right: mean of "
-            "three seeds (lowest to highest). Within length 10 all are above 0.99. These runs took "
-            "2,000 to 3,600 steps each; the command now takes somewhat fewer.",
+            "three seeds, and the lowest and the highest where they differ. Over the lengths up to "
+            "10 all are above 0.99. These runs took 2,000 to 3,600 steps each; the command now "
+            "takes somewhat fewer.",
         ),
         Words(f"""
-            Look at length 15. ALiBi reverses {mean("reverse", "alibi", 15):.2f} of the sources and
-            copies {mean("copy", "alibi", 15):.2f}. Rotary positions reverse
-            {mean("reverse", "rotary", 15):.2f} and copy {mean("copy", "rotary", 15):.2f}. *No*
-            positions reverse {mean("reverse", "none", 15):.2f} and copy
-            {mean("copy", "none", 15):.2f}. Sinusoids and learned positions have failed long before.
-            Adding is hard for all.
+            Look at length 15. ALiBi reverses {mean["reverse", "alibi", "15"]:.2f} of the sources
+            and copies {mean["copy", "alibi", "15"]:.2f}. Rotary positions reverse
+            {mean["reverse", "rotary", "15"]:.2f} and copy {mean["copy", "rotary", "15"]:.2f}. *No*
+            positions reverse {mean["reverse", "none", "15"]:.2f} and copy
+            {mean["copy", "none", "15"]:.2f}. Sinusoids and learned positions have failed long
+            before. Adding is hard for all.
 
             Look at the brackets, too. Of the sums of 15 digits ALiBi gets {low:.2f} right with one
             seed and {high:.2f} with another. A single run would have told you either story. And
@@ -841,8 +852,8 @@ def quiz() -> list[Question]:
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "
             "is the dot product of $PE(3)$ and $PE(10)$? (Two decimals.)",
             answer=float(np.cos(7 * FREQUENCIES).sum()),
-            why="The places are 7 apart: $\\cos 7 + \\cos 0.7 + \\cos 0.07 + \\cos 0.007$, that is "
-            "0.754 + 0.765 + 0.998 + 1.000. The places themselves do not matter.",
+            why="The places are 7 apart, so the hands are 7, 0.7, 0.07 and 0.007 apart. The cosines "
+            "of these add up: 0.754 + 0.765 + 0.998 + 1.000. The places themselves do not matter.",
         ),
         Question(
             question="A batch has sentences of 5, 3 and 2 words. All entries of $\\mathrm{d}Y$ are "

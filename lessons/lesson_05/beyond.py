@@ -7,6 +7,7 @@ The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it 
 """
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,14 +75,10 @@ def compare() -> dict[str, list[Run]]:
     return {way: [found[way, seed] for seed in SEEDS] for way in WAYS}
 
 
-def measured() -> dict[str, list[str]]:
-    """lengths.md: of each task with its way the cells "mean (lowest to highest)", and the head."""
+def measured() -> dict[tuple[str, str], dict[str, tuple[float, float, float]]]:
+    """lengths.md: of (task, way) for each column the mean of the seeds, the lowest, the highest."""
     lines = (Path(__file__).parent / "lengths.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {name: cells for name, *cells in rows if not name.startswith("-")}
-
-
-def mean(task: str, way: str, length: int) -> float:
-    """The mean of the seeds for a task and a way at a length tested, in lengths.md."""
-    head, row = measured()["task and positions"], measured()[f"{task} {way}"]
-    return float(row[head.index(str(length))].split()[0])
+    (_, *columns), _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    cells = ([tuple(map(float, re.findall(r"[\d.]+", cell))) for cell in row[1:]] for row in rows)
+    found = (dict(zip(columns, each, strict=True)) for each in cells)
+    return {tuple(row[0].split()): each for row, each in zip(rows, found, strict=True)}

@@ -76,7 +76,7 @@ orders = Simulation(
     alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
     "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),
-    controls=[Choice("order", "Order", ORDERS), Choice("positions", "Positions", WAYS)],
+    controls=[Choice("order", "Order", ORDERS, start=1), Choice("positions", "Positions", WAYS)],
     compute=reordered,
     views=[
         Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
@@ -95,7 +95,7 @@ from numformer.layers.positional import sinusoidal_table
 from numformer.layers.rotary import rotary, rotary_turns
 
 x = np.array({x.astype(int).tolist()}, float)
-order = 0
+order = [0, 3, 2, 1]
 positions = 0
 
 first, before, _ = scaled_dot_product_attention(*positions(x))
@@ -109,11 +109,11 @@ print(sorted_back.round(2), largest)""",
 
 # Sinusoids
 
-ROWS = 50
+ROWS = 40
 
 
 def likeness(width, every, picked) -> dict[str, np.ndarray]:
-    """PE at 50 places, each `every` from the last, and how much like the picked one they are."""
+    """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
     table = sinusoidal_table(every * ROWS, width)[::every]
     return {"table": table, "alike": table @ table[picked] / (width / 2)}
 
@@ -127,7 +127,7 @@ sinusoids = Simulation(
     "picked row: what happens to the shape of the curve?",
     caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
     "Below, the likeness of every place to the picked one.",
-    alt="A heatmap of sinusoids for 50 places: columns at the left change fast from row to row, "
+    alt="A heatmap of sinusoids for 40 places: columns at the left change fast from row to row, "
     "those at the right hardly at all. Below it the likeness to the picked place, a peak of "
     "height 1 there and lower waves on both sides.",
     size=(6, 6.4),
@@ -141,7 +141,7 @@ sinusoids = Simulation(
     views=[
         Heatmap("table", "row", "dimension", -1, 1, row="picked"),
         Chart([Drawn("alike", "likeness", at=range(ROWS))],
-              Axis("row", 0, ROWS - 1), Axis("likeness to the picked row", -1, 1),
+              Axis("row", 0, ROWS - 1), Axis("likeness", -1, 1.1),
               marker="other", at=range(ROWS)),
     ],
     code=f"""\
