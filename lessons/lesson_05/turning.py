@@ -52,17 +52,14 @@ WAYS = [  # what becomes of the words: queries, keys, values and a mask
            "A word sees itself and those before it.",
            "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
 ]  # fmt: skip
-PLACES = ["1st", "2nd", "3rd", "4th"]
 
 
 def reordered(order, positions) -> dict[str, np.ndarray]:
     """Weights of the first order and of `order`; the latter's also with the words sorted back."""
     (first, before), (output, after) = attend(x, positions), attend(x[order], positions)
     back = np.argsort(order)
-    sorted_back = after[np.ix_(back, back)]
-    largest = np.abs(output[back] - first).max()
-    return dict(sentence=order, before=before, after=after, sorted_back=sorted_back,
-                largest=largest)  # fmt: skip
+    return dict(sentence=order, before=before, after=after, sorted_back=after[np.ix_(back, back)],
+                largest=np.abs(output[back] - first).max())  # fmt: skip
 
 
 orders = Simulation(
@@ -82,7 +79,7 @@ orders = Simulation(
         Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
                 ["sentence"], words),
         Matrices([Of("before", "A", words, words, 1, "old dog bites man"),
-                  Of("after", "A'", PLACES, PLACES, 1, "by places"),
+                  Of("after", "A'", range(4), range(4), 1, "by places"),
                   Of("sorted_back", r"P^\top A' P", words, words, 1, "sorted back")],
                  ["after", "sorted_back"]),
     ],
@@ -168,9 +165,9 @@ def hands(pair, place, k) -> dict[str, np.ndarray]:
     table, columns = sinusoidal_table(place + k + 1, WIDTH), [2 * pair, 2 * pair + 1]
     here, there = table[place, columns], table[place + k, columns]
     sin, cos = np.sin(k * FREQUENCIES[pair]), np.cos(k * FREQUENCIES[pair])
-    return dict(clock=CLOCK, here=here, there=there, here_column=here[:, None],
-                there_column=there[:, None], turn=np.array([[cos, sin], [-sin, cos]]),
-                likeness=here @ there)  # fmt: skip
+    return dict(clock=CLOCK, here=here, there=there, likeness=here @ there,
+                here_column=here[:, None], there_column=there[:, None],
+                turn=np.array([[cos, sin], [-sin, cos]]))  # fmt: skip
 
 
 hand = Simulation(
