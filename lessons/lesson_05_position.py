@@ -17,30 +17,9 @@ import math
 
 import numpy as np
 
-from lessons.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    Beside,
-    Matrix,
-    Picture,
-    Words,
-    scientific,
-    show,
-    table,
-)
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_05 import beyond
-from lessons.lesson_05.turning import (
-    FREQUENCIES,
-    attend,
-    hand,
-    orders,
-    sinusoids,
-    turning,
-    words,
-    x,
-)
+from lessons.lesson_05.turning import ANGLES, attend, hand, orders, sinusoids, turning, words, x
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer.gradient_check.gradients import check
@@ -165,7 +144,7 @@ def other_orders() -> Simulation:
 @show
 def the_first_places():
     """The vectors of the first places at width 8."""
-    assert np.allclose(FREQUENCIES, [1, 0.1, 0.01, 0.001])
+    assert np.allclose(ANGLES, [1, 0.1, 0.01, 0.001])
     return Matrix("PE", sinusoidal_table(4, 8), [f"place {p}" for p in range(4)], range(8), 1)
 
 
@@ -287,26 +266,8 @@ def one_hand() -> Simulation:
 # It does not depend on $p$: that is why the curve in the simulation keeps its shape. And $k$ and
 # $-k$ give the same, so by itself it says how far, not on which side. Divided by $d/2$ it is 1 at
 # distance 0.
-
-
-# %%
-def alike(width: int, distances) -> np.ndarray:
-    """The likeness of places that far apart: 1 at distance 0."""
-    pe = sinusoidal_table(max(distances) + 1, width)
-    return pe[distances] @ pe[0] / (width / 2)
-
-
-@show
-def likeness_by_distance():
-    """The likeness of two places by their distance, for three widths."""
-    distances = [1, 2, 5, 10, 20, 50, 100]
-    rows = [(f"{d}", *(f"{each:.2f}" for each in alike(d, distances))) for d in (8, 64, 512)]
-    return table(["width", *(f"distance {k}" for k in distances)], rows)
-
-
-# %% [markdown]
-# It falls fast within a few places. Then it goes on in waves, which you also see in the simulation:
-# at width 64, places 100 apart are more alike than places 50 apart. More hands make it smoother.
+# In the simulation you see it fall within a few places and then go on in waves. At width 64, places
+# 100 apart are more alike than places 50 apart. More hands make it smoother.
 #
 # ### The way back
 #
@@ -656,11 +617,11 @@ def the_letter_before():
 
     def draw(figure):
         axes = figure.subplots()
-        colours = ORANGE, ORANGE, BLUE, GREEN, GREY
+        colours = "C1", "C1", "C0", "C2", "C3"  # those of other pictures
         for (way, curve), colour in zip(found.items(), colours, strict=True):
             style = dict(color=colour, linestyle="--" if way == "learned" else "-")
             axes.plot(range(2, beyond.TESTED + 1), curve, label=NAMES[way], **style)
-        axes.axvline(beyond.TRAINED, color=GREY, linewidth=0.8)
+        axes.axvline(beyond.TRAINED, color="C3", linewidth=0.8)
         axes.set(xlabel="place in the sequence", ylabel="right", ylim=(0, 1.03))
         axes.legend(fontsize=9)
 
@@ -766,6 +727,12 @@ def the_table_of_the_study():
 
 
 # %%
+def alike(width: int, distances) -> np.ndarray:
+    """The likeness of places that far apart: 1 at distance 0."""
+    pe = sinusoidal_table(max(distances) + 1, width)
+    return pe[distances] @ pe[0] / (width / 2)
+
+
 @show
 def often_told():
     """Popular claims, computed again."""
@@ -823,7 +790,7 @@ def quiz() -> list[Question]:
         Question(
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "
             "is the dot product of $PE(3)$ and $PE(10)$? (Two decimals.)",
-            answer=float(np.cos(7 * FREQUENCIES).sum()),
+            answer=float(np.cos(7 * ANGLES).sum()),
             why="The places are 7 apart, so the hands are 7, 0.7, 0.07 and 0.007 apart. Their "
             "cosines add up: 0.754 + 0.765 + 0.998 + 1.000. The places themselves do not matter.",
         ),

@@ -4,11 +4,8 @@ import numpy as np
 
 from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
-from numformer.layers.alibi import alibi
+from numformer.layers import alibi, mask, positional, rotary
 from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.mask import causal_mask
-from numformer.layers.positional import sinusoidal_table
-from numformer.layers.rotary import rotary, rotary_turns
 
 words = ["old", "dog", "bites", "man"]
 x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
@@ -16,10 +13,10 @@ x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
               [0, 2, 1, 0, 0, 1, 0, 0],
               [2, 0, 0, 1, 1, 0, 0, 1]], dtype=float)  # fmt: skip
 WIDTH = 8
-FREQUENCIES = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)  # 1, 0.1, 0.01, 0.001
+ANGLES = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)  # 1, 0.1, 0.01, 0.001
 PAIRS = [
     Option(pair, f"{pair}: {frequency:g} a place", code=str(pair))
-    for pair, frequency in enumerate(FREQUENCIES)
+    for pair, frequency in enumerate(ANGLES)
 ]
 
 
@@ -39,18 +36,18 @@ ORDERS = [
 ]
 WAYS = [  # what becomes of the words: queries, keys, values and a mask
     Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
-    Option(lambda x: 3 * (x + sinusoidal_table(4, 8),), "sinusoids",
+    Option(lambda x: 3 * [x + positional.sinusoidal_table(4, 8)], "sinusoids",
            "A vector for each place is added to the word that stands there.",
-           "lambda x: 3 * (x + sinusoidal_table(4, 8),)"),
-    Option(lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x), "rotary",
+           "lambda x: 3 * [x + positional.sinusoidal_table(4, 8)]"),
+    Option(lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x], "rotary",
            "Queries and keys are turned, each by its place.",
-           "lambda x: (*2 * (rotary(x, rotary_turns(4, 8)),), x)"),
-    Option(lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
+           "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]"),
+    Option(lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
            "Half of the distance is taken off each score.",
-           "lambda x: (x, x, x, alibi(8, np.arange(4), np.arange(4))[0])"),
-    Option(lambda x: (x, x, x, causal_mask(4)[0, 0]), "only a causal mask",
+           "lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0])"),
+    Option(lambda x: (x, x, x, mask.causal_mask(4)[0, 0]), "only a causal mask",
            "A word sees itself and those before it.",
-           "lambda x: (x, x, x, causal_mask(4)[0, 0])"),
+           "lambda x: (x, x, x, mask.causal_mask(4)[0, 0])"),
 ]  # fmt: skip
 
 
@@ -85,11 +82,8 @@ orders = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.alibi import alibi
+from numformer.layers import alibi, mask, positional, rotary
 from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.mask import causal_mask
-from numformer.layers.positional import sinusoidal_table
-from numformer.layers.rotary import rotary, rotary_turns
 
 x = np.array({x.astype(int).tolist()}, float)
 order = [0, 3, 2, 1]
@@ -111,7 +105,7 @@ ROWS = 40
 
 def likeness(width, every, picked) -> dict[str, np.ndarray]:
     """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
-    table = sinusoidal_table(every * ROWS, width)[::every]
+    table = positional.sinusoidal_table(every * ROWS, width)[::every]
     return {"table": table, "alike": table @ table[picked] / (width / 2)}
 
 
@@ -142,13 +136,13 @@ sinusoids = Simulation(
               marker="other", at=range(ROWS)),
     ],
     code=f"""\
-from numformer.layers.positional import sinusoidal_table
+from numformer.layers import positional
 
 width = 32
 every = 1
 picked = 20
 
-table = sinusoidal_table(every * {ROWS}, width)[::every]
+table = positional.sinusoidal_table(every * {ROWS}, width)[::every]
 alike = table @ table[picked] / (width / 2)
 print(table.round(2), alike.round(2))""",
 )  # fmt: skip
@@ -162,9 +156,9 @@ CLOCK = np.stack([np.sin(TURNS), np.cos(TURNS)], axis=1)
 
 def hands(pair, place, k) -> dict[str, np.ndarray]:
     """A pair of PE(place) and of PE(place + k), and the matrix that makes one of the other."""
-    table, columns = sinusoidal_table(place + k + 1, WIDTH), [2 * pair, 2 * pair + 1]
+    table, columns = positional.sinusoidal_table(place + k + 1, WIDTH), [2 * pair, 2 * pair + 1]
     here, there = table[place, columns], table[place + k, columns]
-    sin, cos = np.sin(k * FREQUENCIES[pair]), np.cos(k * FREQUENCIES[pair])
+    sin, cos = np.sin(k * ANGLES[pair]), np.cos(k * ANGLES[pair])
     return dict(clock=CLOCK, here=here, there=there, likeness=here @ there,
                 here_column=here[:, None], there_column=there[:, None],
                 turn=np.array([[cos, sin], [-sin, cos]]))  # fmt: skip
@@ -199,13 +193,13 @@ hand = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.positional import sinusoidal_table
+from numformer.layers import positional
 
 pair = 0
 place = 2
 k = 1
 
-table = sinusoidal_table(place + k + 1, {WIDTH})[:, 2 * pair : 2 * pair + 2]
+table = positional.sinusoidal_table(place + k + 1, {WIDTH})[:, 2 * pair : 2 * pair + 2]
 here, there = table[place], table[place + k]
 angle = k * 10000 ** (-2 * pair / {WIDTH})
 turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -221,9 +215,9 @@ LAST = 24
 
 def turned(pair, key_at, distance) -> dict[str, np.ndarray]:
     """The query of `dog` and the key of `man`, each turned by its place, and their scores."""
-    turns, (_, dog, _, man) = rotary_turns(LAST + 1, WIDTH), x
+    turns, (_, dog, _, man) = rotary.rotary_turns(LAST + 1, WIDTH), x
     both = np.stack([dog, man])
-    after = rotary(both, turns[[key_at + distance, key_at]])
+    after = rotary.rotary(both, turns[[key_at + distance, key_at]])
     of_pair = slice(2 * pair, 2 * pair + 2)
     return dict(before=both[:, of_pair], query=after[0, of_pair], key=after[1, of_pair],
                 score=after[0, of_pair] @ after[1, of_pair], total=after[0] @ after[1],
@@ -257,15 +251,15 @@ turning = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.rotary import rotary, rotary_turns
+from numformer.layers import rotary
 
 dog, man = np.array({x[[1, 3]].astype(int).tolist()}, float)
 pair = 0
 key_at = 1
 distance = 2
 
-turns = rotary_turns({LAST + 1}, {WIDTH})
-after = rotary(np.stack([dog, man]), turns[[key_at + distance, key_at]])
+turns = rotary.rotary_turns({LAST + 1}, {WIDTH})
+after = rotary.rotary(np.stack([dog, man]), turns[[key_at + distance, key_at]])
 query, key = after[:, 2 * pair : 2 * pair + 2]
 score, total, unturned = query @ key, after[0] @ after[1], dog @ man
 print(score, total, unturned)""",
