@@ -19,7 +19,7 @@ import numpy as np
 
 from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_05 import beyond
-from lessons.lesson_05.turning import ANGLES, attend, hand, orders, sinusoids, turning, words, x
+from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer.gradient_check.gradients import check
@@ -239,9 +239,9 @@ def one_matrix_for_all_places():
 
 # %%
 @show
-def one_hand() -> Simulation:
-    """The simulation: one pair at two places, and the matrix between them."""
-    return hand
+def two_arrows() -> Simulation:
+    """The simulation: a pair of numbers at two places."""
+    return turning
 
 
 # %% [markdown]
@@ -422,14 +422,9 @@ def scores_by_distance():
     )
 
 
-# %%
-@show
-def a_query_and_a_key() -> Simulation:
-    """The simulation: a query and a key, turned by their places."""
-    return turning
-
-
 # %% [markdown]
+# You can watch it: go back to [the two arrows](#turning) and choose a query and a key.
+#
 # In the library a pair is one complex number, $u + vi$, because a product of complex numbers turns:
 # times $\cos r + i \sin r$ is turning by $r$.
 

@@ -12,12 +12,8 @@ x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
               [2, 1, 1, 0, 1, 0, 0, 1],
               [0, 2, 1, 0, 0, 1, 0, 0],
               [2, 0, 0, 1, 1, 0, 0, 1]], dtype=float)  # fmt: skip
-WIDTH = 8
-ANGLES = 10000.0 ** (-np.arange(0, WIDTH, 2) / WIDTH)  # 1, 0.1, 0.01, 0.001
-PAIRS = [
-    Option(pair, f"{pair}: {frequency:g} a place", code=str(pair))
-    for pair, frequency in enumerate(ANGLES)
-]
+ANGLES = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # 1, 0.1, 0.01, 0.001
+PAIRS = [Option(n, f"{n}: {angle:g} a place", code=str(n)) for n, angle in enumerate(ANGLES)]
 
 
 def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
@@ -148,119 +144,65 @@ print(table.round(2), alike.round(2))""",
 )  # fmt: skip
 
 
-# One hand of the clock, from p to p + k
+# Two vectors, turned by their places
 
-TURNS = np.linspace(0, 2 * np.pi, 49)
-CLOCK = np.stack([np.sin(TURNS), np.cos(TURNS)], axis=1)
-
-
-def hands(pair, place, k) -> dict[str, np.ndarray]:
-    """A pair of PE(place) and of PE(place + k), and the matrix that makes one of the other."""
-    table, columns = positional.sinusoidal_table(place + k + 1, WIDTH), [2 * pair, 2 * pair + 1]
-    here, there = table[place, columns], table[place + k, columns]
-    sin, cos = np.sin(k * ANGLES[pair]), np.cos(k * ANGLES[pair])
-    return dict(clock=CLOCK, here=here, there=there, likeness=here @ there,
-                here_column=here[:, None], there_column=there[:, None],
-                turn=np.array([[cos, sin], [-sin, cos]]))  # fmt: skip
+LAST = 36
 
 
-hand = Simulation(
-    name="hand",
-    title="A step of k is a turn, wherever it begins",
-    say="Two hands: a pair of numbers at the place p and at the place p + k. Move p. **What moves, "
-    "and what stays?** Then change k.",
-    caption="A pair at two places, as hands of a clock; the matrix between them depends on their "
-    "distance alone.",
-    alt="A circle with two arrows from its centre, the pair of a place and that of a later one, "
-    "and the two by two matrix that turns the first into the second.",
-    size=(6, 5.4),
-    controls=[
-        Choice("pair", "Pair, and its turn", PAIRS),
-        Slider("place", "Place p", range(25), start=2, plays=True),
-        Slider("k", "Distance k", range(13), start=1),
-    ],
-    compute=hands,
-    views=[
-        Chart([Drawn("clock", form="area", colour=3), Drawn("here", "PE(p)", "arrows", colour=0),
-               Drawn("there", "PE(p + k)", "arrows", colour=1)],
-              Axis("first number, a sine", -1.2, 1.2), Axis("second number, a cosine", -1.2, 1.2),
-              square=True),
-        Matrices([Of("turn", "M_k", ["sine", "cosine"], ["sine", "cosine"], 1, "of this pair"),
-                  Of("here_column", "PE(p)", ["sine", "cosine"], [""], 1),
-                  Of("there_column", "PE(p+k)", ["sine", "cosine"], [""], 1, "their product")],
-                 ["there_column"]),
-        Figures({"likeness": "Dot product of the two"}),
-    ],
-    code=f"""\
-import numpy as np
-from numformer.layers import positional
-
-pair = 0
-place = 2
-k = 1
-
-table = positional.sinusoidal_table(place + k + 1, {WIDTH})[:, 2 * pair : 2 * pair + 2]
-here, there = table[place], table[place + k]
-angle = k * 10000 ** (-2 * pair / {WIDTH})
-turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-likeness = here @ there
-print(turn @ here, there, likeness)""",
-)  # fmt: skip
-
-
-# A query and a key, turned by their places
-
-LAST = 24
-
-
-def turned(pair, key_at, distance) -> dict[str, np.ndarray]:
-    """The query of `dog` and the key of `man`, each turned by its place, and their scores."""
-    turns, (_, dog, _, man) = rotary.rotary_turns(LAST + 1, WIDTH), x
-    both = np.stack([dog, man])
-    after = rotary.rotary(both, turns[[key_at + distance, key_at]])
-    of_pair = slice(2 * pair, 2 * pair + 2)
-    return dict(before=both[:, of_pair], query=after[0, of_pair], key=after[1, of_pair],
-                score=after[0, of_pair] @ after[1, of_pair], total=after[0] @ after[1],
-                unturned=dog @ man)  # fmt: skip
+def turned(what, pair, place, k) -> dict[str, np.ndarray]:
+    """PE at two places, or the query of `dog` and the key of `man`, turned by these places."""
+    places, of_pair, (_, dog, _, man) = [place + k, place], slice(2 * pair, 2 * pair + 2), x
+    if what == "sinusoids":
+        before, after = positional.sinusoidal_table(LAST + 1, 8)[[[0, 0], places]]
+    else:
+        before = np.stack([dog, man])
+        after = rotary.rotary(before, rotary.rotary_turns(LAST + 1, 8)[places])
+    (later, earlier), total = after[:, of_pair], after[0] @ after[1]
+    return dict(before=before[:, of_pair], later=later, earlier=earlier, score=later @ earlier,
+                total=total, unturned=before[0] @ before[1])  # fmt: skip
 
 
 turning = Simulation(
     name="turning",
-    title="Queries and keys, turned by their places",
-    say="A pair of the query of *dog* and of the key of *man*. Dots: as they were. Arrows: turned. "
-    "Move both to other places. **Which numbers change?** Then change the distance between them.",
-    caption="A pair of a query and of a key: as they were (dots) and turned by their places "
-    "(arrows).",
-    alt="Two dots and two arrows from the origin: a pair of the query of dog and of the key of "
-    "man, before and after they were turned by their places.",
+    title="A step is a turn, wherever it begins",
+    say="Arrows: a pair of numbers of two vectors at two places. Dots: the same at place 0. First "
+    "take sinusoids. Move the place $p$. **What moves, and what stays?** Then change $k$, and look "
+    "at the other pairs.",
+    caption="A pair of numbers of two vectors, at place 0 (dots) and at two other places (arrows).",
+    alt="Two dots and two arrows from the origin: pairs of numbers before and after they were "
+    "turned by their places.",
     size=(6, 5),
     controls=[
+        Choice("what", "What is turned", ["sinusoids", "a query and a key (rotary)"]),
         Choice("pair", "Pair, and its turn", PAIRS),
-        Slider("key_at", "Place of man, the key", range(13), start=1, plays=True),
-        Slider("distance", "Places from there to dog", range(13), start=2),
+        Slider("place", "Place p", range(25), start=2, plays=True),
+        Slider("k", "Distance k", range(13), start=1),
     ],
     compute=turned,
     views=[
-        Chart([Drawn("before", form="dots", names=["dog", "man"], colour=3),
-               Drawn("query", "query of dog, turned", "arrows", colour=0),
-               Drawn("key", "key of man, turned", "arrows", colour=1)],
+        Chart([Drawn("before", form="dots", colour=3),
+               Drawn("earlier", "at p: PE, or the key of man", "arrows", colour=0),
+               Drawn("later", "at p + k: PE, or the query of dog", "arrows", colour=1)],
               Axis("first number of the pair", -2.5, 2.5), Axis("second number", -2.5, 2.5),
               square=True),
-        Figures({"score": "This pair's part of the score", "total": "Score, all four pairs",
-                 "unturned": "Score without turning"}),
+        Figures({"score": "Dot product of this pair", "total": "Of all four pairs",
+                 "unturned": "Of all, at place 0"}),
     ],
     code=f"""\
 import numpy as np
-from numformer.layers import rotary
+from numformer.layers import positional, rotary
 
-dog, man = np.array({x[[1, 3]].astype(int).tolist()}, float)
+what = 0
 pair = 0
-key_at = 1
-distance = 2
+place = 2
+k = 1
 
-turns = rotary.rotary_turns({LAST + 1}, {WIDTH})
-after = rotary.rotary(np.stack([dog, man]), turns[[key_at + distance, key_at]])
-query, key = after[:, 2 * pair : 2 * pair + 2]
-score, total, unturned = query @ key, after[0] @ after[1], dog @ man
+if what == "sinusoids":
+    before, after = positional.sinusoidal_table({LAST + 1}, 8)[[[0, 0], [place + k, place]]]
+else:  # the query of dog, the key of man
+    before = np.array({x[[1, 3]].astype(int).tolist()}, float)
+    after = rotary.rotary(before, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
+later, earlier = after[:, 2 * pair : 2 * pair + 2]
+score, total, unturned = later @ earlier, after[0] @ after[1], before[0] @ before[1]
 print(score, total, unturned)""",
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import lessons
 from lessons.lesson import Picture, pieces
 from lessons.lesson_05 import beyond
-from lessons.lesson_05.turning import ORDERS, WAYS, hand, likeness, orders, turned, words, x
+from lessons.lesson_05.turning import ORDERS, WAYS, likeness, orders, turned, words, x
 
 LESSON = lessons.load(5)
 
@@ -59,16 +59,18 @@ def test_orders_have_the_weights_of_plain_formulas(way):
 
 @pytest.mark.parametrize(("pair", "place", "k"), [(0, 3, 2), (1, 20, 12), (3, 24, 7)])
 def test_pairs_turn_as_plain_formulas_say(pair, place, k):
-    found, of_pair = hand.compute(pair, place, k), slice(2 * pair, 2 * pair + 2)
-    np.testing.assert_allclose(found["here"], pe(place, 8)[of_pair], atol=1e-12)
-    np.testing.assert_allclose(found["turn"] @ found["here"], pe(place + k, 8)[of_pair])
-    np.testing.assert_allclose(found["likeness"], np.cos(k / 10**pair))
+    found, of_pair = turned("sinusoids", pair, place, k), slice(2 * pair, 2 * pair + 2)
+    np.testing.assert_allclose(found["earlier"], pe(place, 8)[of_pair], atol=1e-12)
+    np.testing.assert_allclose(found["later"], pe(place + k, 8)[of_pair], atol=1e-12)
+    np.testing.assert_allclose(found["score"], np.cos(k / 10**pair))
     query, key = (row[2 * pair] + 1j * row[2 * pair + 1] for row in x[[1, 3]])
-    for at in (turned(pair, place, k) for place in (0, 5, 12)):
-        wanted = (query * np.exp(1j * k / 10**pair) * key.conj()).real
-        np.testing.assert_allclose(at["score"], wanted, atol=1e-12)
-        np.testing.assert_allclose(at["total"], turned(0, 0, k)["total"])
-        np.testing.assert_allclose(np.linalg.norm(at["query"]), abs(query))
+    found = turned("rotary", pair, place, k)
+    for which, by, number in ("later", place + k, query), ("earlier", place, key):
+        wanted = number * np.exp(1j * by / 10**pair)
+        np.testing.assert_allclose(found[which], [wanted.real, wanted.imag], atol=1e-12)
+    wanted = (query * np.exp(1j * k / 10**pair) * key.conj()).real
+    np.testing.assert_allclose(found["score"], wanted, atol=1e-12)
+    np.testing.assert_allclose(found["total"], turned("rotary", 0, 0, k)["total"])
     found = likeness(16, 10, 7)
     np.testing.assert_allclose(found["table"][3], pe(30, 16), atol=1e-12)
     wanted = np.cos(40 / 10000 ** (np.arange(8) / 8)).mean()
@@ -88,7 +90,7 @@ def test_the_numbers_in_the_text_are_these():
         "two_orders": ["*man* the weight 0.28", "*dog* 0.10", "1.74, 0.75, 0.66, 0.41"],
         "never_twice": ["710 places", "113.0000 turns", "0.00006", "7.3 apart", "1.47 away"],
         "a_row_collects": ["so its row gets (1, 1)"],
-        "scores_by_distance": [f"{turned(0, 0, 2)['total']:.4f}.".replace("-", "−"), "1.9551"],
+        "scores_by_distance": ["place 1: the score is −1.2847", "200: −1.2847", "3, it is 1.9551"],
         "lower_by_distance": ["from 0.28 to 0.13", "1.4 places", "177 places"],
         "often_told": ["6.3 places", "60,611", "62,832", "They are 0.97 and 0.49", "by 0.10."],
     }.items():
@@ -118,7 +120,7 @@ def test_what_is_said_of_places_beyond_training_is_so():
     assert min(within[way] for way in ("sinusoidal", "learned", "rotary")) > 0.99
     assert max(double[way] for way in ("sinusoidal", "learned")) < 0.2 < 0.95 < double["rotary"]
     assert right["learned"][11] < 0.2 < 0.5 < right["sinusoidal"][11]
-    assert right["alibi"].min() > 0.85 > 0.5 > right["rotary"][-1]
+    assert right["alibi"].min() > 0.8 > 0.5 > right["rotary"][-1]
     assert within["none"] > 0.75 > 0.4 > right["none"][-1]
     assert {run.two_before > 0.6 for run in runs["alibi"]} == {True}
 
@@ -134,4 +136,7 @@ def test_what_is_said_of_the_study_is_in_its_table():
     mean, low, high = found["addition", "alibi"]["15"]
     assert high - low > 0.5 and low < mean < high
     said = words_of("the_table_of_the_study")
-    assert "| copy, rotary | 1.00 | 0.83 (0.71–0.91) | 0.09 (0.02–0.20) | 0.00 |" in said
+    mean, low, high = found["copy", "rotary"]["12"]
+    assert (
+        f" | {mean:.2f} ({low:.2f}–{high:.2f}) | " in re.search("copy, rotary (.*?) copy", said)[1]
+    )
