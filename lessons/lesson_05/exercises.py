@@ -7,19 +7,15 @@ from lessons.lesson_03.exercises import IDEAS
 from numformer.layers.softmax import softmax
 
 
-def turned_backward(dscores, u, v, first, second, frequency, places):
+def turned_backward(dscores, first, second, sin, cos, p, q, places):
     """dscores (T, S) -> du, dv, dfrequency.
 
-    Query t is one pair (u, v), turned by the angle
-    frequency * places[t]; its turned pair is (p, q).
-    Forward was scores_ts = p_t first_s + q_t second_s, with
-    u, v, places (T,), first, second (S,),
-    and frequency one number.
+    A query is one pair (u, v), turned by an angle into (p, q):
+    p = u cos - v sin, q = u sin + v cos,
+    scores_ts = p_t first_s + q_t second_s, with
+    sin, cos, p, q, places (T,), first, second (S,).
+    The angle of query t is frequency * places[t].
     """
-    # The sines. Each query has an angle of its own.
-    sin = np.sin(frequency * places)
-    # The cosines. Each query has an angle of its own.
-    cos = np.cos(frequency * places)
     # The gradient of p. It met the first number of every key.
     dp = dscores @ first
     # The gradient of q. It met the second number of every key.
@@ -28,20 +24,19 @@ def turned_backward(dscores, u, v, first, second, frequency, places):
     du = dp * cos + dq * sin
     # dv. Ask where v was used: in both turned numbers. See “The way back: turn back”.
     dv = dq * cos - dp * sin
-    # What p loses as the angle grows. The slope of a cosine is minus the sine.
-    loss = u * sin + v * cos
-    # What q gains as the angle grows. The slope of a sine is the cosine.
-    gain = u * cos - v * sin
-    # The gradient of each angle. It moved both turned numbers of its query.
-    dangle = dq * gain - dp * loss
+    # The gradient of each angle. Take the slopes of p and q, and look at what they are made of.
+    dangle = dq * p - dp * q
     # dfrequency. Every query used it, and the angle of each grew by its own place.
     dfrequency = (dangle * places).sum()
     return du, dv, dfrequency
 
 
 def turned(u, v, first, second, frequency, places):
-    pair = (u + 1j * v) * np.exp(1j * frequency * places)
-    return np.outer(pair.real, first) + np.outer(pair.imag, second), {}
+    angle = frequency * places
+    turned = (u + 1j * v) * np.exp(1j * angle)
+    p, q = turned.real, turned.imag
+    scores = np.outer(p, first) + np.outer(q, second)
+    return scores, {"sin": np.sin(angle), "cos": np.cos(angle), "p": p, "q": q}
 
 
 def sloped_backward(dweights, distance, weights):
@@ -75,15 +70,12 @@ def placed_backward(dy, places, table):
     Forward was y_n = x_n + table[places[n]], with
     places (S,), table (T, D).
     """
+    # The gradient before the first word. Nothing has been collected.
     dtable = np.zeros(table.shape)
     for n in range(len(dy)):
         # dtable. A row of the table was used by every word at its place.
         dtable[places[n]] += dy[n]
     return dtable
-
-
-def distances(T: int, S: int) -> np.ndarray:
-    return abs(np.arange(T, dtype=float)[:, None] - np.arange(S))
 
 
 EXERCISES = [
@@ -95,7 +87,7 @@ by which the angle grows from place to place, be learned. How does the loss chan
         solution=turned_backward,
         forward=turned,
         inputs=lambda n: dict(u=(n.T,), v=(n.T,), first=(n.S,), second=(n.S,),
-                              frequency=np.array(0.7), places=np.arange(n.T, dtype=float)),
+                              frequency=np.array(0.7), places=np.arange(float(n.T))),
         done="Far places turn the most, so they say the most about the frequency.",
     ),
     Exercise(
@@ -105,15 +97,16 @@ by which the angle grows from place to place, be learned. How does the loss chan
 gradient? `distance` holds how many places query and key are apart. The softmax is lesson 3's.""",
         solution=sloped_backward,
         forward=sloped,
-        inputs=lambda n: dict(scores=(n.H, n.T, n.S), slopes=(n.H,), distance=distances(n.T, n.S)),
+        inputs=lambda n: dict(scores=(n.H, n.T, n.S), slopes=(n.H,),
+                              distance=abs(np.arange(n.T)[:, None] - np.arange(float(n.S)))),
         mistakes=IDEAS,
         done="A slope collects from all scores of its head; far keys count most.",
     ),
     Exercise(
         lesson=5,
         title="Find the mistake",
-        task="""Learned positions, backwards. Models with this line learn, and their loss looks
-well. Try two sentences by hand, as in the lesson, then mend it.""",
+        task="""Learned positions, backwards. With a batch of one sentence this is right, so whoever
+checks it with one sentence sees nothing. Try two by hand, then mend it.""",
         solution=placed_backward,
         forward=lambda x, places, table: (x + table[places], {}),
         inputs=lambda n: dict(x=(n.S, n.D), places=np.arange(n.S) % 4 % n.T, table=(n.T, n.D)),
