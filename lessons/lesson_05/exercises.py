@@ -46,10 +46,8 @@ def sloped_backward(dweights, distance, weights):
     where every head has a slope of its own, with
     distance (T, S), weights (H, T, S).
     """
-    # A term of the average. A weight of 0 has no say.
-    counted = weights * dweights
     # The average of a row. Each row is a softmax of its own.
-    average = counted.sum(axis=-1, keepdims=True)
+    average = (weights * dweights).sum(axis=-1, keepdims=True)
     # dscores. What is subtracted from the scores does not depend on them.
     dscores = weights * (dweights - average)
     # What a slope does to the loss through each score. It lowers a score by the distance.
