@@ -668,20 +668,24 @@ def gradient_check():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ is the number of words, $D$ the width of a row, $d_{ff}$ that of the hidden layer.
+# $T$ is the number of words, $D$ the width of a row, $d_{ff}$ that of the hidden layer. Write $g$
+# for $\mathrm{d}\hat x$, and $m(g)$ for the mean of each of its rows.
 #
 # | forward | backward | shape |
 # |---|---|---|
 # | $U = X + O$ | $\mathrm{d}O = \mathrm{d}U$ | $(T, D)$ |
-# | | $\mathrm{d}X = \mathrm{d}U + {}$ what comes back through the sublayer | $(T, D)$ |
-# | $\hat x = (x - \mu)\,r$ | $\mathrm{d}x = r\,(\mathrm{d}\hat x - \mathrm{mean}(\mathrm{d}\hat x) - \hat x\,\mathrm{mean}(\mathrm{d}\hat x\,\hat x))$ | $(T, D)$ |
+# | | $\mathrm{d}X = \mathrm{d}U$, plus what comes back through the sublayer | $(T, D)$ |
+# | $\hat x = (x - \mu)\,r$ | $\mathrm{d}x = r\,(g - m(g) - \hat x\,m(g\,\hat x))$ | $(T, D)$ |
 # | $y = \gamma\,\hat x + \beta$ | $\mathrm{d}\hat x = \mathrm{d}y\,\gamma$ | $(T, D)$ |
-# | | $\mathrm{d}\gamma = \sum_t \mathrm{d}y_t\,\hat x_t$, $\mathrm{d}\beta = \sum_t \mathrm{d}y_t$ | $(D)$ |
+# | | $\mathrm{d}\gamma = \sum_t \mathrm{d}y_t\,\hat x_t$ | $(D)$ |
+# | | $\mathrm{d}\beta = \sum_t \mathrm{d}y_t$ | $(D)$ |
 # | $F = RW_2 + b_2$ | $\mathrm{d}R = \mathrm{d}F\,W_2^\top$ | $(T, d_{ff})$ |
-# | | $\mathrm{d}W_2 = R^\top\,\mathrm{d}F$, $\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$ | $(d_{ff}, D)$, $(D)$ |
+# | | $\mathrm{d}W_2 = R^\top\,\mathrm{d}F$ | $(d_{ff}, D)$ |
+# | | $\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$ | $(D)$ |
 # | $R = \max(0, H)$ | $\mathrm{d}H = \mathrm{d}R$ where $H > 0$, else 0 | $(T, d_{ff})$ |
 # | $H = NW_1 + b_1$ | $\mathrm{d}N = \mathrm{d}H\,W_1^\top$ | $(T, D)$ |
-# | | $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$, $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$ | $(D, d_{ff})$, $(d_{ff})$ |
+# | | $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$ | $(D, d_{ff})$ |
+# | | $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$ | $(d_{ff})$ |
 
 # %% [markdown]
 # ## After the sum, or before the sublayer?
@@ -906,21 +910,21 @@ def quiz() -> list[Question]:
             "What is the first number of the result?",
             answer=float(hat[0]),
             why="The mean is 6, the row less its mean (3, −3, −1, 1, 0), its standard deviation 2. "
-            "So it is 1.5. This is the row of *cat* plus 5, except for the order: adding a constant "
-            "changes nothing.",
+            "So it is 1.5: the row of *cat* plus 5, but for the order. Adding a constant changes "
+            "nothing.",
         ),
         Question(
             question="The loss is the sum of all numbers behind a LayerNorm with $\\gamma = 1$. "
             "What is the gradient of its input?",
             choices=("1 everywhere", "$r$ everywhere", "0 everywhere", "it depends on the row"),
             answer=2,
-            why="A normalised row sums to 0, whatever the input is. So the loss is always the same. "
-            "In the formula: an upstream gradient of ones lies along $\\mathbf{1}$, and that part is "
+            why="A normalised row sums to 0, whatever the input is. So the loss is always the "
+            "same. In the formula: a gradient of ones lies along $\\mathbf{1}$, and that part is "
             "taken away. It is a poor test of a backward: try random upstream gradients.",
         ),
         Question(
-            question="A row has 512 numbers. How many dimensions do the gradients have that can come "
-            "back through LayerNorm for this row?",
+            question="A row has 512 numbers. How many dimensions do the gradients have that can "
+            "come back through LayerNorm for this row?",
             answer=512 - 2,
             why="Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
         ),
@@ -929,8 +933,8 @@ def quiz() -> list[Question]:
             "no norm around it. What is the gradient of its input $x$?",
             choices=("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
             answer=1,
-            why="Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the way "
-            "around. Many deep networks are begun like this on purpose: each layer starts as "
+            why="Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the "
+            "way around. Many deep networks are begun like this on purpose: each layer starts as "
             "one that changes nothing.",
         ),
         Question(

@@ -1,4 +1,4 @@
-"""The example of lesson 6, an encoder block of numformer with chosen weights, and its simulation."""
+"""The example of lesson 6, an encoder block with chosen weights, and its simulation."""
 
 import numpy as np
 
@@ -163,11 +163,12 @@ def shown(name: str) -> Of:
     return Of(name, symbol, tokens, columns, 1 if name == "weights" else 4, below)
 
 
-def draw_all(figure) -> None:
-    """All matrices forward, and below them those of the way back, in its order."""
-    arrays, names = compute(0, (1, doutput)), [name for name in MATRICES if name != "weights"]
-    for axes, name in zip(figure.subplots(5, 4).flat, [*names, None, None], strict=True):
-        shown(name).matrix(arrays).draw(axes) if name else axes.axis("off")
+def draw_there_and_back(figure) -> None:
+    """The rows of every word: forward in the first two rows of matrices, then backward."""
+    arrays = compute(0, (1, doutput))
+    names = "x attended sum_1 normed written sum_2 y dy dsum_2 dnormed dsum_1 dx".split()
+    for axes, name in zip(figure.subplots(3, 4).flat, names, strict=True):
+        shown(name).matrix(arrays).draw(axes)
 
 
 flows = Simulation(
@@ -176,12 +177,12 @@ flows = Simulation(
     say="Click a part of the block and see what goes in and what comes out. Begin with the data "
     "and go from $x$ to the last norm. Then let the gradient flow, and go back up. Which part "
     "hands something from one token to another, and which works on each row by itself?",
-    caption="The matrices in the order in which they arise: the first two rows forward, then back "
-    "from the gradient of the result to that of the input.",
-    alt="All matrices of the block with their numbers: X, O, U, N, R, F, U prime and Y forward, "
-    "then their gradients from dY back to dX.",
-    size=(8.4, 7.4),
-    draw=draw_all,
+    caption="The matrices in the order in which they arise: forward from the input to the result, "
+    "then back from the gradient of the result to that of the input.",
+    alt="Matrices of the block with their numbers: X, O, U, N, F, U prime and Y forward, then the "
+    "gradients dY, dU prime, dN, dU and dX.",
+    size=(8.4, 4.6),
+    draw=draw_there_and_back,
     controls=[
         Choice("part", "Part of the block", PARTS, start=3),
         Choice("dy", "What flows", FLOWS),

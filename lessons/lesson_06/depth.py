@@ -137,8 +137,8 @@ NORMS = {"post": "norm after the sum", "pre": "norm before the sublayer", "none"
 WHAT = [
     Option("input", "the layer's input", "What flows back through the layers."),
     Option("value", "W₂ of the feed-forward network", "What the values of the memory learn from."),
-    Option("query", "W_Q of attention", "What attention learns from. What is below the chart stands "
-           "at its lower edge."),
+    Option("query", "W_Q of attention", "What attention learns from. What is below the chart "
+           "stands at its lower edge."),
 ]  # fmt: skip
 RESIDUAL = [Option(True, "with"), Option(False, "without", "Each sublayer replaces its input.")]
 
@@ -156,7 +156,8 @@ depth = Simulation(
     "the chart, and at which end, when you take the residual connections away?",
     caption="The length of the gradient of each layer's input, with residual connections.",
     alt="Three lines against the layer from 1 to 12. Without a norm the gradient grows from the "
-    "last layer to the first by more than four powers of ten; with a norm after or before it stays near 1.",
+    "last layer to the first by more than four powers of ten; with a norm after or before it stays "
+    "near 1.",
     controls=[
         Choice("residual", "Residual connections", RESIDUAL),
         Choice("what", "Gradient of", WHAT),
