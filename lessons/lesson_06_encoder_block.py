@@ -20,35 +20,12 @@
 # parts are for.
 
 # %%
+from collections import Counter
+
 import numpy as np
 
-from lessons.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    Beside,
-    Matrix,
-    Picture,
-    Words,
-    scientific,
-    show,
-    table,
-)
-from lessons.lesson_06.block import (
-    compute,
-    doutput,
-    features,
-    flows,
-    inner,
-    inner_bias,
-    memories,
-    outer,
-    tokens,
-    x,
-)
-from lessons.lesson_06.depth import LAYERS, STEPS, SYMBOLS, depth, learn, measure
-from lessons.lesson_06.row import row
+from lessons.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.lesson_06 import block, depth, row
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer import Config, FeedForward, LayerNorm, Transformer
@@ -67,8 +44,9 @@ from numformer.models.block import Block, TowerConfig
 # with a sound, and whether it is something definite.
 
 # %%
+tokens, features = block.tokens, block.features
 cat = tokens.index("cat")
-block = compute(part=0, dy=(-1, doutput))  # every matrix of the block, there and back
+made = block.compute(part=0, dy=(-1, block.doutput))  # every matrix, there and back
 
 
 def plain(number: float) -> str:
@@ -83,7 +61,7 @@ def listed(numbers) -> str:
 @show
 def the_input():
     """The example: three words, five features."""
-    return Matrix("X", x, tokens, features)
+    return Matrix("X", block.x, tokens, features)
 
 
 # %% [markdown]
@@ -105,7 +83,7 @@ def one_row_through_the_block():
         ("**U'** = N + F", "sum_2"),
         ("**Y**, the norm of U'", "y"),
     ]
-    rows = [(words, *map(plain, block[name][cat])) for words, name in steps]
+    rows = [(words, *map(plain, made[name][cat])) for words, name in steps]
     return table(["*cat*", *features], rows)
 
 
@@ -116,8 +94,8 @@ def one_row_through_the_block():
 # 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
 #    squares is 20 / 5 = 4, so the standard deviation is 2. Divide by it. Every row now has mean 0
 #    and standard deviation 1, however large it was before.
-# 4. **Feed-forward.** This part looks at one row alone. It has learned: a noun with a sound is an
-#    animal. So it writes 2 to *animal*, and takes 1 from the two clues, which are used up.
+# 4. **Feed-forward.** This part looks at one row alone. It knows: a noun with a sound is an
+#    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
 # 5. **Add, norm**, as before. This row has mean 0 and standard deviation 1 already, so the last
 #    norm leaves it as it is.
 #
@@ -133,7 +111,7 @@ def one_row_through_the_block():
 @show
 def data_and_gradient() -> Simulation:
     """The simulation: the parts of the block and what flows through them."""
-    return flows
+    return block.flows
 
 
 # %% [markdown]
@@ -168,129 +146,86 @@ def data_and_gradient() -> Simulation:
 def the_lines_of_the_residual():
     """The library's residual connection, there and back."""
     return [
-        Beside(
-            Residual.forward,
-            {
-                "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
-                "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` are "
-                "what attention needs besides, a mask for example.",
-            },
-        ),
-        Beside(
-            Residual.backward,
-            {
-                "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
-                "gradients = ": "Through the sublayer: the second term of the equation.",
-                "dx, *dothers = ": "Some sublayers have further inputs with gradients of their own "
-                "(lesson 7).",
-                "if self.norm_first": "In the later order the norm stood within the path of the "
-                "sublayer, so the gradient of this path goes through it.",
-                "dx += dsum": "**The way around**: the first term. One line, without which nothing "
-                "deep would learn.",
-                "return": "",
-            },
-        ),
-    ]
+        Beside(Residual.forward, {
+            "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
+            "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` are what "
+            "attention needs besides, a mask for example.",
+        }),
+        Beside(Residual.backward, {
+            "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
+            "gradients = ": "Through the sublayer: the second term of the equation.",
+            "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
+            "if self.norm_first": "In the later order the norm stood within the path of the "
+            "sublayer, so the gradient of this path goes through it.",
+            "dx += dsum": "**The way around**: the first term. One line, without which nothing "
+            "deep would learn.",
+            "return": "The gradient of the input.",
+        }),
+    ]  # fmt: skip
 
 
 # %% [markdown]
 # ### What is it for?
 #
-# Let us take it away. Here is numformer's encoder with 12 layers, random weights and random data,
-# and for once without any norm. Once each sublayer's result is added to its input, once it takes
-# its place. A gradient of length 1 comes in at the end. How long will it be at the first layer,
-# with and without the way around? More than 1, less, about 1?
+# Let us take it away. Here is numformer's encoder with 12 layers, random weights and random data. A
+# gradient of length 1 comes in at the end. How long is it when it reaches each layer? Look at the
+# dotted line first: there all norms are left out. Guess before you take the residual connections
+# away: will that line be above 1 at the first layer, below 1, or about 1?
 
 
 # %%
-def by_layer(name: str, what: str, label: str, alt: str, caption: str) -> Picture:
-    """A measured number against the layer, without norms, with and without residuals."""
-
-    def draw(figure):
-        axes = figure.subplots()
-        for residual, colour in ((True, BLUE), (False, ORANGE)):
-            words = "with the way around" if residual else "without"
-            found = measure("none", residual)[what]
-            axes.plot(range(1, LAYERS + 1), found, "o-", color=colour, label=words)
-        axes.set(xlabel="layer", ylabel=label, yscale="log")
-        axes.legend()
-
-    return Picture(f"lesson_06_{name}", draw, alt, caption)
+@show
+def gradient_against_depth() -> Simulation:
+    """The simulation: gradient against depth, with the norm after, before, nowhere."""
+    return depth.depth
 
 
 @show
 def without_norms():
-    """Data and gradient by depth, with and without the way around."""
-    around, without = measure("none", True), measure("none", False)
-    each = without["input"][0] ** (1 / LAYERS)
-    assert without["size"][-1] < 1e-3 and without["input"][0] < 1e-3
-    assert around["size"][-1] > 50 and around["input"][0] > 1e5
-    return [
-        by_layer(
-            "size", "size", "typical size of the layer's input",
-            "Two lines against the layer. With the way around the data grow about a hundredfold, "
-            "without it they shrink to less than a thousandth.",
-            f"**Data.** Before layer {LAYERS} they have the size {plain(around['size'][-1])} with "
-            f"the way around and {scientific(without['size'][-1])} without.",
-        ),
-        by_layer(
-            "gradient", "input", "length of the input's gradient",
-            "Two lines against the layer. From layer 12 down to 1 the gradient grows to more than "
-            "a hundred thousand with the way around and shrinks below a thousandth without it.",
-            f"**Gradient.** At the first layer it has the length "
-            f"{scientific(around['input'][0])} with the way around and "
-            f"{scientific(without['input'][0])} without.",
-        ),
-        Words(f"""
-            Without the way around the gradient *vanishes*: each layer leaves about
-            {100 * each:.0f} % of it. With it, it cannot vanish. But now it *explodes*, and so do
-            the data: each sublayer adds something, and nothing ever takes away. Something has to
-            hold the size. That will be the norm.
-        """),
-    ]  # fmt: skip
+    """What the dotted line says, and the size of the data."""
+    around, without = depth.measure("none", True), depth.measure("none", False)
+    assert around["input"][0] > 1e5 and without["input"][0] < 1e-3
+    return Words(f"""
+        Without norm and without the way around the gradient *vanishes*: each layer leaves about
+        {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
+        {scientific(without["input"][0])} arrives. So do the data: before layer {depth.LAYERS} their
+        typical size is {scientific(without["size"][-1])} of what it was. With the way around the
+        gradient cannot vanish. But now it *explodes*, to {scientific(around["input"][0])}, and the
+        data grow to {around["size"][-1]:.0f} times their size: each sublayer adds something, and
+        nothing ever takes away. Something has to hold the size. That will be the norm.
+    """)
 
 
 # %% [markdown]
-# Could the norm do it alone? It would hold the size with and without the way around. So measure
-# something else, with the norm in its place: how *alike* the words have become. Take the share of
-# all squares that the mean of all words has; 1 means that all words have the same vector.
+# The two lines with a norm stay near 1, even without the way around. Could the norm do it alone,
+# then? Choose the gradient of the queries' matrix, and look again. It falls off the chart. To see
+# why, measure how *alike* the words have become on their way: what share of all squares the mean of
+# all words has. At 1 all words have the same vector.
 
 
 # %%
 @show
 def words_become_alike():
-    """How alike positions become, and what attention's queries then learn from."""
-    around, without = measure("post", True), measure("post", False)
-    rows = []
-    for layer in (1, 2, 3, 4, 8, 12):
-        at = layer - 1
-        rows.append(
-            (
-                layer,
-                f"{around['alike'][at]:.3f}",
-                f"{without['alike'][at]:.3f}",
-                scientific(around["query"][at]),
-                scientific(without["query"][at]),
-            )
-        )
+    """How alike words become with the norm after the sum, with and without the way around."""
+    around, without = depth.measure("post", True), depth.measure("post", False)
     assert without["alike"][3] > 0.999 and without["query"][3] < 1e-4 < 0.1 < around["query"][3]
+    rows = [
+        (at + 1, *(f"{each['alike'][at]:.3f}" for each in (around, without)))
+        for at in (0, 1, 2, 3, 7, 11)
+    ]
     return [
-        table(
-            ["layer", "alike, with", "alike, without", "gradient of $W_Q$, with", "without"], rows,
-            "With the norm after each sublayer. “Without” means without the way around. What is "
-            "below $10^{-14}$ is rounding.",
-        ),
+        table(["before layer", "alike, with the way around", "without"], rows),
         Words("""
             Without the way around all words are the same after three layers. Attention takes means,
             and nothing brings the differences back (Dong et al. 2021). Where all keys are the same,
-            it does not matter where a word looks. So the queries get no gradient: attention cannot
-            learn. With the way around each word keeps something of its own. It still becomes more
-            alike the others, layer by layer, in an encoder that has learned nothing yet.
+            it does not matter where a word looks. So the queries get no gradient, and attention
+            cannot learn. With the way around each word keeps something of its own. It still becomes
+            more like the others, layer by layer, in an encoder that has learned nothing yet.
 
             So there are three reasons for one plus sign: the gradient arrives, a word stays itself,
             and a sublayer that has nothing to say can say nothing.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
@@ -321,7 +256,7 @@ def words_become_alike():
 @show
 def one_row() -> Simulation:
     """The simulation: LayerNorm of one row, and what its backward takes away."""
-    return row
+    return row.row
 
 
 # %% [markdown]
@@ -385,7 +320,7 @@ def product(left, right) -> str:
 @show
 def the_norm_backward_by_hand():
     """The row of `cat`, from the gradient of its norm to that of its sum."""
-    dhat, hat = block["dnormed"][cat], block["normed"][cat]
+    dhat, hat = made["dnormed"][cat], made["normed"][cat]
     along = dhat @ hat / 5
     left = dhat - dhat.mean() - along * hat
     lines = [
@@ -396,7 +331,7 @@ def the_norm_backward_by_hand():
         ("what is left", left),
         (r"times $r = 1/2$: $\mathrm{d}x$", left / 2),
     ]
-    assert np.allclose(left / 2, block["dsum_1"][cat])
+    assert np.allclose(left / 2, made["dsum_1"][cat])
     return [
         table(["*cat*", *features], [(words, *map(plain, numbers)) for words, numbers in lines]),
         Words(f"""
@@ -415,11 +350,10 @@ def the_norm_backward_by_hand():
 # ### What is taken away, as geometry
 #
 # Look at the row as an arrow in $D$ dimensions. Let $\mathbf{1}$ be the arrow whose entries are all
-# 1. Its squared length is $D$, and that of $\hat x$ is $D$, too: the mean of its squares is 1. They
-#    are at right angles, since $\hat x$ sums to 0. The part of an arrow $g$ along another arrow $a$
-#    is $a\,(a \cdot g)/(a \cdot a)$. For $\mathbf{1}$ this is the mean of $g$, in every entry. For
-#    $\hat x$ it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*,
-#    and
+# ones. Its squared length is $D$, and that of $\hat x$ is $D$, too: the mean of its squares is 1.
+# They are at right angles, since $\hat x$ sums to 0. The part of an arrow $g$ along another arrow
+# $a$ is $a\,(a \cdot g)/(a \cdot a)$. For $\mathbf{1}$ this is the mean of $g$, in every entry. For
+# $\hat x$ it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*, and
 #
 # $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
 #
@@ -430,7 +364,7 @@ def the_norm_backward_by_hand():
 @show
 def the_jacobian():
     """The Jacobian of LayerNorm for the row of `cat`, by formula and by small steps."""
-    u, hat, step = block["sum_1"][cat], block["normed"][cat], 1e-5
+    u, hat, step = made["sum_1"][cat], made["normed"][cat], 1e-5
 
     def norm(one):
         return layer_norm(one, 1.0, 0.0, 0.0)[1]
@@ -461,36 +395,30 @@ def the_jacobian():
 def the_lines_of_layer_norm():
     """The library's LayerNorm, there and back."""
     return [
-        Beside(
-            layer_norm,
-            {
-                "centred = ": r"$x - \mu$, each row with its own mean.",
-                "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
-                "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
-                "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
-                "x_hat = ": "From here on it has this name.",
-                "y = gamma": r"$y = \gamma\,\hat x$ …",
-                "y += beta": r"… $+\ \beta$",
-                "return": "Backward will need $\\hat x$ and $r$.",
-            },
-        ),
-        Beside(
-            layer_norm_backward,
-            {
-                "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
-                "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
-                "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This has to come first: "
-                "the two means are means of this, not of $\\mathrm{d}y$.",
-                "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
-                "lines change the array.",
-                "dx = dx_hat": "The array becomes the result, line by line.",
-                "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
-                "dx -= x_hat": r"The part along $\hat x$: through the variance.",
-                "dx *= rstd": "Times $r$.",
-                "return": "",
-            },
-        ),
-    ]
+        Beside(layer_norm, {
+            "centred = ": r"$x - \mu$, each row with its own mean.",
+            "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
+            "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
+            "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
+            "x_hat = ": "From here on it has this name.",
+            "y = gamma": r"$y = \gamma\,\hat x$ …",
+            "y += beta": r"… $+\ \beta$",
+            "return": "Backward will need $\\hat x$ and $r$.",
+        }),
+        Beside(layer_norm_backward, {
+            "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
+            "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
+            "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This has to come first: the "
+            r"two means are means of this, not of $\mathrm{d}y$.",
+            "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
+            "lines change the array.",
+            "dx = dx_hat": "The array becomes the result, line by line.",
+            "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
+            "dx -= x_hat": r"The part along $\hat x$: through the variance.",
+            "dx *= rstd": "Times $r$.",
+            "return": "",
+        }),
+    ]  # fmt: skip
 
 
 # %% [markdown]
@@ -519,46 +447,32 @@ def the_lines_of_layer_norm():
 
 
 # %%
-def sum_of(numbers, names) -> str:
-    """`noun + sound` for (1, 0, 0, 1, 0)."""
-    parts = [f"{'−' if a < 0 else '+'} {'' if abs(a) == 1 else plain(abs(a)) + ' '}{name}"
-             for a, name in zip(numbers, names, strict=True) if a]  # fmt: skip
-    return " ".join(parts).removeprefix("+ ").replace("− ", "−", parts[0][0] == "−")
-
-
 @show
 def a_memory():
     """The feed-forward network of the example as six keys and six values."""
-    n, rows = block["normed"][cat], []
-    for key, bias, value in zip(inner.T, inner_bias, outer, strict=True):
-        before = n @ key + bias
-        rows.append(
-            (
-                sum_of(key, features),
-                plain(bias),
-                plain(before),
-                plain(max(0, before)),
-                sum_of(value, features),
-            )
-        )
-    fits = block["hidden"] > 0
-    silent = memories[int(np.flatnonzero(~fits.any(axis=0))[0])]
+    before = made["normed"][cat] @ block.inner + block.inner_bias
+    columns = [block.inner.T, block.inner_bias, before, made["hidden"][cat], block.outer]
+    rows = [
+        (name, listed(key), *map(plain, numbers), listed(value))
+        for name, key, *numbers, value in zip(block.memories, *columns, strict=True)
+    ]
+    fits = made["hidden"] > 0
+    silent = block.memories[int(np.flatnonzero(~fits.any(axis=0))[0])]
     return [
         table(
-            ["key $k_j$ looks for", "$b_j$", "$n \\cdot k_j + b_j$", "after the ReLU",
-             "value $v_j$"], rows,
+            ["looks for", "key $k_j$", "$b_j$", "$n \\cdot k_j + b_j$", "ReLU", "value $v_j$"], rows
         ),
         Words(f"""
-            Two keys fit. The first is 1.5 + 0.5 − 1 = 1: a noun with a sound. Its value says
-            *animal* and takes one from each clue but the noun. The fourth is 1.5 + 1.5 − 1 = 2 and
-            writes twice its value. Together they write {listed(block["written"][cat])}, as in the
+            Two keys fit. The first is 1.5 + 0.5 − 1 = 1: a noun with a sound. Its value writes 2 to
+            *animal* and takes 1 from *sound*. The fourth is 1.5 + 1.5 − 1 = 2, so its value, −0.5
+            to *noun*, counts twice. Together they write {listed(made["written"][cat])}, as in the
             table above.
 
-            *purrs* fits {" and ".join(np.array(memories)[fits[2]])} alone, *the* fits
-            {" and ".join(np.array(memories)[fits[0]])}. The key *{silent}* fits none of the
-            three words. Such hidden values are called silent. Keep it in mind.
+            *purrs* fits {" and ".join(np.array(block.memories)[fits[2]])} alone, *the* fits
+            {" and ".join(np.array(block.memories)[fits[0]])}. The key *{silent}* fits none of the
+            three words. Keep it in mind.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
@@ -589,25 +503,25 @@ def a_memory():
 @show
 def the_memory_backward_by_hand():
     """The gradient of the row of `cat` through the feed-forward network."""
-    df, dh = block["dwritten"][cat], block["dhidden"][cat]
+    df, dh = made["dwritten"][cat], made["dhidden"][cat]
     fits = np.flatnonzero(dh)
-    assert memories[fits[0]] == "noun + sound" and len(fits) == 2
+    assert block.memories[fits[0]] == "noun + sound" and len(fits) == 2
     return Words(f"""
         By hand, for *cat*. Its row of $\\mathrm{{d}}F$ is {listed(df)}.
 
-        - Along the **values**: the first value with it, {product(df, outer[0])}. The fourth,
-          {product(df, outer[3])}. The other four did not fit, and get 0. So the row of
+        - Along the **values**: the first value with it, {product(df, block.outer[0])}. The fourth,
+          {product(df, block.outer[3])}. The other four did not fit, and get 0. So the row of
           $\\mathrm{{d}}H$ is {listed(dh)}.
         - Along the **keys**: {plain(dh[fits[0]])} times the first key and {plain(dh[fits[1]])}
-          times the fourth, together {listed(block["dnormed_2"][cat])}.
+          times the fourth, together {listed(made["dnormed_2"][cat])}.
         - The way around brings $\\mathrm{{d}}F$ itself, once more: the sum is
-          {listed(block["dnormed"][cat])}. This is what we sent through the norm above.
+          {listed(made["dnormed"][cat])}. This is what we sent through the norm above.
 
         The weights learn what a memory should. Row $j$ of $\\mathrm{{d}}W_2$ is
         $\\sum_t R_{{tj}}\\,\\mathrm{{d}}F_t$: a value learns from the words that its key fitted,
         each as much as it fitted. A key that fits no word gets no gradient, and neither does its
         value. Our *animal* learns nothing from this sentence. If it fits no word of any sentence,
-        it is dead: nothing will ever wake it.
+        it is *dead*: it cannot change any more, and only a change of its input can wake it.
     """)
 
 
@@ -616,26 +530,20 @@ def the_memory_backward_by_hand():
 def the_lines_of_the_feed_forward_network():
     """The library's backward of the feed-forward network."""
     return [
-        Beside(
-            FeedForward.backward,
-            {
-                "dhidden = ": "From $\\mathrm{d}F$ through $W_2$ to $\\mathrm{d}R$ (and through "
-                "dropout, if there is any).",
-                "return": "Through the ReLU to $\\mathrm{d}H$, then through $W_1$.",
-            },
-        ),
-        Beside(
-            linear_backward,
-            {
-                "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
-                "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
-                "sentences below each other.",
-                "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
-                "return": "",
-            },
-        ),
+        Beside(FeedForward.backward, {
+            "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
+            "dropout, if there is any).",
+            "return": r"Through the ReLU to $\mathrm{d}H$, then through $W_1$ to $\mathrm{d}N$.",
+        }),
+        Beside(linear_backward, {
+            "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
+            "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
+            "sentences below each other.",
+            "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
+            "return": "",
+        }),
         Beside(relu_backward, {"return": "`positive` is where $H > 0$."}),
-    ]
+    ]  # fmt: skip
 
 
 # %% [markdown]
@@ -649,18 +557,11 @@ def the_lines_of_the_feed_forward_network():
 @show
 def gradient_check():
     """The largest error of every gradient of the parts and of the whole block."""
-    rng = np.random.default_rng(6)
-    batch = rng.standard_normal((2, 3, 5))
+    rng, rows = np.random.default_rng(6), []
     config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=2, d_v=4, p_drop=0)
-    parts = {
-        "LayerNorm": LayerNorm(5),
-        "FeedForward": FeedForward(5, 6, rng),
-        "Block": Block(config, rng),
-    }
-    rows = []
-    for name, layer in parts.items():
-        found = check(layer, [batch])
-        worst = max(found, key=lambda one: one.error)
+    for layer in (LayerNorm(5), FeedForward(5, 6, rng), Block(config, rng)):
+        found = check(layer, [rng.standard_normal((2, 3, 5))])
+        worst, name = max(found, key=lambda one: one.error), type(layer).__name__
         rows.append((f"`{name}`", len(found), f"`{worst.name}`", scientific(worst.error)))
     return table(["layer", "gradients checked", "the worst", "its relative error"], rows)
 
@@ -699,108 +600,73 @@ def gradient_check():
 # It looks like a matter of taste. But look at the way around. In post-norm a gradient that goes
 # around all sublayers still passes every norm. In pre-norm it passes none but the last: there is a
 # path from the end to the beginning with nothing on it but plus signs.
+#
+# Go back to [gradient against depth](#depth). With a norm of either kind the gradient keeps its
+# size. There is a difference, though; choose the gradient of $W_2$ to see it. In pre-norm the sums
+# are never normalised, so the rows grow from layer to layer. The norm behind the last layer divides
+# the gradient by that size. Where there are more layers, it divides by more. Xiong et al. (2020)
+# prove it for the last layer: in pre-norm the gradient of its $W_2$ falls like $1/\sqrt L$ with the
+# number of layers $L$, in post-norm it does not fall. Measure it.
 
 
 # %%
-@show
-def gradient_against_depth() -> Simulation:
-    """The simulation: gradient against depth, with the norm after, before, nowhere."""
-    return depth
-
-
-# %% [markdown]
-# With a norm of either kind the gradient keeps its size, through 12 layers. There is a difference,
-# though; choose the gradient of $W_2$ to see it. In pre-norm the sums are never normalised, so the
-# rows grow from layer to layer. The norm behind the last layer divides the gradient by that size.
-# Where there are more layers, it divides by more. Xiong et al. (2020) prove it for the last layer:
-# in pre-norm the gradient of its $W_2$ falls like $1/\sqrt L$ with the number of layers $L$, in
-# post-norm it does not fall. Measure it.
-
-
-# %%
-DEPTHS = (3, 6, 12, 24)
-
-
 @show
 def the_last_layer():
     """The gradient of the last layer's W_2 by the number of layers, post and pre."""
-    post, pre = ([measure(norm, True, n)["value"][-1] for n in DEPTHS] for norm in ("post", "pre"))
-    rows = [
-        (n, f"{a:.2f}", f"{b:.2f}", f"{b * n**0.5:.1f}")
-        for n, a, b in zip(DEPTHS, post, pre, strict=True)
-    ]
-    assert max(post) < 1.2 * min(post) and pre[0] > 2.5 * pre[-1]
-    first = measure("pre", True)["value"][0] / measure("pre", True)["value"][-1]
+    layers = (3, 6, 12, 24)
+    found = np.array(
+        [[depth.measure(norm, True, n)["value"][-1] for norm in ("post", "pre")] for n in layers]
+    )
+    post, pre = found.T
+    scaled = pre * np.sqrt(layers)
+    assert max(post) < 1.2 * min(post) and max(scaled) < 1.2 * min(scaled)
+    lines = zip(layers, post, pre, scaled, strict=True)
+    rows = [(n, *(f"{each:.2f}" for each in line)) for n, *line in lines]
+    first, *_, last = depth.measure("pre", True)["value"]
     return [
-        table(["layers $L$", "post", "pre", "pre times $\\sqrt{L}$"], rows,
-              "Length of the gradient of the last layer's $W_2$, for a gradient of length 1 from "
-              "above."),
+        table(["layers $L$", "post", "pre", "pre times $\\sqrt{L}$"], rows),
         Words(f"""
-            The last column hardly changes: it is $1/\\sqrt L$. Post-norm stays. Xiong et al. also
+            These are lengths, for a gradient of length 1 from above. The last column hardly
+            changes: it is $1/\\sqrt L$. Post-norm stays. Xiong et al. also
             report (their Figure 3) that in a translation model in post-norm the gradient grows from
             layer to layer, and in pre-norm is about the same in all. With our random data it is the
             other way round: in post-norm it is about the same, in pre-norm the first layer has
-            {first:.1f} times as much as the last. So trust the theorem, and measure your own model.
+            {first / last:.1f} times as much as the last. So trust the theorem, and measure your own
+            model.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
 # Does it matter for learning? Here is a small task: an encoder of 12 layers reads five symbols and
-# has to write them backwards. Five runs, each with a constant learning rate from the first step on.
+# has to write them backwards. Six runs; in one of them the learning rate rises from 0 for 60 steps,
+# in the others it is constant from the first step on.
 
 
 # %%
-RUNS = [
-    ("post", True, 0.0005, BLUE, "-"),
-    ("post", True, 0.003, BLUE, "--"),
-    ("pre", True, 0.0005, GREEN, "-"),
-    ("pre", True, 0.003, GREEN, "--"),
-    ("post", False, 0.0005, GREY, "-"),
-]
-
-
 @show
 def does_it_learn():
     """Losses of encoders with 12 layers, post, pre and without the way around."""
-    runs = {run[:3]: learn(*run[:3]) for run in RUNS}
-    last = {run: losses[-20:].mean() for run, (losses, _) in runs.items()}
-    slow_post, fast_post, slow_pre, fast_pre, without = last.values()
-    assert fast_pre < slow_pre < slow_post < fast_post - 0.25 and without > slow_post + 0.25
-    (_, post), (_, pre) = runs["post", True, 0.003], runs["pre", True, 0.003]
-
-    def draw(figure):
-        axes = figure.subplots()
-        for norm, residual, rate, colour, stroke in RUNS:
-            smooth = runs[norm, residual, rate][0].reshape(-1, 10).mean(axis=1)
-            words = f"{norm}, {rate:g}" if residual else f"no way around, {rate:g}"
-            axes.plot(range(5, STEPS, 10), smooth, stroke, color=colour, label=words)
-        axes.set(xlabel="step", ylabel="loss")
-        axes.legend(fontsize=9)
-
+    runs = {words: depth.learn(*run) for words, run in depth.RUNS.items()}
+    rows = [
+        (words, f"{depth.RUNS[words][2]:g}", *(f"{each.mean():.2f}" for each in losses))
+        for words, losses in ((w, run.reshape(6, -1)[[0, 2, 5]]) for w, run in runs.items())
+    ]
+    slow, fast, rising, slow_pre, fast_pre, without = (run[100:].mean() for run in runs.values())
+    assert fast_pre < slow_pre < slow < fast - 0.25 and rising < fast - 0.25 < without - 0.2
     return [
-        Picture(
-            "lesson_06_learning",
-            draw,
-            "Five lines of loss against step. Pre-norm falls fastest, with the larger rate more. "
-            "Post-norm falls with the small rate, and hardly at all with the large one. Without "
-            "the way around it hardly falls either.",
-            f"Mean loss of each ten steps. Guessing among {SYMBOLS} symbols costs "
-            f"{np.log(SYMBOLS):.2f}.",
-            (4.6, 3.6),
-        ),
+        table(["encoder", "rate", "loss, steps 1 to 20", "41 to 60", "101 to 120"], rows),
         Words(f"""
-            Over the last 20 steps, pre-norm comes to {slow_pre:.2f} with the rate 0.0005 and to
-            {fast_pre:.2f} with 0.003. Post-norm comes to {slow_post:.2f} with the small rate. With
-            the large one it ends at {fast_post:.2f}: it has learned which symbols there are, and no
-            more. Without the way around it is {without:.2f} even with the small rate.
+            Guessing among {depth.SYMBOLS} symbols costs {np.log(depth.SYMBOLS):.2f}. Without the
+            way around the encoder does no better. Pre-norm learns with either rate. Post-norm
+            learns with the small rate; with the large one it has found out which symbols there are,
+            and no more. But let only its first 60 steps be smaller, and it learns with the large
+            rate, too. This is the paper's *warm-up*: its rate rises for 4,000 steps (section 5.3,
+            lesson 8). Xiong et al. show that pre-norm can do without.
 
-            In the first step the gradient of the last $W_2$ is {post[-1] / pre[-1]:.1f} times as
-            long in post-norm as in pre-norm. That alone explains little, because Adam divides by it
-            (lesson 8). Liu et al. (2020) blame another thing: in post-norm a change of the weights
-            changes the result of a deep model more. Whatever it is, post-norm has to begin with
-            small steps. The paper does: its learning rate begins at 0 and rises for 4,000 steps.
-            This *warm-up* is a matter of lesson 8. Xiong et al. show that pre-norm can do without.
+            Why does post-norm need it? Its gradients are longer, but that explains little, since
+            Adam divides by their size. Liu et al. (2020) blame another thing: in post-norm a small
+            change of all weights changes the result of a deep model more.
         """),
     ]
 
@@ -813,53 +679,41 @@ def does_it_learn():
 # is the embedding, the table with a vector for each symbol?
 
 # %%
-VOCABULARY, LAYERS_OF_BASE = 37_000, 6
+VOCABULARY, EMBEDDING = 37_000, "embedding, also the output's weights"
 
 
-def base_rows(**changes) -> list[tuple[str, int, int]]:
-    """(part, parameters, how often it is there) of the library's base model."""
+def base_rows(**changes) -> dict[str, tuple[int, int]]:
+    """Of each part of the library's base model: its parameters, and how often it is there."""
     # One layer is as large as each other, and one symbol has as many numbers as each other.
-    model = Transformer(Config.base(100, layers=1, **changes))
-
-    def size(*layers) -> int:
-        return sum(one.size for layer in layers for one in layer.named_parameters().values())
-
-    rows = [("embedding, also the output's weights", VOCABULARY * model.config.d_model, 1)]
-    for name, tower in (("encoder", model.encoder), ("decoder", model.decoder)):
-        (layer,) = tower.layers
-        wrapped = {"self-attention": layer.self_attention, "cross-attention": layer.cross_attention,
-                   "feed-forward": layer.feed_forward}  # fmt: skip
-        there = {words: one for words, one in wrapped.items() if one}
-        rows += [
-            (f"{name}: {words}", size(one.sublayer), LAYERS_OF_BASE) for words, one in there.items()
-        ]
-        norms = [one.norm for one in there.values()]
-        rows.append((f"{name}: {len(norms)} norms", size(*norms), LAYERS_OF_BASE))
-    return rows
+    model, sizes = Transformer(Config.base(100, layers=1, **changes)), Counter()
+    for name, parameter in model.named_parameters().items():
+        tower, *path = name.split(".")
+        if path[0] == "layers":
+            part = "norms" if path[3] == "norm" else path[2].replace("_", "-")
+            sizes[f"{tower}: {part}"] += parameter.size
+    rows = {EMBEDDING: (VOCABULARY * model.config.d_model, 1)}
+    return rows | {part: (size, 6) for part, size in sizes.items()}
 
 
 def total(rows) -> int:
-    return sum(number * times for _, number, times in rows)
+    return sum(size * times for size, times in rows.values())
 
 
 @show
 def parameters_of_base():
     """The parameters of the base model, row by row."""
     rows = base_rows()
-    numbers = {name: number for name, number, _ in rows}
-    layer = sum(number for name, number in numbers.items() if name.startswith("encoder"))
+    layer = sum(size for part, (size, _) in rows.items() if part.startswith("encoder"))
+    lines = [(part, f"{n:,}", times, f"{n * times:,}") for part, (n, times) in rows.items()]
+    lines.append(("**all**", " ", " ", f"{total(rows):,}"))
     return [
-        table(
-            ["part", "parameters", "times", "together"],
-            [(name, f"{n:,}", times, f"{n * times:,}") for name, n, times in rows]
-            + [("**all**", "", "", f"{total(rows):,}")],
-        ),
+        table(["part", "parameters", "times", "together"], lines),
         Words(f"""
             Attention has four matrices of 512 × 512, the feed-forward network two of 512 × 2,048
-            and two biases. So of an encoder layer
-            {100 * numbers["encoder: feed-forward"] / layer:.0f} % are feed-forward: most of what a
-            layer can remember, it remembers in keys and values, not in attention. The norms are
-            next to nothing. The embedding is {100 * rows[0][1] / total(rows):.0f} % of the model.
+            and two biases. So {100 * rows["encoder: feed-forward"][0] / layer:.0f} % of an encoder
+            layer are feed-forward: most of what it can remember, it remembers in these keys and
+            values. The norms are next to nothing. The embedding is
+            {100 * rows[EMBEDDING][0] / total(rows):.0f} % of the model.
         """),
     ]
 
@@ -946,12 +800,7 @@ def quiz() -> list[Question]:
         Question(
             question="A hidden value of the feed-forward network is negative before the ReLU for "
             "every word of a batch. Which parameters get a gradient of 0 from this batch?",
-            choices=(
-                "its key alone",
-                "its value alone",
-                "its key, its bias and its value",
-                "none",
-            ),
+            choices=("its key", "its value", "its key, its bias and its value", "none"),
             answer=2,
             why="Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of "
             "zeros: the value. Its column of $\\mathrm{d}H$ is 0, so "

@@ -122,19 +122,19 @@ PARTS = [
     Option(1, "attention", "The only part in which tokens see each other: $A$ says who looks at "
            "whom (lesson 3). *cat* looks at all alike. On the way back every token may get a "
            "gradient, also from the result of another."),
-    Option(2, "add", "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
+    Option(2, "add 1", "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
            "$O$ as it is, and to $X$ as it is."),
-    Option(3, "norm", "Each row by itself: subtract its mean, divide by its standard deviation. On "
-           "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
-           "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
+    Option(3, "norm 1", "Each row by itself: subtract its mean, divide by its standard deviation. "
+           "On the way back: $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then "
+           "two parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
     Option(4, "feed-forward", "Each row by itself: compare it with six keys, keep what is positive "
            "($R$), and write the values of those that fit ($F$). On the way back nothing passes "
            "where $R$ is 0."),
-    Option(5, "add", "$U' = N + F$. The second path around: what the feed-forward network "
+    Option(5, "add 2", "$U' = N + F$. The second path around: what the feed-forward network "
            "writes is added to what was there."),
-    Option(6, "norm", "As before. The row of *cat* happens to have mean 0 and standard deviation 1 "
-           "already, so nothing changes there. Let all entries of $\\mathrm{d}Y$ be 1: what comes "
-           "out, and why?"),
+    Option(6, "norm 2", "As before. The row of *cat* happens to have mean 0 and standard deviation "
+           "1 already, so nothing changes there. Let all entries of $\\mathrm{d}Y$ be 1: what "
+           "comes out, and why?"),
 ]  # fmt: skip
 
 
@@ -171,6 +171,11 @@ def draw_there_and_back(figure) -> None:
         shown(name).matrix(arrays).draw(axes)
 
 
+PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
+NAMES = ["x", "att", "add1", "norm1", "ffn", "add2", "norm2"]
+EDGES = "x-att x-add1 att-add1 add1-norm1 norm1-ffn norm1-add2 ffn-add2 add2-norm2"
+BOXES = [(name, part.label, place) for name, part, place in zip(NAMES, PARTS, PLACES, strict=True)]
+
 flows = Simulation(
     name="block",
     title="Data and gradient through the block",
@@ -191,12 +196,8 @@ flows = Simulation(
     compute=compute,
     views=[
         Diagram(
-            [Box("x", "x", 0, 0), Box("attention", "attention", 1, 1), Box("add", "add", 0, 2),
-             Box("norm", "norm", 0, 3), Box("ffn", "feed-forward", 1, 4), Box("add2", "add", 0, 5),
-             Box("norm2", "norm", 0, 6)],
-            [("x", "attention"), ("x", "add"), ("attention", "add"), ("add", "norm"),
-             ("norm", "ffn"), ("norm", "add2"), ("ffn", "add2"), ("add2", "norm2")],
-            "part", "way", "sizes", "part",
+            [Box(name, label, *place) for name, label, place in BOXES],
+            [edge.split("-") for edge in EDGES.split()], "part", "way", "sizes", "part",
         ),
         Matrices([shown(name) for name in MATRICES], picked="picked", marked=list(MATRICES),
                  groups=GROUPS, group="group"),
