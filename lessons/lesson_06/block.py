@@ -156,7 +156,7 @@ FLOWS = [
 ]  # fmt: skip
 
 
-def shown(name: str) -> Of:
+def shown_as(name: str) -> Of:
     symbol, columns, *_ = MATRICES[name]
     below = {"weights": "who looks at whom", "hidden": "what fits, after the ReLU",
              "dhidden": "before the ReLU"}.get(name, "")  # fmt: skip
@@ -168,7 +168,7 @@ def draw_there_and_back(figure) -> None:
     arrays = compute(0, (1, doutput))
     names = "x attended sum_1 normed written sum_2 y dy dsum_2 dnormed dsum_1 dx".split()
     for axes, name in zip(figure.subplots(3, 4).flat, names, strict=True):
-        shown(name).matrix(arrays).draw(axes)
+        shown_as(name).matrix(arrays).draw(axes)
 
 
 PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
@@ -199,7 +199,7 @@ flows = Simulation(
             [Box(name, label, *place) for name, label, place in BOXES],
             [edge.split("-") for edge in EDGES.split()], "part", "way", "sizes", "part",
         ),
-        Matrices([shown(name) for name in MATRICES], picked="picked", marked=list(MATRICES),
+        Matrices([shown_as(name) for name in MATRICES], picked="picked", marked=list(MATRICES),
                  groups=GROUPS, group="group"),
     ],
     code="""\
