@@ -74,16 +74,13 @@ def the_input():
 @show
 def one_row_through_the_block():
     """What happens to the row of `cat`."""
-    steps = [
-        ("**X**, the input", "x"),
-        ("**O**, what attention writes", "attended"),
-        ("**U** = X + O", "sum_1"),
-        ("**N**, the norm of U", "normed"),
-        ("**F**, what the feed-forward network writes", "written"),
-        ("**U'** = N + F", "sum_2"),
-        ("**Y**, the norm of U'", "y"),
-    ]
-    rows = [(words, *map(plain, made[name][cat])) for words, name in steps]
+    steps = {
+        "**X**, the input": "x", "**O**, what attention writes": "attended",
+        "**U** = X + O": "sum_1", "**N**, the norm of U": "normed",
+        "**F**, what the feed-forward network writes": "written", "**U'** = N + F": "sum_2",
+        "**Y**, the norm of U'": "y",
+    }  # fmt: skip
+    rows = [(words, *map(plain, made[name][cat])) for words, name in steps.items()]
     return table(["*cat*", *features], rows)
 
 
@@ -96,11 +93,9 @@ def one_row_through_the_block():
 #    and standard deviation 1, however large it was before.
 # 4. **Feed-forward.** This part looks at one row alone. It knows: a noun with a sound is an
 #    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
-# 5. **Add, norm**, as before. This row has mean 0 and standard deviation 1 already, so the last
-#    norm leaves it as it is.
+# 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
 #
-# The result has the shape of the input. So the next block can begin where this one ended, and six
-# of them stand one on the other.
+# The result has the shape of the input, so six such blocks can stand one on the other.
 #
 # ## Through the block, there and back
 #
@@ -136,9 +131,8 @@ def data_and_gradient() -> Simulation:
 # without the way around, a gradient must get through twelve Jacobians, one *times* the other. With
 # it, one of the paths from the end to the beginning goes through none.
 #
-# In the library the same class has the paper's order (the norm after the sum) and a later one (the
-# norm before the sublayer), to which we come back. Dropout sets some entries to 0 while a model is
-# trained (lesson 8); without it, it does nothing.
+# The library's class has the paper's order, the norm after the sum, and a later one, to which we
+# come back. Its dropout works in training alone (lesson 8).
 
 
 # %%
@@ -190,9 +184,9 @@ def without_norms():
         {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
         {scientific(without["input"][0])} arrives. So do the data: before layer {depth.LAYERS} their
         typical size is {scientific(without["size"][-1])} of what it was. With the way around the
-        gradient cannot vanish. But now it *explodes*, to {scientific(around["input"][0])}, and the
-        data grow to {around["size"][-1]:.0f} times their size: each sublayer adds something, and
-        nothing ever takes away. Something has to hold the size. That will be the norm.
+        gradient does not vanish. But now it *explodes*, to {scientific(around["input"][0])}, and
+        the data grow to {around["size"][-1]:.0f} times their size: each sublayer adds something,
+        and nothing ever takes away. Something has to hold the size. That will be the norm.
     """)
 
 
@@ -209,12 +203,11 @@ def words_become_alike():
     """How alike words become with the norm after the sum, with and without the way around."""
     around, without = depth.measure("post", True), depth.measure("post", False)
     assert without["alike"][3] > 0.999 and without["query"][3] < 1e-4 < 0.1 < around["query"][3]
-    rows = [
-        (at + 1, *(f"{each['alike'][at]:.3f}" for each in (around, without)))
-        for at in (0, 1, 2, 3, 7, 11)
-    ]
+    rows = [("with the way around", around), ("without", without)]
+    shares = [(name, *(f"{found['alike'][at]:.3f}" for at in (0, 1, 2, 3, 11)))
+              for name, found in rows]  # fmt: skip
     return [
-        table(["before layer", "alike, with the way around", "without"], rows),
+        table(["alike, before layer", "1", "2", "3", "4", "12"], shares),
         Words("""
             Without the way around all words are the same after three layers. Attention takes means,
             and nothing brings the differences back (Dong et al. 2021). Where all keys are the same,
@@ -357,35 +350,10 @@ def the_norm_backward_by_hand():
 #
 # $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
 #
-# is the Jacobian: it takes two directions out and multiplies what is left by $r$.
-
-
-# %%
-@show
-def the_jacobian():
-    """The Jacobian of LayerNorm for the row of `cat`, by formula and by small steps."""
-    u, hat, step = made["sum_1"][cat], made["normed"][cat], 1e-5
-
-    def norm(one):
-        return layer_norm(one, 1.0, 0.0, 0.0)[1]
-
-    formula = (np.eye(5) - 1 / 5 - np.outer(hat, hat) / 5) / 2
-    moved = [(norm(u + step * unit) - norm(u - step * unit)) / (2 * step) for unit in np.eye(5)]
-    stretched = np.linalg.eigvalsh(formula)[::-1]
-    return [
-        Matrix("J", formula, features, features),
-        Words(f"""
-            By small steps one gets the same, up to
-            {scientific(np.abs(formula - np.array(moved).T).max())}. Its stretching factors (its
-            eigenvalues) are {listed(stretched.round(12))}: in {int((stretched > 1e-9).sum())}
-            directions it passes half, in 2 nothing. Half, because the standard deviation is 2. So
-            the norm also holds the *gradient*: what comes from large data is made smaller by just
-            as much.
-        """),
-    ]
-
-
-# %% [markdown]
+# is the Jacobian: it takes two directions out and multiplies what is left by $r$. In our example
+# three directions are left, and each is multiplied by 1/2, because the standard deviation is 2. So
+# the norm also holds the *gradient*: what comes from large data is made smaller by just as much.
+#
 # Now the library's lines. In the code `rstd` is $r$, and `dot_last(a, b)` is the sum of the
 # products of each row.
 
@@ -456,8 +424,8 @@ def a_memory():
         (name, listed(key), *map(plain, numbers), listed(value))
         for name, key, *numbers, value in zip(block.memories, *columns, strict=True)
     ]
-    fits = made["hidden"] > 0
-    silent = block.memories[int(np.flatnonzero(~fits.any(axis=0))[0])]
+    the, _, purrs = (" and ".join(np.array(block.memories)[row > 0]) for row in made["hidden"])
+    silent = np.array(block.memories)[~made["hidden"].any(axis=0)]
     return [
         table(
             ["looks for", "key $k_j$", "$b_j$", "$n \\cdot k_j + b_j$", "ReLU", "value $v_j$"], rows
@@ -468,8 +436,7 @@ def a_memory():
             to *noun*, counts twice. Together they write {listed(made["written"][cat])}, as in the
             table above.
 
-            *purrs* fits {" and ".join(np.array(block.memories)[fits[2]])} alone, *the* fits
-            {" and ".join(np.array(block.memories)[fits[0]])}. The key *{silent}* fits none of the
+            *purrs* fits {purrs} alone, *the* fits {the}. The key *{silent.item()}* fits none of the
             three words. Keep it in mind.
         """),
     ]
@@ -504,15 +471,13 @@ def a_memory():
 def the_memory_backward_by_hand():
     """The gradient of the row of `cat` through the feed-forward network."""
     df, dh = made["dwritten"][cat], made["dhidden"][cat]
-    fits = np.flatnonzero(dh)
-    assert block.memories[fits[0]] == "noun + sound" and len(fits) == 2
     return Words(f"""
         By hand, for *cat*. Its row of $\\mathrm{{d}}F$ is {listed(df)}.
 
         - Along the **values**: the first value with it, {product(df, block.outer[0])}. The fourth,
           {product(df, block.outer[3])}. The other four did not fit, and get 0. So the row of
           $\\mathrm{{d}}H$ is {listed(dh)}.
-        - Along the **keys**: {plain(dh[fits[0]])} times the first key and {plain(dh[fits[1]])}
+        - Along the **keys**: {plain(dh[0])} times the first key and {plain(dh[3])}
           times the fourth, together {listed(made["dnormed_2"][cat])}.
         - The way around brings $\\mathrm{{d}}F$ itself, once more: the sum is
           {listed(made["dnormed"][cat])}. This is what we sent through the norm above.
@@ -594,8 +559,9 @@ def gradient_check():
 # The paper normalises *after* the sum (post-norm). Most later models normalise *before* the
 # sublayer (pre-norm), and once more at the very end:
 #
-# $$\text{post:}\quad y = \mathrm{norm}(x + f(x)) \qquad\qquad \text{pre:}\quad
-# y = x + f(\mathrm{norm}(x))$$
+# $$\text{post:}\quad y = \mathrm{norm}(x + f(x))$$
+#
+# $$\text{pre:}\quad y = x + f(\mathrm{norm}(x))$$
 #
 # It looks like a matter of taste. But look at the way around. In post-norm a gradient that goes
 # around all sublayers still passes every norm. In pre-norm it passes none but the last: there is a
@@ -755,69 +721,59 @@ def often_told():
 @show
 def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
-    given = np.array([9.0, 3, 5, 7, 6])
-    hat = layer_norm(given, 1.0, 0.0, 0.0)[1]
-    config = Config.base(VOCABULARY)
+    d, f = (getattr(Config.base(VOCABULARY), name) for name in ("d_model", "d_ff"))
     return [
         Question(
-            question="LayerNorm gets the row (9, 3, 5, 7, 6), with $\\gamma = 1$ and $\\beta = 0$. "
-            "What is the first number of the result?",
-            answer=float(hat[0]),
-            why="The mean is 6, the row less its mean (3, −3, −1, 1, 0), its standard deviation 2. "
-            "So it is 1.5: the row of *cat* plus 5, but for the order. Adding a constant changes "
-            "nothing.",
+            "LayerNorm gets the row (9, 3, 5, 7, 6), with $\\gamma = 1$ and $\\beta = 0$. What is "
+            "the first number of the result?",
+            "The mean is 6, the row less its mean (3, −3, −1, 1, 0), its standard deviation 2. So "
+            "it is 1.5: the row of *cat* plus 5, in another order. A constant changes nothing.",
+            float(layer_norm(np.array([9.0, 3, 5, 7, 6]), 1.0, 0.0, 0.0)[1][0]),
         ),
         Question(
-            question="The loss is the sum of all numbers behind a LayerNorm with $\\gamma = 1$. "
-            "What is the gradient of its input?",
-            choices=("1 everywhere", "$r$ everywhere", "0 everywhere", "it depends on the row"),
-            answer=2,
-            why="A normalised row sums to 0, whatever the input is. So the loss is always the "
-            "same. In the formula: a gradient of ones lies along $\\mathbf{1}$, and that part is "
-            "taken away. It is a poor test of a backward: try random upstream gradients.",
+            "The loss is the sum of all numbers behind a LayerNorm with $\\gamma = 1$. What is the "
+            "gradient of its input?",
+            "A normalised row sums to 0, whatever the input is. So the loss is always the same. In "
+            "the formula: a gradient of ones lies along $\\mathbf{1}$, and that part is taken "
+            "away. It is a poor test of a backward: try random upstream gradients.",
+            2, ("1 everywhere", "$r$ everywhere", "0 everywhere", "it depends on the row"),
         ),
         Question(
-            question="A row has 512 numbers. How many dimensions do the gradients have that can "
-            "come back through LayerNorm for this row?",
-            answer=512 - 2,
-            why="Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
+            "A row has 512 numbers. How many dimensions do the gradients have that can come back "
+            "through LayerNorm for this row?",
+            "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.", d - 2,
         ),
         Question(
-            question="A sublayer in a residual connection has all weights 0 in its last matrix and "
-            "no norm around it. What is the gradient of its input $x$?",
-            choices=("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
-            answer=1,
-            why="Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the "
-            "way around. Many deep networks are begun like this on purpose: each layer starts as "
-            "one that changes nothing.",
+            "A sublayer in a residual connection has all weights 0 in its last matrix and no norm "
+            "around it. What is the gradient of its input $x$?",
+            "Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the way "
+            "around. Many deep networks are begun like this on purpose: each layer starts as one "
+            "that changes nothing.",
+            1, ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
         ),
         Question(
-            question="How many parameters has one feed-forward network of the base model, with its "
-            "biases ($d_{model} = 512$, $d_{ff} = 2048$)?",
-            answer=2 * config.d_model * config.d_ff + config.d_ff + config.d_model,
-            why="Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.",
+            "How many parameters has one feed-forward network of the base model, with its biases "
+            "($d_{model} = 512$, $d_{ff} = 2048$)?",
+            "Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.", 2 * d * f + f + d,
         ),
         Question(
-            question="A hidden value of the feed-forward network is negative before the ReLU for "
-            "every word of a batch. Which parameters get a gradient of 0 from this batch?",
-            choices=("its key", "its value", "its key, its bias and its value", "none"),
-            answer=2,
-            why="Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of "
-            "zeros: the value. Its column of $\\mathrm{d}H$ is 0, so "
-            "$\\mathrm{d}W_1 = N^\\top\\mathrm{d}H$ has a column of zeros, and the bias has 0.",
+            "A hidden value of the feed-forward network is negative before the ReLU for every word "
+            "of a batch. Which parameters get a gradient of 0 from this batch?",
+            "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
+            "the value. Its column of $\\mathrm{d}H$ is 0, so $\\mathrm{d}W_1 = "
+            "N^\\top\\mathrm{d}H$ has a column of zeros, and the bias has 0.",
+            2, ("its key", "its value", "its key, its bias and its value", "none"),
         ),
-    ]
+    ]  # fmt: skip
 
 
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/residual.py` and `numformer/layers/layer_norm.py`, 60 lines each: what you
-#   have just read, with nothing left out. `numformer/models/block.py` puts them together.
-# - `numformer/layers/rms_norm.py`: a norm that leaves the mean alone. Most large models have it.
+# - `numformer/layers/residual.py`, `layer_norm.py` and `feed_forward.py`: what you have just read.
+#   `numformer/models/block.py` puts them together. `rms_norm.py` is a norm that leaves the mean
+#   alone; most large models have it.
 # - *Attention Is All You Need*, sections 3.1 and 3.3.
-# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*: the proof for the
-#   last layer, and training without warm-up.
-# - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*: which texts the keys
-#   of a trained model fit.
+# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*.
+# - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*.
 # - Lesson 7, when it is there: the decoder's block has one sublayer more.

@@ -12,15 +12,12 @@ tokens = ["the", "cat", "purrs"]
 features = ["noun", "verb", "animal", "sound", "definite"]
 memories = ["noun + sound", "verb + sound", "definite", "noun − verb", "animal", "neither"]
 x = np.array([[-1, -1, 0, 0, 3], [4, -2, 0, 0, 0], [-2, 3, 0, 3, 0]], dtype=float)
-inner = np.array(  # W_1: a column is what a hidden value looks for
-    [[1, 0, 0, 1, 0, -1], [0, 1, 0, -1, 0, -1], [0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0],
-     [0, 0, 1, 0, 0, 0]], dtype=float,
-)  # fmt: skip
+# W_1: a column is a key, what a hidden value looks for. W_2: a row is a value, what it writes.
+inner = np.array([[1, 0, 0, 1, 0, -1], [0, 1, 0, -1, 0, -1], [0, 0, 0, 0, 1, 0],
+                  [1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]], dtype=float)  # fmt: skip
 inner_bias = np.array([-1, -1, -1, -1, 0, -1], dtype=float)
-outer = np.array(  # W_2: a row is what it writes
-    [[0, 0, 2, -1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [-0.5, 0, 0, 0, 0], [0, 0, 0, 1, 0],
-     [0, 0, -1, 0, 1]], dtype=float,
-)  # fmt: skip
+outer = np.array([[0, 0, 2, -1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [-0.5, 0, 0, 0, 0],
+                  [0, 0, 0, 1, 0], [0, 0, -1, 0, 1]], dtype=float)  # fmt: skip
 WEIGHTS = {
     "self_attention.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
     "self_attention.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
@@ -117,24 +114,20 @@ def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 PARTS = [
-    Option(0, "x", "The input, and at the end of the way back its gradient. $X$ was used twice, by "
-           "attention and by the sum: its two gradients add up."),
+    Option(0, "x", "The input, and on the way back its gradient. $X$ was used twice, by attention "
+           "and by the sum: its two gradients add up."),
     Option(1, "attention", "The only part in which tokens see each other: $A$ says who looks at "
-           "whom (lesson 3). *cat* looks at all alike. On the way back every token may get a "
-           "gradient, also from the result of another."),
+           "whom (lesson 3). On the way back a token may get a gradient from another's result."),
     Option(2, "add 1", "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
            "$O$ as it is, and to $X$ as it is."),
-    Option(3, "norm 1", "Each row by itself: subtract its mean, divide by its standard deviation. "
-           "On the way back: $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then "
-           "two parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
-    Option(4, "feed-forward", "Each row by itself: compare it with six keys, keep what is positive "
-           "($R$), and write the values of those that fit ($F$). On the way back nothing passes "
-           "where $R$ is 0."),
-    Option(5, "add 2", "$U' = N + F$. The second path around: what the feed-forward network "
-           "writes is added to what was there."),
-    Option(6, "norm 2", "As before. The row of *cat* happens to have mean 0 and standard deviation "
-           "1 already, so nothing changes there. Let all entries of $\\mathrm{d}Y$ be 1: what "
-           "comes out, and why?"),
+    Option(3, "norm 1", "Each row by itself: less its mean, divided by its standard deviation. On "
+           "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
+           "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
+    Option(4, "feed-forward", "Each row by itself: compared with six keys, of which those that fit "
+           "($R$) write their values ($F$). Nothing passes back where $R$ is 0."),
+    Option(5, "add 2", "$U' = N + F$: what the feed-forward network writes is added."),
+    Option(6, "norm 2", "The row of *cat* has mean 0 and standard deviation 1 already, so nothing "
+           "changes there. Let all entries of $\\mathrm{d}Y$ be 1: what comes out, and why?"),
 ]  # fmt: skip
 
 
@@ -146,11 +139,9 @@ FLOWS = [
     flow(1, doutput, "data, forward", "Under each name: the typical size (root mean square) of "
          "what the part hands on."),
     flow(-1, doutput, "gradient, backward", "Some gradient $\\mathrm{d}Y$ comes from above. Read "
-         "the diagram from the last norm up to $x$. Under each name: the typical size of what the "
-         "part hands back."),
-    flow(-1, doutput * np.array([[0], [1], [0]]), "gradient, only cat",
-         "The loss depends on the result of *cat* alone. Which parts send something to the other "
-         "tokens?"),
+         "from the last norm up to $x$. Under each name: the typical size of what it hands back."),
+    flow(-1, doutput * np.eye(3)[:, 1:2], "gradient, only cat", "The loss depends on the result of "
+         "*cat* alone. Which parts send something to the other tokens?"),
     flow(-1, np.ones((3, 5)), "gradient, all ones", "The loss is the sum of all of $Y$. Look at "
          "the last norm."),
 ]  # fmt: skip
@@ -161,14 +152,6 @@ def shown_as(name: str) -> Of:
     below = {"weights": "who looks at whom", "hidden": "what fits, after the ReLU",
              "dhidden": "before the ReLU"}.get(name, "")  # fmt: skip
     return Of(name, symbol, tokens, columns, 1 if name == "weights" else 4, below)
-
-
-def draw_there_and_back(figure) -> None:
-    """The rows of every word: forward in the first two rows of matrices, then backward."""
-    arrays = compute(0, (1, doutput))
-    names = "x attended sum_1 normed written sum_2 y dy dsum_2 dnormed dsum_1 dx".split()
-    for axes, name in zip(figure.subplots(3, 4).flat, names, strict=True):
-        shown_as(name).matrix(arrays).draw(axes)
 
 
 PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
@@ -182,12 +165,11 @@ flows = Simulation(
     say="Click a part of the block and see what goes in and what comes out. Begin with the data "
     "and go from $x$ to the last norm. Then let the gradient flow, and go back up. Which part "
     "hands something from one token to another, and which works on each row by itself?",
-    caption="The matrices in the order in which they arise: forward from the input to the result, "
-    "then back from the gradient of the result to that of the input.",
-    alt="Matrices of the block with their numbers: X, O, U, N, F, U prime and Y forward, then the "
-    "gradients dY, dU prime, dN, dU and dX.",
-    size=(8.4, 4.6),
-    draw=draw_there_and_back,
+    caption="The block: from $x$ down to the result. A number is the typical size of what a part "
+    "hands on. Below: what goes into the first norm, and what comes out.",
+    alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "
+    "around it to add, the first norm to feed-forward and around it to add.",
+    size=(7.6, 7),
     controls=[
         Choice("part", "Part of the block", PARTS, start=3),
         Choice("dy", "What flows", FLOWS),

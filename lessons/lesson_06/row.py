@@ -9,8 +9,7 @@ from numformer.layers.layer_norm import layer_norm, layer_norm_backward
 
 cat = np.array([4.0, -2, 0, 2, 1])  # the row of *cat* where the first norm gets it
 UPSTREAM = [
-    Option(np.array([[2.0, -1, 0, 3, 1]]), "as given", "What is left is neither along 1 nor along "
-           r"$\hat x$."),
+    Option(np.array([[2.0, -1, 0, 3, 1]]), "as given"),
     Option(np.array([[1.0, 1, 1, 1, 1]]), "all the same", "The loss is the sum of the result. It "
            "is always 0: the whole gradient lies along 1, and nothing is left."),
     Option(np.array([[3.0, -3, -1, 1, 0]]), "like x̂", "Set *sound* to 2: this is $2\\hat x$, and "

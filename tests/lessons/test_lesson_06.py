@@ -12,8 +12,8 @@ from numformer.models.block import Tower, TowerConfig
 
 def words_of(name: str) -> str:
     """What a function of lesson 6 says, in one line."""
-    found = [piece.markdown() for piece in pieces(getattr(lessons.load(6), name))]
-    return " ".join(" ".join(found).split())
+    pieces_of = pieces(getattr(lessons.load(6), name))
+    return " ".join(" ".join(piece.markdown() for piece in pieces_of).split())
 
 
 def norm(rows):
@@ -32,10 +32,9 @@ def by_formulas(**moved) -> dict[str, np.ndarray]:
     x = keep("x", block.x)
     exponentials = np.exp(x @ query @ (x @ key).T)  # the root of d_k is 1
     weights = keep("weights", exponentials / exponentials.sum(axis=1, keepdims=True))
-    first = keep("sum_1", x + keep("attended", weights @ x @ value @ output))
-    normed = keep("normed", norm(first))
-    hidden = keep("before", normed @ block.inner + block.inner_bias)
-    written = keep("written", keep("hidden", np.maximum(hidden, 0)) @ block.outer)
+    normed = keep("normed", norm(keep("sum_1", x + keep("attended", weights @ x @ value @ output))))
+    hidden = np.maximum(keep("before", normed @ block.inner + block.inner_bias), 0)
+    written = keep("written", keep("hidden", hidden) @ block.outer)
     keep("y", norm(keep("sum_2", normed + written)))
     return made
 
@@ -77,7 +76,6 @@ def test_what_is_said_of_the_example_is_so():
                                         "together (−5.15, 0.45, 0, −4.7, 0)"],
         "a_memory": ["*purrs* fits verb + sound alone, *the* fits definite and neither.",
                      "The key *animal* fits none"],
-        "the_jacobian": ["(0.5, 0.5, 0.5, 0, 0): in 3 directions"],
         "parameters_of_base": ["63,045,632", "67 % of an encoder layer", "30 % of the model"],
         "often_told": ["63.0M", "3,817 more", "100.9M", "7.1M only", "14.2M", "saves 4.7M"],
     }.items():  # fmt: skip
