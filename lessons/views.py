@@ -102,19 +102,31 @@ class Of:
 class Matrices(View):
     """Matrices side by side, an arrow before each name in `after`.
 
-    The index of the control `picked` is the row that stands out in those that are `marked`.
+    The index of the control `picked` is the row that stands out in those that are `marked`. With
+    `groups` only one of these is there, that of the index in the array () named `group`: names of
+    matrices, and "→" where an arrow stands.
     """
 
     of: Sequence[Of]
     after: Sequence[str] = ()
     picked: str = ""
     marked: Sequence[str] = ()
+    groups: Sequence[Sequence[str]] = ()
+    group: str = ""
     height: float = 1.0
     kind: ClassVar = "matrices"
 
+    def there(self, arrays: Arrays) -> list[Of]:
+        """Those that are shown, in their order."""
+        if not self.groups:
+            return list(self.of)
+        by_name = {of.name: of for of in self.of}
+        return [by_name[name] for name in self.groups[int(arrays[self.group])] if name != "→"]
+
     def draw(self, figure, arrays, chosen):
-        axes_in_a_row = figure.subplots(1, len(self.of), squeeze=False)[0]
-        for axes, of in zip(axes_in_a_row, self.of, strict=True):
+        there = self.there(arrays)
+        axes_in_a_row = figure.subplots(1, len(there), squeeze=False)[0]
+        for axes, of in zip(axes_in_a_row, there, strict=True):
             of.matrix(arrays).draw(axes)
             if of.name in self.marked:
                 row = chosen[self.picked]
@@ -122,7 +134,8 @@ class Matrices(View):
 
     def shown(self, arrays, chosen):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
-        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)} for of in self.of}
+        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)}
+                for of in self.there(arrays)}  # fmt: skip
 
 
 @dataclass(frozen=True)
