@@ -12,8 +12,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from numformer import Adam, Config, PairBatch, Transformer, inference, pack
-from numformer.layers.attention import MultiHeadAttention
+from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
+from numformer.backend import matmul
+from numformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
 from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
@@ -161,6 +162,29 @@ def pruned() -> dict[str, dict[tuple[int, ...], float]]:
             with without(attention, heads):
                 found[shown][heads] = exact_match(model, tested())
     return found
+
+
+class OneLook(Layer):
+    """query, key, value (B, H, S, K), mask -> (B, H, T, K_v): all heads blend by the mean weights.
+
+    It has no backward.
+    """
+
+    def forward(self, query, key, value, mask=None):
+        _, weights, _ = scaled_dot_product_attention(query, key, value, mask)
+        return matmul(np.broadcast_to(weights.mean(axis=1, keepdims=True), weights.shape), value)
+
+
+@functools.cache
+def with_one_look(shown: str) -> float:
+    """Exact match where all heads of one attention look at the same, but hand over their own."""
+    model = trained()[0]
+    attention = attentions(model)[shown]
+    before, attention.attention = attention.attention, OneLook()
+    try:
+        return exact_match(model, tested())
+    finally:
+        attention.attention = before
 
 
 def removed_in_turn(worst_first: bool = False) -> list[float]:

@@ -192,7 +192,7 @@ STEPS = (
         (), ("dy",), inverts="output", see="Through the two projections",
     ),
     Step(
-        "dwo", "dW^O", "Back to the output's weight",
+        "dwo", "dWO", "Back to the output's weight",
         "Every word used the same weight, so its gradient is a sum over all words.",
         "Why are three columns of $W^O$ all 0, and those of its gradient not?",
         "A weight that is 0 can still be worth changing. The gradient has $C$ in it and not $W^O$.",
@@ -239,7 +239,7 @@ STEPS = (
         ("dqone", "dqtwo"), ("dq",), (), "split", see="Merge undoes split",
     ),
     Step(
-        "dwq", "dW^Q", "Back to the weight of the queries",
+        "dwq", "dWQ", "Back to the weight of the queries",
         "As for $W^O$: a sum over words. Columns of head 1 come from head 1 alone.",
         "The row *1* of $\\mathrm{d}W^Q$ is the sum of all rows of $\\mathrm{d}Q$. Why?",
         "That feature is 1 for every word: it works as a bias, and a bias collects a plain sum.",
