@@ -317,7 +317,9 @@ class Beside(Piece):
 
     @property
     def place(self) -> str:
-        return f"`{self.function.__qualname__}` in `{self.function.__module__.replace('.', '/')}.py`"
+        return (
+            f"`{self.function.__qualname__}` in `{self.function.__module__.replace('.', '/')}.py`"
+        )
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
