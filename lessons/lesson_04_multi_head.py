@@ -20,19 +20,7 @@ from unittest.mock import patch
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lessons.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    Beside,
-    Matrix,
-    Picture,
-    Words,
-    scientific,
-    show,
-    table,
-)
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_04 import reverse, simulations
 from lessons.lesson_04 import two_heads as example
 from lessons.lesson_04.two_heads import columns, compute, features, handed, parts, words
@@ -54,18 +42,14 @@ from numformer.layers.linear import linear_backward
 
 
 # %%
-def three(numbers) -> str:
-    return f"({', '.join(f'{number:g}' for number in numbers)})"
-
-
 @show
 def two_sentences_with_one_mean():
     """The mean of the two words that are needed, in two sentences."""
     rows = []
     for sentence in example.sentences:
-        subject, before = (np.array(example.described[sentence[place]]) for place in (0, 3))
-        mean = f"**{three((subject + before) / 2)}**"
-        rows.append((" ".join(sentence), three(subject), three(before), mean))
+        values = [np.array(example.described[sentence[place]]) for place in (0, 3)]
+        numbers = [*values, sum(values) / 2]
+        rows.append((" ".join(sentence), *(", ".join(f"{x:g}" for x in each) for each in numbers)))
     return table(["noun, verb, plural of", "the subject", "the word before", "mean"], rows)
 
 
@@ -120,9 +104,9 @@ def one_head_against_several():
 
     def draw(figure):
         axes = figure.subplots()
-        for (count, found), colour in zip(losses.items(), (ORANGE, BLUE, GREEN), strict=True):
-            axes.plot(found, color=colour, label=f"heads: {count}, of size {16 // count}")
-        axes.axhline(0.5, color=GREY, linestyle=":", label="half is lost")
+        for count, found in losses.items():
+            axes.plot(found, label=f"heads: {count}, of size {16 // count}")
+        axes.axhline(0.5, color="C3", linestyle=":", label="half is lost")
         axes.set(xlabel="step", ylabel="mean squared error", ylim=(0, 1.6))
         axes.legend()
 
@@ -334,7 +318,7 @@ def what_was_trained():
     (written,) = task.written(model, ["window"])
     return Words(f"""
         Of {reverse.TESTED} words that training never saw it writes
-        {100 * reverse.exact_match():.0f} % without a mistake; *window*, for example, becomes
+        {100 * reverse.exact_match():.1f} % without a mistake; *window*, for example, becomes
         *{written}*. It has six attentions, so 24 heads. Here they are.
     """)
 
@@ -441,9 +425,7 @@ def the_lines_of_linear_backward():
 #
 # In self-attention the memory *is* $X$. The same word asks, is asked and hands over, and all three
 # gradients come back to it ([step](#step-dx)).
-
-
-# %% [markdown]
+#
 # ### All of it
 #
 # Read forward from the bottom to the top, and you have the library's backward.
@@ -540,10 +522,7 @@ def what_heads_cost():
             and as many for the blend: $2T^2D$ for all heads together. What grows is the number of
             attention weights, $hT^2$: {costs[8][2]:,} with 8 heads, {costs[1][2]:,} with one. Each
             needs an exponential, and in training each is kept for the way back. So the cost is
-            similar, and not the same.
-
-            The real price is paid by each head: it compares and hands over fewer numbers. Ours of
-            size 3 could hand over *noun*, *verb* and *plural*, and not the place as well.
+            similar, and not the same. And each head pays: it compares and hands over fewer numbers.
         """),
     ]
 
@@ -622,8 +601,9 @@ def heads_removed():
 # One?* They removed heads of large trained models. Of the 96 heads of an encoder for translation
 # only 8 made a difference beyond chance when removed by themselves, and half of these made the
 # translations *better* by being gone. Some layers could be reduced to a single head. The attention
-# from decoder to encoder needed its heads more than self-attention did: as here. Voita et al. 2019
-# removed 38 of 48 encoder heads by a method that learns which, and lost 0.15 BLEU.
+# from decoder to encoder needed its heads more than self-attention did; here, too, it is in the
+# last of these that one head alone does worst. Voita et al. 2019 removed 38 of 48 encoder heads, by
+# a method that learns which, and lost 0.15 BLEU.
 #
 # To choose heads Michel et al. did not try all. They imagined a factor $g_i$ before each head, with
 # the value 1, and took the size of its *gradient*: a head whose factor has a small gradient can go.

@@ -6,7 +6,7 @@ Its words are 3 to 8 random letters. A hash of a word decides whether training m
 import contextlib
 import functools
 import string
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -23,34 +23,24 @@ from toy_tasks.sequences import Rule, SequenceTask
 
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 
-KINDS = {
-    "encoder": "encoder.layers.{}.self_attention.sublayer",
-    "decoder": "decoder.layers.{}.self_attention.sublayer",
-    "decoder to word": "decoder.layers.{}.cross_attention.sublayer",
+PLACES = {
+    "encoder": {"the letter itself": (1, 0, 0), "the letter before": (1, 0, -1),
+                "the letter after": (1, 0, 1), "the end mark": (0, 1, 0)},
+    "decoder": {"what was written last": (1, 0, 0), "what was written before that": (1, 0, -1),
+                "the start mark": (0, 0, 0)},
+    "decoder to word": {"the letter to write": (-1, 1, -1), "the letter written last": (-1, 1, 0),
+                        "the letter to write next": (-1, 1, -2), "the end mark": (0, 1, 0)},
+}  # fmt: skip
+"""For each kind of attention, where place t of a word of n letters may look: (a, b, c) is the key
+at a t + b n + c."""
+ATTENTIONS = {
+    f"{kind}, layer {n + 1}": f"{tower}.layers.{n}.{part}_attention.sublayer"
+    for kind, tower, part in zip(
+        PLACES, ("encoder", "decoder", "decoder"), ("self", "self", "cross"), strict=True
+    )
+    for n in (0, 1)
 }
-ATTENTIONS = {f"{kind}, layer {n + 1}": KINDS[kind].format(n) for kind in KINDS for n in (0, 1)}
 """The names of the model's attentions by those that a reader sees."""
-
-PLACES: dict[str, dict[str, Callable]] = {
-    "encoder": {
-        "the letter itself": lambda t, length: t,
-        "the letter before": lambda t, length: t - 1,
-        "the letter after": lambda t, length: t + 1,
-        "the end mark": lambda t, length: length,
-    },
-    "decoder": {
-        "what was written last": lambda t, length: t,
-        "what was written before that": lambda t, length: t - 1,
-        "the start mark": lambda t, length: 0 * t,
-    },
-    "decoder to word": {
-        "the letter to write": lambda t, length: length - 1 - t,
-        "the letter written last": lambda t, length: length - t,
-        "the letter to write next": lambda t, length: length - 2 - t,
-        "the end mark": lambda t, length: length,
-    },
-}
-"""For each kind of attention, where one may look from place t of a word: the key's place."""
 
 
 def random_word(rng: np.random.Generator) -> str:
@@ -107,8 +97,8 @@ def shares(attention: str) -> dict[str, np.ndarray]:
     word, t = np.nonzero(np.arange(lengths.max()) < lengths[:, None])
     word, t = (rows[t >= 2 * (kind == "decoder")] for rows in (word, t))
     weights, found = weights_of(attention, batch), {}
-    for place, where in PLACES[kind].items():
-        s = where(t, lengths[word])
+    for place, (a, b, c) in PLACES[kind].items():
+        s = a * t + b * lengths[word] + c
         there = (s >= 0) & (s <= lengths[word])
         found[place] = weights[word[there], :, t[there], s[there]].mean(axis=0)
     return found

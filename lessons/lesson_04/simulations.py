@@ -32,7 +32,7 @@ def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
 
 heads = Simulation(
     name="heads",
-    title="Every head of a trained model",
+    title="Look through the heads",
     say="Choose an attention, then a head: the small pictures are its four heads, and the one you "
     "choose is shown large. A row is a position that looks, a column a symbol that it looks at; "
     "⊢ and ⊣ mark start and end. **Ask first:** to write *backward* backwards, where should the "
