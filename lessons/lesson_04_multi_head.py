@@ -35,28 +35,15 @@ from numformer.layers.linear import linear_backward
 # %% [markdown]
 # ## One look is a mean
 #
-# Let the value of a word be three numbers: is it a noun, is it a verb, is it plural? Let *bark*
-# look at the two words it needs, with a weight of one half each. The result of attention is a mean
-# of values, so you can compute it in your head. Now do the same in *dog that they trust barks*.
-# Which of the two results calls for *bark*, and which for *barks*?
-
-
-# %%
-@show
-def two_sentences_with_one_mean():
-    """The mean of the two words that are needed, in two sentences."""
-    rows = []
-    for sentence in example.sentences:
-        values = [np.array(example.described[sentence[place]]) for place in (0, 3)]
-        numbers = [*values, sum(values) / 2]
-        rows.append((" ".join(sentence), *(", ".join(f"{x:g}" for x in each) for each in numbers)))
-    return table(["noun, verb, plural of", "the subject", "the word before", "mean"], rows)
-
-
-# %% [markdown]
-# They are the same. One *plural* belongs to the noun, the other to the verb, and the mean does not
-# say to which. It cannot: one row of weights gives one mixture, and in a mixture nobody knows who
-# brought what.
+# Let the value of a word be three numbers: is it a noun, is it a verb, is it plural? *dogs* is
+# (1, 0, 1) and *trusts* is (0, 1, 0). Let *bark* look at these two, with a weight of one half each.
+# The result of attention is a mean of values, so you can compute it in your head. Now do the same
+# in *dog that they trust barks*, where *dog* is (1, 0, 0) and *trust* is (0, 1, 1). Which of the
+# two results calls for *bark*, and which for *barks*?
+#
+# They are the same, (0.5, 0.5, 0.5). One *plural* belongs to the noun, the other to the verb, and
+# the mean does not say to which. It cannot: one row of weights gives one mixture, and in a mixture
+# nobody knows who brought what.
 #
 # Would unequal weights help? Give the subject the weight $a$ and the word before $b$, with
 # $a + b = 1$. Let $u$ be a number of the one and $v$ of the other: independent, mean 0, variance 1.
@@ -369,14 +356,14 @@ def stepper() -> Simulation:
 #
 # As in lesson 3, ask where a number is used, and collect. $C_{tc}$ is used in $Y_{tj}$ for every
 # $j$, with the factor $W^O_{cj}$ ([step](#step-dc)). $W^O_{cj}$ is used for every word $t$, with
-# the factor $C_{tc}$ ([step](#step-dwo)):
+# the factor $C_{tc}$:
 #
 # $$\mathrm{d}C = \mathrm{d}Y\,W^{O\top} \qquad \mathrm{d}W^O = C^\top\,\mathrm{d}Y$$
 #
 # The weight is used by every word of every sentence of a batch and collects from all of them. In
 # the code `rows` lays all words below each other, so that one product adds them up. Nothing is
 # divided: where a mean is wanted, the loss has it. The products with $W^Q$, $W^K$ and $W^V$ go back
-# in the same way.
+# in the same way ([step](#step-dwq)).
 
 
 # %%
@@ -401,9 +388,6 @@ def the_lines_of_linear_backward():
 # 1. So the gradient of a number is the gradient at the place where it went, and to go back is to
 # put everything back where it came from. What puts back what merge did is split, and what puts back
 # what split did is merge ([step](#step-dwq)). Each is the backward of the other.
-#
-# In words of matrices: to put numbers elsewhere is a product with a permutation matrix $P$. Its
-# backward is the product with $P^\top$, and for a permutation $P^\top = P^{-1}$.
 #
 # ### Through each head
 #
@@ -435,31 +419,21 @@ def the_lines_of_linear_backward():
 @show
 def the_lines_of_backward():
     """The library's backward, line by line."""
-    return [
-        Beside(
-            MultiHeadAttention.backward,
-            {
-                "dheads = split_heads": r"""Forward ended with merge and $W^O$. So back through
-                    $W^O$ ($\mathrm{d}C$, and inside of it $\mathrm{d}W^O$), then split.""",
-                "dquery, dkey, dvalue = ": "All heads of all sentences: the lines of lesson 3.",
-                "dmemory = self.value": r"""The memory gave the values: merge, then
-                    $\mathrm{d}V\,W^{V\top}$.""",
-                "dmemory += self.key": r"""It gave the keys as well: $+\,\mathrm{d}K\,W^{K\top}$.
-                    With `=` the values' part would be lost.""",
-                "return self.query": r"""The words gave the queries:
-                    $\mathrm{d}X = \mathrm{d}Q\,W^{Q\top}$.""",
-            },
-            whole=False,
-        ),
-        Beside(
-            SelfAttention.backward,
-            {
-                "dx, dmemory": "As if words and memory were two texts.",
-                "dx += dmemory": "They are one, and get both.",
-            },
-            whole=False,
-        ),
-    ]
+    return Beside(
+        MultiHeadAttention.backward,
+        {
+            "dheads = split_heads": r"""Forward ended with merge and $W^O$. So back through $W^O$
+                ($\mathrm{d}C$, and inside of it $\mathrm{d}W^O$), then split.""",
+            "dquery, dkey, dvalue = ": "All heads of all sentences: the lines of lesson 3.",
+            "dmemory = self.value": r"""The memory gave the values: merge, then
+                $\mathrm{d}V\,W^{V\top}$.""",
+            "dmemory += self.key": r"""It gave the keys as well: $+\,\mathrm{d}K\,W^{K\top}$. With
+                `=` the values' part would be lost.""",
+            "return self.query": r"""The words gave the queries: $\mathrm{d}Q\,W^{Q\top}$. In
+                self-attention one more line follows, `dx += dmemory`.""",
+        },
+        whole=False,
+    )
 
 
 # %% [markdown]
@@ -494,33 +468,33 @@ def gradient_check():
 
 
 # %%
-def cost(heads: int, length: int = 100) -> tuple[int, int, int]:
-    """-> the parameters of a layer, the multiplications of a forward, the weights it computes."""
-    layer, counted = SelfAttention(512, heads, np.random.default_rng(0)), []
-
-    def counting(a, b):
-        counted.append(a.size * b.shape[-1])
-        return matmul(a, b)
-
-    names = [f"numformer.layers.{module}.matmul" for module in ("attention", "linear")]
-    with patch(names[0], counting), patch(names[1], counting):
-        layer.forward(np.zeros((1, length, 512), np.float32))
-    weights = layer.attention.saved[-1]["weights"].size
-    return sum(each.size for each in layer.named_parameters().values()), sum(counted), weights
-
-
 @show
 def what_heads_cost():
     """Parameters, multiplications and weights for several numbers of heads."""
-    costs = {heads: cost(heads) for heads in (1, 2, 4, 8, 16, 32)}
-    rows = [(f"{h}", f"{512 // h}", *(f"{n:,}" for n in found)) for h, found in costs.items()]
+    rows, multiplied = [], []
+
+    def counting(a, b):
+        multiplied[-1] += a.size * b.shape[-1]
+        return matmul(a, b)
+
+    for count in (1, 2, 4, 8, 16, 32):
+        layer = SelfAttention(512, count, np.random.default_rng(0))
+        multiplied.append(0)
+        with (
+            patch("numformer.layers.attention.matmul", counting),
+            patch("numformer.layers.linear.matmul", counting),
+        ):
+            layer.forward(np.zeros((1, 100, 512), np.float32))
+        parameters = sum(each.size for each in layer.named_parameters().values())
+        numbers = parameters, multiplied[-1], layer.attention.saved[-1]["weights"].size
+        rows.append((f"{count}", f"{layer.d_k}", *(f"{number:,}" for number in numbers)))
     return [
         table(["heads", "$d_k$", "parameters", "multiplications", "weights"], rows),
         Words(f"""
             The parameters are four square matrices, $4D^2$, however their columns are shared out.
             The multiplications are $4TD^2$ for the projections, and $T^2 d_k$ a head for the scores
             and as many for the blend: $2T^2D$ for all heads together. What grows is the number of
-            attention weights, $hT^2$: {costs[8][2]:,} with 8 heads, {costs[1][2]:,} with one. Each
+            attention weights, $hT^2$: {rows[3][-1]} with 8 heads, {rows[0][-1]} with one. Each
             needs an exponential, and in training each is kept for the way back. So the cost is
             similar, and not the same. And each head pays: it compares and hands over fewer numbers.
         """),

@@ -34,10 +34,8 @@ PLACES = {
 """For each kind of attention, where place t of a word of n letters may look: (a, b, c) is the key
 at a t + b n + c."""
 ATTENTIONS = {
-    f"{kind}, layer {n + 1}": f"{tower}.layers.{n}.{part}_attention.sublayer"
-    for kind, tower, part in zip(
-        PLACES, ("encoder", "decoder", "decoder"), ("self", "self", "cross"), strict=True
-    )
+    f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}_attention.sublayer"
+    for kind, part in zip(PLACES, ("self", "self", "cross"), strict=True)
     for n in (0, 1)
 }
 """The names of the model's attentions by those that a reader sees."""
@@ -141,10 +139,7 @@ def left_without(attention: str, heads: tuple[int, ...]) -> float:
 
 
 class OneLook(Layer):
-    """query, key, value (B, H, S, K), mask -> (B, H, T, K_v): all heads blend by the mean weights.
-
-    It has no backward.
-    """
+    """query, key, value (B, H, S, K), mask -> (B, H, T, K): all heads blend by the mean weights."""
 
     def forward(self, query, key, value, mask=None):
         _, weights, _ = scaled_dot_product_attention(query, key, value, mask)

@@ -27,18 +27,10 @@ columns = [f"{head} {part}" for head in "12" for part in parts]
 handed = [f"{head} {feature}" for head in "12" for feature in features[:3]]
 
 
-def weight(**rows) -> np.ndarray:
-    """A weight (6, 6) of its rows that are not 0, by the names of features."""
-    names = ["noun", "verb", "plural", "one", "p", "pp"]
-    return np.array([rows.get(name, [0] * 6) for name in names], float)
-
-
-W_Q = weight(verb=[0, 0, 0, 4, 0, 0], noun=[0, 0, 0, 0, 4, 0],
-             one=[-4, -8, -4, 0, 0, 0], p=[8, 8, 0, 0, 0, 0], pp=[-4, 0, 0, 0, 0, 0])  # fmt: skip
-W_K = weight(noun=[0, 0, 0, 1, 0, 0], verb=[0, 0, 0, 0, 1, 0],
-             one=[1, 0, 0, 0, 0, 0], p=[0, 1, 0, 0, 0, 0], pp=[0, 0, 1, 0, 0, 0])  # fmt: skip
-W_V = weight(noun=[1, 0, 0, 1, 0, 0], verb=[0, 1, 0, 0, 1, 0], plural=[0, 0, 1, 0, 0, 1])
-W_O = np.zeros((6, 6))
+W_Q, W_K, W_V, W_O = np.zeros((4, 6, 6))  # the entries that are not 0, by rows and columns
+W_Q[[1, 0, 3, 3, 3, 4, 4, 5], [3, 4, 0, 1, 2, 0, 1, 0]] = 4, 4, -4, -8, -4, 8, 8, -4
+W_K[[0, 1, 3, 4, 5], [3, 4, 0, 1, 2]] = 1
+W_V[[0, 1, 2, 0, 1, 2], range(6)] = 1
 W_O[[1, 2, 3, 5], [1, 2, 0, 2]] = 1, -1, 1, 1
 DY = np.array([[1, 0, -1, 0, 2, 0], [0, 1, 0, 0, 0, -1], [-1, 0, 1, 0, 0, 0],
                [0, 2, 0, -1, 0, 0], [2, -1, 1, 0, 1, 0]], float)  # fmt: skip
@@ -58,33 +50,28 @@ def two_heads() -> SelfAttention:
     return layer
 
 
-def there(layer: SelfAttention, x: np.ndarray) -> list[Line]:
-    """What the library's lines of forward do."""
-    into = [MultiHeadAttention.forward, linear, split_heads, scaled_dot_product_attention,
-            merge_heads]  # fmt: skip
-    return trace(layer.forward, x[None], into=into)
-
-
-def back(layer: SelfAttention, dy: np.ndarray) -> list[Line]:
-    """What those of backward do."""
-    into = [MultiHeadAttention.backward, linear_backward, split_heads, merge_heads]
-    return trace(layer.backward, dy[None], into=into)
+def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
+    """The layer, and what the library's lines do in it, forward and backward."""
+    layer = two_heads()
+    into = [MultiHeadAttention.forward, MultiHeadAttention.backward, split_heads, merge_heads,
+            linear, linear_backward, scaled_dot_product_attention]  # fmt: skip
+    forward = trace(layer.forward, embedded(sentence)[None], into=into)
+    return layer, forward + trace(layer.backward, dy[None], into=into)
 
 
 def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
     """Every matrix by its name, as the library's layer makes it, there and back."""
-    layer, x = two_heads(), embedded(sentence)
-    forward, backward = there(layer, x), back(layer, dy)
-    heads = find(forward, "forward", "heads = ").after
-    within = find(backward, "backward", "dquery, dkey").after
-    weights = find(forward, "scaled_dot_product_attention", "weights = ").after["weights"]
-    dmemory = find(backward, "backward", "dmemory += ").after["dmemory"]
-    dx = find(backward, "backward", "dx += ").after["dx"]
+    layer, lines = ran(dy, sentence)
+    heads = find(lines, "forward", "heads = ").after
+    within = find(lines, "backward", "dquery, dkey").after
+    weights = find(lines, "scaled_dot_product_attention", "weights = ").after["weights"]
+    dmemory = find(lines, "backward", "dmemory += ").after["dmemory"]
+    dx = find(lines, "backward", "dx += ").after["dx"]
     arrays = dict(
-        x=x, q=merge_heads(heads["query"]), c=merge_heads(heads["heads"]), wo=W_O, dy=dy,
-        y=find(forward, "forward", "return self.output").value, dc=merge_heads(within["dheads"]),
-        dwo=layer.output.weight.grad, dq=merge_heads(within["dquery"]),
-        dwq=layer.query.weight.grad, dmemory=dmemory, dx=dx, dxq=dx - dmemory,
+        x=embedded(sentence), q=merge_heads(heads["query"]), c=merge_heads(heads["heads"]), wo=W_O,
+        y=find(lines, "forward", "return self.output").value, dc=merge_heads(within["dheads"]),
+        dy=dy, dq=merge_heads(within["dquery"]), dwq=layer.query.weight.grad, dmemory=dmemory,
+        dx=dx, dxq=dx - dmemory,
     )  # fmt: skip
     for name, of_both in dict(q=heads["query"], a=weights, dq=within["dquery"]).items():
         arrays |= {f"{name}one": of_both[0, 0], f"{name}two": of_both[0, 1]}
@@ -97,7 +84,7 @@ SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the d
     "aone": ("A_1", words, words, 1), "atwo": ("A_2", words, words, 1),
     "c": ("C", words, handed, 1), "wo": ("W^O", handed, features, 1),
     "y": ("Y", words, features, 1), "dy": (r"\mathrm{d}Y", words, features, 2),
-    "dc": (r"\mathrm{d}C", words, handed, 2), "dwo": (r"\mathrm{d}W^O", handed, features, 2),
+    "dc": (r"\mathrm{d}C", words, handed, 2),
     "dqone": (r"\mathrm{d}Q_1", words, parts, 1), "dqtwo": (r"\mathrm{d}Q_2", words, parts, 1),
     "dq": (r"\mathrm{d}Q", words, columns, 1), "dwq": (r"\mathrm{d}W^Q", features, columns, 1),
     "dxq": (r"\mathrm{d}Q\,W^{Q\top}", words, features, 2),
@@ -114,8 +101,8 @@ STEPS = (
         "Three columns of $W^Q$ make the query of head 1, three that of head 2. Keys and values "
         "are made likewise by $W^K$ and $W^V$.",
         "What would a third head need?", "Columns 7 to 9: a wider weight, nothing else.",
-        r"@q = @x W^Q", [Code("linear", "y = matmul", {"x": "x", "y": "q"})],
-        ("x",), ("q",), see="Two heads by hand",
+        r"@q = @x W^Q", [Code("linear", "y = matmul", {"x": "x", "y": "q"})], ("x",), ("q",),
+        see="Two heads by hand",
     ),
     Step(
         "attend", "attend", "Split, and attend: each head by itself",
@@ -147,18 +134,9 @@ STEPS = (
         ("c", "wo"), ("y",), see="Two heads by hand",
     ),
     Step(
-        "dwo", "dWO", "A gradient comes back, first to the weight of the output",
-        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$. Every word used the "
-        "same weight, so its gradient is a sum over all words.",
-        "Three columns of $W^O$ are 0. Why not those of its gradient?",
-        "A weight that is 0 can still be worth changing: the gradient has $C$ in it, not $W^O$.",
-        r"@dwo = @c^\top @dy",
-        [Code("linear_backward", "dweight = ", {"dweight": "dwo", "dy": "dy", "x": "c"})],
-        ("c", "dy"), ("dwo",), (), "output", see="Through the projections",
-    ),
-    Step(
-        "dc", "dC", "Back to what the heads found",
-        "A finding acted through its row of $W^O$.",
+        "dc", "dC", "A gradient comes back, to what the heads found",
+        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; choose another one "
+        "above. A finding acted through its row of $W^O$.",
         "Why is the first column 0?",
         "The row *1 noun* of $W^O$ is 0: nobody reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
@@ -205,11 +183,6 @@ UPSTREAM = [
 ]  # fmt: skip
 
 
-def lines() -> list[Line]:
-    layer = two_heads()
-    return there(layer, embedded(words)) + back(layer, DY)
-
-
 two = Simulation(
     name="two_heads",
     title="Two heads, there and back",
@@ -223,7 +196,7 @@ two = Simulation(
         Choice("dy", "Upstream gradient", UPSTREAM),
     ],
     compute=compute,
-    views=[Stepper(STEPS, OF, lines, "step", "picked",
+    views=[Stepper(STEPS, OF, lambda: ran()[1], "step", "picked",
                    [name for name, (_, rows, *_) in SHOWN.items() if rows is words])],
     code="""\
 import numpy as np
@@ -233,6 +206,6 @@ dy = 0
 layer, x = two_heads(), embedded(words)
 y = layer.forward(x[None])[0]
 dx = layer.backward(dy[None])[0]
-dwq, dwo = layer.query.weight.grad, layer.output.weight.grad
+dwq = layer.query.weight.grad
 print(y.round(2), dx.round(2), sep="\\n\\n")""",
 )  # fmt: skip
