@@ -280,7 +280,7 @@ class Chart(View):
                 axes.fill(*points.T, alpha=0.15, **style)
             elif each.form == "work":
                 (row, begin, end), now = arrays[each.name].T, self.at[chosen[self.marker]]
-                done = [BLUE if b <= now else GREY for b in end]
+                done = [COLOURS[colour] if b <= now else GREY for b in end]
                 axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
             elif each.form == "arrows":
                 none = np.zeros(len(points))

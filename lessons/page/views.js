@@ -100,7 +100,7 @@ class Heatmap {
 /** Colour a canvas, one pixel for each entry; what is `high` is opaque, what is `low` clear. */
 export function paint(canvas, array, { low, high }) {
   [canvas.height, canvas.width] = [array.length, array[0].length];
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(canvas.width, canvas.height);
   array.flat().forEach((value, n) => {
     const share = Math.max(0, Math.min(1, (value - low) / (high - low)));
