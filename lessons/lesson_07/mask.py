@@ -1,0 +1,117 @@
+"""The first simulation of lesson 7: hide the future, or do not, and change a word of it."""
+
+import numpy as np
+
+from lessons.simulation import Choice, Option, Simulation
+from lessons.views import Heatmap, Matrices, Of
+from numformer.layers.attention import (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+
+# What the decoder reads while it learns to write "her cat is jumping": a query of three numbers, a
+# key of three and a value of two for each word. A query fits the key of the word that comes next.
+# Then the words that may stand in their place.
+words = ["⟨s⟩", "her", "cat", "is", "jumping"]
+rows = [
+    [2, 0, 0, 0, 0, 0, 1, 1],
+    [0, 2, 0, 2, 0, 0, 1, -1],
+    [0, 0, 2, 0, 2, 0, 2, 1],
+    [0, -1, 1, 0, 0, 2, -1, 0],
+    [0, 1, 0, 0, -2, 1, 0, -2],
+]
+other_words = ["⟨s⟩", "the", "dog", "was", "eating"]
+others = [
+    [2, 0, 0, 0, 0, 0, 1, 1],
+    [0, 2, 0, 1, 0, 0, 2, -1],
+    [0, 0, 1, -1, 1, 0, 2, 2],
+    [0, -1, 1, 1, -1, 1, -1, 1],
+    [0, 1, 0, -1, -1, 3, 1, -2],
+]
+NAMES = [*words, *other_words[1:]]
+
+
+def vectors(change=()) -> list[np.ndarray]:
+    """query (5, 3), key (5, 3), value (5, 2), the words at the places `change` exchanged."""
+    of_words = np.array(rows, float)
+    of_words[change] = np.array(others, float)[change]
+    return np.split(of_words, [3, 6], axis=1)
+
+
+CAUSAL = np.tri(5, dtype=bool)  # query t, key s: s <= t
+HIDING = [
+    Option((CAUSAL, None), "before the softmax", "The causal mask, as the paper has it: hidden "
+           "scores count as $-\\infty$. Only rows from the changed word on answer.",
+           "(causal, None)"),
+    Option((None, None), "not at all", "Every row sees every word, and every row of $O$ changes. "
+           "The darkest entry of a row stands at the word that it is to write: it cheats.",
+           "(None, None)"),
+    Option((None, CAUSAL.astype(float)), "after the softmax", "The hidden weights are set to 0 "
+           "when the softmax is done. They look just as hidden. But look at $D$, and at $G$ above "
+           "its diagonal: earlier rows still know of the changed word.",
+           "(None, causal.astype(float))"),
+]  # fmt: skip
+CHANGES = [Option([], "nothing", "Choose a word to change, and say first which rows of $O$ will "
+                  "answer.")]  # fmt: skip
+CHANGES += [Option([s], f"{words[s]} → {other_words[s]}") for s in range(1, 5)]
+
+
+def compute(hide, change) -> dict[str, np.ndarray]:
+    """Attention before and after the change, and what each result depends on."""
+    output, *_ = scaled_dot_product_attention(*vectors(), *hide)
+    inputs = vectors(change)
+    after, weights, dropped = scaled_dot_product_attention(*inputs, *hide)
+    influence = np.zeros((5, 5))
+    for t, j in np.ndindex(after.shape):  # one entry of the result is the loss
+        doutput = np.zeros(after.shape)
+        doutput[t, j] = 1
+        gradients = scaled_dot_product_attention_backward(
+            doutput, *inputs, weights, dropped, hide[1]
+        )
+        influence[t] += sum((each * each).sum(axis=1) for each in gradients)
+    names = [s + 4 if [s] == change else s for s in range(5)]
+    return dict(names=np.array(names), weights=dropped, output=output, after=after,
+                difference=after - output, influence=np.sqrt(influence))  # fmt: skip
+
+
+mask = Simulation(
+    name="mask",
+    title="Hide the future, then change it",
+    say="The decoder reads five words at once and is to write the next one at each of them. Choose "
+    "how the future is hidden, then **change a word** and look at $D$, what this does to the "
+    "results. A row of $D$ before the changed word should be 0, every number of it.",
+    caption="Above: the weights of the five words, each a row. Below: the results before and after "
+    "a change and their difference; then how strongly each result depends on each word.",
+    alt="A heatmap of five rows and columns that is empty above its diagonal. Below it the "
+    "matrices O, O after the change, their difference D, which is 0, and the influences G, which "
+    "are 0 above the diagonal.",
+    size=(7.6, 5.2),
+    controls=[Choice("hide", "Hide the future", HIDING), Choice("change", "Change", CHANGES)],
+    compute=compute,
+    views=[
+        Heatmap("weights", "result of", "looks at", row_names="names", column_names="names",
+                vocabulary=NAMES, height=1.6),
+        Matrices([
+            Of("output", "O", words, ["x", "y"], 2, "as it was"),
+            Of("after", "O'", words, ["x", "y"], 2, "after the change"),
+            Of("difference", "D", words, ["x", "y"], 2, "O' − O"),
+            Of("influence", "G", words, words, 2, "gradient of a row's result at each word"),
+        ]),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers.attention import scaled_dot_product_attention
+
+# For each word a query (3), a key (3) and a value (2); then the words to change to.
+words = np.array({rows}, float)
+others = np.array({others}, float)
+causal = np.tri(5, dtype=bool)
+hide = 0
+change = 0
+
+output, *_ = scaled_dot_product_attention(*np.split(words, [3, 6], axis=1), *hide)
+words[change] = others[change]
+after, _, weights = scaled_dot_product_attention(*np.split(words, [3, 6], axis=1), *hide)
+difference = after - output
+print(weights.round(2), difference.round(2), sep="\\n\\n")""",
+)  # fmt: skip

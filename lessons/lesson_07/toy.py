@@ -1,0 +1,160 @@
+"""A small language to translate, and three models that learn it.
+
+"son chat noir dort" becomes "her black cat is sleeping". French puts the adjective behind the noun,
+and says in one word what takes English two. "son" is his, her or its, each a third of the time:
+nothing in the French sentence tells which, so no honest model can be sure of that word.
+"""
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from numformer import Adam, LanguageModel, PairBatch, Transformer, Vocabulary, greedy, pack
+from numformer.data.batching import pad, pad_sources
+from numformer.data.vocabulary import END, PADDING, START
+from numformer.layer import inference, mode
+from numformer.layers import Places, attention_mask
+from numformer.layers.softmax import softmax
+from numformer.models import Model
+
+DETERMINERS = {"le": ["the"], "son": ["his", "her", "its"]}
+NOUNS = dict(chat="cat", chien="dog", cheval="horse", lapin="rabbit", renard="fox")
+ADJECTIVES = dict(noir="black", blanc="white", brun="brown", gris="grey")
+VERBS = dict(dort="sleeping", mange="eating", court="running", saute="jumping", chante="singing")
+ONE_WORD = NOUNS | ADJECTIVES | VERBS
+ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
+WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
+STEPS, SENTENCES, RATE, LONGEST = 300, 32, 0.003, 8  # each step on new sentences
+SIZES = dict(d_model=32, d_ff=64, heads=2, p_drop=0.0)
+SEEDS = 2, 3, 4
+
+
+def translations(french: str) -> list[str]:
+    """Every right translation of a sentence."""
+    determiner, noun, *adjective, verb = french.split()
+    rest = [*map(ADJECTIVES.get, adjective), NOUNS[noun], "is", VERBS[verb]]
+    return [" ".join([first, *rest]) for first in DETERMINERS[determiner]]
+
+
+@functools.cache
+def sentences() -> tuple[list[str], list[str]]:
+    """The French sentences that are trained on, and 50 that are held out."""
+    adjectives = ["", *(f" {each}" for each in ADJECTIVES)]
+    every = [f"{determiner} {noun}{adjective} {verb}" for determiner, noun, adjective, verb
+             in itertools.product(DETERMINERS, NOUNS, adjectives, VERBS)]  # fmt: skip
+    np.random.default_rng(7).shuffle(every)
+    return every[:-50], every[-50:]
+
+
+def floor(french: list[str]) -> float:
+    """The lowest mean loss of a position that can be had without seeing the translation."""
+    unsure = sum(math.log(len(translations(each))) for each in french)
+    return unsure / sum(len(translations(each)[0].split()) + 1 for each in french)
+
+
+def ids_of(sentence: str) -> list[int]:
+    return WORDS.encode(sentence.split())
+
+
+def pairs(french: list[str], rng: np.random.Generator) -> PairBatch:
+    """These sentences, each with one of its translations."""
+    return PairBatch.of([(ids_of(each), ids_of(rng.choice(translations(each)))) for each in french])
+
+
+def in_a_row(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Each sentence and its translation as one sequence -> ids, what follows, what counts."""
+    rows = pad([[*ids_of(each), START, *ids_of(rng.choice(translations(each))), END]
+                for each in french])  # fmt: skip
+    ids, following = rows[:, :-1], rows[:, 1:]
+    is_english = (ids == START).cumsum(axis=1) > 0
+    return ids, following, is_english & (following != PADDING)
+
+
+class Leaky(Transformer):
+    """A Transformer whose decoder sees the whole target: someone forgot the causal mask."""
+
+    def forward(self, source, target, skip_padding: bool = False):
+        sources, targets = (Places(ids != PADDING, np, skip_padding) for ids in (source, target))
+        memory, x = self._encode(source, sources), self.target.forward(target, targets)
+        everything = attention_mask(targets, targets)  # here `causal=True` is lacking
+        x = self.decoder.forward(x, everything, memory, attention_mask(targets, sources))
+        return self.output.forward(x)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, its losses (STEPS,), that on new sentences, and what it writes for these."""
+
+    model: Model
+    losses: np.ndarray
+    held_out: float
+    written: dict[str, str]
+
+    @property
+    def right(self) -> float:
+        """The share of new sentences that it translates rightly, by itself."""
+        return float(np.mean([text in translations(each) for each, text in self.written.items()]))
+
+
+@functools.cache
+def trained(kind: type[Model], seed: int = SEEDS[0]) -> Trained:
+    """A Transformer, a Leaky one or a LanguageModel after training."""
+    if kind is LanguageModel:
+        config = LanguageModel.Config(vocabulary=len(WORDS), layers=2, **SIZES)
+    else:
+        config = Transformer.Config.base(len(WORDS), layers=1, **SIZES)
+    model, losses = kind(config, seed), []
+    rng, (known, new) = np.random.default_rng(seed), sentences()
+
+    def batch(french):
+        return in_a_row(french, rng) if kind is LanguageModel else pairs(french, rng).inputs
+
+    with threadpool_limits(1, "blas"):
+        objective, adam = model.objective(), Adam(pack(model))
+        for step in range(1, STEPS + 1):
+            objective.zero_grad()
+            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES)))))
+            objective.backward()
+            adam.step(RATE * min(1, step / 50))
+        with inference():
+            held_out = float(objective.forward(*batch(new)))
+        written = dict(zip(new, writes(model, new), strict=True))
+    return Trained(model, np.array(losses), held_out, written)
+
+
+def writes(model: Model, french: list[str]) -> list[str]:
+    """What a model writes for each of these sentences, word by word, from its own words."""
+    if isinstance(model, LanguageModel):
+        ids = [greedy(model, np.array([[*ids_of(each), START]]), LONGEST)[0] for each in french]
+    else:
+        ids = greedy(model, pad_sources([*map(ids_of, french)]), LONGEST)
+    return [" ".join(WORDS.decode(each)) for each in ids]
+
+
+def look(model: Transformer, french: str, inputs: list[int]):
+    """A sentence and T ids that the decoder reads -> what it says and where it looks.
+
+    That is the probability (T, V) of each word at each position, the weights of self-attention
+    (T, T) and those of cross-attention (T, S), means over the heads.
+    """
+    with mode(training=False, saving=True), threadpool_limits(1, "blas"):
+        logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
+    block = model.decoder.layers[0]
+    layers = block.self_attention.sublayer, block.cross_attention.sublayer
+    weights = [layer.attention.saved[-1]["weights"][0].mean(axis=0) for layer in layers]
+    model.clear_saved()
+    return softmax(logits[0].astype(float)), *weights
+
+
+def inputs_of(model: Transformer, french: str, english: str, own: bool, position: int) -> list[int]:
+    """What the decoder reads: the start id and the right words, or its own up to a position."""
+    if not own:
+        return [START, *ids_of(english)]
+    ids = [START]
+    for _ in range(position):
+        ids.append(int(look(model, french, ids)[0][-1].argmax()))
+    return ids
