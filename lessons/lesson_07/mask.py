@@ -1,5 +1,7 @@
 """The first simulation of lesson 7: hide the future, or do not, and change a word of it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lessons.simulation import Choice, Option, Simulation
@@ -24,17 +26,17 @@ other_words = ["⟨s⟩", "the", "dog", "was", "eating"]
 others = [
     [2, 0, 0, 0, 0, 0, 1, 1],
     [0, 2, 0, 1, 0, 0, 2, -1],
-    [0, 0, 1, -1, 1, 0, 2, 2],
-    [0, -1, 1, 1, -1, 1, -1, 1],
-    [0, 1, 0, -1, -1, 3, 1, -2],
+    [0, 0, 1, 2, 1, 1, 2, 2],
+    [0, -1, 1, 2, 2, 1, -1, 1],
+    [0, 1, 0, 2, 2, 3, 1, -2],
 ]
 NAMES = [*words, *other_words[1:]]
 
 
-def vectors(change=()) -> list[np.ndarray]:
+def vectors(change: Sequence[int] = ()) -> list[np.ndarray]:
     """query (5, 3), key (5, 3), value (5, 2), the words at the places `change` exchanged."""
     of_words = np.array(rows, float)
-    of_words[change] = np.array(others, float)[change]
+    of_words[[*change]] = np.array(others, float)[[*change]]
     return np.split(of_words, [3, 6], axis=1)
 
 

@@ -100,9 +100,13 @@ class Trained:
         return float(np.mean([text in translations(each) for each, text in self.written.items()]))
 
 
-@functools.cache
 def trained(kind: type[Model], seed: int = SEEDS[0]) -> Trained:
     """A Transformer, a Leaky one or a LanguageModel after training."""
+    return train(kind, seed)
+
+
+@functools.cache
+def train(kind: type[Model], seed: int) -> Trained:
     if kind is LanguageModel:
         config = LanguageModel.Config(vocabulary=len(WORDS), layers=2, **SIZES)
     else:
@@ -141,7 +145,7 @@ def look(model: Transformer, french: str, inputs: list[int]):
     That is the probability (T, V) of each word at each position, the weights of self-attention
     (T, T) and those of cross-attention (T, S), means over the heads.
     """
-    with mode(training=False, saving=True), threadpool_limits(1, "blas"):
+    with mode(training=False, saving=True):
         logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
     block = model.decoder.layers[0]
     layers = block.self_attention.sublayer, block.cross_attention.sublayer

@@ -1,0 +1,116 @@
+"""The second simulation of lesson 7: a trained decoder reads the right words, or its own."""
+
+import functools
+
+import numpy as np
+
+from lessons.lesson_07.toy import WORDS, Leaky, Transformer, ids_of, inputs_of, look, trained
+from lessons.simulation import Choice, Option, Simulation, Slider
+from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
+from numformer.data.vocabulary import END
+
+SENTENCES = [
+    ("son chat noir saute", "her black cat is jumping"),
+    ("le renard blanc saute", "the white fox is jumping"),
+    ("son chien gris mange", "its grey dog is eating"),
+]
+VOCABULARY = ["·", "⟨s⟩", "⟨end⟩", "?", *WORDS.symbols]
+POSITIONS = 6  # of each of these translations with its end
+
+
+@functools.cache
+def read(sentence, kind, own: bool, position: int):
+    """What a model reads, with the probabilities of all words and its weights (look)."""
+    model = trained(kind).model
+    inputs = inputs_of(model, *sentence, own, position)
+    return inputs, *look(model, sentence[0], inputs)
+
+
+def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
+    """What is read, seen and said at a position; what is not yet written is 0."""
+    inputs, probabilities, seen, attended = read(sentence, kind, own, position)
+    right, lacking = [*ids_of(sentence[1]), END], POSITIONS - len(inputs)
+
+    def sure(kind):
+        """The probability of the right word at each position, when the model gets there."""
+        return np.array([read(sentence, kind, own, t)[1][t, right[t]] for t in range(POSITIONS)])
+
+    probability = probabilities[position, right[position]]
+    return dict(
+        inputs=np.pad(inputs, (0, lacking)), source=np.array([*ids_of(sentence[0]), END]),
+        right=np.array(right), seen=np.pad(seen, (0, lacking)),
+        attended=np.pad(attended, ((0, lacking), (0, 0))),
+        honest=sure(Transformer), leaky=sure(Leaky),
+        wanted=right[position], said=probabilities[position].argmax(),
+        probability=probability, loss=-np.log(probability),
+    )  # fmt: skip
+
+
+NOTES = [
+    "It reads ⟨s⟩ and has to begin. Everything that it knows is in the French sentence.",
+    "", "", "", "",
+    "After the last word it has to say that this was the last.",
+]  # fmt: skip
+forcing = Simulation(
+    name="forcing",
+    title="Reading the right words, or its own",
+    say="Press **Play**. At each position the decoder has read the words up to there and says what "
+    "comes next. Then choose the model that was trained **without the mask**: how sure is it? And "
+    "then let it read **its own words**, as a model must that nobody tells the translation.",
+    caption="The translation of a sentence that was not trained on, by the model with the mask. "
+    "Above: which words each position looks at, among those read and in the French sentence. "
+    "Below: the probability of the right word at each position.",
+    alt="Two heatmaps, that of self-attention empty above its diagonal, and a chart of the "
+    "probability of the right word at six positions: with the mask about a third at the first and "
+    "nearly 1 at the others; without it nearly 1 at all.",
+    size=(7.6, 7.2),
+    controls=[
+        Choice("sentence", "Sentence", [
+            Option(both, f"{both[0]} → {both[1]}", code=repr(both)) for both in SENTENCES
+        ]),
+        Choice("kind", "Trained", [
+            Option(Transformer, "with the mask", "Nothing in *son* tells whether it is his, her or "
+                   "its, so no honest model can be sure of that word.", "Transformer"),
+            Option(Leaky, "without the mask", "In training it saw the whole translation at every "
+                   "position.", "Leaky"),
+        ]),
+        Choice("own", "It reads", [
+            Option(False, "the right words", "Teacher forcing: whatever it says, the next thing it "
+                   "reads is the right word."),
+            Option(True, "its own words", "What it says at a position is what it reads at the "
+                   "next. Later words do not exist yet."),
+        ]),
+        Slider("position", "Position", [
+            Option(t, f"{t + 1}", note) for t, note in enumerate(NOTES)
+        ], plays=True),
+    ],
+    compute=compute,
+    views=[
+        Figures({"inputs": "It reads", "wanted": "Right comes next", "said": "It says",
+                 "probability": "Probability of the right word", "loss": "Loss"},
+                spelled=("inputs", "wanted", "said"), vocabulary=VOCABULARY),
+        Heatmap("seen", "after", "looks back at", row="position", row_names="inputs",
+                column_names="inputs", vocabulary=VOCABULARY),
+        Heatmap("attended", "after", "looks across at", row="position", row_names="inputs",
+                column_names="source", vocabulary=VOCABULARY),
+        Chart([Drawn("honest", "with the mask", at=range(1, POSITIONS + 1)),
+               Drawn("leaky", "without", at=range(1, POSITIONS + 1))],
+              Axis("position", 1, POSITIONS), Axis("probability of the right word", 0, 1),
+              "position", range(1, POSITIONS + 1)),
+    ],
+    code="""\
+from lessons.lesson_07.toy import Leaky, Transformer, ids_of, inputs_of, look, trained
+from numformer.data.vocabulary import END
+
+sentence = 0
+kind = 0
+own = 0
+position = 0
+
+model = trained(kind).model  # trains it: a second or two
+inputs = inputs_of(model, *sentence, own, position)
+probabilities, seen, attended = look(model, sentence[0], inputs)
+right = [*ids_of(sentence[1]), END]
+probability = probabilities[position, right[position]]
+print(seen.round(2), attended.round(2), probability, sep="\\n\\n")""",
+)  # fmt: skip
