@@ -1,0 +1,1134 @@
+# %% [markdown]
+# # The decoder block
+#
+# > A model that writes reads its own words and says the next. To learn it, it is given finished
+# > texts. How can it read a text and learn to write it, without seeing the answer?
+#
+# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
+# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
+# it has written so far, and it looks across at the French words.
+#
+# To learn this it needs examples: French sentences with their translations. But a pupil who finds
+# the solution printed beside the exercise copies it, and learns to copy. The decoder's block is
+# built so that it can be given the whole solution and yet never see the part that it is asked for.
+#
+# In this lesson you hide the future, try to peek at it, and prove that nobody can. You derive how
+# the gradient gets from the decoder back to the encoder. And you train two models, one honest and
+# one that peeks, and see what becomes of them.
+
+# %%
+import math
+
+import numpy as np
+
+from lessons.lesson import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Beside,
+    Matrix,
+    Picture,
+    Words,
+    scientific,
+    show,
+    table,
+)
+from lessons.lesson_07.forcing import SENTENCES, forcing
+from lessons.lesson_07.mask import CAUSAL, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.toy import (
+    SEEDS,
+    STEPS,
+    WORDS,
+    Leaky,
+    floor,
+    ids_of,
+    inputs_of,
+    look,
+    sentences,
+    trained,
+    translations,
+)
+from lessons.quiz import Question
+from lessons.simulation import Simulation
+from numformer import (
+    CrossAttention,
+    LanguageModel,
+    PairBatch,
+    SelfAttention,
+    Transformer,
+    inference,
+)
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import END, START
+from numformer.gradient_check.gradients import GradientCheck, check
+from numformer.layers.attention import (
+    MultiHeadAttention,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.mask import causal_mask
+from numformer.layers.softmax import softmax
+from numformer.models.block import Block, Tower, TowerConfig
+
+# %% [markdown]
+# ## Read the right words
+#
+# At each position the decoder reads one word and has to say the next. So what it reads is the
+# translation *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. What it
+# has to say is the translation itself, and an end mark at its end. The paper's Figure 1 calls this
+# "outputs (shifted right)"; in numformer `PairBatch` does it.
+#
+# In training the decoder always reads the *right* words, whatever it has said. This is called
+# **teacher forcing** (Williams and Zipser 1989). It has a great advantage: what is read at each
+# position is known from the start. So nobody has to wait for anybody. One forward pass treats all
+# positions at once, and each is an exercise of its own, with a **loss** of its own: minus the
+# logarithm of the probability that it gave the right word.
+#
+# Below is a small model that was trained on such sentences (you will meet it again). The last
+# column comes from five separate passes, each with no more than the beginning up to there. Compare
+# the two columns of losses.
+
+# %%
+FRENCH, TARGET = "son chat saute", "her cat is jumping"
+
+
+def losses_of(probabilities: np.ndarray, right: list[int]) -> np.ndarray:
+    """Minus the logarithm of the probability of the right word, at each position."""
+    return -np.log(probabilities[range(len(right)), right])
+
+
+@show
+def teacher_forcing():
+    """What the decoder reads and has to say, with the loss of each position."""
+    model = trained(Transformer).model
+    batch = PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
+    inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
+    probabilities, *_ = look(model, FRENCH, inputs)
+    at_once = losses_of(probabilities, right)
+    alone = [
+        losses_of(look(model, FRENCH, inputs[: t + 1])[0], right[: t + 1])[-1] for t in range(5)
+    ]
+    assert np.allclose(at_once, alone, atol=1e-4)
+    said = [*words[1:], "⟨end⟩"]
+    return [
+        table(
+            [
+                "position",
+                "reads",
+                "has to say",
+                "probability",
+                "loss",
+                "loss of the beginning alone",
+            ],
+            [
+                (t + 1, words[t], said[t], f"{math.exp(-loss):.3f}", f"{loss:.4f}", f"{one:.4f}")
+                for t, (loss, one) in enumerate(zip(at_once, alone, strict=True))
+            ],
+        ),
+        Words(f"""
+            They are the same. One pass has done the work of five, and training makes the mean of
+            these losses small, {at_once.mean():.3f} here. Most of it is the loss of the first word:
+            *son* may be his, her or its, nothing tells which, and so the model gives *her* about
+            a third.
+        """),
+    ]
+
+
+# %% [markdown]
+# Stop at the table for a moment. All five words are given to the model at once. Position 1 has to
+# say *her*, and *her* stands in the input at position 2. If the model may look there, what will it
+# learn?
+#
+# ## Hide the future
+#
+# Only one part of the decoder lets one position look at another: attention. (Residuals, norms and
+# the feed-forward network treat each position by itself.) So here is the decoder's self-attention
+# on our five words, with numbers that you can check by hand. As in lesson 3, each word has a query,
+# a key and a value; that is $d_k = 3$ and $d_v = 2$. We have been unfriendly: each query fits the
+# key of the word that comes *next*. It is a decoder that wants to peek.
+
+
+# %%
+@show
+def the_example():
+    """Queries, keys and values of the words that the decoder reads."""
+    query, key, value = vectors()
+    numbers = ["1", "2", "3"]
+    return [
+        Matrix("Q", query, words, numbers),
+        Matrix("K", key, words, numbers),
+        Matrix("V", value, words, ["x", "y"]),
+    ]
+
+
+# %%
+@show
+def it_peeks():
+    """The weights without a mask, and with it."""
+    (query, key, value), before = vectors(), {}
+    for option in HIDING[:2]:
+        _, before[option.label], _ = scaled_dot_product_attention(
+            query, key, value, option.value[0]
+        )
+    peeking, honest = before["not at all"], before["before the softmax"]
+    assert (peeking.argmax(axis=1)[:4] == [1, 2, 3, 4]).all()
+    return [
+        Matrix(r"A_\text{open}", peeking, words, words, 1),
+        Matrix("M", CAUSAL.astype(int), words, words, 1),
+        Matrix("A", honest, words, words, 1),
+        Words(f"""
+            On the left nothing is hidden. Each row but the last puts its largest weight on the next
+            column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
+            {peeking[1, 2]:.2f}. Each has found the word that it is to say.
+
+            The **causal mask** $M$ in the middle ends this. Its entry $(t, s)$ says whether position
+            $t$ may look at position $s$: 1 where $s \\le t$. A position may look at itself, since
+            what stands there has been written before. All scores of later positions count as
+            $-\\infty$, and their weights, on the right, are exactly 0.
+
+            By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
+            (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
+        """),
+    ]
+
+
+# %% [markdown]
+# As an equation (sections 3.2.3 and 3.1 of the paper), with $Z = QK^\top/\sqrt{d_k}$:
+#
+# $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_{u \le t} e^{Z_{tu}}} \;\text{ for } s \le t, \qquad A_{ts} = 0
+# \;\text{ for } s > t$$
+#
+# The mask and the shift by one belong together. Position $t$ has read the words up to the one
+# before the one that it has to say, and nothing else. numformer makes the mask in one line:
+
+
+# %%
+@show
+def the_line_of_the_mask():
+    """The library's causal mask."""
+    return Beside(
+        causal_mask,
+        {
+            "return xp.tril": """Ones below the diagonal and on it. The two axes in front stand for
+                the sentences of a batch and for the heads: all have the same mask.""",
+        },
+    )
+
+
+# %% [markdown]
+# ## Try to peek
+#
+# Does it hold? Change a word, and see which results change. Before you do: if *jumping* becomes
+# *eating*, which rows of the result $O$ may answer?
+
+
+# %%
+@show
+def simulation_of_the_mask() -> Simulation:
+    """The first simulation: the future hidden in three ways."""
+    return mask
+
+
+# %% [markdown]
+# ### Why before the softmax?
+#
+# Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
+# earlier rows answer to later words. How do they know?
+#
+# The softmax divides by a sum over *all* keys. With $n_t = \sum_u e^{Z_{tu}}$, in which $u$ runs
+# over hidden positions too, a weight that stays is $A_{ts} = e^{Z_{ts}} / n_t$. The hidden word has
+# no weight of its own any more. It is still in $n_t$. Lesson 3 derived what a score $Z_{tu}$ does
+# to the weight of another key:
+#
+# $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
+#
+# Here $A_{tu}$ is the weight *before* it was set to 0. So the better a hidden word fits, the less
+# weight is left for the others. The row of ⟨s⟩ may look at nothing but itself, so its weight is all
+# that can be seen. Watch it:
+
+
+# %%
+@show
+def what_leaks():
+    """The weight that the first row gives itself, for four changes of the future."""
+    found, lacking = [], []
+    for s in range(1, 5):
+        rows = [compute(option.value, [s]) for option in (HIDING[0], HIDING[2])]
+        found.append(
+            (mask.controls[1].options[s].label, *(f"{r['weights'][0, 0]:.4f}" for r in rows))
+        )
+        lacking.append(float(rows[1]["weights"][0, 0]))
+    never = compute(HIDING[2].value, [])["weights"][0, 0]
+    scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
+    with np.errstate(invalid="ignore"):
+        kept = softmax(scores) * np.array([1, 1, 0], np.float32)
+        again = kept / kept.sum()
+    assert never > max(x for x in lacking[1:]) and np.isnan(again[0])
+    return [
+        table(
+            ["changed", "masked before", "zeroed after"],
+            [("nothing", "1.0000", f"{never:.4f}"), *found],
+            "The weight that ⟨s⟩ gives itself.",
+        ),
+        Words(f"""
+            Four different futures, four different weights: whoever reads this one number knows
+            something of what comes. A model under training finds such a hole, because it lowers its
+            loss.
+
+            You may divide each row by its sum once more. Then $n_t$ cancels, and on paper all is
+            well. In a computer it is not: if a hidden score is large, the exponentials of the
+            others are lost beside it. With scores 0, 0 and a hidden 200 the weights
+            that stay are 0 in float32, and dividing by their sum gives {again[0]}. Masked
+            before the softmax they are
+            {softmax(scores, np.array([True, True, False]))[0]:g} each.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Nothing leaks: the proof
+#
+# One attention is safe. Is a whole decoder, of several blocks, with residuals and norms? Think of
+# it as a chain. Every part maps rows to rows, and row $t$ of its result depends on rows up to $t$
+# of its input: attention by the mask, all other parts on row $t$ alone. Rows up to $t$ come from
+# rows up to $t$, and so on down to the words, however many blocks there are.
+#
+# Do not believe it, try it. Here is a decoder of three blocks with random weights. Change all words
+# from some position on, and count the positions whose logits are the same as before, *bit for
+# bit*.
+
+# %%
+POSITIONS = 6
+SOURCE, BEFORE, AFTER = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]]), 10
+
+
+def decoders() -> dict[str, Transformer]:
+    """Three random blocks with four heads, with the causal mask and without."""
+    config = Transformer.Config.base(20, d_model=16, d_ff=32, heads=4, layers=3, p_drop=0.0)
+    return {"with the mask": Transformer(config, 5), "without": Leaky(config, 5)}
+
+
+@show
+def forward_nothing_leaks():
+    """How many positions are the same bit for bit when later words change."""
+    same = {}
+    for name, model in decoders().items():
+        with inference():
+            before = model.forward(SOURCE, BEFORE)[0]
+            for s in range(1, POSITIONS):
+                changed = BEFORE.copy()
+                changed[0, s:] += AFTER
+                after = model.forward(SOURCE, changed)[0]
+                same[name, s] = sum(
+                    a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True)
+                )
+    assert all(same["with the mask", s] == s and same["without", s] == 0 for s in range(1, 6))
+    return table(
+        ["words changed", "the same, with the mask", "the same, without"],
+        [
+            (f"{s + 1} to 6" if s < 5 else "6", same["with the mask", s], same["without", s])
+            for s in range(1, POSITIONS)
+        ],
+        "Positions, of six, whose logits have not changed in any bit.",
+    )
+
+
+# %% [markdown]
+# Why can we ask for every bit, and not only for "nearly"? A hidden weight is not small but 0, and 0
+# times a number adds nothing. (Unless that number is not one: 0 · NaN is NaN. A mask protects from
+# what is to come, not from what is broken.)
+#
+# ### The same, backwards
+#
+# The loss of position $t$ must not depend on later words. So its gradient with respect to their
+# vectors has to be 0, and again not nearly. Follow lesson 3's backward. For the scores it gives
+#
+# $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
+#
+# Where $u$ is hidden from $t$, $A_{tu} = 0$, and so is $\mathrm{d}Z_{tu}$. Now look at the key and
+# the value of position $s$. They collect from every position that used them:
+#
+# $$\mathrm{d}K_{si} = \sum_{t \ge s} \mathrm{d}E_{ts}\,Q_{ti}, \qquad \mathrm{d}V_{sj} =
+# \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
+#
+# Terms with $t < s$ are 0. Data flow from earlier words to later results, gradients from later
+# losses to earlier words. Here is a gradient for each pair, measured in the same decoder: row $t$
+# belongs to the loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the
+# first block. The entry is the length of the gradient.
+
+
+# %%
+def gradient_lengths(model: Transformer) -> np.ndarray:
+    """(T, T): row t has the lengths of the gradients of the loss at t at the decoder's inputs."""
+    lengths = np.zeros((POSITIONS, POSITIONS))
+    for t in range(POSITIONS):
+        logits = model.forward(SOURCE, BEFORE)
+        dlogits = np.zeros_like(logits)
+        dlogits[0, t] = softmax(logits[0, t])  # p - q, with the next word as the right one
+        dlogits[0, t, (BEFORE[0, t] + 1) % 20] -= 1
+        dx, _ = model.decoder.backward(model.output.backward(dlogits))
+        lengths[t] = np.linalg.norm(dx[0], axis=1)
+        model.clear_saved()
+    return lengths
+
+
+@show
+def backward_nothing_leaks():
+    """The gradient of each position's loss at each word, with the mask and without."""
+    found = {name: gradient_lengths(model) for name, model in decoders().items()}
+    honest, open_ = found["with the mask"], found["without"]
+    assert (honest[np.triu_indices(6, 1)] == 0).all() and honest[np.tril_indices(6)].all()
+    assert open_.all()
+    names = [f"word {s + 1}" for s in range(POSITIONS)]
+    losses = [f"loss {t + 1}" for t in range(POSITIONS)]
+    return [
+        Matrix(r"\text{with the mask}", honest, losses, names, 1),
+        Matrix(r"\text{without}", open_, losses, names, 1),
+        Words("""
+            A 0 without decimals is exactly 0. With the mask all entries above the diagonal are. You
+            can use this as a test of any model that writes: a single number above the diagonal, and
+            somewhere it peeks.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Look across: cross-attention
+#
+# So far the decoder knows its own words only. The French sentence comes in through a second
+# attention. The encoder has turned the $S$ French words into $S$ vectors, the **memory** $H$. The
+# decoder's vectors are $X$, one for each of its $T$ positions. In **cross-attention** the queries
+# come from the decoder, and keys and values from the memory (section 3.2.3):
+#
+# $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
+#
+# Does this need a causal mask? No: the whole French sentence is there before the first English
+# word. Only padding is hidden.
+#
+# Our example again, with one head. A decoder's vector has three numbers, for *article*, *noun* and
+# *verb*: which kind of word it wants to say. A memory's vector has the same three: which kind of
+# word it is. $d_k$ is 2, and $d_v$ is 1, so that each French word hands over a single number: 1
+# for *son*, 2 for *chat*, 3 for *saute*.
+
+# %%
+french = ["son", "chat", "saute", "⟨end⟩"]
+kinds = ["article", "noun", "verb"]
+x = np.array([[1, 0, 0], [0, 1, 0], [0, -1, 1], [0, 0, 1], [0, 0, 0]], float)
+memory = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]], float)
+query_weight = np.array([[-1, -1], [2, 0], [0, 2]], float)
+key_weight = np.array([[-2, -2], [2, 0], [0, 2]], float)
+value_weight = np.array([[1], [2], [3]], float)
+doutput = np.array([[1], [-1], [2], [1], [-2]], float)
+
+query, key, value = x @ query_weight, memory @ key_weight, memory @ value_weight
+output, weights, dropped = scaled_dot_product_attention(query, key, value)
+
+
+@show
+def across_forward():
+    """Cross-attention on the example."""
+    return [
+        Matrix("X", x, words, kinds),
+        Matrix("H", memory, french, kinds),
+        Matrix("W^Q", query_weight, kinds, ["1", "2"]),
+        Matrix("W^K", key_weight, kinds, ["1", "2"]),
+        Matrix("W^V", value_weight, kinds, ["v"]),
+        Matrix("Q", query, words, ["1", "2"]),
+        Matrix("K", key, french, ["1", "2"]),
+        Matrix("V", value, french, ["v"]),
+        Matrix("A", weights, words, french, 1),
+        Matrix("O", output, words, ["v"]),
+        Words(f"""
+            By hand: *her* has read its word and wants a noun, so its query is (2, 0). The key of
+            *chat* is (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is
+            {4 / math.sqrt(2):.2f}, and *chat* gets the weight {weights[1, 1]:.2f}. The row of
+            *jumping* asks for nothing: all scores are 0, each of the four words gets a quarter, and
+            the result is (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
+
+            $A$ has five rows and four columns. No mask makes it a triangle: each position sees
+            every French word.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### The way back, to both sides
+#
+# Attention's own backward is that of lesson 3. It takes $\mathrm{d}O$ and gives $\mathrm{d}Q$,
+# $\mathrm{d}K$ and $\mathrm{d}V$. What is new is where these come from.
+#
+# **To the decoder.** Where is $X_{ti}$ used? In the queries, $Q_{tk} = \sum_i X_{ti}\,W^Q_{ik}$,
+# for every $k$. And nowhere else. Each use contributes its factor times the gradient of its result:
+#
+# $$\mathrm{d}X_{ti} = \sum_k \mathrm{d}Q_{tk}\,W^Q_{ik}, \qquad \mathrm{d}X =
+# \mathrm{d}Q\,(W^Q)^\top$$
+#
+# **To the encoder.** Where is $H_{si}$ used? In the keys, $K_{sk} = \sum_i H_{si}\,W^K_{ik}$. And
+# in the values, $V_{sj} = \sum_i H_{si}\,W^V_{ij}$. A number that is used twice gets two
+# contributions, and they add up:
+#
+# $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
+# \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
+#
+# The first part says how the memory should change to be *found* by those who need it. The second
+# says how it should change to *give* them something better. Which of the two is larger in our
+# example, for *chat*?
+
+
+# %%
+dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+    doutput, query, key, value, weights, dropped, None
+)
+dx = dquery @ query_weight.T
+through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
+
+
+@show
+def across_backward():
+    """The gradients of decoder and memory on the example."""
+    largest = np.abs(through_values).max()
+    by_hand = ", ".join(f"{number:.2f}".replace("-", "−") for number in dkey[1])
+    return [
+        Matrix(r"\mathrm{d}O", doutput, words, ["v"]),
+        Matrix(r"\mathrm{d}X", dx, words, kinds),
+        Matrix(r"\mathrm{d}K\,(W^K)^\top", through_keys, french, kinds, largest),
+        Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
+        Matrix(r"\mathrm{d}H", through_keys + through_values, french, kinds, largest),
+        Words(f"""
+            By hand, the row of *chat*: $\\mathrm{{d}}V$ has {dvalue[1, 0]:.3f} there, times
+            $W^V = (1, 2, 3)$ this is the row of the second matrix. $\\mathrm{{d}}K$ has ({by_hand}),
+            and the noun's row of $W^K$ is (2, 0), so the noun's entry of the first matrix is
+            {through_keys[1, 1]:.2f}.
+
+            Neither part is small beside the other. *jumping* has $\\mathrm{{d}}O = -2$ and asks for
+            nothing. It would like to ask: its row of $\\mathrm{{d}}X$ is not 0.
+        """),
+    ]
+
+
+# %% [markdown]
+# Here are the library's lines. They serve every attention; `x` and `memory` are two sequences in
+# cross-attention, and one and the same in self-attention.
+
+
+# %%
+@show
+def the_lines_of_two_sides():
+    """The library's backward of multi-head attention, line by line."""
+    return Beside(
+        MultiHeadAttention.backward,
+        {
+            "queries, keys = ": "Where padding was left out forward. It may be passed over here.",
+            "dheads = ": r"""Back through the last projection, and each head gets its columns
+                (lesson 4): this is $\mathrm{d}O$ of every head.""",
+            "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
+            "dmemory = ": r"""The heads put side by side again, and through the projection of the
+                values: $\mathrm{d}V\,(W^V)^\top$. `value.backward` also adds the gradient of $W^V$
+                to the parameter.""",
+            "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=` the
+                shapes would be right and half of the gradient lost.""",
+            "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
+                decoder, $\mathrm{d}H$ for the encoder.""",
+        },
+    )
+
+
+# %% [markdown]
+# ### From every block
+#
+# A decoder has $N$ blocks, six in the paper. All of them look at the *same* memory, the encoder's
+# last result. So $H$ is used $2N$ times: as keys and as values, in each block. And all of these
+# contributions add up:
+#
+# $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
+# \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
+
+
+# %%
+@show
+def the_lines_of_the_tower():
+    """The library's backward of a tower of blocks."""
+    return Beside(
+        Tower.backward,
+        {
+            "dx, dmemory = ": """Back through the last norm, where there is one. `dmemory` begins
+                with 0.""",
+            "for block in reversed": """The blocks in reverse. `dx` goes from block to block, each
+                *replaces* it. `dmemory` does not: each block *adds* its part.""",
+            "return (dx, dmemory)": "One gradient goes down to the English words, one to the encoder.",
+        },
+    )
+
+
+# %%
+@show
+def the_lines_of_the_transformer():
+    """The library's backward of the whole Transformer."""
+    return Beside(
+        Transformer.backward,
+        {
+            "dx, dmemory = ": "From the logits through the decoder.",
+            "self.target.backward": "To the embeddings of the English words.",
+            "self.source.backward": """And through the encoder to those of the French words. The
+                encoder has no loss of its own: `dmemory` is all that it ever learns from.""",
+            "return None": "Words are numbers in a list. They have no gradient.",
+        },
+    )
+
+
+# %% [markdown]
+# ### Is it true?
+#
+# Move the inputs a little and measure (lesson 3). First cross-attention with two heads and hidden
+# padding, then a decoder of two blocks. In the last rows the same decoder with mistakes: one takes
+# the memory's gradient from the last block only, the other leaves the keys out.
+
+
+# %%
+class ForgetsBlocks(Tower):
+    """A tower whose memory gets the gradient of one block."""
+
+    def backward(self, dy):
+        for block in reversed(self.layers):
+            dy, dmemory = block.backward(dy)
+        return dy, dmemory
+
+
+@show
+def gradient_check():
+    """Explicit gradients beside measured ones, right and wrong."""
+    rng = np.random.default_rng(8)
+    x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
+    seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
+    causal = causal_mask(5)
+    config = TowerConfig(d_model=6, d_ff=8, heads=2, layers=2, p_drop=0.0)
+    rows = []
+
+    def add(name, checked, wanted):
+        rows.extend((name, row) for row in checked if row.name in wanted)
+
+    add("cross-attention", check(CrossAttention(6, 2, rng), [x, memory, seen]), ("x", "memory"))
+    inputs = [x, causal, memory, seen]
+    add("decoder", check(Tower(config, rng, cross=True), inputs), ("x", "memory"))
+    wrong = GradientCheck(ForgetsBlocks(config, rng, cross=True), inputs)
+    rows.append(("decoder, last block forgotten", wrong.row("memory")))
+    keyless = Tower(config, rng, cross=True)
+    for block in keyless.layers:
+        layer = block.cross_attention.sublayer.key
+        layer.backward = lambda dy, right=layer.backward: 0 * right(dy)
+    rows.append(("decoder, keys forgotten", GradientCheck(keyless, inputs).row("memory")))
+    assert [row.passed for _, row in rows] == [True] * 4 + [False] * 2
+    return table(
+        ["", "gradient of", "explicit", "measured", "relative error"],
+        [
+            (
+                name,
+                row.name,
+                *(f"{number:.7f}".replace("-", "−") for number in (row.explicit, row.numerical)),
+                scientific(row.error),
+            )
+            for name, row in rows
+        ],
+    )
+
+
+# %% [markdown]
+# ## The whole block
+#
+# Now all is there. A decoder block has three parts (section 3.1). Each stands in a residual with a
+# norm, as in the encoder (lesson 6):
+#
+# 1. **masked self-attention**: look back at what has been written,
+# 2. **cross-attention**: look across at what has been read,
+# 3. **feed-forward**: think about it, each position by itself.
+#
+# $$Y = \mathrm{Norm}(X + \mathrm{SelfAttention}(X)), \quad C = \mathrm{Norm}(Y +
+# \mathrm{CrossAttention}(Y, H)), \quad X' = \mathrm{Norm}(C + \mathrm{FFN}(C))$$
+
+
+# %%
+def draw_block(axes, cross: bool) -> None:
+    """A block with its parts from the bottom to the top, and residuals around them."""
+    parts = [
+        ("masked\nself-attention", BLUE),
+        ("cross-\nattention", ORANGE),
+        ("feed-\nforward", GREEN),
+    ]
+    parts = parts if cross else [parts[0], parts[2]]
+    axes.text(0, -0.55, "$X$", ha="center", va="center")
+    height = 0.0
+    for name, color in parts:
+        style = dict(
+            boxstyle="round,pad=0.3", facecolor=(1, 1, 1, 0), edgecolor=color, linewidth=1.6
+        )
+        axes.text(0, height, name, ha="center", va="center", fontsize=8.5, bbox=style)
+        axes.text(0, height + 0.8, "add, norm", ha="center", va="center", fontsize=7.5, color=GREY)
+        for low, high in ((height - 0.4, height - 0.25), (height + 0.27, height + 0.68)):
+            axes.annotate("", (0, high), (0, low), arrowprops=dict(arrowstyle="-", color=GREY))
+        round_ = dict(arrowstyle="->", color=GREY, connectionstyle="bar,fraction=0.72")
+        axes.annotate("", (-0.42, height + 0.8), (-0.42, height - 0.4), arrowprops=round_ | dict(
+            connectionstyle="arc3,rad=-0.55"))  # fmt: skip
+        if color == ORANGE:
+            axes.text(1.25, height, "memory $H$:\nkeys, values", ha="center", va="center",
+                      fontsize=8.5)  # fmt: skip
+            axes.annotate(
+                "", (0.45, height), (0.85, height), arrowprops=dict(arrowstyle="->", color=ORANGE)
+            )
+        height += 1.4
+    axes.text(0, height - 0.2, "$X'$", ha="center", va="center")
+    axes.set(xlim=(-1.1, 1.8 if cross else 1.1), ylim=(-0.8, 4.3))
+    axes.axis("off")
+
+
+@show
+def the_diagram():
+    """A decoder block, and one of a model without an encoder."""
+    return [
+        Picture(
+            "lesson_07_block",
+            lambda figure: draw_block(figure.subplots(), True),
+            "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, "
+            "each followed by add and norm and by-passed by an arrow. The memory H enters "
+            "cross-attention from the right.",
+            "**A decoder block.** The memory enters in the middle part alone.",
+            (3.4, 4.2),
+        ),
+        Picture(
+            "lesson_07_block_without",
+            lambda figure: draw_block(figure.subplots(), False),
+            "The same without its middle part: X, masked self-attention, feed-forward, each "
+            "followed by add and norm. Nothing enters from the right.",
+            "**Without an encoder** (below) its middle part falls away.",
+            (3.4, 4.2),
+        ),
+    ]
+
+
+# %%
+@show
+def the_lines_of_the_block():
+    """The library's block, forward."""
+    return Beside(
+        Block.forward,
+        {
+            "x = self.self_attention": "Look back. `mask` is the causal one.",
+            "if self.cross_attention": """Look across, where there is a memory. An encoder's block
+                and one of a language model have no such part.""",
+            "return self.feed_forward": "Think. Residual and norm are in each of the three.",
+        },
+    )
+
+
+# %%
+@show
+def the_lines_of_the_block_backward():
+    """The library's block, backward."""
+    return Beside(
+        Block.backward,
+        {
+            "dx = self.feed_forward": "The last part first.",
+            "if not self.cross_attention": "Without the middle part two steps are all.",
+            "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
+                `dmemory` leaves the block here. Residual and norm stand around $X$ alone, so
+                `dmemory` goes through neither.""",
+            "return self.self_attention": "The first part, and the memory's gradient beside it.",
+        },
+    )
+
+
+# %% [markdown]
+# ## An honest model and one that peeks
+#
+# What happens if somebody forgets the mask? Nothing crashes. Let us train it.
+#
+# The language is small: 250 French sentences such as *son chien gris mange*, of which 50 are held
+# out. Two things make it interesting. French puts the adjective behind the noun. And *son* is *his*,
+# *her* or *its*, a third of the time each, and nothing tells which. So no honest model can be sure
+# of that word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ there. From this the
+# lowest possible mean loss can be computed.
+#
+# Two kinds of models, with one encoder and one decoder block each. One has the mask, the other does
+# not, and all else is equal. Each trains three times, from other random numbers. Which kind will
+# reach the lower loss? Which will translate better?
+
+
+# %%
+@show
+def with_and_without_the_mask():
+    """Loss and translations of models that were trained with the causal mask and without."""
+    kinds = {"with the mask": Transformer, "without": Leaky}
+    runs = {name: [trained(kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
+    known, new = sentences()
+    lowest = floor(known)
+
+    def curves(figure):
+        axes = figure.subplots()
+        for (name, found), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
+            for number, run in enumerate(found):
+                axes.plot(run.losses, color=color, alpha=0.8, label=None if number else name)
+        axes.axhline(lowest, color=GREY, linestyle="--", label="lowest without peeking")
+        axes.set(xlabel="step", ylabel="loss", yscale="log")
+        axes.legend()
+
+    def of(name, value):
+        return [value(run) for run in runs[name]]
+
+    last = {name: of(name, lambda run: run.losses[-20:].mean()) for name in runs}
+    held_out = {name: of(name, lambda run: run.held_out) for name in runs}
+    right = {name: of(name, lambda run: run.right) for name in runs}
+    french = SENTENCES[0][0]
+    # What the text says.
+    assert max(last["without"]) < 0.05 * lowest and max(held_out["without"]) < 0.05 * floor(new)
+    assert min(last["with the mask"]) > 0.9 * lowest and min(right["with the mask"]) == 1
+    assert max(right["without"]) < 0.3
+    rows = [
+        (
+            f"{name}, {number}",
+            f"{run.losses[-20:].mean():.4f}",
+            f"{run.held_out:.4f}",
+            f"{100 * run.right:.0f} %",
+            f"“{run.written[french]}”",
+        )
+        for name, found in runs.items()
+        for number, run in enumerate(found, 1)
+    ]
+    peeking = trained(Leaky)
+    again = [read_anew(peeking.model, each) for each in new]
+    share = np.mean([text in translations(each) for text, each in zip(again, new, strict=True)])
+    assert share < 0.3
+    return [
+        Picture(
+            "lesson_07_losses",
+            curves,
+            f"Loss against step, on a logarithmic scale, {STEPS} steps. The models with the mask "
+            "come down to the dashed line of the lowest possible loss and stay there. Those without "
+            "fall through it, to a hundredth and below.",
+            f"**Too good to be true.** The dashed line, {lowest:.3f}, is the lowest mean loss "
+            "that can be had without seeing the translation.",
+        ),
+        table(
+            [
+                "trained",
+                "loss, last steps",
+                "loss, new sentences",
+                "right by itself",
+                f"{french} becomes",
+            ],
+            rows,
+            "Right by itself: the share of 50 new sentences that it translates when it reads its "
+            "own words.",
+        ),
+        Words(f"""
+            Judged by its loss, the model without the mask is about
+            {np.mean(last["with the mask"]) / np.mean(last["without"]):.0f} times as good. Judged by
+            what it writes, it is useless. And its loss is as low on sentences that it has never
+            seen: **held-out data do not find this mistake**, because there, too, the answer stands
+            in the input.
+
+            What did it learn? To read the next word from the input. When it writes by itself, there
+            is no next word to read. It does not help to let it read its own words anew, forwards
+            and backwards, before each further word: then {100 * share:.0f} % are right.
+
+            Two things do find the mistake: a loss that is lower than it can be, and letting the
+            model write.
+        """),
+    ]
+
+
+def read_anew(model: Transformer, french: str) -> str:
+    """What a model writes that reads all of its words anew each time, without a cache."""
+    written = inputs_of(model, french, "", True, 8)[1:]
+    return WORDS.join(WORDS.decode(written[: written.index(END)] if END in written else written))
+
+
+# %% [markdown]
+# Watch both at work. With the mask the first word of *son chat noir saute* gets a third, as it must.
+# Without it nearly 1: the model *knows* that it is *her*. Nobody told it. It saw it.
+
+
+# %%
+@show
+def simulation_of_teacher_forcing() -> Simulation:
+    """The second simulation: reading the right words, or its own."""
+    return forcing
+
+
+# %% [markdown]
+# The honest model has a smaller worry. In training it has never read a word of its own, so it has
+# never read a mistake of its own. When it writes and makes one, it reads something that it has not
+# met. This is called *exposure bias* (Ranzato et al. 2016). In our small language no mistake
+# occurs. In long texts it matters more, and lesson 10 comes back to it.
+#
+# ## One word at a time
+#
+# A trained decoder writes one word after another. Must it compute all positions anew for each word?
+# Because of the mask it need not. What a position computes does not depend on later words, so it
+# does not change when they arrive. Its keys and values can be kept: this is the **key-value cache**
+# (lesson 10). A new word then costs one query, which looks at the kept keys. And there is nothing
+# later to hide, so this query needs no mask.
+#
+# Is the result the same as that of all positions at once?
+
+
+# %%
+@show
+def one_at_a_time():
+    """Logits with a cache, word by word, beside those of one pass over all positions."""
+    source, inputs = pad_sources([ids_of(FRENCH)]), [START, *ids_of(TARGET)]
+    far = {}
+    for name, kind in (("with the mask", Transformer), ("without", Leaky)):
+        model = trained(kind).model
+        with inference():
+            at_once = model.forward(source, np.array([inputs]))[0]
+            state = model.start(source, len(inputs))
+            one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
+        far[name] = np.abs(at_once - one_by_one).max(axis=1)
+    assert far["with the mask"].max() < 1e-4 and far["without"][0] > 0.1
+    count = len(inputs)
+    return [
+        table(
+            ["position", "reads", "difference, with the mask", "difference, without"],
+            [
+                (t + 1, words[t], scientific(a) if a else "0", f"{b:.2f}")
+                for t, (a, b) in enumerate(zip(*far.values(), strict=True))
+            ],
+            "The largest difference between the logits of one pass and those of one word at a time.",
+        ),
+        Words(f"""
+            With the mask they are equal within rounding: the same numbers are added in another
+            order. With the cache the decoder computed {count} positions, one for each word. Anew
+            for each word it would be 1 + 2 + … + {count} = {count * (count + 1) // 2}. For a text of
+            1000 words it is 1000 against {1000 * 1001 // 2:,}.
+
+            Without the mask the two differ. Training and writing compute different things, and that
+            is the mistake.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Without an encoder
+#
+# Is the encoder needed at all? Write the French sentence and its translation in one row,
+# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder go on with it. What it has read
+# before ⟨s⟩ is all there in its own self-attention. So these fall away:
+#
+# - the encoder,
+# - the memory and its mask,
+# - cross-attention in each block, with its norm and its residual.
+#
+# The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
+# (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
+# numformer it is `LanguageModel`. What it pays: the French words look back only, never ahead.
+
+
+# %%
+@show
+def the_lines_of_the_language_model():
+    """The library's language model, backward: one chain, no branch."""
+    return Beside(
+        LanguageModel.backward,
+        {
+            "return self.input.backward": """From the logits through the blocks to the embeddings.
+                There is no memory, so nothing branches off.""",
+        },
+    )
+
+
+@show
+def decoder_only():
+    """Parameters of blocks, and both models on the same sentences."""
+    rng, sizes = np.random.default_rng(0), {}
+    for cross in (True, False):
+        parameters = Block(TowerConfig(), rng, cross).named_parameters().values()
+        sizes[cross] = sum(each.size for each in parameters)
+    assert sizes[True] - sizes[False] == 4 * 512**2 + 2 * 512
+    both, alone = trained(Transformer), trained(LanguageModel)
+    assert both.right == alone.right == 1
+    counts = [run.model.parameter_counts()["total"] for run in (both, alone)]
+    return [
+        table(
+            ["trained here", "blocks", "parameters", "right by itself"],
+            [
+                ("encoder and decoder", "1 and 1", f"{counts[0]:,}", f"{100 * both.right:.0f} %"),
+                ("decoder only", "2", f"{counts[1]:,}", f"{100 * alone.right:.0f} %"),
+            ],
+        ),
+        Words(f"""
+            On our language the decoder alone does as well. In the paper's size a decoder block has
+            {sizes[True]:,} parameters with cross-attention and {sizes[False]:,} without: four
+            matrices of 512 times 512 and a norm less.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To take with you
+#
+# $T$ is the number of positions of the decoder, $S$ that of the memory, $D$ the width of both.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $A_{ts} = 0$ for $s > t$ | $\mathrm{d}Z_{ts} = 0$ for $s > t$, exactly | $(T, T)$ |
+# | result $t$ uses words $s \le t$ | word $s$ collects from losses $t \ge s$ | |
+# | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ | $(T, D)$ |
+# | $K = HW^K$, $V = HW^V$ | $\mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
+# | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum over the $N$ blocks | $(S, D)$ |
+# | reads ⟨s⟩ and the target, shifted by one | a loss at each position, all at once | $(T)$ |
+
+# %% [markdown]
+# ## Often told: check it
+#
+# A claim about word order that is copied from page to page, computed again, without positions
+# (lesson 5) and with random vectors for the words.
+
+
+# %%
+@show
+def often_told():
+    """The attention matrices of two sentences of the same words."""
+    rng = np.random.default_rng(4)
+    one, other = "the cat chased the dog".split(), "the dog chased the cat".split()
+    vector = {word: rng.standard_normal(16) for word in dict.fromkeys(one)}
+    layer = SelfAttention(16, 1, rng)
+
+    def weights_of(sentence, hidden=None):
+        layer.forward(np.array([[vector[word] for word in sentence]]), hidden)
+        found = layer.attention.saved[-1]["weights"][0, 0]
+        layer.clear_saved()
+        return found
+
+    swap = [0, 4, 2, 3, 1]  # cat and dog change places
+    plain = [weights_of(one), weights_of(other)]
+    hidden = [weights_of(sentence, causal_mask(5)) for sentence in (one, other)]
+    as_is, moved, masked = (
+        np.abs(a - b).max()
+        for a, b in (
+            plain,
+            (plain[0], plain[1][swap][:, swap]),
+            (hidden[0], hidden[1][swap][:, swap]),
+        )
+    )
+    assert moved < 1e-12 < 0.05 < min(as_is, masked)
+    return Words(f"""
+        **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
+        They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
+        *dog* and also their columns, and the difference is at most {moved:.0e}: *equal up to a
+        permutation*. Each word gives each other word the same weight in both sentences, and that is
+        what is meant.
+
+        With a causal mask even that no longer holds: after the exchange they differ by up to
+        {masked:.2f}. In the first sentence *cat* sees *the* and itself, in the second it sees all
+        five words. So a decoder can tell the order of words without being told positions.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    length = len(TARGET.split()) + 1
+    return [
+        Question(
+            question=f"The translation *{TARGET}* is read by a decoder with a causal mask. How many "
+            "entries of its matrix of weights, in one head, may be other than 0?",
+            answer=int(np.tri(length).sum()),
+            why="It reads ⟨s⟩ and four words, so the matrix has 5 rows and 5 columns. Row $t$ has "
+            "$t$ entries that may be seen: $1 + 2 + 3 + 4 + 5 = 15$.",
+        ),
+        Question(
+            question="The hidden weights are set to 0 *after* the softmax. Then the last word of "
+            "five is exchanged. Which rows of the result may change?",
+            choices=("the last alone", "all five", "none"),
+            answer=1,
+            why="The sum by which each row is divided contains the score of the last word, hidden "
+            "or not. So all weights of all rows may change a little, and that is a leak.",
+        ),
+        Question(
+            question="No model can know whether *son* is his, her or its. What is the lowest mean "
+            "loss at that word? (Natural logarithm, two decimals.)",
+            answer=math.log(3),
+            why="The best that can be done is to give each a third. The loss is $-\\ln(1/3) = \\ln "
+            "3 \\approx 1.10$. A model with less has seen the answer, or has been lucky.",
+        ),
+        Question(
+            question="Your new model has a far lower loss than the old one, also on held-out data. "
+            "When it writes by itself, it writes nonsense. What do you look at first?",
+            choices=(
+                "overfitting: it needs more dropout",
+                "the learning rate",
+                "whether the loss at a position depends on later inputs",
+                "the size of the vocabulary",
+            ),
+            answer=2,
+            why="Overfitting would show in the held-out loss. This looks like peeking: compute the "
+            "gradient of the loss at one position at the inputs after it. It has to be exactly 0.",
+        ),
+        Question(
+            question="A decoder has six blocks with cross-attention. From how many projections (keys "
+            "or values) is the gradient of the memory added up?",
+            answer=2 * 6,
+            why="In each block the memory gives keys and values, so $2 \\cdot 6 = 12$. Queries "
+            "come from the decoder and give the memory nothing.",
+        ),
+        Question(
+            question="The loss at position 3 of 5 is taken alone. Where is its gradient certainly 0?",
+            choices=(
+                "at the inputs of positions 1 and 2",
+                "at the inputs of positions 4 and 5",
+                "at the memory",
+                "nowhere",
+            ),
+            answer=1,
+            why="Position 3 sees the first three words and the whole memory. Later words do not "
+            "reach it, so its loss does not depend on them.",
+        ),
+        Question(
+            question="When numformer writes word by word with a cache, `Transformer.step` passes no "
+            "mask to self-attention. Why is that right?",
+            choices=(
+                "in inference masks are off",
+                "there is one query, the latest, and all keys in the cache are earlier or its own",
+                "cross-attention has one already",
+            ),
+            answer=1,
+            why="The causal mask hides later keys. When a word is written there are none: the "
+            "row of the latest position is all ones.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 7 mine.py
+# python -m lessons check 7 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return []
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder, in the
+#   lines that you have just seen.
+# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention, in half a page.
+# - Williams and Zipser 1989, *A Learning Algorithm for Continually Running Fully Recurrent Neural
+#   Networks*: where teacher forcing has its name.
+# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: the decoder without an
+#   encoder.
+# - Lesson 8, when it is there: how such a model is trained.
