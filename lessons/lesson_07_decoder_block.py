@@ -37,17 +37,15 @@ from lessons.lesson import (
 from lessons.lesson_07.forcing import SENTENCES, forcing
 from lessons.lesson_07.mask import CAUSAL, HIDING, compute, mask, vectors, words
 from lessons.lesson_07.toy import (
+    KINDS,
     SEEDS,
     STEPS,
-    WORDS,
     Leaky,
     floor,
     ids_of,
-    inputs_of,
     look,
     sentences,
     trained,
-    translations,
 )
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -60,8 +58,8 @@ from numformer import (
     inference,
 )
 from numformer.data.batching import pad_sources
-from numformer.data.vocabulary import END, START
-from numformer.gradient_check.gradients import GradientCheck, check
+from numformer.data.vocabulary import START
+from numformer.gradient_check.gradients import GradientCheck
 from numformer.layers.attention import (
     MultiHeadAttention,
     scaled_dot_product_attention,
@@ -93,44 +91,31 @@ from numformer.models.block import Block, Tower, TowerConfig
 FRENCH, TARGET = "son chat saute", "her cat is jumping"
 
 
-def losses_of(probabilities: np.ndarray, right: list[int]) -> np.ndarray:
-    """Minus the logarithm of the probability of the right word, at each position."""
-    return -np.log(probabilities[range(len(right)), right])
-
-
 @show
 def teacher_forcing():
     """What the decoder reads and has to say, with the loss of each position."""
-    model = trained(Transformer).model
-    batch = PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
+    model, batch = trained(Transformer).model, PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
     inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
-    probabilities, *_ = look(model, FRENCH, inputs)
-    at_once = losses_of(probabilities, right)
-    alone = [
-        losses_of(look(model, FRENCH, inputs[: t + 1])[0], right[: t + 1])[-1] for t in range(5)
+
+    def losses(count):
+        """Those of a pass over the first positions."""
+        probabilities, *_ = look(model, FRENCH, inputs[:count])
+        return -np.log(probabilities[range(count), right[:count]])
+
+    rows = [
+        (t + 1, reads, says, f"{math.exp(-loss):.3f}", f"{loss:.4f}", f"{losses(t + 1)[-1]:.4f}")
+        for t, (reads, says, loss) in enumerate(
+            zip(words, [*words[1:], "⟨end⟩"], losses(5), strict=True)
+        )
     ]
-    assert np.allclose(at_once, alone, atol=1e-4)
-    said = [*words[1:], "⟨end⟩"]
+    columns = ["position", "reads", "has to say", "probability", "loss", "loss, beginning alone"]
     return [
-        table(
-            [
-                "position",
-                "reads",
-                "has to say",
-                "probability",
-                "loss",
-                "loss of the beginning alone",
-            ],
-            [
-                (t + 1, words[t], said[t], f"{math.exp(-loss):.3f}", f"{loss:.4f}", f"{one:.4f}")
-                for t, (loss, one) in enumerate(zip(at_once, alone, strict=True))
-            ],
-        ),
+        table(columns, rows),
         Words(f"""
             They are the same. One pass has done the work of five, and training makes the mean of
-            these losses small, {at_once.mean():.3f} here. Most of it is the loss of the first word:
-            *son* may be his, her or its, nothing tells which, and so the model gives *her* about
-            a third.
+            these losses small, here {losses(5).mean():.3f}. Most of it comes from the first word.
+            *son* may be his, her or its, and nothing tells which. So the model gives *her* about a
+            third.
         """),
     ]
 
@@ -166,13 +151,9 @@ def the_example():
 @show
 def it_peeks():
     """The weights without a mask, and with it."""
-    (query, key, value), before = vectors(), {}
-    for option in HIDING[:2]:
-        _, before[option.label], _ = scaled_dot_product_attention(
-            query, key, value, option.value[0]
-        )
-    peeking, honest = before["not at all"], before["before the softmax"]
-    assert (peeking.argmax(axis=1)[:4] == [1, 2, 3, 4]).all()
+    peeking, honest = (
+        scaled_dot_product_attention(*vectors(), hidden)[1] for hidden in (None, CAUSAL)
+    )
     return [
         Matrix(r"A_\text{open}", peeking, words, words, 1),
         Matrix("M", CAUSAL.astype(int), words, words, 1),
@@ -182,10 +163,10 @@ def it_peeks():
             column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
-            The **causal mask** $M$ in the middle ends this. Its entry $(t, s)$ says whether position
-            $t$ may look at position $s$: 1 where $s \\le t$. A position may look at itself, since
-            what stands there has been written before. All scores of later positions count as
-            $-\\infty$, and their weights, on the right, are exactly 0.
+            The **causal mask** $M$ in the middle ends this. Its entry $(t, s)$ says whether
+            position $t$ may look at position $s$: 1 where $s \\le t$. A position may look at
+            itself, since what stands there has been written before. All scores of later positions
+            count as $-\\infty$, and their weights, on the right, are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
             (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
@@ -252,36 +233,32 @@ def simulation_of_the_mask() -> Simulation:
 @show
 def what_leaks():
     """The weight that the first row gives itself, for four changes of the future."""
-    found, lacking = [], []
-    for s in range(1, 5):
-        rows = [compute(option.value, [s]) for option in (HIDING[0], HIDING[2])]
-        found.append(
-            (mask.controls[1].options[s].label, *(f"{r['weights'][0, 0]:.4f}" for r in rows))
-        )
-        lacking.append(float(rows[1]["weights"][0, 0]))
-    never = compute(HIDING[2].value, [])["weights"][0, 0]
+    labels = [option.label for option in mask.controls[1].options]
+    before, after = (
+        [compute(HIDING[how].value, change)["weights"][0, 0] for change in ([], [1], [2], [3], [4])]
+        for how in (0, 2)
+    )
+    rows = [
+        (name, f"{a:.4f}", f"{b:.4f}") for name, a, b in zip(labels, before, after, strict=True)
+    ]
     scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
+    kept = softmax(scores) * [1, 1, 0]
     with np.errstate(invalid="ignore"):
-        kept = softmax(scores) * np.array([1, 1, 0], np.float32)
-        again = kept / kept.sum()
-    assert never > max(x for x in lacking[1:]) and np.isnan(again[0])
+        divided = kept / kept.sum()
     return [
         table(
-            ["changed", "masked before", "zeroed after"],
-            [("nothing", "1.0000", f"{never:.4f}"), *found],
-            "The weight that ⟨s⟩ gives itself.",
+            ["changed", "masked before", "zeroed after"], rows, "The weight that ⟨s⟩ gives itself."
         ),
         Words(f"""
-            Four different futures, four different weights: whoever reads this one number knows
-            something of what comes. A model under training finds such a hole, because it lowers its
-            loss.
+            Four futures, four different weights: whoever reads this one number knows something of
+            what comes. It sounds like little. Further below a model is trained so, and you can see
+            what it makes of it.
 
             You may divide each row by its sum once more. Then $n_t$ cancels, and on paper all is
             well. In a computer it is not: if a hidden score is large, the exponentials of the
-            others are lost beside it. With scores 0, 0 and a hidden 200 the weights
-            that stay are 0 in float32, and dividing by their sum gives {again[0]}. Masked
-            before the softmax they are
-            {softmax(scores, np.array([True, True, False]))[0]:g} each.
+            others are lost beside it. With scores 0, 0 and a hidden 200 the weights that stay are 0
+            in float32, and dividing by their sum gives {divided[0]}. Masked before the softmax they
+            are {softmax(scores, np.array([True, True, False]))[0]:g} each.
         """),
     ]
 
@@ -299,8 +276,7 @@ def what_leaks():
 # bit*.
 
 # %%
-POSITIONS = 6
-SOURCE, BEFORE, AFTER = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]]), 10
+SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
 
 
 def decoders() -> dict[str, Transformer]:
@@ -312,25 +288,19 @@ def decoders() -> dict[str, Transformer]:
 @show
 def forward_nothing_leaks():
     """How many positions are the same bit for bit when later words change."""
-    same = {}
-    for name, model in decoders().items():
+
+    def the_same(model, s):
+        changed = BEFORE.copy()
+        changed[0, s:] += 10
         with inference():
-            before = model.forward(SOURCE, BEFORE)[0]
-            for s in range(1, POSITIONS):
-                changed = BEFORE.copy()
-                changed[0, s:] += AFTER
-                after = model.forward(SOURCE, changed)[0]
-                same[name, s] = sum(
-                    a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True)
-                )
-    assert all(same["with the mask", s] == s and same["without", s] == 0 for s in range(1, 6))
+            before, after = (model.forward(SOURCE, ids)[0] for ids in (BEFORE, changed))
+        return sum(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+
     return table(
-        ["words changed", "the same, with the mask", "the same, without"],
-        [
-            (f"{s + 1} to 6" if s < 5 else "6", same["with the mask", s], same["without", s])
-            for s in range(1, POSITIONS)
-        ],
-        "Positions, of six, whose logits have not changed in any bit.",
+        ["first word changed", *(f"the same, {name}" for name in decoders())],
+        [(s + 1, *(the_same(model, s) for model in decoders().values())) for s in range(1, 6)],
+        "Positions, of six, whose logits have not changed in any bit. All words from the first one "
+        "on are changed.",
     )
 
 
@@ -361,12 +331,12 @@ def forward_nothing_leaks():
 # %%
 def gradient_lengths(model: Transformer) -> np.ndarray:
     """(T, T): row t has the lengths of the gradients of the loss at t at the decoder's inputs."""
-    lengths = np.zeros((POSITIONS, POSITIONS))
-    for t in range(POSITIONS):
+    lengths = np.zeros((6, 6))
+    for t in range(6):
         logits = model.forward(SOURCE, BEFORE)
         dlogits = np.zeros_like(logits)
-        dlogits[0, t] = softmax(logits[0, t])  # p - q, with the next word as the right one
-        dlogits[0, t, (BEFORE[0, t] + 1) % 20] -= 1
+        dlogits[0, t] = softmax(logits[0, t])  # p - q, where the id 3 would be right
+        dlogits[0, t, 3] -= 1
         dx, _ = model.decoder.backward(model.output.backward(dlogits))
         lengths[t] = np.linalg.norm(dx[0], axis=1)
         model.clear_saved()
@@ -376,19 +346,14 @@ def gradient_lengths(model: Transformer) -> np.ndarray:
 @show
 def backward_nothing_leaks():
     """The gradient of each position's loss at each word, with the mask and without."""
+    axes = [f"loss {t}" for t in range(1, 7)], [f"word {s}" for s in range(1, 7)]
     found = {name: gradient_lengths(model) for name, model in decoders().items()}
-    honest, open_ = found["with the mask"], found["without"]
-    assert (honest[np.triu_indices(6, 1)] == 0).all() and honest[np.tril_indices(6)].all()
-    assert open_.all()
-    names = [f"word {s + 1}" for s in range(POSITIONS)]
-    losses = [f"loss {t + 1}" for t in range(POSITIONS)]
     return [
-        Matrix(r"\text{with the mask}", honest, losses, names, 1),
-        Matrix(r"\text{without}", open_, losses, names, 1),
+        *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
         Words("""
-            A 0 without decimals is exactly 0. With the mask all entries above the diagonal are. You
-            can use this as a test of any model that writes: a single number above the diagonal, and
-            somewhere it peeks.
+            A 0 without decimals is exactly 0, and with the mask all entries above the diagonal are.
+            You can test any model that writes in this way: a single other number above the
+            diagonal, and it peeks somewhere.
         """),
     ]
 
@@ -487,102 +452,96 @@ through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
 @show
 def across_backward():
     """The gradients of decoder and memory on the example."""
-    largest = np.abs(through_values).max()
-    by_hand = ", ".join(f"{number:.2f}".replace("-", "−") for number in dkey[1])
+    largest, total = np.abs(through_values).max(), through_keys + through_values
+    numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], through_keys[3, 1],
+               through_values[3, 1], total[3, 1]]  # fmt: skip
+    n = [f"{number:.3f}".replace("-", "−") for number in numbers]
     return [
         Matrix(r"\mathrm{d}O", doutput, words, ["v"]),
         Matrix(r"\mathrm{d}X", dx, words, kinds),
         Matrix(r"\mathrm{d}K\,(W^K)^\top", through_keys, french, kinds, largest),
         Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
-        Matrix(r"\mathrm{d}H", through_keys + through_values, french, kinds, largest),
+        Matrix(r"\mathrm{d}H", total, french, kinds, largest),
         Words(f"""
-            By hand, the row of *chat*: $\\mathrm{{d}}V$ has {dvalue[1, 0]:.3f} there, times
-            $W^V = (1, 2, 3)$ this is the row of the second matrix. $\\mathrm{{d}}K$ has ({by_hand}),
-            and the noun's row of $W^K$ is (2, 0), so the noun's entry of the first matrix is
-            {through_keys[1, 1]:.2f}.
+            By hand, the row of *chat*: $\\mathrm{{d}}V$ is {n[0]} there, and times 1, 2 and 3 it
+            is the row of the second part. $\\mathrm{{d}}K$ is ({n[1]}, {n[2]}). The row *noun* of
+            $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
 
-            Neither part is small beside the other. *jumping* has $\\mathrm{{d}}O = -2$ and asks for
-            nothing. It would like to ask: its row of $\\mathrm{{d}}X$ is not 0.
+            For *chat* the values have more to say. For ⟨end⟩ it is the other way round: its noun
+            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Leave one
+            out, and not even the sign is right.
+
+            *jumping* asks for nothing, its $X$ is 0. But its row of $\\mathrm{{d}}X$ is not: the
+            loss would fall if it asked.
         """),
     ]
-
-
-# %% [markdown]
-# Here are the library's lines. They serve every attention; `x` and `memory` are two sequences in
-# cross-attention, and one and the same in self-attention.
-
-
-# %%
-@show
-def the_lines_of_two_sides():
-    """The library's backward of multi-head attention, line by line."""
-    return Beside(
-        MultiHeadAttention.backward,
-        {
-            "queries, keys = ": "Where padding was left out forward. It may be passed over here.",
-            "dheads = ": r"""Back through the last projection, and each head gets its columns
-                (lesson 4): this is $\mathrm{d}O$ of every head.""",
-            "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
-            "dmemory = ": r"""The heads put side by side again, and through the projection of the
-                values: $\mathrm{d}V\,(W^V)^\top$. `value.backward` also adds the gradient of $W^V$
-                to the parameter.""",
-            "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=` the
-                shapes would be right and half of the gradient lost.""",
-            "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
-                decoder, $\mathrm{d}H$ for the encoder.""",
-        },
-    )
 
 
 # %% [markdown]
 # ### From every block
 #
 # A decoder has $N$ blocks, six in the paper. All of them look at the *same* memory, the encoder's
-# last result. So $H$ is used $2N$ times: as keys and as values, in each block. And all of these
+# last result. So $H$ is used $2N$ times: as keys and as values, in each block. All of these
 # contributions add up:
 #
 # $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
+#
+# Here are the library's lines: those of one attention, of a tower of blocks, and of the whole
+# Transformer. `x` and `memory` are two sequences in cross-attention, and one and the same in
+# self-attention.
 
 
 # %%
 @show
-def the_lines_of_the_tower():
-    """The library's backward of a tower of blocks."""
-    return Beside(
-        Tower.backward,
-        {
-            "dx, dmemory = ": """Back through the last norm, where there is one. `dmemory` begins
-                with 0.""",
-            "for block in reversed": """The blocks in reverse. `dx` goes from block to block, each
-                *replaces* it. `dmemory` does not: each block *adds* its part.""",
-            "return (dx, dmemory)": "One gradient goes down to the English words, one to the encoder.",
-        },
-    )
-
-
-# %%
-@show
-def the_lines_of_the_transformer():
-    """The library's backward of the whole Transformer."""
-    return Beside(
-        Transformer.backward,
-        {
-            "dx, dmemory = ": "From the logits through the decoder.",
-            "self.target.backward": "To the embeddings of the English words.",
-            "self.source.backward": """And through the encoder to those of the French words. The
-                encoder has no loss of its own: `dmemory` is all that it ever learns from.""",
-            "return None": "Words are numbers in a list. They have no gradient.",
-        },
-    )
+def the_lines_of_the_way_back():
+    """The library's backward of attention, of a tower and of the whole model, line by line."""
+    return [
+        Beside(
+            MultiHeadAttention.backward,
+            {
+                "queries, keys = ": "Where padding was left out forward. It may be passed over.",
+                "dheads = ": r"""Back through the last projection, and each head gets its columns
+                    (lesson 4): this is $\mathrm{d}O$ of every head.""",
+                "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
+                "dmemory = ": r"""The heads side by side again, and through the projection of the
+                    values: $\mathrm{d}V\,(W^V)^\top$. `value.backward` also adds the gradient of
+                    $W^V$ to the parameter.""",
+                "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
+                    all shapes would be right and a part of the gradient lost.""",
+                "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
+                    decoder, $\mathrm{d}H$ for the encoder.""",
+            },
+        ),
+        Beside(
+            Tower.backward,
+            {
+                "dx, dmemory = ": """Back through the last norm, where there is one. `dmemory`
+                    begins with 0.""",
+                "for block in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
+                    its own input. To `dmemory` each *adds* its part.""",
+                "return (dx, dmemory)": "One goes down to the English words, one to the encoder.",
+            },
+        ),
+        Beside(
+            Transformer.backward,
+            {
+                "dx, dmemory = ": "From the logits through the decoder.",
+                "self.target.backward": "To the embeddings of the English words.",
+                "self.source.backward": """And through the encoder to those of the French words. The
+                    encoder has no loss of its own: `dmemory` is all that it learns from.""",
+                "return None": "Words are numbers in a list. They have no gradient.",
+            },
+        ),
+    ]
 
 
 # %% [markdown]
 # ### Is it true?
 #
-# Move the inputs a little and measure (lesson 3). First cross-attention with two heads and hidden
-# padding, then a decoder of two blocks. In the last rows the same decoder with mistakes: one takes
-# the memory's gradient from the last block only, the other leaves the keys out.
+# Move the memory a little and measure (lesson 3). First in cross-attention with two heads and
+# hidden padding, then in a decoder of two blocks. Then in the same decoder with mistakes: one
+# returns the memory's gradient of a single block, the other leaves out the keys.
 
 
 # %%
@@ -601,36 +560,26 @@ def gradient_check():
     rng = np.random.default_rng(8)
     x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    causal = causal_mask(5)
     config = TowerConfig(d_model=6, d_ff=8, heads=2, layers=2, p_drop=0.0)
-    rows = []
-
-    def add(name, checked, wanted):
-        rows.extend((name, row) for row in checked if row.name in wanted)
-
-    add("cross-attention", check(CrossAttention(6, 2, rng), [x, memory, seen]), ("x", "memory"))
-    inputs = [x, causal, memory, seen]
-    add("decoder", check(Tower(config, rng, cross=True), inputs), ("x", "memory"))
-    wrong = GradientCheck(ForgetsBlocks(config, rng, cross=True), inputs)
-    rows.append(("decoder, last block forgotten", wrong.row("memory")))
-    keyless = Tower(config, rng, cross=True)
-    for block in keyless.layers:
-        layer = block.cross_attention.sublayer.key
-        layer.backward = lambda dy, right=layer.backward: 0 * right(dy)
-    rows.append(("decoder, keys forgotten", GradientCheck(keyless, inputs).row("memory")))
-    assert [row.passed for _, row in rows] == [True] * 4 + [False] * 2
-    return table(
-        ["", "gradient of", "explicit", "measured", "relative error"],
-        [
-            (
-                name,
-                row.name,
-                *(f"{number:.7f}".replace("-", "−") for number in (row.explicit, row.numerical)),
-                scientific(row.error),
-            )
-            for name, row in rows
-        ],
+    right, forgets, keyless = (
+        kind(config, np.random.default_rng(9), cross=True) for kind in (Tower, ForgetsBlocks, Tower)
     )
+    for block in keyless.layers:
+        key = block.cross_attention.sublayer.key
+        key.backward = lambda dy, right=key.backward: 0 * right(dy)
+    direction, rows = rng.standard_normal(memory.shape), []
+    for name, layer, inputs in (
+        ("cross-attention", CrossAttention(6, 2, rng), [x, memory, seen]),
+        ("decoder", right, [x, causal_mask(5), memory, seen]),
+        ("decoder, one block alone", forgets, [x, causal_mask(5), memory, seen]),
+        ("decoder without the keys", keyless, [x, causal_mask(5), memory, seen]),
+    ):
+        checked = GradientCheck(layer, inputs)
+        found = (checked.gradients["memory"] * direction).sum()
+        measured, _ = checked.numerical("memory", direction)
+        texts = (f"{number:.8f}".replace("-", "−") for number in (found, measured))
+        rows.append((name, *texts, scientific(abs(found / measured - 1))))
+    return table(["gradient of the memory", "explicit", "measured", "relative error"], rows)
 
 
 # %% [markdown]
@@ -648,187 +597,146 @@ def gradient_check():
 
 
 # %%
-def draw_block(axes, cross: bool) -> None:
-    """A block with its parts from the bottom to the top, and residuals around them."""
-    parts = [
-        ("masked\nself-attention", BLUE),
-        ("cross-\nattention", ORANGE),
-        ("feed-\nforward", GREEN),
-    ]
-    parts = parts if cross else [parts[0], parts[2]]
-    axes.text(0, -0.55, "$X$", ha="center", va="center")
-    height = 0.0
-    for name, color in parts:
-        style = dict(
-            boxstyle="round,pad=0.3", facecolor=(1, 1, 1, 0), edgecolor=color, linewidth=1.6
-        )
-        axes.text(0, height, name, ha="center", va="center", fontsize=8.5, bbox=style)
-        axes.text(0, height + 0.8, "add, norm", ha="center", va="center", fontsize=7.5, color=GREY)
-        for low, high in ((height - 0.4, height - 0.25), (height + 0.27, height + 0.68)):
-            axes.annotate("", (0, high), (0, low), arrowprops=dict(arrowstyle="-", color=GREY))
-        round_ = dict(arrowstyle="->", color=GREY, connectionstyle="bar,fraction=0.72")
-        axes.annotate("", (-0.42, height + 0.8), (-0.42, height - 0.4), arrowprops=round_ | dict(
-            connectionstyle="arc3,rad=-0.55"))  # fmt: skip
-        if color == ORANGE:
-            axes.text(1.25, height, "memory $H$:\nkeys, values", ha="center", va="center",
-                      fontsize=8.5)  # fmt: skip
-            axes.annotate(
-                "", (0.45, height), (0.85, height), arrowprops=dict(arrowstyle="->", color=ORANGE)
-            )
-        height += 1.4
-    axes.text(0, height - 0.2, "$X'$", ha="center", va="center")
-    axes.set(xlim=(-1.1, 1.8 if cross else 1.1), ylim=(-0.8, 4.3))
+def draw_block(figure, *parts: str) -> None:
+    """The parts of a block from the bottom to the top, with their residuals."""
+    axes, arrow = figure.subplots(), dict(arrowstyle="->", color=GREY)
+    colours = {"masked\nself-attention": BLUE, "cross-\nattention": ORANGE}
+    words = dict(ha="center", va="center", fontsize=8.5)
+    axes.text(0, -0.6, "$X$", **words)
+    for height, part in zip(np.arange(3) * 1.4, parts, strict=False):
+        box = dict(boxstyle="round", facecolor="none", edgecolor=colours.get(part, GREEN))
+        axes.text(0, height, part, bbox=box, **words)
+        axes.text(0, height + 0.75, "add, norm", color=GREY, **words)
+        axes.annotate("", (0, height + 0.66), (0, height + 0.25), arrowprops=arrow)
+        bent = arrow | dict(connectionstyle="arc3,rad=-0.6")
+        axes.annotate("", (-0.4, height + 0.75), (-0.4, height - 0.5), arrowprops=bent)
+        if part in [*colours][1:]:
+            axes.text(1.3, height, "memory $H$:\nkeys and values", **words)
+            axes.annotate("", (0.42, height), (0.8, height), arrowprops=arrow)
+    axes.text(0, height + 1.1, "$X'$", **words)
+    axes.set(xlim=(-1.1, 1.9), ylim=(-0.8, 4.1))
     axes.axis("off")
 
 
 @show
 def the_diagram():
     """A decoder block, and one of a model without an encoder."""
+    parts = ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
     return [
         Picture(
             "lesson_07_block",
-            lambda figure: draw_block(figure.subplots(), True),
+            lambda figure: draw_block(figure, *parts),
             "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, "
-            "each followed by add and norm and by-passed by an arrow. The memory H enters "
+            "each followed by add and norm and passed by an arrow. The memory H enters "
             "cross-attention from the right.",
             "**A decoder block.** The memory enters in the middle part alone.",
-            (3.4, 4.2),
+            (3.4, 3.9),
         ),
         Picture(
             "lesson_07_block_without",
-            lambda figure: draw_block(figure.subplots(), False),
+            lambda figure: draw_block(figure, parts[0], parts[2]),
             "The same without its middle part: X, masked self-attention, feed-forward, each "
             "followed by add and norm. Nothing enters from the right.",
-            "**Without an encoder** (below) its middle part falls away.",
-            (3.4, 4.2),
+            "**Without an encoder** (further below) the middle part falls away.",
+            (3.4, 3.9),
         ),
     ]
 
 
-# %%
 @show
 def the_lines_of_the_block():
-    """The library's block, forward."""
-    return Beside(
-        Block.forward,
-        {
-            "x = self.self_attention": "Look back. `mask` is the causal one.",
-            "if self.cross_attention": """Look across, where there is a memory. An encoder's block
-                and one of a language model have no such part.""",
-            "return self.feed_forward": "Think. Residual and norm are in each of the three.",
-        },
-    )
-
-
-# %%
-@show
-def the_lines_of_the_block_backward():
-    """The library's block, backward."""
-    return Beside(
-        Block.backward,
-        {
-            "dx = self.feed_forward": "The last part first.",
-            "if not self.cross_attention": "Without the middle part two steps are all.",
-            "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
-                `dmemory` leaves the block here. Residual and norm stand around $X$ alone, so
-                `dmemory` goes through neither.""",
-            "return self.self_attention": "The first part, and the memory's gradient beside it.",
-        },
-    )
+    """The library's block, forward and backward."""
+    return [
+        Beside(
+            Block.forward,
+            {
+                "x = self.self_attention": "Look back. `mask` is the causal one.",
+                "if self.cross_attention": """Look across, where there is a memory. A block of an
+                    encoder or of a language model has no such part.""",
+                "return self.feed_forward": "Think. Residual and norm are in each of the three.",
+            },
+        ),
+        Beside(
+            Block.backward,
+            {
+                "dx = self.feed_forward": "The last part first.",
+                "if not self.cross_attention": "Without the middle part these two are all.",
+                "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
+                    `dmemory` leaves the block here. Residual and norm stand around $Y$ alone, so it
+                    goes through neither.""",
+                "return self.self_attention": "The first part; the memory's gradient beside it.",
+            },
+        ),
+    ]
 
 
 # %% [markdown]
 # ## An honest model and one that peeks
 #
-# What happens if somebody forgets the mask? Nothing crashes. Let us train it.
+# What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models.
 #
-# The language is small: 250 French sentences such as *son chien gris mange*, of which 50 are held
-# out. Two things make it interesting. French puts the adjective behind the noun. And *son* is *his*,
-# *her* or *its*, a third of the time each, and nothing tells which. So no honest model can be sure
-# of that word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ there. From this the
-# lowest possible mean loss can be computed.
+# The language is small: 250 French sentences such as *son chat noir saute*, of which 50 are held
+# out. French puts the adjective behind the noun. And *son* is *his*, *her* or *its*, a third of the
+# time each. So no honest model can be sure of that word: at best it gives each a third, and pays
+# $\ln 3 \approx 1.10$ for it. From this follows the lowest mean loss that is possible.
 #
-# Two kinds of models, with one encoder and one decoder block each. One has the mask, the other does
-# not, and all else is equal. Each trains three times, from other random numbers. Which kind will
-# reach the lower loss? Which will translate better?
+# Three kinds of models, with one encoder block and one decoder block: the future hidden before the
+# softmax, hidden after it, and not at all. Each kind trains twice, from other random numbers. Which
+# will reach the lowest loss? Which will translate best?
 
 
 # %%
 @show
-def with_and_without_the_mask():
-    """Loss and translations of models that were trained with the causal mask and without."""
-    kinds = {"with the mask": Transformer, "without": Leaky}
-    runs = {name: [trained(kind, seed) for seed in SEEDS] for name, kind in kinds.items()}
-    known, new = sentences()
-    lowest = floor(known)
+def three_ways_to_hide():
+    """Loss and translations of models trained with the future hidden in three ways."""
+    runs = {name: [trained(kind, seed) for seed in SEEDS] for name, kind in KINDS.items()}
+    (known, _), french = sentences(), SENTENCES[0][0]
 
     def curves(figure):
         axes = figure.subplots()
-        for (name, found), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
-            for number, run in enumerate(found):
-                axes.plot(run.losses, color=color, alpha=0.8, label=None if number else name)
-        axes.axhline(lowest, color=GREY, linestyle="--", label="lowest without peeking")
+        styles = zip(runs.items(), (BLUE, ORANGE, GREEN), ("-", "-", "--"), strict=True)
+        for (name, (run, _)), color, style in styles:
+            axes.plot(run.losses, style, color=color, label=name)
+        axes.axhline(floor(known), color=GREY, linestyle=":", label="lowest possible")
         axes.set(xlabel="step", ylabel="loss", yscale="log")
         axes.legend()
 
-    def of(name, value):
-        return [value(run) for run in runs[name]]
-
-    last = {name: of(name, lambda run: run.losses[-20:].mean()) for name in runs}
-    held_out = {name: of(name, lambda run: run.held_out) for name in runs}
-    right = {name: of(name, lambda run: run.right) for name in runs}
-    french = SENTENCES[0][0]
-    # What the text says.
-    assert max(last["without"]) < 0.05 * lowest and max(held_out["without"]) < 0.05 * floor(new)
-    assert min(last["with the mask"]) > 0.9 * lowest and min(right["with the mask"]) == 1
-    assert max(right["without"]) < 0.3
     rows = [
-        (
-            f"{name}, {number}",
-            f"{run.losses[-20:].mean():.4f}",
-            f"{run.held_out:.4f}",
-            f"{100 * run.right:.0f} %",
-            f"“{run.written[french]}”",
-        )
-        for name, found in runs.items()
-        for number, run in enumerate(found, 1)
-    ]
-    peeking = trained(Leaky)
-    again = [read_anew(peeking.model, each) for each in new]
-    share = np.mean([text in translations(each) for text, each in zip(again, new, strict=True)])
-    assert share < 0.3
+        (name, f"{run.losses[-20:].mean():.4f}", f"{run.held_out:.4f}", f"{100 * run.right:.0f} %",
+         run.written[french] or "(nothing)")
+        for name, found in runs.items() for run in found
+    ]  # fmt: skip
+    honest, peeking = (runs[name][0] for name in ("before the softmax", "not at all"))
+    ratio = honest.losses[-20:].mean() / peeking.losses[-20:].mean()
     return [
         Picture(
             "lesson_07_losses",
             curves,
-            f"Loss against step, on a logarithmic scale, {STEPS} steps. The models with the mask "
-            "come down to the dashed line of the lowest possible loss and stay there. Those without "
-            "fall through it, to a hundredth and below.",
-            f"**Too good to be true.** The dashed line, {lowest:.3f}, is the lowest mean loss "
-            "that can be had without seeing the translation.",
+            f"Loss against step on a logarithmic scale, {STEPS} steps. That of the model with the "
+            "causal mask comes down to the dotted line of the lowest possible loss and stays there. "
+            "Those of the other two fall through it, together, to a fortieth of it.",
+            f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
+            "loss that is possible without seeing the translation.",
         ),
         table(
-            [
-                "trained",
-                "loss, last steps",
-                "loss, new sentences",
-                "right by itself",
-                f"{french} becomes",
-            ],
+            ["hidden", "loss, last steps", "loss, new sentences", "right", f"*{french}*"],
             rows,
-            "Right by itself: the share of 50 new sentences that it translates when it reads its "
-            "own words.",
+            "Right: the share of 50 new sentences that are translated rightly when the model reads "
+            "its own words. The last column: what it writes for one of them.",
         ),
         Words(f"""
-            Judged by its loss, the model without the mask is about
-            {np.mean(last["with the mask"]) / np.mean(last["without"]):.0f} times as good. Judged by
-            what it writes, it is useless. And its loss is as low on sentences that it has never
+            Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
+            they write, they are useless. And their loss is as low on sentences that they have never
             seen: **held-out data do not find this mistake**, because there, too, the answer stands
             in the input.
 
-            What did it learn? To read the next word from the input. When it writes by itself, there
-            is no next word to read. It does not help to let it read its own words anew, forwards
-            and backwards, before each further word: then {100 * share:.0f} % are right.
+            Zeroing after the softmax is as bad as no mask. What leaks is one number for each head
+            and position, the sum of the weights that are left. Training has found out how to
+            write the next word into it.
+
+            What they learned is to read the answer off the input. When they write by themselves,
+            there is none. Often they say ⟨end⟩ at once or soon: in training nothing came after the
+            last word alone, and there ⟨end⟩ was right.
 
             Two things do find the mistake: a loss that is lower than it can be, and letting the
             model write.
@@ -836,15 +744,9 @@ def with_and_without_the_mask():
     ]
 
 
-def read_anew(model: Transformer, french: str) -> str:
-    """What a model writes that reads all of its words anew each time, without a cache."""
-    written = inputs_of(model, french, "", True, 8)[1:]
-    return WORDS.join(WORDS.decode(written[: written.index(END)] if END in written else written))
-
-
 # %% [markdown]
-# Watch both at work. With the mask the first word of *son chat noir saute* gets a third, as it must.
-# Without it nearly 1: the model *knows* that it is *her*. Nobody told it. It saw it.
+# Watch them at work. With the causal mask the first word of *son chat noir saute* gets about a
+# third, as it must. The others *know* that it is *her*. Nobody told them. They saw it.
 
 
 # %%
@@ -876,33 +778,29 @@ def simulation_of_teacher_forcing() -> Simulation:
 def one_at_a_time():
     """Logits with a cache, word by word, beside those of one pass over all positions."""
     source, inputs = pad_sources([ids_of(FRENCH)]), [START, *ids_of(TARGET)]
-    far = {}
-    for name, kind in (("with the mask", Transformer), ("without", Leaky)):
+
+    def differences(kind):
         model = trained(kind).model
         with inference():
-            at_once = model.forward(source, np.array([inputs]))[0]
             state = model.start(source, len(inputs))
             one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
-        far[name] = np.abs(at_once - one_by_one).max(axis=1)
-    assert far["with the mask"].max() < 1e-4 and far["without"][0] > 0.1
-    count = len(inputs)
+            return np.abs(model.forward(source, np.array([inputs]))[0] - one_by_one).max(axis=1)
+
+    rows = zip(words, differences(Transformer), differences(Leaky), strict=True)
     return [
         table(
-            ["position", "reads", "difference, with the mask", "difference, without"],
-            [
-                (t + 1, words[t], scientific(a) if a else "0", f"{b:.2f}")
-                for t, (a, b) in enumerate(zip(*far.values(), strict=True))
-            ],
-            "The largest difference between the logits of one pass and those of one word at a time.",
+            ["reads", "with the mask", "without"],
+            [(word, f"{a:.0e}".replace("-", "−"), f"{b:.2f}") for word, a, b in rows],
+            "The largest difference between the logits of one pass and those word by word.",
         ),
         Words(f"""
             With the mask they are equal within rounding: the same numbers are added in another
-            order. With the cache the decoder computed {count} positions, one for each word. Anew
-            for each word it would be 1 + 2 + … + {count} = {count * (count + 1) // 2}. For a text of
-            1000 words it is 1000 against {1000 * 1001 // 2:,}.
+            order. With the cache the decoder computed 5 positions, one for each word. Anew for each
+            word it would be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and for a text of 1000 words
+            {sum(range(1001)):,} in place of 1000.
 
-            Without the mask the two differ. Training and writing compute different things, and that
-            is the mistake.
+            Without the mask they differ, at all positions but the last, after which nothing comes.
+            Training and writing compute different things there.
         """),
     ]
 
@@ -925,40 +823,26 @@ def one_at_a_time():
 
 # %%
 @show
-def the_lines_of_the_language_model():
-    """The library's language model, backward: one chain, no branch."""
-    return Beside(
-        LanguageModel.backward,
-        {
-            "return self.input.backward": """From the logits through the blocks to the embeddings.
-                There is no memory, so nothing branches off.""",
-        },
-    )
-
-
-@show
 def decoder_only():
     """Parameters of blocks, and both models on the same sentences."""
-    rng, sizes = np.random.default_rng(0), {}
-    for cross in (True, False):
-        parameters = Block(TowerConfig(), rng, cross).named_parameters().values()
-        sizes[cross] = sum(each.size for each in parameters)
-    assert sizes[True] - sizes[False] == 4 * 512**2 + 2 * 512
-    both, alone = trained(Transformer), trained(LanguageModel)
-    assert both.right == alone.right == 1
-    counts = [run.model.parameter_counts()["total"] for run in (both, alone)]
+    rows = []
+    for name, blocks, kind in (
+        ("encoder and decoder", "1 and 1", Transformer),
+        ("decoder only", "2", LanguageModel),
+    ):
+        run = trained(kind)
+        count = run.model.parameter_counts()["total"]
+        rows.append((name, blocks, f"{count:,}", f"{100 * run.right:.0f} %"))
+    with_it, without = (
+        sum(each.size for each in block.named_parameters().values())
+        for block in (Block(TowerConfig(), np.random.default_rng(0), cross) for cross in (1, 0))
+    )
     return [
-        table(
-            ["trained here", "blocks", "parameters", "right by itself"],
-            [
-                ("encoder and decoder", "1 and 1", f"{counts[0]:,}", f"{100 * both.right:.0f} %"),
-                ("decoder only", "2", f"{counts[1]:,}", f"{100 * alone.right:.0f} %"),
-            ],
-        ),
+        table(["trained here", "blocks", "parameters", "right"], rows),
         Words(f"""
-            On our language the decoder alone does as well. In the paper's size a decoder block has
-            {sizes[True]:,} parameters with cross-attention and {sizes[False]:,} without: four
-            matrices of 512 times 512 and a norm less.
+            On our sentences the decoder alone does as well. In the paper's size a decoder block has
+            {with_it:,} parameters with cross-attention and {without:,} without: four matrices of
+            512 times 512 and a norm less.
         """),
     ]
 
@@ -973,7 +857,8 @@ def decoder_only():
 # | $A_{ts} = 0$ for $s > t$ | $\mathrm{d}Z_{ts} = 0$ for $s > t$, exactly | $(T, T)$ |
 # | result $t$ uses words $s \le t$ | word $s$ collects from losses $t \ge s$ | |
 # | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ | $(T, D)$ |
-# | $K = HW^K$, $V = HW^V$ | $\mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
+# | $K = HW^K$ | $\mathrm{d}H = \mathrm{d}K\,(W^K)^\top$ | $(S, D)$ |
+# | $V = HW^V$ | and to it $\mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
 # | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum over the $N$ blocks | $(S, D)$ |
 # | reads ⟨s⟩ and the target, shifted by one | a loss at each position, all at once | $(T)$ |
 
@@ -1010,13 +895,12 @@ def often_told():
             (hidden[0], hidden[1][swap][:, swap]),
         )
     )
-    assert moved < 1e-12 < 0.05 < min(as_is, masked)
     return Words(f"""
         **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
         They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
-        *dog* and also their columns, and the difference is at most {moved:.0e}: *equal up to a
-        permutation*. Each word gives each other word the same weight in both sentences, and that is
-        what is meant.
+        *dog* and also their columns, and they are the same (the largest difference is {moved:.0g}):
+        *equal up to a permutation*. Each word gives each other word the same weight in both
+        sentences, and that is what is meant.
 
         With a causal mask even that no longer holds: after the exchange they differ by up to
         {masked:.2f}. In the first sentence *cat* sees *the* and itself, in the second it sees all
@@ -1032,12 +916,11 @@ def often_told():
 @show
 def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
-    length = len(TARGET.split()) + 1
     return [
         Question(
-            question=f"The translation *{TARGET}* is read by a decoder with a causal mask. How many "
+            question=f"A decoder with a causal mask reads the translation *{TARGET}*. How many "
             "entries of its matrix of weights, in one head, may be other than 0?",
-            answer=int(np.tri(length).sum()),
+            answer=int(np.tri(len(TARGET.split()) + 1).sum()),
             why="It reads ⟨s⟩ and four words, so the matrix has 5 rows and 5 columns. Row $t$ has "
             "$t$ entries that may be seen: $1 + 2 + 3 + 4 + 5 = 15$.",
         ),
@@ -1070,27 +953,15 @@ def quiz() -> list[Question]:
             "gradient of the loss at one position at the inputs after it. It has to be exactly 0.",
         ),
         Question(
-            question="A decoder has six blocks with cross-attention. From how many projections (keys "
-            "or values) is the gradient of the memory added up?",
+            question="A decoder has six blocks with cross-attention. How many projections, of keys "
+            "or of values, contribute to the gradient of the memory?",
             answer=2 * 6,
             why="In each block the memory gives keys and values, so $2 \\cdot 6 = 12$. Queries "
             "come from the decoder and give the memory nothing.",
         ),
         Question(
-            question="The loss at position 3 of 5 is taken alone. Where is its gradient certainly 0?",
-            choices=(
-                "at the inputs of positions 1 and 2",
-                "at the inputs of positions 4 and 5",
-                "at the memory",
-                "nowhere",
-            ),
-            answer=1,
-            why="Position 3 sees the first three words and the whole memory. Later words do not "
-            "reach it, so its loss does not depend on them.",
-        ),
-        Question(
-            question="When numformer writes word by word with a cache, `Transformer.step` passes no "
-            "mask to self-attention. Why is that right?",
+            question="When numformer writes word by word with a cache, `Transformer.step` passes "
+            "no mask to self-attention. Why is that right?",
             choices=(
                 "in inference masks are off",
                 "there is one query, the latest, and all keys in the cache are earlier or its own",
@@ -1124,9 +995,10 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder, in the
-#   lines that you have just seen.
-# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention, in half a page.
+# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder, with
+#   the lines that you have just seen.
+# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention, on half a
+#   page.
 # - Williams and Zipser 1989, *A Learning Algorithm for Continually Running Fully Recurrent Neural
 #   Networks*: where teacher forcing has its name.
 # - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: the decoder without an

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from lessons.lesson_07.toy import WORDS, Leaky, Transformer, ids_of, inputs_of, look, trained
+from lessons.lesson_07.toy import KINDS, WORDS, ids_of, inputs_of, look, trained
 from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer.data.vocabulary import END
@@ -15,6 +15,7 @@ SENTENCES = [
     ("son chien gris mange", "its grey dog is eating"),
 ]
 VOCABULARY = ["·", "⟨s⟩", "⟨end⟩", "?", *WORDS.symbols]
+LINES = {"honest": "masked before", "leaky": "not masked", "zeroed": "zeroed after"}
 POSITIONS = 6  # of each of these translations with its end
 
 
@@ -35,14 +36,14 @@ def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
         """The probability of the right word at each position, when the model gets there."""
         return np.array([read(sentence, kind, own, t)[1][t, right[t]] for t in range(POSITIONS)])
 
+    of_all = {name: sure(each) for name, each in zip(LINES, KINDS.values(), strict=True)}
     probability = probabilities[position, right[position]]
     return dict(
         inputs=np.pad(inputs, (0, lacking)), source=np.array([*ids_of(sentence[0]), END]),
         right=np.array(right), seen=np.pad(seen, (0, lacking)),
         attended=np.pad(attended, ((0, lacking), (0, 0))),
-        honest=sure(Transformer), leaky=sure(Leaky),
         wanted=right[position], said=probabilities[position].argmax(),
-        probability=probability, loss=-np.log(probability),
+        probability=probability, loss=-np.log(probability), **of_all,
     )  # fmt: skip
 
 
@@ -51,6 +52,12 @@ NOTES = [
     "", "", "", "",
     "After the last word it has to say that this was the last.",
 ]  # fmt: skip
+NOTES_OF_KINDS = {
+    "before the softmax": "With the causal mask. Nothing in *son* tells whether it is his, her or "
+    "its, so this model cannot be sure of that word.",
+    "not at all": "In training it saw the whole translation at every position.",
+    "after the softmax": "In training it could look at no later word, and yet it knows.",
+}
 forcing = Simulation(
     name="forcing",
     title="Reading the right words, or its own",
@@ -68,11 +75,8 @@ forcing = Simulation(
         Choice("sentence", "Sentence", [
             Option(both, f"{both[0]} → {both[1]}", code=repr(both)) for both in SENTENCES
         ]),
-        Choice("kind", "Trained", [
-            Option(Transformer, "with the mask", "Nothing in *son* tells whether it is his, her or "
-                   "its, so no honest model can be sure of that word.", "Transformer"),
-            Option(Leaky, "without the mask", "In training it saw the whole translation at every "
-                   "position.", "Leaky"),
+        Choice("kind", "In training the future was hidden", [
+            Option(kind, name, NOTES_OF_KINDS[name], kind.__name__) for name, kind in KINDS.items()
         ]),
         Choice("own", "It reads", [
             Option(False, "the right words", "Teacher forcing: whatever it says, the next thing it "
@@ -93,13 +97,12 @@ forcing = Simulation(
                 column_names="inputs", vocabulary=VOCABULARY),
         Heatmap("attended", "after", "looks across at", row="position", row_names="inputs",
                 column_names="source", vocabulary=VOCABULARY),
-        Chart([Drawn("honest", "with the mask", at=range(1, POSITIONS + 1)),
-               Drawn("leaky", "without", at=range(1, POSITIONS + 1))],
+        Chart([Drawn(name, label, at=range(1, POSITIONS + 1)) for name, label in LINES.items()],
               Axis("position", 1, POSITIONS), Axis("probability of the right word", 0, 1),
               "position", range(1, POSITIONS + 1)),
     ],
     code="""\
-from lessons.lesson_07.toy import Leaky, Transformer, ids_of, inputs_of, look, trained
+from lessons.lesson_07.toy import Leaky, Transformer, Zeroed, ids_of, inputs_of, look, trained
 from numformer.data.vocabulary import END
 
 sentence = 0
