@@ -131,42 +131,34 @@ def teacher_forcing():
 # the feed-forward network treat each position by itself.) So here is the decoder's self-attention
 # on our five words, with numbers that you can check by hand. As in lesson 3, each word has a query,
 # a key and a value; that is $d_k = 3$ and $d_v = 2$. We have been unfriendly: each query fits the
-# key of the word that comes *next*. It is a decoder that wants to peek.
-
-
-# %%
-@show
-def the_example():
-    """Queries, keys and values of the words that the decoder reads."""
-    query, key, value = vectors()
-    numbers = ["1", "2", "3"]
-    return [
-        Matrix("Q", query, words, numbers),
-        Matrix("K", key, words, numbers),
-        Matrix("V", value, words, ["x", "y"]),
-    ]
+# key of the word that comes *next*. This decoder wants to peek.
 
 
 # %%
 @show
 def it_peeks():
-    """The weights without a mask, and with it."""
+    """Queries, keys and values of the words that are read, and the weights in two ways."""
+    query, key, value = vectors()
     peeking, honest = (
-        scaled_dot_product_attention(*vectors(), hidden)[1] for hidden in (None, CAUSAL)
+        scaled_dot_product_attention(query, key, value, hidden)[1] for hidden in (None, CAUSAL)
     )
     return [
+        Matrix("Q", query, words, "123"),
+        Matrix("K", key, words, "123"),
+        Matrix("V", value, words, "xy"),
+        Words("Now the weights, first with nothing hidden, then with what may be seen, $M$."),
         Matrix(r"A_\text{open}", peeking, words, words, 1),
         Matrix("M", CAUSAL.astype(int), words, words, 1),
         Matrix("A", honest, words, words, 1),
         Words(f"""
-            On the left nothing is hidden. Each row but the last puts its largest weight on the next
+            Where nothing is hidden, each row but the last puts its largest weight on the next
             column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
-            The **causal mask** $M$ in the middle ends this. Its entry $(t, s)$ says whether
-            position $t$ may look at position $s$: 1 where $s \\le t$. A position may look at
-            itself, since what stands there has been written before. All scores of later positions
-            count as $-\\infty$, and their weights, on the right, are exactly 0.
+            The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
+            at position $s$: 1 where $s \\le t$. A position may look at itself, since what stands
+            there has been written before. All later scores count as $-\\infty$, and their weights
+            are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
             (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
@@ -175,27 +167,14 @@ def it_peeks():
 
 
 # %% [markdown]
-# As an equation (sections 3.2.3 and 3.1 of the paper), with $Z = QK^\top/\sqrt{d_k}$:
+# As an equation (sections 3.1 and 3.2.3 of the paper), with $Z = QK^\top/\sqrt{d_k}$:
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_{u \le t} e^{Z_{tu}}} \;\text{ for } s \le t, \qquad A_{ts} = 0
 # \;\text{ for } s > t$$
 #
-# The mask and the shift by one belong together. Position $t$ has read the words up to the one
-# before the one that it has to say, and nothing else. numformer makes the mask in one line:
-
-
-# %%
-@show
-def the_line_of_the_mask():
-    """The library's causal mask."""
-    return Beside(
-        causal_mask,
-        {
-            "return xp.tril": """Ones below the diagonal and on it. The two axes in front stand for
-                the sentences of a batch and for the heads: all have the same mask.""",
-        },
-    )
-
+# The mask and the shift by one belong together. Position $t$ has read the words before the one that
+# it has to say, and nothing else. In numformer `causal_mask` makes $M$, in one line of
+# `numformer/layers/mask.py`.
 
 # %% [markdown]
 # ## Try to peek
@@ -224,9 +203,10 @@ def simulation_of_the_mask() -> Simulation:
 #
 # $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
 #
-# Here $A_{tu}$ is the weight *before* it was set to 0. So the better a hidden word fits, the less
-# weight is left for the others. The row of ⟨s⟩ may look at nothing but itself, so its weight is all
-# that can be seen. Watch it:
+# Here $A_{tu}$ is the weight *before* it was set to 0. The better a hidden word fits, the less is
+# left for the others. Let $c_t$ be the sum of the weights that are left in a row. Then the row of
+# the result is $c_t$ times the honest one, and all that leaks is this one number. For ⟨s⟩, which
+# may look at itself alone, it is the weight that it gives itself:
 
 
 # %%
@@ -250,9 +230,8 @@ def what_leaks():
             ["changed", "masked before", "zeroed after"], rows, "The weight that ⟨s⟩ gives itself."
         ),
         Words(f"""
-            Four futures, four different weights: whoever reads this one number knows something of
-            what comes. It sounds like little. Further below a model is trained so, and you can see
-            what it makes of it.
+            Four futures, four different numbers. It sounds like little to know. Further below a
+            model is trained so, and you can see what it makes of it.
 
             You may divide each row by its sum once more. Then $n_t$ cancels, and on paper all is
             well. In a computer it is not: if a hidden score is large, the exponentials of the
@@ -395,15 +374,15 @@ def across_forward():
     """Cross-attention on the example."""
     return [
         Matrix("X", x, words, kinds),
+        Matrix("W^Q", query_weight, kinds, "12"),
+        Matrix("Q", query, words, "12"),
         Matrix("H", memory, french, kinds),
-        Matrix("W^Q", query_weight, kinds, ["1", "2"]),
-        Matrix("W^K", key_weight, kinds, ["1", "2"]),
-        Matrix("W^V", value_weight, kinds, ["v"]),
-        Matrix("Q", query, words, ["1", "2"]),
-        Matrix("K", key, french, ["1", "2"]),
-        Matrix("V", value, french, ["v"]),
+        Matrix("W^K", key_weight, kinds, "12"),
+        Matrix("K", key, french, "12"),
+        Matrix("W^V", value_weight, kinds, "v"),
+        Matrix("V", value, french, "v"),
         Matrix("A", weights, words, french, 1),
-        Matrix("O", output, words, ["v"]),
+        Matrix("O", output, words, "v"),
         Words(f"""
             By hand: *her* has read its word and wants a noun, so its query is (2, 0). The key of
             *chat* is (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is
@@ -455,7 +434,7 @@ def across_backward():
     largest, total = np.abs(through_values).max(), through_keys + through_values
     numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], through_keys[3, 1],
                through_values[3, 1], total[3, 1]]  # fmt: skip
-    n = [f"{number:.3f}".replace("-", "−") for number in numbers]
+    n = [f"{number:.4f}".replace("-", "−") for number in numbers]
     return [
         Matrix(r"\mathrm{d}O", doutput, words, ["v"]),
         Matrix(r"\mathrm{d}X", dx, words, kinds),
@@ -539,40 +518,27 @@ def the_lines_of_the_way_back():
 # %% [markdown]
 # ### Is it true?
 #
-# Move the memory a little and measure (lesson 3). First in cross-attention with two heads and
-# hidden padding, then in a decoder of two blocks. Then in the same decoder with mistakes: one
-# returns the memory's gradient of a single block, the other leaves out the keys.
+# Move the memory a little and measure (lesson 3): in cross-attention with two heads and hidden
+# padding, then in a decoder of two blocks, then in the same decoder where somebody forgot that the
+# memory gives the keys, too.
 
 
 # %%
-class ForgetsBlocks(Tower):
-    """A tower whose memory gets the gradient of one block."""
-
-    def backward(self, dy):
-        for block in reversed(self.layers):
-            dy, dmemory = block.backward(dy)
-        return dy, dmemory
-
-
 @show
 def gradient_check():
     """Explicit gradients beside measured ones, right and wrong."""
-    rng = np.random.default_rng(8)
+    rng, config = np.random.default_rng(8), TowerConfig(d_model=6, d_ff=8, heads=2, layers=2)
     x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    config = TowerConfig(d_model=6, d_ff=8, heads=2, layers=2, p_drop=0.0)
-    right, forgets, keyless = (
-        kind(config, np.random.default_rng(9), cross=True) for kind in (Tower, ForgetsBlocks, Tower)
-    )
-    for block in keyless.layers:
+    right, wrong = (Tower(config, np.random.default_rng(9), cross=True) for _ in range(2))
+    for block in wrong.layers:
         key = block.cross_attention.sublayer.key
         key.backward = lambda dy, right=key.backward: 0 * right(dy)
     direction, rows = rng.standard_normal(memory.shape), []
     for name, layer, inputs in (
         ("cross-attention", CrossAttention(6, 2, rng), [x, memory, seen]),
         ("decoder", right, [x, causal_mask(5), memory, seen]),
-        ("decoder, one block alone", forgets, [x, causal_mask(5), memory, seen]),
-        ("decoder without the keys", keyless, [x, causal_mask(5), memory, seen]),
+        ("decoder, keys forgotten", wrong, [x, causal_mask(5), memory, seen]),
     ):
         checked = GradientCheck(layer, inputs)
         found = (checked.gradients["memory"] * direction).sum()
@@ -597,77 +563,53 @@ def gradient_check():
 
 
 # %%
-def draw_block(figure, *parts: str) -> None:
-    """The parts of a block from the bottom to the top, with their residuals."""
-    axes, arrow = figure.subplots(), dict(arrowstyle="->", color=GREY)
-    colours = {"masked\nself-attention": BLUE, "cross-\nattention": ORANGE}
-    words = dict(ha="center", va="center", fontsize=8.5)
-    axes.text(0, -0.6, "$X$", **words)
-    for height, part in zip(np.arange(3) * 1.4, parts, strict=False):
-        box = dict(boxstyle="round", facecolor="none", edgecolor=colours.get(part, GREEN))
-        axes.text(0, height, part, bbox=box, **words)
-        axes.text(0, height + 0.75, "add, norm", color=GREY, **words)
-        axes.annotate("", (0, height + 0.66), (0, height + 0.25), arrowprops=arrow)
-        bent = arrow | dict(connectionstyle="arc3,rad=-0.6")
-        axes.annotate("", (-0.4, height + 0.75), (-0.4, height - 0.5), arrowprops=bent)
-        if part in [*colours][1:]:
-            axes.text(1.3, height, "memory $H$:\nkeys and values", **words)
-            axes.annotate("", (0.42, height), (0.8, height), arrowprops=arrow)
-    axes.text(0, height + 1.1, "$X'$", **words)
-    axes.set(xlim=(-1.1, 1.9), ylim=(-0.8, 4.1))
-    axes.axis("off")
-
-
 @show
 def the_diagram():
-    """A decoder block, and one of a model without an encoder."""
-    parts = ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
-    return [
-        Picture(
-            "lesson_07_block",
-            lambda figure: draw_block(figure, *parts),
-            "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, "
-            "each followed by add and norm and passed by an arrow. The memory H enters "
-            "cross-attention from the right.",
-            "**A decoder block.** The memory enters in the middle part alone.",
-            (3.4, 3.9),
-        ),
-        Picture(
-            "lesson_07_block_without",
-            lambda figure: draw_block(figure, parts[0], parts[2]),
-            "The same without its middle part: X, masked self-attention, feed-forward, each "
-            "followed by add and norm. Nothing enters from the right.",
-            "**Without an encoder** (further below) the middle part falls away.",
-            (3.4, 3.9),
-        ),
-    ]
+    """A decoder block."""
+    parts = [("masked\nself-attention", BLUE), ("cross-\nattention", ORANGE)]
+
+    def draw(figure):
+        axes, arrow = figure.subplots(), dict(arrowstyle="->", color=GREY)
+        bent, words = arrow | dict(connectionstyle="arc3,rad=-0.6"), dict(ha="center", va="center")
+        for height, (part, color) in enumerate([*parts, ("feed-\nforward", GREEN)]):
+            box = dict(boxstyle="round", facecolor="none", edgecolor=color)
+            axes.text(0, height, part, bbox=box, fontsize=9, **words)
+            axes.text(0, height + 0.53, "add, norm", color=GREY, fontsize=8.5, **words)
+            axes.annotate("", (0, height + 0.46), (0, height + 0.19), arrowprops=arrow)
+            axes.annotate("", (-0.4, height + 0.53), (-0.4, height - 0.38), arrowprops=bent)
+        axes.text(1.3, 1, "memory $H$:\nkeys and values", fontsize=9, **words)
+        axes.annotate("", (0.4, 1), (0.8, 1), arrowprops=arrow)
+        axes.text(0, -0.45, "$X$", **words)
+        axes.text(0, 2.8, "$X'$", **words)
+        axes.set(xlim=(-1.1, 1.9), ylim=(-0.6, 2.9))
+        axes.axis("off")
+
+    return Picture(
+        "lesson_07_block",
+        draw,
+        "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, each "
+        "followed by add and norm and passed by an arrow. The memory H enters cross-attention from "
+        "the right.",
+        "**A decoder block.** The memory enters in the middle part alone.",
+        (3.4, 3.9),
+    )
 
 
 @show
 def the_lines_of_the_block():
-    """The library's block, forward and backward."""
-    return [
-        Beside(
-            Block.forward,
-            {
-                "x = self.self_attention": "Look back. `mask` is the causal one.",
-                "if self.cross_attention": """Look across, where there is a memory. A block of an
-                    encoder or of a language model has no such part.""",
-                "return self.feed_forward": "Think. Residual and norm are in each of the three.",
-            },
-        ),
-        Beside(
-            Block.backward,
-            {
-                "dx = self.feed_forward": "The last part first.",
-                "if not self.cross_attention": "Without the middle part these two are all.",
-                "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
-                    `dmemory` leaves the block here. Residual and norm stand around $Y$ alone, so it
-                    goes through neither.""",
-                "return self.self_attention": "The first part; the memory's gradient beside it.",
-            },
-        ),
-    ]
+    """The library's block, backward."""
+    return Beside(
+        Block.backward,
+        {
+            "dx = self.feed_forward": "The last part first.",
+            "if not self.cross_attention": """The block of an encoder or of a language model has no
+                middle part, and these two are all.""",
+            "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
+                `dmemory` leaves the block here. Residual and norm stand around $Y$ alone, so it
+                goes through neither.""",
+            "return self.self_attention": "The first part; the memory's gradient beside it.",
+        },
+    )
 
 
 # %% [markdown]
@@ -706,14 +648,17 @@ def three_ways_to_hide():
          run.written[french] or "(nothing)")
         for name, found in runs.items() for run in found
     ]  # fmt: skip
-    honest, peeking = (runs[name][0] for name in ("before the softmax", "not at all"))
-    ratio = honest.losses[-20:].mean() / peeking.losses[-20:].mean()
+    honest, peeking = (runs[name] for name in ("before the softmax", "not at all"))
+    ratio = honest[0].losses[-20:].mean() / peeking[0].losses[-20:].mean()
+    peeking = [text.split() for name in ("not at all", "after the softmax") for run in runs[name]
+               for text in run.written.values()]  # fmt: skip
+    short = np.mean([len(text) < 4 for text in peeking])
     return [
         Picture(
             "lesson_07_losses",
             curves,
             f"Loss against step on a logarithmic scale, {STEPS} steps. That of the model with the "
-            "causal mask comes down to the dotted line of the lowest possible loss and stays there. "
+            "causal mask comes down to the dotted line of the lowest possible loss and stays. "
             "Those of the other two fall through it, together, to a fortieth of it.",
             f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
@@ -735,8 +680,8 @@ def three_ways_to_hide():
             write the next word into it.
 
             What they learned is to read the answer off the input. When they write by themselves,
-            there is none. Often they say ⟨end⟩ at once or soon: in training nothing came after the
-            last word alone, and there ⟨end⟩ was right.
+            there is none. {100 * short:.0f} % of what they write ends too early, before the fourth
+            word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
 
             Two things do find the mistake: a loss that is lower than it can be, and letting the
             model write.
