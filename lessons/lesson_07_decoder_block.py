@@ -12,51 +12,22 @@
 # the solution printed beside the exercise copies it, and learns to copy. The decoder's block is
 # built so that it can be given the whole solution and yet never see the part that it is asked for.
 #
-# In this lesson you hide the future, try to peek at it, and prove that nobody can. You derive how
-# the gradient gets from the decoder back to the encoder. And you train two models, one honest and
-# one that peeks, and see what becomes of them.
+# In this lesson you try to peek at the future, and prove that nobody can. You derive how the
+# gradient gets from the decoder back to the encoder. And you see what becomes of models that peek.
 
 # %%
 import math
 
 import numpy as np
 
-from lessons.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    Beside,
-    Matrix,
-    Picture,
-    Words,
-    scientific,
-    show,
-    table,
-)
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
-from lessons.lesson_07.mask import CAUSAL, HIDING, compute, mask, vectors, words
-from lessons.lesson_07.toy import (
-    KINDS,
-    SEEDS,
-    STEPS,
-    Leaky,
-    floor,
-    ids_of,
-    look,
-    sentences,
-    trained,
-)
+from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.toy import KINDS, SEEDS, Leaky, floor, ids_of, look, sentences, trained
 from lessons.quiz import Question
 from lessons.simulation import Simulation
-from numformer import (
-    CrossAttention,
-    LanguageModel,
-    PairBatch,
-    SelfAttention,
-    Transformer,
-    inference,
-)
+from numformer import CrossAttention, LanguageModel, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START
 from numformer.gradient_check.gradients import GradientCheck
@@ -72,16 +43,15 @@ from numformer.models.block import Block, Tower, TowerConfig
 # %% [markdown]
 # ## Read the right words
 #
-# At each position the decoder reads one word and has to say the next. So what it reads is the
-# translation *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. What it
-# has to say is the translation itself, and an end mark at its end. The paper's Figure 1 calls this
-# "outputs (shifted right)"; in numformer `PairBatch` does it.
+# At each position the decoder reads one word and has to say the next. So it reads the translation
+# *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
+# translation itself, and an end mark. The paper's Figure 1 calls this "outputs (shifted right)"; in
+# numformer `PairBatch` does it.
 #
 # In training the decoder always reads the *right* words, whatever it has said. This is called
-# **teacher forcing** (Williams and Zipser 1989). It has a great advantage: what is read at each
-# position is known from the start. So nobody has to wait for anybody. One forward pass treats all
-# positions at once, and each is an exercise of its own, with a **loss** of its own: minus the
-# logarithm of the probability that it gave the right word.
+# **teacher forcing** (Williams and Zipser 1989). Its great advantage: all that is read is known
+# from the start. One forward pass treats all positions at once. Each is an exercise of its own,
+# with a **loss** of its own: minus the logarithm of the probability that it gave the right word.
 #
 # Below is a small model that was trained on such sentences (you will meet it again). The last
 # column comes from five separate passes, each with no more than the beginning up to there. Compare
@@ -102,18 +72,22 @@ def teacher_forcing():
         probabilities, *_ = look(model, FRENCH, inputs[:count])
         return -np.log(probabilities[range(count), right[:count]])
 
+    at_once, says = losses(5), [*words[1:], "⟨end⟩"]
     rows = [
-        (t + 1, reads, says, f"{math.exp(-loss):.3f}", f"{loss:.4f}", f"{losses(t + 1)[-1]:.4f}")
-        for t, (reads, says, loss) in enumerate(
-            zip(words, [*words[1:], "⟨end⟩"], losses(5), strict=True)
+        (
+            t + 1,
+            words[t],
+            says[t],
+            *(f"{x:.4f}" for x in (math.exp(-loss), loss, losses(t + 1)[-1])),
         )
+        for t, loss in enumerate(at_once)
     ]
     columns = ["position", "reads", "has to say", "probability", "loss", "loss, beginning alone"]
     return [
         table(columns, rows),
         Words(f"""
             They are the same. One pass has done the work of five, and training makes the mean of
-            these losses small, here {losses(5).mean():.3f}. Most of it comes from the first word.
+            these losses small, here {at_once.mean():.3f}. Most of it comes from the first word.
             *son* may be his, her or its, and nothing tells which. So the model gives *her* about a
             third.
         """),
@@ -121,9 +95,8 @@ def teacher_forcing():
 
 
 # %% [markdown]
-# Stop at the table for a moment. All five words are given to the model at once. Position 1 has to
-# say *her*, and *her* stands in the input at position 2. If the model may look there, what will it
-# learn?
+# Stop for a moment. All five words are given to the model at once. Position 1 has to say *her*, and
+# *her* stands in the input, at position 2. If the model may look there, what will it learn?
 #
 # ## Hide the future
 #
@@ -213,22 +186,17 @@ def simulation_of_the_mask() -> Simulation:
 @show
 def what_leaks():
     """The weight that the first row gives itself, for four changes of the future."""
-    labels = [option.label for option in mask.controls[1].options]
-    before, after = (
-        [compute(HIDING[how].value, change)["weights"][0, 0] for change in ([], [1], [2], [3], [4])]
-        for how in (0, 2)
-    )
     rows = [
-        (name, f"{a:.4f}", f"{b:.4f}") for name, a, b in zip(labels, before, after, strict=True)
-    ]
+        (change.label, *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}"
+                         for how in (0, 2)))
+        for change in CHANGES
+    ]  # fmt: skip
     scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
     kept = softmax(scores) * [1, 1, 0]
     with np.errstate(invalid="ignore"):
         divided = kept / kept.sum()
     return [
-        table(
-            ["changed", "masked before", "zeroed after"], rows, "The weight that ⟨s⟩ gives itself."
-        ),
+        table(["changed", "masked before", "zeroed after"], rows, "What ⟨s⟩ gives itself."),
         Words(f"""
             Four futures, four different numbers. It sounds like little to know. Further below a
             model is trained so, and you can see what it makes of it.
@@ -250,9 +218,8 @@ def what_leaks():
 # of its input: attention by the mask, all other parts on row $t$ alone. Rows up to $t$ come from
 # rows up to $t$, and so on down to the words, however many blocks there are.
 #
-# Do not believe it, try it. Here is a decoder of three blocks with random weights. Change all words
-# from some position on, and count the positions whose logits are the same as before, *bit for
-# bit*.
+# Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
+# from some position on, and count the positions whose logits are the same, *bit for bit*.
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -276,17 +243,17 @@ def forward_nothing_leaks():
         return sum(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
 
     return table(
-        ["first word changed", *(f"the same, {name}" for name in decoders())],
-        [(s + 1, *(the_same(model, s) for model in decoders().values())) for s in range(1, 6)],
-        "Positions, of six, whose logits have not changed in any bit. All words from the first one "
-        "on are changed.",
-    )
+        ["words changed", *(f"the same, {name}" for name in decoders())],
+        [(f"from {s + 1} on", *(the_same(each, s) for each in decoders().values()))
+         for s in range(1, 6)],
+        "Positions, of six, whose logits have not changed in any bit.",
+    )  # fmt: skip
 
 
 # %% [markdown]
-# Why can we ask for every bit, and not only for "nearly"? A hidden weight is not small but 0, and 0
-# times a number adds nothing. (Unless that number is not one: 0 · NaN is NaN. A mask protects from
-# what is to come, not from what is broken.)
+# Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number adds
+# nothing. (Unless it is NaN, not a number: 0 · NaN is NaN. A mask does not protect from what is
+# broken.)
 #
 # ### The same, backwards
 #
@@ -330,9 +297,8 @@ def backward_nothing_leaks():
     return [
         *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
         Words("""
-            A 0 without decimals is exactly 0, and with the mask all entries above the diagonal are.
-            You can test any model that writes in this way: a single other number above the
-            diagonal, and it peeks somewhere.
+            A 0 without decimals is exactly 0. So are all entries above the diagonal, with the mask.
+            Test any model that writes in this way: one other number there, and it peeks.
         """),
     ]
 
@@ -432,11 +398,11 @@ through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
 def across_backward():
     """The gradients of decoder and memory on the example."""
     largest, total = np.abs(through_values).max(), through_keys + through_values
-    numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], through_keys[3, 1],
-               through_values[3, 1], total[3, 1]]  # fmt: skip
+    of_end = through_keys[3, 1], through_values[3, 1], total[3, 1]
+    numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], *of_end]
     n = [f"{number:.4f}".replace("-", "−") for number in numbers]
     return [
-        Matrix(r"\mathrm{d}O", doutput, words, ["v"]),
+        Matrix(r"\mathrm{d}O", doutput, words, "v"),
         Matrix(r"\mathrm{d}X", dx, words, kinds),
         Matrix(r"\mathrm{d}K\,(W^K)^\top", through_keys, french, kinds, largest),
         Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
@@ -480,12 +446,11 @@ def the_lines_of_the_way_back():
             MultiHeadAttention.backward,
             {
                 "queries, keys = ": "Where padding was left out forward. It may be passed over.",
-                "dheads = ": r"""Back through the last projection, and each head gets its columns
-                    (lesson 4): this is $\mathrm{d}O$ of every head.""",
+                "dheads = ": r"""Back through the last projection and to the heads (lesson 4): this
+                    is $\mathrm{d}O$ of each.""",
                 "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
                 "dmemory = ": r"""The heads side by side again, and through the projection of the
-                    values: $\mathrm{d}V\,(W^V)^\top$. `value.backward` also adds the gradient of
-                    $W^V$ to the parameter.""",
+                    values: $\mathrm{d}V\,(W^V)^\top$.""",
                 "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
                     all shapes would be right and a part of the gradient lost.""",
                 "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
@@ -544,7 +509,8 @@ def gradient_check():
         found = (checked.gradients["memory"] * direction).sum()
         measured, _ = checked.numerical("memory", direction)
         texts = (f"{number:.8f}".replace("-", "−") for number in (found, measured))
-        rows.append((name, *texts, scientific(abs(found / measured - 1))))
+        error = abs(found / measured - 1)
+        rows.append((name, *texts, scientific(error) if error < 0.01 else f"{error:.2f}"))
     return table(["gradient of the memory", "explicit", "measured", "relative error"], rows)
 
 
@@ -558,23 +524,26 @@ def gradient_check():
 # 2. **cross-attention**: look across at what has been read,
 # 3. **feed-forward**: think about it, each position by itself.
 #
-# $$Y = \mathrm{Norm}(X + \mathrm{SelfAttention}(X)), \quad C = \mathrm{Norm}(Y +
-# \mathrm{CrossAttention}(Y, H)), \quad X' = \mathrm{Norm}(C + \mathrm{FFN}(C))$$
+# $$Y = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
+#
+# $$C = \mathrm{Norm}(Y + \mathrm{CrossAttention}(Y, H)), \quad X' = \mathrm{Norm}(C +
+# \mathrm{FFN}(C))$$
 
 
 # %%
 @show
 def the_diagram():
     """A decoder block."""
-    parts = [("masked\nself-attention", BLUE), ("cross-\nattention", ORANGE)]
 
     def draw(figure):
-        axes, arrow = figure.subplots(), dict(arrowstyle="->", color=GREY)
+        axes, arrow = figure.subplots(), dict(arrowstyle="->", color="C3")
         bent, words = arrow | dict(connectionstyle="arc3,rad=-0.6"), dict(ha="center", va="center")
-        for height, (part, color) in enumerate([*parts, ("feed-\nforward", GREEN)]):
-            box = dict(boxstyle="round", facecolor="none", edgecolor=color)
+        for height, part in enumerate(
+            ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
+        ):
+            box = dict(boxstyle="round", facecolor="none", edgecolor=f"C{height}")
             axes.text(0, height, part, bbox=box, fontsize=9, **words)
-            axes.text(0, height + 0.53, "add, norm", color=GREY, fontsize=8.5, **words)
+            axes.text(0, height + 0.53, "add, norm", color="C3", fontsize=8.5, **words)
             axes.annotate("", (0, height + 0.46), (0, height + 0.19), arrowprops=arrow)
             axes.annotate("", (-0.4, height + 0.53), (-0.4, height - 0.38), arrowprops=bent)
         axes.text(1.3, 1, "memory $H$:\nkeys and values", fontsize=9, **words)
@@ -636,10 +605,9 @@ def three_ways_to_hide():
 
     def curves(figure):
         axes = figure.subplots()
-        styles = zip(runs.items(), (BLUE, ORANGE, GREEN), ("-", "-", "--"), strict=True)
-        for (name, (run, _)), color, style in styles:
-            axes.plot(run.losses, style, color=color, label=name)
-        axes.axhline(floor(known), color=GREY, linestyle=":", label="lowest possible")
+        for (name, (run, _)), style in zip(runs.items(), ("-", "-", "--"), strict=True):
+            axes.plot(run.losses, style, label=name)
+        axes.axhline(floor(known), color="C3", linestyle=":", label="lowest possible")
         axes.set(xlabel="step", ylabel="loss", yscale="log")
         axes.legend()
 
@@ -648,18 +616,17 @@ def three_ways_to_hide():
          run.written[french] or "(nothing)")
         for name, found in runs.items() for run in found
     ]  # fmt: skip
-    honest, peeking = (runs[name] for name in ("before the softmax", "not at all"))
-    ratio = honest[0].losses[-20:].mean() / peeking[0].losses[-20:].mean()
-    peeking = [text.split() for name in ("not at all", "after the softmax") for run in runs[name]
-               for text in run.written.values()]  # fmt: skip
-    short = np.mean([len(text) < 4 for text in peeking])
+    honest, *peeking = runs.values()
+    ratio = honest[0].losses[-20:].mean() / peeking[0][0].losses[-20:].mean()
+    texts = [text for found in peeking for run in found for text in run.written.values()]
+    short = 100 * np.mean([len(text.split()) < 4 for text in texts])
     return [
         Picture(
             "lesson_07_losses",
             curves,
-            f"Loss against step on a logarithmic scale, {STEPS} steps. That of the model with the "
-            "causal mask comes down to the dotted line of the lowest possible loss and stays. "
-            "Those of the other two fall through it, together, to a fortieth of it.",
+            "Loss against step on a logarithmic scale. That of the model with the causal mask comes "
+            "down to the dotted line of the lowest possible loss and stays. Those of the other two "
+            "fall through it, together, to a fortieth of it.",
             f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
         ),
@@ -675,12 +642,11 @@ def three_ways_to_hide():
             seen: **held-out data do not find this mistake**, because there, too, the answer stands
             in the input.
 
-            Zeroing after the softmax is as bad as no mask. What leaks is one number for each head
-            and position, the sum of the weights that are left. Training has found out how to
-            write the next word into it.
+            Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
+            each head and position, and training has found out how to write the next word into it.
 
             What they learned is to read the answer off the input. When they write by themselves,
-            there is none. {100 * short:.0f} % of what they write ends too early, before the fourth
+            there is none. {short:.0f} % of what they write ends too early, before the fourth
             word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
 
             Two things do find the mistake: a loss that is lower than it can be, and letting the
@@ -771,10 +737,8 @@ def one_at_a_time():
 def decoder_only():
     """Parameters of blocks, and both models on the same sentences."""
     rows = []
-    for name, blocks, kind in (
-        ("encoder and decoder", "1 and 1", Transformer),
-        ("decoder only", "2", LanguageModel),
-    ):
+    kinds = ("encoder and decoder", "1 and 1", Transformer), ("decoder only", "2", LanguageModel)
+    for name, blocks, kind in kinds:
         run = trained(kind)
         count = run.model.parameter_counts()["total"]
         rows.append((name, blocks, f"{count:,}", f"{100 * run.right:.0f} %"))
@@ -819,31 +783,25 @@ def decoder_only():
 def often_told():
     """The attention matrices of two sentences of the same words."""
     rng = np.random.default_rng(4)
-    one, other = "the cat chased the dog".split(), "the dog chased the cat".split()
-    vector = {word: rng.standard_normal(16) for word in dict.fromkeys(one)}
-    layer = SelfAttention(16, 1, rng)
-
-    def weights_of(sentence, hidden=None):
-        layer.forward(np.array([[vector[word] for word in sentence]]), hidden)
-        found = layer.attention.saved[-1]["weights"][0, 0]
-        layer.clear_saved()
-        return found
-
-    swap = [0, 4, 2, 3, 1]  # cat and dog change places
-    plain = [weights_of(one), weights_of(other)]
-    hidden = [weights_of(sentence, causal_mask(5)) for sentence in (one, other)]
+    vector = {word: rng.standard_normal(16) for word in ("the", "cat", "chased", "dog")}
+    layer, swap = MultiHeadAttention(16, 1, rng), [0, 4, 2, 3, 1]  # cat and dog change places
+    found = []
+    for hidden in (None, causal_mask(5)):
+        for sentence in ("the cat chased the dog", "the dog chased the cat"):
+            x = np.array([[vector[word] for word in sentence.split()]])
+            layer.forward(x, x, hidden)
+            found.append(layer.attention.saved[-1]["weights"][0, 0])
+    one, other, masked_one, masked_other = found
     as_is, moved, masked = (
-        np.abs(a - b).max()
-        for a, b in (
-            plain,
-            (plain[0], plain[1][swap][:, swap]),
-            (hidden[0], hidden[1][swap][:, swap]),
+        np.abs(difference).max()
+        for difference in (
+            one - other, one - other[swap][:, swap], masked_one - masked_other[swap][:, swap]
         )
-    )
+    )  # fmt: skip
     return Words(f"""
         **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
         They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
-        *dog* and also their columns, and they are the same (the largest difference is {moved:.0g}):
+        *dog* and also their columns, and they agree to {moved:.0e}:
         *equal up to a permutation*. Each word gives each other word the same weight in both
         sentences, and that is what is meant.
 
@@ -934,18 +892,15 @@ def quiz() -> list[Question]:
 @show
 def exercises():
     """The exercises of this lesson."""
-    return []
+    return EXERCISES
 
 
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder, with
-#   the lines that you have just seen.
-# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention, on half a
-#   page.
+# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder.
+# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
 # - Williams and Zipser 1989, *A Learning Algorithm for Continually Running Fully Recurrent Neural
 #   Networks*: where teacher forcing has its name.
-# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: the decoder without an
-#   encoder.
+# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
 # - Lesson 8, when it is there: how such a model is trained.

@@ -94,9 +94,9 @@ mask = Simulation(
         Heatmap("weights", "result of", "looks at", row_names="names", column_names="names",
                 vocabulary=NAMES, height=1.6),
         Matrices([
-            Of("output", "O", words, ["x", "y"], 2, "as it was"),
-            Of("after", "O'", words, ["x", "y"], 2, "after the change"),
-            Of("difference", "D", words, ["x", "y"], 2, "O' − O"),
+            Of("output", "O", words, "xy", 2, "as it was"),
+            Of("after", r"O_\text{new}", words, "xy", 2, "after the change"),
+            Of("difference", "D", words, "xy", 2, "new minus old"),
             Of("influence", "G", words, words, 2, "gradient of a row's result at each word"),
         ]),
     ],

@@ -1,0 +1,3 @@
+"""The exercises of lesson 7."""
+
+EXERCISES = []
