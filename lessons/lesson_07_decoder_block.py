@@ -251,9 +251,9 @@ def forward_nothing_leaks():
 
 
 # %% [markdown]
-# Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number adds
-# nothing. (Unless it is NaN, not a number: 0 · NaN is NaN. A mask does not protect from what is
-# broken.)
+# Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number
+# adds nothing. (Unless it is NaN, *not a number*: 0 · NaN is NaN. A mask does not protect from what
+# is broken.)
 #
 # ### The same, backwards
 #
@@ -432,15 +432,17 @@ def across_backward():
 # $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
 #
-# Here are the library's lines: those of one attention, of a tower of blocks, and of the whole
-# Transformer. `x` and `memory` are two sequences in cross-attention, and one and the same in
-# self-attention.
+# From there it goes on through the encoder, to the French words. The encoder has no loss of its
+# own: $\mathrm{d}H$ is all that it learns from.
+#
+# Here are the library's lines, those of one attention and of a tower of blocks. `x` and `memory`
+# are two sequences in cross-attention, and one and the same in self-attention.
 
 
 # %%
 @show
 def the_lines_of_the_way_back():
-    """The library's backward of attention, of a tower and of the whole model, line by line."""
+    """The library's backward of attention and of a tower, line by line."""
     return [
         Beside(
             MultiHeadAttention.backward,
@@ -465,16 +467,6 @@ def the_lines_of_the_way_back():
                 "for block in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
                     its own input. To `dmemory` each *adds* its part.""",
                 "return (dx, dmemory)": "One goes down to the English words, one to the encoder.",
-            },
-        ),
-        Beside(
-            Transformer.backward,
-            {
-                "dx, dmemory = ": "From the logits through the decoder.",
-                "self.target.backward": "To the embeddings of the English words.",
-                "self.source.backward": """And through the encoder to those of the French words. The
-                    encoder has no loss of its own: `dmemory` is all that it learns from.""",
-                "return None": "Words are numbers in a list. They have no gradient.",
             },
         ),
     ]
@@ -624,8 +616,8 @@ def three_ways_to_hide():
         Picture(
             "lesson_07_losses",
             curves,
-            "Loss against step on a logarithmic scale. That of the model with the causal mask comes "
-            "down to the dotted line of the lowest possible loss and stays. Those of the other two "
+            "Loss against step on a logarithmic scale. That of the model with the causal mask falls "
+            "to the dotted line of the lowest possible loss and stays. Those of the other two "
             "fall through it, together, to a fortieth of it.",
             f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
@@ -792,16 +784,13 @@ def often_told():
             layer.forward(x, x, hidden)
             found.append(layer.attention.saved[-1]["weights"][0, 0])
     one, other, masked_one, masked_other = found
-    as_is, moved, masked = (
-        np.abs(difference).max()
-        for difference in (
-            one - other, one - other[swap][:, swap], masked_one - masked_other[swap][:, swap]
-        )
-    )  # fmt: skip
+    assert np.allclose(one, other[swap][:, swap])
+    as_is = np.abs(one - other).max()
+    masked = np.abs(masked_one - masked_other[swap][:, swap]).max()
     return Words(f"""
         **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
         They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
-        *dog* and also their columns, and they agree to {moved:.0e}:
+        *dog* and also their columns, and they are the same:
         *equal up to a permutation*. Each word gives each other word the same weight in both
         sentences, and that is what is meant.
 
@@ -861,18 +850,6 @@ def quiz() -> list[Question]:
             answer=2 * 6,
             why="In each block the memory gives keys and values, so $2 \\cdot 6 = 12$. Queries "
             "come from the decoder and give the memory nothing.",
-        ),
-        Question(
-            question="When numformer writes word by word with a cache, `Transformer.step` passes "
-            "no mask to self-attention. Why is that right?",
-            choices=(
-                "in inference masks are off",
-                "there is one query, the latest, and all keys in the cache are earlier or its own",
-                "cross-attention has one already",
-            ),
-            answer=1,
-            why="The causal mask hides later keys. When a word is written there are none: the "
-            "row of the latest position is all ones.",
         ),
     ]
 

@@ -6,30 +6,17 @@ import numpy as np
 
 from lessons.simulation import Choice, Option, Simulation
 from lessons.views import Heatmap, Matrices, Of
-from numformer.layers.attention import (
-    scaled_dot_product_attention,
-    scaled_dot_product_attention_backward,
-)
+from numformer.layers.attention import scaled_dot_product_attention
 
 # What the decoder reads while it learns to write "her cat is jumping": a query of three numbers, a
 # key of three and a value of two for each word. A query fits the key of the word that comes next.
 # Then the words that may stand in their place.
 words = ["⟨s⟩", "her", "cat", "is", "jumping"]
-rows = [
-    [2, 0, 0, 0, 0, 0, 1, 1],
-    [0, 2, 0, 2, 0, 0, 1, -1],
-    [0, 0, 2, 0, 2, 0, 2, 1],
-    [0, -1, 1, 0, 0, 2, -1, 0],
-    [0, 1, 0, 0, -2, 1, 0, -2],
-]
+rows = [[2, 0, 0, 0, 0, 0, 1, 1], [0, 2, 0, 2, 0, 0, 1, -1], [0, 0, 2, 0, 2, 0, 2, 1],
+        [0, -1, 1, 0, 0, 2, -1, 0], [0, 1, 0, 0, -2, 1, 0, -2]]  # fmt: skip
 other_words = ["⟨s⟩", "the", "dog", "was", "eating"]
-others = [
-    [2, 0, 0, 0, 0, 0, 1, 1],
-    [0, 2, 0, 1, 0, 0, 2, -1],
-    [0, 0, 1, 1, 1, 1, 2, 2],
-    [0, -1, 1, 2, 2, 1, -1, 1],
-    [0, 1, 0, 3, 2, 3, 1, -2],
-]
+others = [rows[0], [0, 2, 0, 1, 0, 0, 2, -1], [0, 0, 1, 1, 1, 1, 2, 2],
+          [0, -1, 1, 2, 2, 1, -1, 1], [0, 1, 0, 3, 2, 3, 1, -2]]  # fmt: skip
 NAMES = [*words, *other_words[1:]]
 
 
@@ -46,11 +33,11 @@ HIDING = [
            "scores count as $-\\infty$. Only rows from the changed word on answer.",
            "(causal, None)"),
     Option((None, None), "not at all", "Every row sees every word, and every row of $O$ changes. "
-           "The darkest entry of a row stands at the word that it is to write: it cheats.",
+           "As the words are, each row but the last looks hardest at the next: it cheats.",
            "(None, None)"),
     Option((None, CAUSAL.astype(float)), "after the softmax", "The hidden weights are set to 0 "
-           "when the softmax is done. They look just as hidden. But look at $D$, and at $G$ above "
-           "its diagonal: earlier rows still know of the changed word.",
+           "when the softmax is done. They look just as hidden. But look at $D$: earlier rows "
+           "still know of the changed word.",
            "(None, causal.astype(float))"),
 ]  # fmt: skip
 CHANGES = [Option([], "nothing", "Choose a word to change, and say first which rows of $O$ will "
@@ -59,21 +46,12 @@ CHANGES += [Option([s], f"{words[s]} → {other_words[s]}") for s in range(1, 5)
 
 
 def compute(hide, change) -> dict[str, np.ndarray]:
-    """Attention before and after the change, and what each result depends on."""
+    """Attention before and after the change, and its weights then."""
     output, *_ = scaled_dot_product_attention(*vectors(), *hide)
-    inputs = vectors(change)
-    after, weights, dropped = scaled_dot_product_attention(*inputs, *hide)
-    influence = np.zeros((5, 5))
-    for t, j in np.ndindex(after.shape):  # one entry of the result is the loss
-        doutput = np.zeros(after.shape)
-        doutput[t, j] = 1
-        gradients = scaled_dot_product_attention_backward(
-            doutput, *inputs, weights, dropped, hide[1]
-        )
-        influence[t] += sum((each * each).sum(axis=1) for each in gradients)
+    after, _, weights = scaled_dot_product_attention(*vectors(change), *hide)
     names = [s + 4 if [s] == change else s for s in range(5)]
-    return dict(names=np.array(names), weights=dropped, output=output, after=after,
-                difference=after - output, influence=np.sqrt(influence))  # fmt: skip
+    return dict(names=np.array(names), weights=weights, output=output, after=after,
+                difference=after - output)  # fmt: skip
 
 
 mask = Simulation(
@@ -83,10 +61,9 @@ mask = Simulation(
     "how the future is hidden, then **change a word** and look at $D$, what this does to the "
     "results. A row of $D$ before the changed word should be 0, every number of it.",
     caption="Above: the weights of the five words, each a row. Below: the results before and after "
-    "a change and their difference; then how strongly each result depends on each word.",
+    "a change, and their difference.",
     alt="A heatmap of five rows and columns that is empty above its diagonal. Below it the "
-    "matrices O, O after the change, their difference D, which is 0, and the influences G, which "
-    "are 0 above the diagonal.",
+    "matrices O, O after the change and their difference D, which is 0.",
     size=(7.6, 5.2),
     controls=[Choice("hide", "Hide the future", HIDING), Choice("change", "Change", CHANGES)],
     compute=compute,
@@ -97,7 +74,6 @@ mask = Simulation(
             Of("output", "O", words, "xy", 2, "as it was"),
             Of("after", r"O_\text{new}", words, "xy", 2, "after the change"),
             Of("difference", "D", words, "xy", 2, "new minus old"),
-            Of("influence", "G", words, words, 2, "gradient of a row's result at each word"),
         ]),
     ],
     code=f"""\

@@ -60,17 +60,14 @@ def ids_of(sentence: str) -> list[int]:
     return WORDS.encode(sentence.split())
 
 
-def pairs(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """These sentences, each with one of its translations: source, what is read, what follows."""
-    english = [ids_of(rng.choice(translations(each))) for each in french]
-    return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
+def examples(french: list[str], rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
+    """The ids of these sentences, each with those of one of its translations."""
+    return [(ids_of(each), ids_of(rng.choice(translations(each)))) for each in french]
 
 
-def in_a_row(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def in_a_row(pairs) -> tuple[np.ndarray, ...]:
     """Each with its translation as one sequence: what is read, what follows, what counts."""
-    english = [ids_of(rng.choice(translations(each))) for each in french]
-    both = zip(map(ids_of, french), english, strict=True)
-    rows = pad([[*source, START, *target, END] for source, target in both])
+    rows = pad([[*source, START, *target, END] for source, target in pairs])
     read, following = rows[:, :-1], rows[:, 1:]
     return read, following, (read == START).cumsum(axis=1) * following != PADDING
 
@@ -127,20 +124,25 @@ def trained(kind: type[Model], seed: int = SEEDS[0]) -> Trained:
 @functools.cache
 def train(kind: type[Model], seed: int) -> Trained:
     if kind is LanguageModel:
-        config, batch = kind.Config(vocabulary=len(WORDS), layers=2, **SIZES), in_a_row
+        config = kind.Config(vocabulary=len(WORDS), layers=2, **SIZES)
     else:
-        config, batch = kind.Config.base(len(WORDS), layers=1, **SIZES), pairs
+        config = kind.Config.base(len(WORDS), layers=1, **SIZES)
     model, losses = kind(config, seed), []
     rng, (known, new) = np.random.default_rng(seed), sentences()
+
+    def batch(french):
+        pairs = examples(french, rng)
+        return in_a_row(pairs) if kind is LanguageModel else PairBatch.of(pairs).inputs
+
     with threadpool_limits(1, "blas"):
         objective, adam = model.objective(), Adam(pack(model))
         for step in range(1, STEPS + 1):
             objective.zero_grad()
-            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES), rng))))
+            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES)))))
             objective.backward()
             adam.step(RATE * min(1, step / 50))
         with inference():
-            held_out = float(objective.forward(*batch(new, rng)))
+            held_out = float(objective.forward(*batch(new)))
         written = dict(zip(new, writes(model, new), strict=True))
     return Trained(model, np.array(losses), held_out, written)
 
