@@ -27,7 +27,7 @@ from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vecto
 from lessons.lesson_07.toy import KINDS, SEEDS, Leaky, floor, ids_of, look, sentences, trained
 from lessons.quiz import Question
 from lessons.simulation import Simulation
-from numformer import CrossAttention, LanguageModel, PairBatch, Transformer, inference
+from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START
 from numformer.gradient_check.gradients import GradientCheck
@@ -616,9 +616,9 @@ def three_ways_to_hide():
         Picture(
             "lesson_07_losses",
             curves,
-            "Loss against step on a logarithmic scale. That of the model with the causal mask falls "
-            "to the dotted line of the lowest possible loss and stays. Those of the other two "
-            "fall through it, together, to a fortieth of it.",
+            "Loss against step on a logarithmic scale. That of the model with the mask falls "
+            "to the dotted line of the lowest possible loss and stays. Those of the other two fall "
+            "through it, together, to a fortieth of it.",
             f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
         ),
@@ -721,31 +721,22 @@ def one_at_a_time():
 #
 # The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
 # (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
-# numformer it is `LanguageModel`. What it pays: the French words look back only, never ahead.
+# numformer it is `LanguageModel`, and its blocks are the same `Block`. What it pays: the French
+# words look back only, never ahead. Lesson 12 trains both kinds on one task.
 
 
 # %%
 @show
 def decoder_only():
-    """Parameters of blocks, and both models on the same sentences."""
-    rows = []
-    kinds = ("encoder and decoder", "1 and 1", Transformer), ("decoder only", "2", LanguageModel)
-    for name, blocks, kind in kinds:
-        run = trained(kind)
-        count = run.model.parameter_counts()["total"]
-        rows.append((name, blocks, f"{count:,}", f"{100 * run.right:.0f} %"))
+    """Parameters of a block with cross-attention and without, in the paper's size."""
     with_it, without = (
         sum(each.size for each in block.named_parameters().values())
         for block in (Block(TowerConfig(), np.random.default_rng(0), cross) for cross in (1, 0))
     )
-    return [
-        table(["trained here", "blocks", "parameters", "right"], rows),
-        Words(f"""
-            On our sentences the decoder alone does as well. In the paper's size a decoder block has
-            {with_it:,} parameters with cross-attention and {without:,} without: four matrices of
-            512 times 512 and a norm less.
-        """),
-    ]
+    return Words(f"""
+        In the paper's size a decoder block has {with_it:,} parameters with cross-attention and
+        {without:,} without: four matrices of 512 times 512 and a norm less.
+    """)
 
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""A small language to translate, and models that learn it.
+"""A small language to translate, and Transformers that learn it.
 
 "son chat noir saute" becomes "her black cat is jumping". French puts the adjective behind the noun,
 and says in one word what takes English two. "son" is his, her or its, each a third of the time:
@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from numformer import Adam, LanguageModel, PairBatch, Transformer, Vocabulary, greedy, pack
-from numformer.data.batching import pad, pad_sources
-from numformer.data.vocabulary import END, PADDING, START
+from numformer import Adam, PairBatch, Transformer, Vocabulary, greedy, pack
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import PADDING, START
 from numformer.layer import inference, mode
 from numformer.layers import Places, attention_mask
 from numformer.layers.softmax import softmax
-from numformer.models import Model
 
 DETERMINERS = {"le": ["the"], "son": ["his", "her", "its"]}
 NOUNS = dict(chat="cat", chien="dog", cheval="horse", lapin="rabbit", renard="fox")
@@ -28,8 +27,7 @@ VERBS = dict(dort="sleeping", mange="eating", court="running", saute="jumping", 
 ONE_WORD = NOUNS | ADJECTIVES | VERBS
 ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
 WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
-STEPS, SENTENCES, RATE, LONGEST = 300, 32, 0.003, 8  # each step on other sentences
-SIZES = dict(d_model=32, d_ff=64, heads=2, p_drop=0.0)
+STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step on other sentences
 SEEDS = 2, 3
 
 
@@ -60,16 +58,10 @@ def ids_of(sentence: str) -> list[int]:
     return WORDS.encode(sentence.split())
 
 
-def examples(french: list[str], rng: np.random.Generator) -> list[tuple[list[int], list[int]]]:
-    """The ids of these sentences, each with those of one of its translations."""
-    return [(ids_of(each), ids_of(rng.choice(translations(each)))) for each in french]
-
-
-def in_a_row(pairs) -> tuple[np.ndarray, ...]:
-    """Each with its translation as one sequence: what is read, what follows, what counts."""
-    rows = pad([[*source, START, *target, END] for source, target in pairs])
-    read, following = rows[:, :-1], rows[:, 1:]
-    return read, following, (read == START).cumsum(axis=1) * following != PADDING
+def batch(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """These sentences, each with one of its translations: source, what is read, what follows."""
+    english = [ids_of(rng.choice(translations(each))) for each in french]
+    return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
 
 
 class Leaky(Transformer):
@@ -105,7 +97,7 @@ KINDS = {"before the softmax": Transformer, "not at all": Leaky, "after the soft
 class Trained:
     """A trained model, its losses (STEPS,), that on new sentences, and what it writes for these."""
 
-    model: Model
+    model: Transformer
     losses: np.ndarray
     held_out: float
     written: dict[str, str]
@@ -116,43 +108,32 @@ class Trained:
         return float(np.mean([text in translations(each) for each, text in self.written.items()]))
 
 
-def trained(kind: type[Model], seed: int = SEEDS[0]) -> Trained:
-    """One of KINDS, or a LanguageModel, after training; it is trained once in a process."""
+def trained(kind: type[Transformer], seed: int = SEEDS[0]) -> Trained:
+    """One of KINDS after training; it is trained once in a process."""
     return train(kind, seed)
 
 
 @functools.cache
-def train(kind: type[Model], seed: int) -> Trained:
-    if kind is LanguageModel:
-        config = kind.Config(vocabulary=len(WORDS), layers=2, **SIZES)
-    else:
-        config = kind.Config.base(len(WORDS), layers=1, **SIZES)
-    model, losses = kind(config, seed), []
+def train(kind: type[Transformer], seed: int) -> Trained:
+    sizes = dict(d_model=32, d_ff=64, heads=2, layers=1, p_drop=0.0)
+    model, losses = kind(kind.Config.base(len(WORDS), **sizes), seed), []
     rng, (known, new) = np.random.default_rng(seed), sentences()
-
-    def batch(french):
-        pairs = examples(french, rng)
-        return in_a_row(pairs) if kind is LanguageModel else PairBatch.of(pairs).inputs
-
     with threadpool_limits(1, "blas"):
         objective, adam = model.objective(), Adam(pack(model))
         for step in range(1, STEPS + 1):
             objective.zero_grad()
-            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES)))))
+            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES), rng))))
             objective.backward()
             adam.step(RATE * min(1, step / 50))
         with inference():
-            held_out = float(objective.forward(*batch(new)))
+            held_out = float(objective.forward(*batch(new, rng)))
         written = dict(zip(new, writes(model, new), strict=True))
     return Trained(model, np.array(losses), held_out, written)
 
 
-def writes(model: Model, french: list[str]) -> list[str]:
+def writes(model: Transformer, french: list[str]) -> list[str]:
     """What a model writes for each of these sentences, word by word, reading its own words."""
-    if isinstance(model, LanguageModel):  # whose inputs have no padding
-        ids = [greedy(model, np.array([[*ids_of(each), START]]), LONGEST)[0] for each in french]
-    else:
-        ids = greedy(model, pad_sources([*map(ids_of, french)]), LONGEST)
+    ids = greedy(model, pad_sources([*map(ids_of, french)]), max_length=8)
     return [" ".join(WORDS.decode(each)) for each in ids]
 
 
