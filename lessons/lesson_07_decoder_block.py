@@ -269,9 +269,9 @@ def forward_nothing_leaks():
 # \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
 #
 # Terms with $t < s$ are 0. Data flow from earlier words to later results, gradients from later
-# losses to earlier words. Here is a gradient for each pair, measured in the same decoder: row $t$
-# belongs to the loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the
-# first block. The entry is the length of the gradient.
+# losses to earlier words. Here is how long the gradients are in the same decoder. Row $t$ belongs
+# to the loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the first
+# block.
 
 
 # %%
@@ -387,23 +387,20 @@ def across_forward():
 
 
 # %%
-dquery, dkey, dvalue = scaled_dot_product_attention_backward(
-    doutput, query, key, value, weights, dropped, None
-)
-dx = dquery @ query_weight.T
-through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
-
-
 @show
 def across_backward():
     """The gradients of decoder and memory on the example."""
+    dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+        doutput, query, key, value, weights, dropped, None
+    )
+    through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
     largest, total = np.abs(through_values).max(), through_keys + through_values
     of_end = through_keys[3, 1], through_values[3, 1], total[3, 1]
     numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], *of_end]
     n = [f"{number:.4f}".replace("-", "−") for number in numbers]
     return [
         Matrix(r"\mathrm{d}O", doutput, words, "v"),
-        Matrix(r"\mathrm{d}X", dx, words, kinds),
+        Matrix(r"\mathrm{d}X", dquery @ query_weight.T, words, kinds),
         Matrix(r"\mathrm{d}K\,(W^K)^\top", through_keys, french, kinds, largest),
         Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
         Matrix(r"\mathrm{d}H", total, french, kinds, largest),
@@ -454,7 +451,7 @@ def the_lines_of_the_way_back():
                 "dmemory = ": r"""The heads side by side again, and through the projection of the
                     values: $\mathrm{d}V\,(W^V)^\top$.""",
                 "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
-                    all shapes would be right and a part of the gradient lost.""",
+                    all shapes would be right, too.""",
                 "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
                     decoder, $\mathrm{d}H$ for the encoder.""",
             },
@@ -549,8 +546,7 @@ def the_diagram():
         "lesson_07_block",
         draw,
         "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, each "
-        "followed by add and norm and passed by an arrow. The memory H enters cross-attention from "
-        "the right.",
+        "followed by add and norm and passed by an arrow. H enters the middle from the right.",
         "**A decoder block.** The memory enters in the middle part alone.",
         (3.4, 3.9),
     )
@@ -660,20 +656,17 @@ def simulation_of_teacher_forcing() -> Simulation:
 
 
 # %% [markdown]
-# The honest model has a smaller worry. In training it has never read a word of its own, so it has
-# never read a mistake of its own. When it writes and makes one, it reads something that it has not
-# met. This is called *exposure bias* (Ranzato et al. 2016). In our small language no mistake
-# occurs. In long texts it matters more, and lesson 10 comes back to it.
+# The honest model has a smaller worry. In training it has never read a mistake of its own. When it
+# writes and makes one, it reads what it has not met before. This is called *exposure bias* (Ranzato
+# et al. 2016). In our small language no mistake occurred.
 #
 # ## One word at a time
 #
 # A trained decoder writes one word after another. Must it compute all positions anew for each word?
-# Because of the mask it need not. What a position computes does not depend on later words, so it
-# does not change when they arrive. Its keys and values can be kept: this is the **key-value cache**
-# (lesson 10). A new word then costs one query, which looks at the kept keys. And there is nothing
-# later to hide, so this query needs no mask.
-#
-# Is the result the same as that of all positions at once?
+# Because of the mask it need not. What a position computes does not change when later words arrive.
+# Its keys and values can be kept: this is the **key-value cache** (lesson 10). A new word costs one
+# query, which looks at the kept keys. Nothing later is there to hide, so it needs no mask. Is the
+# result the same as that of all positions at once?
 
 
 # %%
@@ -721,23 +714,9 @@ def one_at_a_time():
 #
 # The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
 # (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
-# numformer it is `LanguageModel`, and its blocks are the same `Block`. What it pays: the French
-# words look back only, never ahead. Lesson 12 trains both kinds on one task.
-
-
-# %%
-@show
-def decoder_only():
-    """Parameters of a block with cross-attention and without, in the paper's size."""
-    with_it, without = (
-        sum(each.size for each in block.named_parameters().values())
-        for block in (Block(TowerConfig(), np.random.default_rng(0), cross) for cross in (1, 0))
-    )
-    return Words(f"""
-        In the paper's size a decoder block has {with_it:,} parameters with cross-attention and
-        {without:,} without: four matrices of 512 times 512 and a norm less.
-    """)
-
+# numformer it is `LanguageModel`, made of the same `Block` without its middle part. In the paper's
+# size that saves 1,049,600 parameters a block: four matrices of 512 × 512, and a norm. What it
+# pays: the French words look back only, never ahead. Lesson 12 trains both kinds on one task.
 
 # %% [markdown]
 # ## To take with you
@@ -757,8 +736,7 @@ def decoder_only():
 # %% [markdown]
 # ## Often told: check it
 #
-# A claim about word order that is copied from page to page, computed again, without positions
-# (lesson 5) and with random vectors for the words.
+# A claim about word order, computed again, without positions (lesson 5) and with random vectors.
 
 
 # %%

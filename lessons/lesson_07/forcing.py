@@ -47,11 +47,8 @@ def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
     )  # fmt: skip
 
 
-NOTES = [
-    "It reads ⟨s⟩ and has to begin. Everything that it knows is in the French sentence.",
-    "", "", "", "",
-    "After the last word it has to say that this was the last.",
-]  # fmt: skip
+NOTES = {0: "It reads ⟨s⟩ and has to begin. All that it knows is in the French sentence.",
+         5: "After the last word it has to say that this was the last."}  # fmt: skip
 NOTES_OF_KINDS = {
     "before the softmax": "With the causal mask. Nothing in *son* tells whether it is his, her or "
     "its, so this model cannot be sure of that word.",
@@ -61,9 +58,9 @@ NOTES_OF_KINDS = {
 forcing = Simulation(
     name="forcing",
     title="Reading the right words, or its own",
-    say="Press **Play**. At each position the decoder has read the words up to there and says what "
-    "comes next. Then choose the model that was trained **without the mask**: how sure is it? And "
-    "then let it read **its own words**, as a model must that nobody tells the translation.",
+    say="Press **Play**: at each position the decoder says what comes next. Then choose a model "
+    "that was trained with the future hidden **after the softmax**, or not at all. How sure is it "
+    "of the first word? Now let it read **its own words**, as it must when it writes.",
     caption="The translation of a sentence that was not trained on, by the model with the mask. "
     "Above: which words each position looks at, among those read and in the French sentence. "
     "Below: the probability of the right word at each position.",
@@ -85,7 +82,7 @@ forcing = Simulation(
                    "next. Later words do not exist yet."),
         ]),
         Slider("position", "Position", [
-            Option(t, f"{t + 1}", note) for t, note in enumerate(NOTES)
+            Option(t, f"{t + 1}", NOTES.get(t, "")) for t in range(POSITIONS)
         ], plays=True),
     ],
     compute=compute,
