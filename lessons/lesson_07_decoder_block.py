@@ -9,11 +9,11 @@
 # it has written so far, and it looks across at the French words.
 #
 # To learn this it needs examples: French sentences with their translations. But a pupil who finds
-# the solution printed beside the exercise copies it, and learns to copy. The decoder's block is
-# built so that it can be given the whole solution and yet never see the part that it is asked for.
+# the solution beside the exercise copies it, and learns to copy. A decoder's block is built so that
+# it can be given the whole solution and yet never see the part that it is asked for.
 #
-# In this lesson you try to peek at the future, and prove that nobody can. You derive how the
-# gradient gets from the decoder back to the encoder. And you see what becomes of models that peek.
+# Here you try to peek at the future, and prove that nobody can. You derive how the gradient gets
+# from the decoder back to the encoder. And you see what becomes of models that peek.
 
 # %%
 import math
@@ -24,13 +24,13 @@ from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, tab
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
 from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
-from lessons.lesson_07.toy import KINDS, SEEDS, Leaky, floor, ids_of, look, sentences, trained
+from lessons.lesson_07.toy import FIRST, KINDS, KNOWN, SEEDS, Leaky, floor, ids_of, look, trained
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START
-from numformer.gradient_check.gradients import GradientCheck
+from numformer.gradient_check.gradients import check
 from numformer.layers.attention import (
     MultiHeadAttention,
     scaled_dot_product_attention,
@@ -48,14 +48,13 @@ from numformer.models.block import Block, Tower, TowerConfig
 # translation itself, and an end mark. The paper's Figure 1 calls this "outputs (shifted right)"; in
 # numformer `PairBatch` does it.
 #
-# In training the decoder always reads the *right* words, whatever it has said. This is called
-# **teacher forcing** (Williams and Zipser 1989). Its great advantage: all that is read is known
-# from the start. One forward pass treats all positions at once. Each is an exercise of its own,
-# with a **loss** of its own: minus the logarithm of the probability that it gave the right word.
+# In training the decoder always reads the *right* words, whatever it has said: **teacher forcing**
+# (Williams and Zipser 1989). Its great advantage: all that is read is known from the start. One
+# forward pass treats all positions at once. Each is an exercise of its own, with a **loss** of its
+# own: minus the logarithm of the probability that it gave the right word.
 #
-# Below is a small model that was trained on such sentences (you will meet it again). The last
-# column comes from five separate passes, each with no more than the beginning up to there. Compare
-# the two columns of losses.
+# Below is a small model that was trained on such sentences. The last column comes from five
+# separate passes, each with no more than the beginning up to there. Compare the losses.
 
 # %%
 FRENCH, TARGET = "son chat saute", "her cat is jumping"
@@ -64,7 +63,8 @@ FRENCH, TARGET = "son chat saute", "her cat is jumping"
 @show
 def teacher_forcing():
     """What the decoder reads and has to say, with the loss of each position."""
-    model, batch = trained(Transformer).model, PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
+    model = trained(Transformer, FIRST).model
+    batch = PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
     inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
 
     def losses(count):
@@ -140,16 +140,14 @@ def it_peeks():
 
 
 # %% [markdown]
-# As an equation (sections 3.1 and 3.2.3 of the paper), with $Z = QK^\top/\sqrt{d_k}$:
+# As an equation (sections 3.1 and 3.2.3), with $Z = QK^\top/\sqrt{d_k}$:
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_{u \le t} e^{Z_{tu}}} \;\text{ for } s \le t, \qquad A_{ts} = 0
 # \;\text{ for } s > t$$
 #
-# The mask and the shift by one belong together. Position $t$ has read the words before the one that
-# it has to say, and nothing else. In numformer `causal_mask` makes $M$, in one line of
-# `numformer/layers/mask.py`.
-
-# %% [markdown]
+# The mask and the shift by one belong together: position $t$ has read the words before the one that
+# it has to say, and nothing else. In numformer `causal_mask` makes $M$.
+#
 # ## Try to peek
 #
 # Does it hold? Change a word, and see which results change. Before you do: if *jumping* becomes
@@ -167,12 +165,10 @@ def simulation_of_the_mask() -> Simulation:
 # ### Why before the softmax?
 #
 # Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
-# earlier rows answer to later words. How do they know?
-#
-# The softmax divides by a sum over *all* keys. With $n_t = \sum_u e^{Z_{tu}}$, in which $u$ runs
-# over hidden positions too, a weight that stays is $A_{ts} = e^{Z_{ts}} / n_t$. The hidden word has
-# no weight of its own any more. It is still in $n_t$. Lesson 3 derived what a score $Z_{tu}$ does
-# to the weight of another key:
+# earlier rows answer to later words. How do they know? The softmax divides by a sum over *all*
+# keys. With $n_t = \sum_u e^{Z_{tu}}$, in which $u$ runs over hidden positions too, a weight that
+# stays is $A_{ts} = e^{Z_{ts}} / n_t$. The hidden word is still in $n_t$. Lesson 3 derived what a
+# score $Z_{tu}$ does to the weight of another key:
 #
 # $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
 #
@@ -201,11 +197,10 @@ def what_leaks():
             Four futures, four different numbers. It sounds like little to know. Further below a
             model is trained so, and you can see what it makes of it.
 
-            You may divide each row by its sum once more. Then $n_t$ cancels, and on paper all is
-            well. In a computer it is not: if a hidden score is large, the exponentials of the
-            others are lost beside it. With scores 0, 0 and a hidden 200 the weights that stay are 0
-            in float32, and dividing by their sum gives {divided[0]}. Masked before the softmax they
-            are {softmax(scores, np.array([True, True, False]))[0]:g} each.
+            Divide each row by its sum once more? Then $n_t$ cancels, on paper. In a computer the
+            other exponentials are lost beside a large hidden one. With scores 0, 0 and a hidden 200
+            the weights that stay are 0 in float32, and dividing by their sum gives {divided[0]}.
+            Masked before, they are {softmax(scores, np.array([True, True, False]))[0]:g} each.
         """),
     ]
 
@@ -213,10 +208,10 @@ def what_leaks():
 # %% [markdown]
 # ## Nothing leaks: the proof
 #
-# One attention is safe. Is a whole decoder, of several blocks, with residuals and norms? Think of
-# it as a chain. Every part maps rows to rows, and row $t$ of its result depends on rows up to $t$
-# of its input: attention by the mask, all other parts on row $t$ alone. Rows up to $t$ come from
-# rows up to $t$, and so on down to the words, however many blocks there are.
+# One attention is safe. Is a whole decoder? Think of it as a chain. Row $t$ of every part's result
+# depends on rows up to $t$ of its input: in attention by the mask, in all other parts on row $t$
+# alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, however many blocks
+# there are.
 #
 # Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
 # from some position on, and count the positions whose logits are the same, *bit for bit*.
@@ -313,13 +308,13 @@ def backward_nothing_leaks():
 #
 # $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
 #
-# Does this need a causal mask? No: the whole French sentence is there before the first English
-# word. Only padding is hidden.
+# No causal mask is needed: the whole French sentence is there before the first English word. Only
+# padding is hidden.
 #
 # Our example again, with one head. A decoder's vector has three numbers, for *article*, *noun* and
 # *verb*: which kind of word it wants to say. A memory's vector has the same three: which kind of
-# word it is. $d_k$ is 2, and $d_v$ is 1, so that each French word hands over a single number: 1
-# for *son*, 2 for *chat*, 3 for *saute*.
+# word it is. $d_k$ is 2, and $d_v$ is 1: each French word hands over a single number, 1 for *son*,
+# 2 for *chat*, 3 for *saute*.
 
 # %%
 french = ["son", "chat", "saute", "⟨end⟩"]
@@ -356,8 +351,7 @@ def across_forward():
             *jumping* asks for nothing: all scores are 0, each of the four words gets a quarter, and
             the result is (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
 
-            $A$ has five rows and four columns. No mask makes it a triangle: each position sees
-            every French word.
+            $A$ has five rows and four columns, and no mask makes it a triangle.
         """),
     ]
 
@@ -365,8 +359,8 @@ def across_forward():
 # %% [markdown]
 # ### The way back, to both sides
 #
-# Attention's own backward is that of lesson 3. It takes $\mathrm{d}O$ and gives $\mathrm{d}Q$,
-# $\mathrm{d}K$ and $\mathrm{d}V$. What is new is where these come from.
+# Attention's own backward (lesson 3) makes $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$ of
+# $\mathrm{d}O$. What is new is where they go.
 #
 # **To the decoder.** Where is $X_{ti}$ used? In the queries, $Q_{tk} = \sum_i X_{ti}\,W^Q_{ik}$,
 # for every $k$. And nowhere else. Each use contributes its factor times the gradient of its result:
@@ -381,9 +375,8 @@ def across_forward():
 # $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
 # \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
 #
-# The first part says how the memory should change to be *found* by those who need it. The second
-# says how it should change to *give* them something better. Which of the two is larger in our
-# example, for *chat*?
+# The first part says how the memory should change to be *found* by those who need it, the second
+# how to *give* them something better. Which is larger in our example, for *chat*?
 
 
 # %%
@@ -472,35 +465,26 @@ def the_lines_of_the_way_back():
 # %% [markdown]
 # ### Is it true?
 #
-# Move the memory a little and measure (lesson 3): in cross-attention with two heads and hidden
-# padding, then in a decoder of two blocks, then in the same decoder where somebody forgot that the
-# memory gives the keys, too.
+# Move the inputs a little and measure (lesson 3): for cross-attention with two heads and hidden
+# padding, then for a decoder of two blocks.
 
 
 # %%
 @show
 def gradient_check():
-    """Explicit gradients beside measured ones, right and wrong."""
-    rng, config = np.random.default_rng(8), TowerConfig(d_model=6, d_ff=8, heads=2, layers=2)
+    """Explicit gradients beside measured ones."""
+    rng, tower = np.random.default_rng(8), TowerConfig(d_model=6, d_ff=8, heads=2, layers=2)
     x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
-    right, wrong = (Tower(config, np.random.default_rng(9), cross=True) for _ in range(2))
-    for block in wrong.layers:
-        key = block.cross_attention.sublayer.key
-        key.backward = lambda dy, right=key.backward: 0 * right(dy)
-    direction, rows = rng.standard_normal(memory.shape), []
-    for name, layer, inputs in (
-        ("cross-attention", CrossAttention(6, 2, rng), [x, memory, seen]),
-        ("decoder", right, [x, causal_mask(5), memory, seen]),
-        ("decoder, keys forgotten", wrong, [x, causal_mask(5), memory, seen]),
-    ):
-        checked = GradientCheck(layer, inputs)
-        found = (checked.gradients["memory"] * direction).sum()
-        measured, _ = checked.numerical("memory", direction)
-        texts = (f"{number:.8f}".replace("-", "−") for number in (found, measured))
-        error = abs(found / measured - 1)
-        rows.append((name, *texts, scientific(error) if error < 0.01 else f"{error:.2f}"))
-    return table(["gradient of the memory", "explicit", "measured", "relative error"], rows)
+    attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
+    decoder = check(Tower(tower, rng, cross=True), [x, causal_mask(5), memory, seen])[:2]
+    rows = [
+        (name, row.name, *(f"{number:.8f}".replace("-", "−")
+                           for number in (row.explicit, row.numerical)), scientific(row.error))
+        for name, found in {"cross-attention": attention, "decoder": decoder}.items()
+        for row in found
+    ]  # fmt: skip
+    return table(["", "gradient of", "explicit", "measured", "relative error"], rows)
 
 
 # %% [markdown]
@@ -575,13 +559,13 @@ def the_lines_of_the_block():
 # What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models.
 #
 # The language is small: 250 French sentences such as *son chat noir saute*, of which 50 are held
-# out. French puts the adjective behind the noun. And *son* is *his*, *her* or *its*, a third of the
-# time each. So no honest model can be sure of that word: at best it gives each a third, and pays
-# $\ln 3 \approx 1.10$ for it. From this follows the lowest mean loss that is possible.
+# out. And *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure
+# of that word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ for it. From this
+# follows the lowest mean loss that is possible.
 #
 # Three kinds of models, with one encoder block and one decoder block: the future hidden before the
-# softmax, hidden after it, and not at all. Each kind trains twice, from other random numbers. Which
-# will reach the lowest loss? Which will translate best?
+# softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
+# the lowest loss? Which will translate best?
 
 
 # %%
@@ -589,13 +573,13 @@ def the_lines_of_the_block():
 def three_ways_to_hide():
     """Loss and translations of models trained with the future hidden in three ways."""
     runs = {name: [trained(kind, seed) for seed in SEEDS] for name, kind in KINDS.items()}
-    (known, _), french = sentences(), SENTENCES[0][0]
+    french = SENTENCES[0][0]
 
     def curves(figure):
         axes = figure.subplots()
         for (name, (run, _)), style in zip(runs.items(), ("-", "-", "--"), strict=True):
             axes.plot(run.losses, style, label=name)
-        axes.axhline(floor(known), color="C3", linestyle=":", label="lowest possible")
+        axes.axhline(floor(KNOWN), color="C3", linestyle=":", label="lowest possible")
         axes.set(xlabel="step", ylabel="loss", yscale="log")
         axes.legend()
 
@@ -615,7 +599,7 @@ def three_ways_to_hide():
             "Loss against step on a logarithmic scale. That of the model with the mask falls "
             "to the dotted line of the lowest possible loss and stays. Those of the other two fall "
             "through it, together, to a fortieth of it.",
-            f"**Too good to be true.** The dotted line, {floor(known):.3f}, is the lowest mean "
+            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
         ),
         table(
@@ -637,8 +621,7 @@ def three_ways_to_hide():
             there is none. {short:.0f} % of what they write ends too early, before the fourth
             word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
 
-            Two things do find the mistake: a loss that is lower than it can be, and letting the
-            model write.
+            Two things do find the mistake: a loss lower than it can be, and letting the model write.
         """),
     ]
 
@@ -676,7 +659,7 @@ def one_at_a_time():
     source, inputs = pad_sources([ids_of(FRENCH)]), [START, *ids_of(TARGET)]
 
     def differences(kind):
-        model = trained(kind).model
+        model = trained(kind, FIRST).model
         with inference():
             state = model.start(source, len(inputs))
             one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
@@ -691,12 +674,12 @@ def one_at_a_time():
         ),
         Words(f"""
             With the mask they are equal within rounding: the same numbers are added in another
-            order. With the cache the decoder computed 5 positions, one for each word. Anew for each
-            word it would be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and for a text of 1000 words
-            {sum(range(1001)):,} in place of 1000.
+            order. The decoder computed 5 positions, one for each word. Anew for each word it would
+            be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and for 1000 words {sum(range(1001)):,} in place
+            of 1000.
 
-            Without the mask they differ, at all positions but the last, after which nothing comes.
-            Training and writing compute different things there.
+            Without the mask they differ, but for the last, after which nothing comes: training and
+            writing compute different things.
         """),
     ]
 
@@ -708,8 +691,7 @@ def one_at_a_time():
 # *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder go on with it. What it has read
 # before ⟨s⟩ is all there in its own self-attention. So these fall away:
 #
-# - the encoder,
-# - the memory and its mask,
+# - the encoder, the memory and its mask,
 # - cross-attention in each block, with its norm and its residual.
 #
 # The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
@@ -744,15 +726,12 @@ def one_at_a_time():
 def often_told():
     """The attention matrices of two sentences of the same words."""
     rng = np.random.default_rng(4)
-    vector = {word: rng.standard_normal(16) for word in ("the", "cat", "chased", "dog")}
-    layer, swap = MultiHeadAttention(16, 1, rng), [0, 4, 2, 3, 1]  # cat and dog change places
-    found = []
+    layer, x = MultiHeadAttention(16, 1, rng), rng.standard_normal((1, 4, 16))[:, [0, 1, 2, 0, 3]]
+    swap = [0, 4, 2, 3, 1]  # cat and dog change places
     for hidden in (None, causal_mask(5)):
-        for sentence in ("the cat chased the dog", "the dog chased the cat"):
-            x = np.array([[vector[word] for word in sentence.split()]])
-            layer.forward(x, x, hidden)
-            found.append(layer.attention.saved[-1]["weights"][0, 0])
-    one, other, masked_one, masked_other = found
+        for sentence in (x, x[:, swap]):
+            layer.forward(sentence, sentence, hidden)
+    one, other, masked_one, masked_other = (each["weights"][0, 0] for each in layer.attention.saved)
     assert np.allclose(one, other[swap][:, swap])
     as_is = np.abs(one - other).max()
     masked = np.abs(masked_one - masked_other[swap][:, swap]).max()

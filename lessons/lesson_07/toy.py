@@ -29,6 +29,7 @@ ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
 WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
 STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step on other sentences
 SEEDS = 2, 3
+FIRST = SEEDS[0]
 
 
 def translations(french: str) -> list[str]:
@@ -38,7 +39,6 @@ def translations(french: str) -> list[str]:
     return [" ".join([first, *rest]) for first in DETERMINERS[determiner]]
 
 
-@functools.cache
 def sentences() -> tuple[list[str], list[str]]:
     """The French sentences that are trained on, and 50 that are held out."""
     adjectives = ["", *(f" {each}" for each in ADJECTIVES)]
@@ -46,6 +46,9 @@ def sentences() -> tuple[list[str], list[str]]:
     every = [f"{first} {noun}{adjective} {verb}" for first, noun, adjective, verb in parts]
     np.random.default_rng(7).shuffle(every)
     return every[:-50], every[-50:]
+
+
+KNOWN, NEW = sentences()
 
 
 def floor(french: list[str]) -> float:
@@ -95,40 +98,33 @@ KINDS = {"before the softmax": Transformer, "not at all": Leaky, "after the soft
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, its losses (STEPS,), that on new sentences, and what it writes for these."""
+    """A model, its losses (STEPS,); of NEW its loss, what it writes, and how much is right."""
 
     model: Transformer
     losses: np.ndarray
     held_out: float
     written: dict[str, str]
-
-    @property
-    def right(self) -> float:
-        """The share of new sentences that it translates rightly, by itself."""
-        return float(np.mean([text in translations(each) for each, text in self.written.items()]))
-
-
-def trained(kind: type[Transformer], seed: int = SEEDS[0]) -> Trained:
-    """One of KINDS after training; it is trained once in a process."""
-    return train(kind, seed)
+    right: float
 
 
 @functools.cache
-def train(kind: type[Transformer], seed: int) -> Trained:
+def trained(kind: type[Transformer], seed: int) -> Trained:
+    """One of KINDS after training; it is trained once in a process."""
     sizes = dict(d_model=32, d_ff=64, heads=2, layers=1, p_drop=0.0)
     model, losses = kind(kind.Config.base(len(WORDS), **sizes), seed), []
-    rng, (known, new) = np.random.default_rng(seed), sentences()
+    rng = np.random.default_rng(seed)
     with threadpool_limits(1, "blas"):
         objective, adam = model.objective(), Adam(pack(model))
         for step in range(1, STEPS + 1):
             objective.zero_grad()
-            losses.append(float(objective.forward(*batch(rng.choice(known, SENTENCES), rng))))
+            losses.append(float(objective.forward(*batch(rng.choice(KNOWN, SENTENCES), rng))))
             objective.backward()
             adam.step(RATE * min(1, step / 50))
         with inference():
-            held_out = float(objective.forward(*batch(new, rng)))
-        written = dict(zip(new, writes(model, new), strict=True))
-    return Trained(model, np.array(losses), held_out, written)
+            held_out = float(objective.forward(*batch(NEW, rng)))
+        written = dict(zip(NEW, writes(model, NEW), strict=True))
+    right = np.mean([written[each] in translations(each) for each in NEW])
+    return Trained(model, np.array(losses), held_out, written, right)
 
 
 def writes(model: Transformer, french: list[str]) -> list[str]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson import Matrix, Picture, pieces
+from lessons.lesson import Picture, pieces
 from lessons.lesson_07 import forcing, toy
 from lessons.lesson_07.mask import CHANGES, HIDING, compute, vectors
-from lessons.lesson_07.toy import Leaky, floor, ids_of, sentences, translations
+from lessons.lesson_07.toy import KNOWN, NEW, Leaky, floor, ids_of, translations
 from numformer import CrossAttention, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
@@ -60,7 +60,7 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
 @pytest.mark.parametrize("sentence", forcing.SENTENCES)
 def test_what_a_decoder_reads_and_says_is_what_it_does_step_by_step(sentence):
     french, english = sentence
-    model, right = toy.trained(Transformer).model, [*ids_of(english), END]
+    model, right = toy.trained(Transformer, toy.FIRST).model, [*ids_of(english), END]
     with inference():
         state = model.start(pad_sources([ids_of(french)]), 6)
         logits = np.array([model.step(np.array([i]), state)[0] for i in [START, *right[:-1]]])
@@ -75,7 +75,7 @@ def test_what_a_decoder_reads_and_says_is_what_it_does_step_by_step(sentence):
         assert min(*found["leaky"], *found["zeroed"]) > 0.9
         own = forcing.compute(sentence, Transformer, True, t)["inputs"].tolist()
         assert own == [START, *ids_of(toy.writes(model, [french])[0])][: t + 1] + [0] * (5 - t)
-    assert french in sentences()[1] and english in translations(french)
+    assert french in NEW and english in translations(french)
     assert 0.2 < found["honest"][0] < 0.45 or french.startswith("le")
     assert forcing.compute(sentence, Leaky, False, 0)["seen"][0, 1:].sum() > 0.5
 
@@ -103,28 +103,23 @@ def test_what_is_said_of_leaks_is_so():
     assert max(column("one_at_a_time", 1)) < 1e-4 and min(column("one_at_a_time", 2)[:4]) > 1
     assert column("teacher_forcing", 4) == column("teacher_forcing", 5)
     assert len(set(column("what_leaks", 2))) == 5 and set(column("what_leaks", 1)) == {1}
-    errors = re.findall(r"10\^\{-(\d+)\}|(\d\.\d+) \|$", text_of("gradient_check"), re.MULTILINE)
-    assert [int(small or 0) > 8 for small, _ in errors] == [True, True, False]
+    errors = re.findall(r"10\^\{-(\d+)\}", text_of("gradient_check"))
+    assert len(errors) == 4 and min(map(int, errors)) > 8
 
 
 def test_what_is_said_of_the_models_is_what_was_measured():
-    known, new = sentences()
-    assert len({*known, *new}) == 250 and len(new) == 50
-    unsure = sum(each.startswith("son") for each in known) * math.log(3)
-    assert math.isclose(floor(known), unsure / sum(len(each.split()) + 2 for each in known))
+    assert len({*KNOWN, *NEW}) == 250 and len(NEW) == 50
+    unsure = sum(each.startswith("son") for each in KNOWN) * math.log(3)
+    assert math.isclose(floor(KNOWN), unsure / sum(len(each.split()) + 2 for each in KNOWN))
     losses, held_out, right = (column("three_ways_to_hide", number) for number in (1, 2, 3))
     assert right == [100, 100, 0, 0, 0, 0]
-    assert min(losses[:2]) > 0.9 * floor(known) and max(losses[2:]) < floor(known) / 40
-    assert min(held_out[:2]) > floor(new) and max(held_out[2:]) < floor(new) / 40
-    run = toy.trained(Transformer)
-    assert all(run.written[each] in translations(each) for each in new)
+    assert min(losses[:2]) > 0.9 * floor(KNOWN) and max(losses[2:]) < floor(KNOWN) / 40
+    assert min(held_out[:2]) > floor(NEW) and max(held_out[2:]) < floor(NEW) / 40
+    run = toy.trained(Transformer, toy.FIRST)
+    assert all(run.written[each] in translations(each) for each in NEW)
     sizes = [sum(p.size for p in Block(TowerConfig(), np.random.default_rng(0), cross)
                  .named_parameters().values()) for cross in (True, False)]  # fmt: skip
     assert sizes[0] - sizes[1] == 4 * 512**2 + 2 * 512
     assert f"saves {sizes[0] - sizes[1]:,} parameters" in Path(LESSON.__file__).read_text()
     assert "differ by up to 0.10" in text_of("often_told")
     assert [q.solution for q in LESSON.quiz() if not q.choices] == ["15", "1.099", "12"]
-    peeking = next(
-        p for p in pieces(LESSON.it_peeks) if isinstance(p, Matrix) and "open" in p.symbol
-    )
-    np.testing.assert_allclose(peeking.numbers, compute((None, None), [])["weights"])
