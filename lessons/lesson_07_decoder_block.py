@@ -86,17 +86,16 @@ def teacher_forcing():
     return [
         table(columns, rows),
         Words(f"""
-            They are the same. One pass has done the work of five, and training makes the mean of
-            these losses small, here {at_once.mean():.3f}. Most of it comes from the first word.
-            *son* may be his, her or its, and nothing tells which. So the model gives *her* about a
-            third.
+            They are the same: one pass has done the work of five. Training makes their mean small,
+            here {at_once.mean():.3f}. Most of it comes from the first word. *son* may be his, her
+            or its, and nothing tells which, so the model gives *her* about a third.
         """),
     ]
 
 
 # %% [markdown]
-# Stop for a moment. All five words are given to the model at once. Position 1 has to say *her*, and
-# *her* stands in the input, at position 2. If the model may look there, what will it learn?
+# But stop. All five words are given to the model at once. Position 1 has to say *her*, and *her*
+# stands in the input, at position 2. If the model may look there, what will it learn?
 #
 # ## Hide the future
 #
@@ -119,13 +118,12 @@ def it_peeks():
         Matrix("Q", query, words, "123"),
         Matrix("K", key, words, "123"),
         Matrix("V", value, words, "xy"),
-        Words("Now the weights, first with nothing hidden, then with what may be seen, $M$."),
         Matrix(r"A_\text{open}", peeking, words, words, 1),
         Matrix("M", CAUSAL.astype(int), words, words, 1),
         Matrix("A", honest, words, words, 1),
         Words(f"""
-            Where nothing is hidden, each row but the last puts its largest weight on the next
-            column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
+            In $A_\\text{{open}}$ nothing is hidden. Each row but the last puts its largest weight on
+            the next column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
@@ -252,8 +250,8 @@ def forward_nothing_leaks():
 #
 # ### The same, backwards
 #
-# The loss of position $t$ must not depend on later words. So its gradient with respect to their
-# vectors has to be 0, and again not nearly. Follow lesson 3's backward. For the scores it gives
+# The loss of position $t$ must not depend on later words, so its gradient at their vectors has to be
+# 0, and again not nearly. For the scores lesson 3 derived
 #
 # $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
 #
@@ -264,9 +262,8 @@ def forward_nothing_leaks():
 # \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
 #
 # Terms with $t < s$ are 0. Data flow from earlier words to later results, gradients from later
-# losses to earlier words. Here is how long the gradients are in the same decoder. Row $t$ belongs
-# to the loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the first
-# block.
+# losses to earlier words. Here is how long they are in the same decoder: row $t$ belongs to the
+# loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the first block.
 
 
 # %%
@@ -301,10 +298,10 @@ def backward_nothing_leaks():
 # %% [markdown]
 # ## Look across: cross-attention
 #
-# So far the decoder knows its own words only. The French sentence comes in through a second
-# attention. The encoder has turned the $S$ French words into $S$ vectors, the **memory** $H$. The
-# decoder's vectors are $X$, one for each of its $T$ positions. In **cross-attention** the queries
-# come from the decoder, and keys and values from the memory (section 3.2.3):
+# The French sentence comes in through a second attention. The encoder has turned the $S$ French
+# words into $S$ vectors, the **memory** $H$. The decoder's vectors are $X$, one for each of its $T$
+# positions. In **cross-attention** the queries come from the decoder, and keys and values from the
+# memory (section 3.2.3):
 #
 # $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
 #
@@ -490,8 +487,7 @@ def gradient_check():
 # %% [markdown]
 # ## The whole block
 #
-# Now all is there. A decoder block has three parts (section 3.1). Each stands in a residual with a
-# norm, as in the encoder (lesson 6):
+# A decoder block has three parts (section 3.1), each in a residual with a norm (lesson 6):
 #
 # 1. **masked self-attention**: look back at what has been written,
 # 2. **cross-attention**: look across at what has been read,
@@ -507,13 +503,12 @@ def gradient_check():
 @show
 def the_diagram():
     """A decoder block."""
+    parts = ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
 
     def draw(figure):
         axes, arrow = figure.subplots(), dict(arrowstyle="->", color="C3")
         bent, words = arrow | dict(connectionstyle="arc3,rad=-0.6"), dict(ha="center", va="center")
-        for height, part in enumerate(
-            ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
-        ):
+        for height, part in enumerate(parts):
             box = dict(boxstyle="round", facecolor="none", edgecolor=f"C{height}")
             axes.text(0, height, part, bbox=box, fontsize=9, **words)
             axes.text(0, height + 0.53, "add, norm", color="C3", fontsize=8.5, **words)
@@ -543,11 +538,9 @@ def the_lines_of_the_block():
         Block.backward,
         {
             "dx = self.feed_forward": "The last part first.",
-            "if not self.cross_attention": """The block of an encoder or of a language model has no
-                middle part, and these two are all.""",
-            "dx, dmemory = ": """The middle part has two inputs, so two gradients come back.
-                `dmemory` leaves the block here. Residual and norm stand around $Y$ alone, so it
-                goes through neither.""",
+            "if not self.cross_attention": "An encoder's block has no middle part.",
+            "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
+                residual and norm stand around $Y$ alone.""",
             "return self.self_attention": "The first part; the memory's gradient beside it.",
         },
     )
@@ -556,12 +549,11 @@ def the_lines_of_the_block():
 # %% [markdown]
 # ## An honest model and one that peeks
 #
-# What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models.
-#
-# The language is small: 250 French sentences such as *son chat noir saute*, of which 50 are held
-# out. And *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure
-# of that word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ for it. From this
-# follows the lowest mean loss that is possible.
+# What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models
+# on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
+# *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
+# word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ for it. From this follows the
+# lowest mean loss that is possible.
 #
 # Three kinds of models, with one encoder block and one decoder block: the future hidden before the
 # softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
@@ -596,9 +588,8 @@ def three_ways_to_hide():
         Picture(
             "lesson_07_losses",
             curves,
-            "Loss against step on a logarithmic scale. That of the model with the mask falls "
-            "to the dotted line of the lowest possible loss and stays. Those of the other two fall "
-            "through it, together, to a fortieth of it.",
+            "Loss against step on a logarithmic scale. With the mask it falls to the dotted line "
+            "of the lowest possible loss. The other two fall through it, to a fortieth of it.",
             f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
             "loss that is possible without seeing the translation.",
         ),
@@ -610,9 +601,8 @@ def three_ways_to_hide():
         ),
         Words(f"""
             Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
-            they write, they are useless. And their loss is as low on sentences that they have never
-            seen: **held-out data do not find this mistake**, because there, too, the answer stands
-            in the input.
+            they write, they are useless. And their loss is as low on new sentences: **held-out data
+            do not find this mistake**, because there, too, the answer stands in the input.
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
             each head and position, and training has found out how to write the next word into it.
@@ -621,14 +611,14 @@ def three_ways_to_hide():
             there is none. {short:.0f} % of what they write ends too early, before the fourth
             word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
 
-            Two things do find the mistake: a loss lower than it can be, and letting the model write.
+            Two things do find it: a loss lower than it can be, and letting the model write.
         """),
     ]
 
 
 # %% [markdown]
-# Watch them at work. With the causal mask the first word of *son chat noir saute* gets about a
-# third, as it must. The others *know* that it is *her*. Nobody told them. They saw it.
+# Watch them. With the causal mask the first word of *son chat noir saute* gets about a third, as it
+# must. The others *know* that it is *her*. Nobody told them. They saw it.
 
 
 # %%
@@ -718,7 +708,7 @@ def one_at_a_time():
 # %% [markdown]
 # ## Often told: check it
 #
-# A claim about word order, computed again, without positions (lesson 5) and with random vectors.
+# Computed without positions (lesson 5), with random vectors for the words.
 
 
 # %%
@@ -782,12 +772,7 @@ def quiz() -> list[Question]:
         Question(
             question="Your new model has a far lower loss than the old one, also on held-out data. "
             "When it writes by itself, it writes nonsense. What do you look at first?",
-            choices=(
-                "overfitting: it needs more dropout",
-                "the learning rate",
-                "whether the loss at a position depends on later inputs",
-                "the size of the vocabulary",
-            ),
+            choices=("dropout", "the learning rate", "whether a loss depends on later inputs"),
             answer=2,
             why="Overfitting would show in the held-out loss. This looks like peeking: compute the "
             "gradient of the loss at one position at the inputs after it. It has to be exactly 0.",
@@ -825,7 +810,5 @@ def exercises():
 #
 # - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder.
 # - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
-# - Williams and Zipser 1989, *A Learning Algorithm for Continually Running Fully Recurrent Neural
-#   Networks*: where teacher forcing has its name.
 # - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
 # - Lesson 8, when it is there: how such a model is trained.

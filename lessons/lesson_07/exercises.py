@@ -21,25 +21,17 @@ def cross_attention_backward(
     output = weights value, with
     x (T, d_model), memory (S, d_model), weights (T, S).
     """
-    # The gradient of the values. A value collects from every query that took some of it.
-    dvalue = weights.T @ doutput
     # The gradient of the weights. Its entry (t, s) says what more of value s does to result t.
     dweights = doutput @ value.T
-    # The average of a row. Each entry counts by its weight.
-    average = (weights * dweights).sum(axis=-1, keepdims=True)
     # The gradient of the scores. A row of weights adds up to 1: see lesson 3.
-    dscores = weights * (dweights - average)
+    dscores = weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))
     # The gradient of query key^T. Forward scales these products once.
     dproducts = dscores / math.sqrt(query.shape[-1])
-    # The gradient of the queries. Query t was used in all of row t.
-    dquery = dproducts @ key
-    # The gradient of the keys. Key s was used in all of column s.
-    dkey = dproducts.T @ query
     # dx. Ask where x is used, and what it is multiplied by there.
-    dx = dquery @ query_weight.T
+    dx = dproducts @ key @ query_weight.T
     # dmemory. Ask where the memory is used, and what it is multiplied by there. See “The way back,
     # to both sides”.
-    dmemory = dkey @ key_weight.T + dvalue @ value_weight.T
+    dmemory = dproducts.T @ query @ key_weight.T + weights.T @ doutput @ value_weight.T
     return dx, dmemory
 
 
@@ -84,8 +76,7 @@ EXERCISES = [
         title="Cross-attention, to both sides",
         task="""Write the way back from the result of one head to its two inputs, the decoder's `x`
 and the encoder's `memory`. In between lies attention's own backward, that of lesson 3.""",
-        done="These are the two ways out of the decoder's middle part: to its own words, and to "
-        "the encoder.",
+        done="These are the two ways out: to the decoder's own words, and to the encoder.",
         **CROSS,
     ),
     Exercise(
@@ -114,9 +105,9 @@ queries. The lesson does not derive their gradient. You can.""",
     ),
     Exercise(
         title="Find the mistake",
-        task="""With this backward a model trains, and its encoder learns something. No shape is
-wrong. Find the line and mend it.""",
-        to_find="dmemory = dvalue @ value_weight.T",
+        task="With this backward a model trains, and its encoder learns something. No shape is "
+        "wrong. Find the line and mend it.",
+        to_find="dmemory = weights.T @ doutput @ value_weight.T",
         done="The memory gives keys and values, so two gradients come back to it.",
         **CROSS,
     ),

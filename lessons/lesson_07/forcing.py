@@ -9,11 +9,9 @@ from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer.data.vocabulary import END
 
-SENTENCES = [
-    ("son chat noir saute", "her black cat is jumping"),
-    ("le renard blanc saute", "the white fox is jumping"),
-    ("son chien gris mange", "its grey dog is eating"),
-]
+SENTENCES = [("son chat noir saute", "her black cat is jumping"),
+             ("le renard blanc saute", "the white fox is jumping"),
+             ("son chien gris mange", "its grey dog is eating")]  # fmt: skip
 VOCABULARY = ["·", "⟨s⟩", "⟨end⟩", "?", *WORDS.symbols]
 LINES = {"honest": "masked before", "leaky": "not masked", "zeroed": "zeroed after"}
 POSITIONS = 6  # of each of these translations with its end
@@ -61,12 +59,10 @@ forcing = Simulation(
     say="Press **Play**: at each position the decoder says what comes next. Then choose a model "
     "that was trained with the future hidden **after the softmax**, or not at all. How sure is it "
     "of the first word? Now let it read **its own words**, as it must when it writes.",
-    caption="The translation of a sentence that was not trained on, by the model with the mask. "
-    "Above: which words each position looks at, among those read and in the French sentence. "
-    "Below: the probability of the right word at each position.",
-    alt="Two heatmaps, that of self-attention empty above its diagonal, and a chart of the "
-    "probability of the right word at six positions: with the mask about a third at the first and "
-    "nearly 1 at the others; without it nearly 1 at all.",
+    caption="A sentence that was not trained on. Above: which words each position looks at, among "
+    "those read and in the French sentence. Below: the probability of the right word.",
+    alt="Two heatmaps, that of self-attention empty above its diagonal, and a chart of the right "
+    "word's probability: with the mask a third at the first of six positions, else nearly 1.",
     size=(7.6, 7.2),
     controls=[
         Choice("sentence", "Sentence", [

@@ -1,8 +1,7 @@
 """A small language to translate, and Transformers that learn it.
 
-"son chat noir saute" becomes "her black cat is jumping". French puts the adjective behind the noun,
-and says in one word what takes English two. "son" is his, her or its, each a third of the time:
-nothing in the French sentence tells which, so no honest model can be sure of that word.
+"son chat noir saute" becomes "her black cat is jumping". "son" is his, her or its, each a third of
+the time: nothing in the French sentence tells which, so no honest model can be sure of that word.
 """
 
 import functools
@@ -128,7 +127,7 @@ def trained(kind: type[Transformer], seed: int) -> Trained:
 
 
 def writes(model: Transformer, french: list[str]) -> list[str]:
-    """What a model writes for each of these sentences, word by word, reading its own words."""
+    """What a model writes for each of these sentences, reading its own words."""
     ids = greedy(model, pad_sources([*map(ids_of, french)]), max_length=8)
     return [" ".join(WORDS.decode(each)) for each in ids]
 
@@ -151,7 +150,7 @@ def look(model: Transformer, french: str, inputs: list[int]):
 def inputs_of(model: Transformer, french: str, english: str, own: bool, position: int) -> list[int]:
     """What the decoder reads: the start id and the right words, or its own up to a position.
 
-    For its own it reads all of them anew before each further one.
+    Its own are all read anew before each further one.
     """
     if not own:
         return [START, *ids_of(english)]

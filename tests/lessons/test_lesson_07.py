@@ -115,8 +115,6 @@ def test_what_is_said_of_the_models_is_what_was_measured():
     assert right == [100, 100, 0, 0, 0, 0]
     assert min(losses[:2]) > 0.9 * floor(KNOWN) and max(losses[2:]) < floor(KNOWN) / 40
     assert min(held_out[:2]) > floor(NEW) and max(held_out[2:]) < floor(NEW) / 40
-    run = toy.trained(Transformer, toy.FIRST)
-    assert all(run.written[each] in translations(each) for each in NEW)
     sizes = [sum(p.size for p in Block(TowerConfig(), np.random.default_rng(0), cross)
                  .named_parameters().values()) for cross in (True, False)]  # fmt: skip
     assert sizes[0] - sizes[1] == 4 * 512**2 + 2 * 512
