@@ -122,8 +122,8 @@ def it_peeks():
         Matrix("M", CAUSAL.astype(int), words, words, 1),
         Matrix("A", honest, words, words, 1),
         Words(f"""
-            In $A_\\text{{open}}$ nothing is hidden. Each row but the last puts its largest weight on
-            the next column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
+            In $A_\\text{{open}}$ nothing is hidden. All rows but the last have their largest weight
+            in the next column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
@@ -250,8 +250,8 @@ def forward_nothing_leaks():
 #
 # ### The same, backwards
 #
-# The loss of position $t$ must not depend on later words, so its gradient at their vectors has to be
-# 0, and again not nearly. For the scores lesson 3 derived
+# The loss of position $t$ must not depend on later words: its gradient there has to be 0, and again
+# not nearly. For the scores lesson 3 derived
 #
 # $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
 #
