@@ -65,9 +65,9 @@ def distance_bias_backward(dweights, weights):
     # The gradient of the scores. A row of weights adds up to 1: see lesson 3.
     dscores = weights * (dweights - average)
     # The distances. Query t stands t - s places after key s.
-    distances = np.arange(weights.shape[0])[:, None] - np.arange(weights.shape[1])
+    offsets = np.arange(weights.shape[0])[:, None] - np.arange(weights.shape[1])
     # The choice of pairs. Entry (t, s, d) is 1 where query t and key s have the distance d.
-    pairs = np.where(distances[:, :, None] == np.arange(weights.shape[0]), 1.0, 0.0)
+    pairs = np.where(offsets[:, :, None] == np.arange(weights.shape[0]), 1.0, 0.0)
     # dbias. Ask which scores used the same entry of the bias, and where they stand in the matrix.
     dbias = (dscores[:, :, None] * pairs).sum(axis=(0, 1))
     return dbias
