@@ -35,22 +35,18 @@ from lessons.lesson_02.lookup import (
     DAY,
     ERROR,
     HARD,
-    RATE,
     contents,
     doutput,
+    hours,
     jugs,
     key,
     learning,
-    levels,
     lookup,
     move_the_wish,
-    nearest,
     query,
-    root_mean_square,
     shares,
     slope,
     smooth_the_river,
-    smoothed,
     tastes,
     temperature,
     true_level,
@@ -73,10 +69,10 @@ from numformer.layers.softmax import softmax, softmax_backward
 # and how sour it is, compared with other juices. Inside is the juice. What matters to us about a
 # glass of it are again two numbers: what it costs, and how much vitamin C it holds.
 #
-# A guest does not know the jugs. He says which taste he is after: a little sweet (1) and quite sour
-# (2).
+# A guest does not know the jugs. She says which taste she is after: a little sweet (1) and quite
+# sour (2).
 #
-# - His wish is the **query** $q$: what is looked for.
+# - Her wish is the **query** $q$: what is looked for.
 # - A label is a **key** $k_s$: what is offered to those who look. There is one for each jug $s$.
 # - The content of a jug is a **value** $v_s$: what is handed over in the end.
 
@@ -106,10 +102,8 @@ def the_jugs():
 @show
 def a_python_dictionary():
     """What a dictionary answers, and to whom."""
-    bar = {
-        tuple(k): v for k, v in zip(key.astype(int).tolist(), value.astype(int).tolist(), strict=True)
-    }
-    wish = tuple(query[0].astype(int).tolist())
+    labels, inside, (wish,) = (x.astype(int).tolist() for x in (key, value, query))
+    bar, wish = dict(zip(map(tuple, labels), inside, strict=True)), tuple(wish)
     assert wish not in bar
     return Words(f"""
         ```
@@ -123,7 +117,7 @@ def a_python_dictionary():
 
 
 # %% [markdown]
-# No label says just what our guest wants, so he gets nothing.
+# No label says just what our guest wants, so she gets nothing.
 #
 # **Hard.** Let the guest have the jug that fits best. How well does a label fit? We take the dot
 # product of wish and label as its *score*. It is large where the label offers much of what the wish
@@ -156,9 +150,8 @@ scores = dot_product_score(query, key, 1.0)
 
 def by_hand(left, right, digits=4) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
-    terms = [
-        f"{a:.{digits}f} · {f'({b:g})' if b < 0 else f'{b:g}'}" for a, b in zip(left, right)
-    ]
+    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
+    terms = [f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True)]
     return f"{' + '.join(terms)} ≈ {left @ right:.2f}".replace("-", "−")
 
 
@@ -186,12 +179,13 @@ def hard_and_soft():
 #
 # ## The temperature is a bridge
 #
-# Exponentials look at differences. Subtract the highest score $m$ above and below the line; nothing
-# changes, since a common factor cancels:
+# A softmax looks at differences. Let $m$ be the largest $z_s$, and subtract it everywhere. Nothing
+# changes, since above and below the line the same factor $e^{-m}$ comes in:
 #
-# $$a_s = \frac{e^{(e_s - m)/\tau}}{\sum_u e^{(e_u - m)/\tau}}$$
+# $$a_s = \frac{e^{z_s-m}}{\sum_u e^{z_u-m}}$$
 #
-# Now every exponent is 0 or negative. That tells what happens at both ends:
+# Now every exponent is 0 or negative, and it is a difference of scores divided by $\tau$. That
+# tells what happens at both ends:
 #
 # - **Cold**, $\tau \to 0$: an exponent below 0 goes to $-\infty$ and its share to 0. Only the
 #   highest score is left: the hard lookup.
@@ -299,14 +293,682 @@ def the_wish() -> Simulation:
 
 
 # %% [markdown]
-# Did the apple ever have the largest share? By dot product it cannot. Its label (1, 0) is a mean of
-# the other labels. Then its score is the same mean of the other scores, and a mean is never above
-# the largest. By distance it wins wherever the wish is close to it.
+# Did the apple ever have the largest share? By dot product it cannot. Its label (1, 0) is a
+# weighted mean of the other labels. Then its score is the same mean of the other scores, and a mean
+# is never above the largest. By distance it wins wherever the wish is close to it.
 #
 # The two scores are less different than they look:
 #
-# $$-\frac12\,|q - k_s|^2 = q \cdot k_s - \frac12\,|k_s|^2 - \frac12\,|q|^2$$
+# $$-\frac{1}{2}\,|q - k_s|^2 = q \cdot k_s - \frac{1}{2}\,|k_s|^2 - \frac{1}{2}\,|q|^2$$
 #
 # The last term is the same for all jugs, so the softmax does not see it. A distance is a dot
 # product with a handicap for long keys. If all keys are equally long, the two agree, and then a
 # dot product really finds the nearest key.
+#
+# ## What softness buys, and what it costs
+#
+# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, each by himself, asked: what
+# is a value at a place where nobody has measured? Measured were pairs: the hour $k_s$, and the
+# level $v_s$ of a river at that hour. Their answer is a weighted mean of *all* measurements, in
+# which those nearby count most. With the bell curve of Gauss as the weight, before it is
+# normalised, this *kernel regression* is
+#
+# $$o = \frac{\sum_s e^{-(q-k_s)^2/2h^2}\,v_s}{\sum_u e^{-(q-k_u)^2/2h^2}}$$
+#
+# Look again. Keys, values, a query, exponentials divided by their sum. It is a softmax of the
+# scores $-\frac{1}{2}(q - k_s)^2$ at the temperature $h^2$, and then a blend: attention, with a
+# query of one number. What is new in the Transformer is not the lookup. It is that queries, keys
+# and values are learned.
+#
+# Here are 24 measurements of one day, each with an error. (We made them up, so we know the truth:
+# the level sways, and at 16 o'clock a weir is opened.) Find out:
+#
+# - Which width brings the curve closest to the true level?
+# - At the smallest width the curve nearly *is* the staircase. What is wrong with that one?
+# - Go to 16 o'clock. Why does no width show the jump as it is?
+
+
+# %%
+@show
+def the_river() -> Simulation:
+    """A lookup in one dimension, as a curve."""
+    return smooth_the_river
+
+
+# %%
+def expected_error(weights) -> tuple[float, float]:
+    """weights (97, 24) of a day's lookups -> blur and noise, the two parts of the squared error."""
+    blur = weights @ true_level(hours) - true_level(DAY)
+    return (blur**2).mean(), ERROR**2 * (weights**2).sum(axis=1).mean()
+
+
+@show
+def blur_and_noise():
+    """The expected error of the river's curve against the width, in its two parts."""
+    widths = np.geomspace(0.1, 30, 80)
+    blur, noise = np.array([expected_error(shares(DAY, width)) for width in widths]).T
+    closest = np.abs(DAY[:, None] - hours).argmin(axis=1)
+    hard = expected_error(np.eye(len(hours))[closest])
+    best = (blur + noise).argmin()
+
+    def draw(figure):
+        axes = figure.subplots()
+        axes.plot(widths, noise, "--", color=ORANGE, label="noise")
+        axes.plot(widths, blur, ":", color=GREEN, label="blur")
+        axes.plot(widths, blur + noise, color=BLUE, label="both")
+        axes.axhline(sum(hard), color=GREY, ls="-.", label="nearest measurement")
+        axes.set(xlabel="width $h$, in hours", ylabel="squared error", xscale="log", ylim=(0, 0.4))
+        axes.legend()
+
+    return [
+        Picture(
+            "lesson_02_blur_and_noise",
+            draw,
+            "Three curves against the width. Noise falls, blur rises, and their sum is lowest "
+            f"between them, near {widths[best]:.1f} hours. The error of the nearest measurement "
+            "is a line about as high as the sum's left end.",
+            "**What is bought and what is paid**, on average over the day and over all that the "
+            "errors of measurement could have been.",
+        ),
+        Words(rf"""
+            The error has two parts, and both follow from the weights alone.
+
+            **Noise.** Each measurement is off by about {ERROR}. A mean of $n$ of them with equal
+            weights is off by $\sqrt n$ times less. With unequal weights
+            $1 / \sum_s a_s^2$ stands in the place of $n$; it is the second figure under the
+            simulation. The wider the lookup, the less noise. This is what softness *buys*.
+
+            **Blur.** Even from measurements without error the lookup gets a wrong level, because
+            it mixes in what belongs to other hours. It levels out waves and turns a jump into a
+            slope. This is what softness *costs*.
+
+            The nearest measurement alone has the expected squared error {sum(hard):.3f}, nearly
+            all of it noise ({hard[1]:.3f}). The best width, {widths[best]:.1f} hours, has
+            {blur[best] + noise[best]:.3f}: {noise[best]:.3f} noise and {blur[best]:.3f} blur. The
+            widest has {blur[-1] + noise[-1]:.3f}; it answers every hour with almost the same mean.
+
+            There is another cost. A dictionary goes straight to its entry. A soft lookup must
+            compare the query with *every* key, each time.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## What a hard lookup cannot tell you
+#
+# Back to the juice bar. Softness buys something else there, and for a neural network it is what
+# counts. Say that the guest wants her glass cheap and full of vitamin C. Then the worse it is for
+# her, the larger is
+#
+# $$L = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
+#
+# This is her *loss*. For a glass of lemon it is $2 - 5 = -3$, the best there is. How should she
+# change her wish? Let her keep its second number, 2, and move the first one.
+
+
+# %%
+@show
+def a_cliff_and_slopes():
+    """The loss against the first number of the wish."""
+    across = np.linspace(-3, 3, 301)
+    wishes = np.stack([across, np.full_like(across, query[0, 1])], axis=1)
+    losses = {each: lookup(wishes, each)[1] @ doutput[0] for each in (HARD, 0.5, 2.0, 8.0)}
+    jump = across[np.abs(np.diff(losses[HARD])).argmax()]
+
+    def draw(figure):
+        axes = figure.subplots()
+        styles = [(GREY, "-."), (ORANGE, "--"), (BLUE, "-"), (GREEN, ":")]
+        for (each, loss), (color, style) in zip(losses.items(), styles, strict=True):
+            label = "hard" if each == HARD else f"temperature {each:g}"
+            axes.plot(across, loss, style, color=color, label=label)
+        axes.axvline(query[0, 0], color=GREY, lw=0.8)
+        axes.set(xlabel="sweet, the first number of the wish", ylabel="loss")
+        axes.legend()
+
+    return [
+        Picture(
+            "lesson_02_cliff",
+            draw,
+            "The loss against the first number of the wish. Hard: two flat lines, at −3 on the "
+            "left and 3 on the right, with a jump near two thirds. The soft lookups rise smoothly "
+            "from left to right, the hotter the more gently.",
+            "The vertical line is the guest's wish, (1, 2).",
+        ),
+        Words(f"""
+            The hard lookup knows two answers here, lemon and cherry, and a cliff at {jump:.2f}. The
+            wish stands on the flat to the right of it. A small step changes nothing: the derivative
+            is 0. At the cliff there is none at all. Nowhere does it say which way is better.
+
+            The soft lookup slopes everywhere. It says: less sweet.
+        """),
+    ]
+
+
+# %% [markdown]
+# A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
+# much does the loss rise? Behind a hard lookup the answer is always "not at all". That is why the
+# *soft* lookup became a part of networks: everything in it has a slope, the query, the keys and the
+# values. (One can learn to make hard choices too, by making them at random and rewarding the good
+# ones. Xu et al. 2015 train both kinds. It needs many tries where a derivative needs one.)
+#
+# ## The way back
+#
+# Write $\mathrm{d}x$ for the gradient of the loss with respect to $x$: how much $L$ rises for each
+# of the numbers in $x$ when that number rises by a little. What comes after the lookup hands us
+# $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: a coin more raises the loss by 1, a
+# portion of vitamin more lowers it by 1. We owe $\mathrm{d}q$, $\mathrm{d}k_s$ and $\mathrm{d}v_s$.
+#
+# Go backward through forward, one line at a time, and always ask: *where was this number used, and
+# with which factor?* Each use contributes its factor times the gradient of what it went into.
+#
+# ### Through the blend
+#
+# By entries, where $j$ counts what a content holds, the glass is
+#
+# $$o_j = \sum_s a_s\,v_{sj}$$
+#
+# Where was $v_{sj}$ used? Only in $o_j$, with the factor $a_s$:
+#
+# $$\mathrm{d}v_{sj} = a_s\,\mathrm{d}o_j$$
+#
+# A jug hears of the loss as loudly as its share was large. Where was the weight $a_s$ used? In
+# every $o_j$, with the factor $v_{sj}$:
+#
+# $$\mathrm{d}a_s = \sum_j v_{sj}\,\mathrm{d}o_j = v_s \cdot \mathrm{d}o$$
+#
+# In our example this is the price of jug $s$ minus its vitamin C: its own loss, if it were poured
+# alone.
+
+
+# %%
+dvalue = weights.T @ doutput
+dweights = doutput @ value.T
+
+
+def library_lines(function, *beginnings: str) -> str:
+    """Some lines of a function of the library."""
+    found = statements(function)
+    picked = [next(line for line in found if line.startswith(each)) for each in beginnings]
+    return "\n\n".join(f"    {line}" for line in picked)
+
+
+@show
+def back_through_the_blend():
+    """The gradients of the contents and of the weights, and the library's lines."""
+    lines = library_lines(scaled_dot_product_attention_backward, "dvalue = ", "ddropped = ")
+    return [
+        Matrix(r"\mathrm{d}V", dvalue, jugs, contents, 1),
+        Matrix(r"\mathrm{d}a", dweights, ["gradient"], jugs, 3),
+        Words(
+            f"""
+            By hand: the lemon's vitamin C has the gradient
+            {by_hand(weights[0, 2:3], doutput[0, 1:])}. The weight of the lemon has
+            2 · 1 + 5 · (−1) = {dweights[0, 2]:.0f}.
+        """.replace("-", "−")
+        ),
+        Words(
+            "In the library these are two lines of attention's backward, for all queries at once. "
+            "A *column* of weights says who used a value, hence the transpose. (`dropped` are the "
+            f"weights, as long as there is no dropout.)\n\n{lines}"
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Through the softmax
+#
+# No weight can change alone. They sum to 1: if the lemon gets more, the others get less, each in
+# proportion to what it has. So it does not matter how bad a jug is. What matters is whether it is
+# worse than the *mixture*. The rule is
+#
+# $$\mathrm{d}z_s = a_s\,\Bigl(\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u\Bigr)$$
+#
+# Lesson 3 derives it in full. The sum is an average of all $\mathrm{d}a_u$, in which each counts by
+# its weight. Put $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ into it: the average is $o \cdot
+# \mathrm{d}o$, and
+#
+# $$\mathrm{d}z_s = a_s\,(v_s - o) \cdot \mathrm{d}o$$
+#
+# Read it in words. *A score matters as much as its weight, times how far its value lies from the
+# blend, in the direction that matters to the loss.*
+
+
+# %%
+dscaled = softmax_backward(dweights, weights)
+
+
+@show
+def back_through_the_softmax():
+    """The gradient of the scores, row by row."""
+    average = dweights[0] @ weights[0]
+    rows = np.array([weights[0], dweights[0], dweights[0] - average, dscaled[0]])
+    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
+    blame = dscaled[0].argsort()
+    return [
+        Matrix(r"\text{wish}", rows, names, jugs, 3),
+        Words(
+            f"""
+            The average is {by_hand(weights[0], dweights[0])}: the loss of the glass. The score of
+            the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That of the
+            {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as the
+            lemon ({dweights[0, 3]:.0f} against {dweights[0, 2]:.0f}), but its weight is so small
+            that its score hardly hears of it.
+        """.replace("-", "−")
+        ),
+        Beside(
+            softmax_backward,
+            {
+                "dscores = dweights - dot_last": r"""Subtract the weighted average,
+                    $\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u$.""",
+                "dscores *= weights": r"Multiply by the weight, $\mathrm{d}z_s = a_s\,(\ldots)$.",
+                "return dscores": "The gradient of the scores that came into the softmax.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Through the temperature and the score
+#
+# By entries, where $i$ counts the numbers of a label, a score is
+#
+# $$z_s = \frac{1}{\tau} \sum_i q_i\,k_{si}$$
+#
+# Where was $q_i$ used? In the score of *every* key, each time with the factor $k_{si}/\tau$:
+#
+# $$\mathrm{d}q_i = \frac{1}{\tau} \sum_s \mathrm{d}z_s\,k_{si}$$
+#
+# Where was $k_{si}$ used? Only in the score of its own key, with the factor $q_i/\tau$:
+#
+# $$\mathrm{d}k_{si} = \frac{1}{\tau}\,\mathrm{d}z_s\,q_i$$
+
+
+# %%
+dquery, dkey = dot_product_score_backward(dscaled, query, key, 1 / temperature)
+
+
+@show
+def back_through_the_score():
+    """The gradients of the wish and of the labels, and the library's lines."""
+    return [
+        Matrix(r"\mathrm{d}q", dquery, ["wish"], tastes, 2),
+        Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
+        Words(
+            f"""
+            By hand, what the *sweet* of the wish has: half of
+            {by_hand(dscaled[0], key[:, 0])}, that is {dquery[0, 0]:.2f}. A sweeter wish would make
+            the loss rise, a sourer one would make it fall ({dquery[0, 1]:.2f}). So the guest
+            should ask for less sweet and more sour: for the lemon. Nobody told her of the lemon.
+            It is in the gradient, because the lemon was in the glass.
+        """.replace("-", "−")
+        ),
+        Beside(
+            dot_product_score_backward,
+            {
+                "dproducts = ": r"""Forward multiplied by $1/\tau$, so backward does as well:
+                    $\mathrm{d}e_s = \mathrm{d}z_s/\tau$.""",
+                "return matmul": r"""A query collects from all keys,
+                    $\mathrm{d}q = \sum_s \mathrm{d}e_s\,k_s$; a key from all queries that met it,
+                    $\mathrm{d}k_s = \mathrm{d}e_s\,q$ for our single one.""",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Is it true?
+#
+# A gradient is a promise: raise this number by a little, and the loss rises by so much. Test it. We
+# raise and lower each of the 22 numbers by $10^{-5}$ and look what the loss does.
+
+
+# %%
+def measured(index: int) -> np.ndarray:
+    """How the loss really changes with each number of query (0), key (1) or value (2)."""
+    arrays = [query, key, value]
+    found = np.empty_like(arrays[index])
+    for place in np.ndindex(found.shape):
+        losses = []
+        for step in (1e-5, -1e-5):
+            moved = [each.copy() for each in arrays]
+            moved[index][place] += step
+            losses.append((lookup(moved[0], temperature, *moved[1:])[1] @ doutput[0]).item())
+        found[place] = (losses[0] - losses[1]) / 2e-5
+    return found
+
+
+@show
+def promises_kept():
+    """Gradients as derived, as measured, and as the library's whole attention has them."""
+    derived = {"query": dquery, "keys": dkey, "values": dvalue}
+    small = {name: measured(n) for n, name in enumerate(derived)}
+    stretch = np.sqrt(key.shape[1]) / temperature  # attention divides by the root of d_k
+    inputs = query * stretch, key, value
+    _, found, dropped = scaled_dot_product_attention(*inputs)
+    of_query, *others = scaled_dot_product_attention_backward(
+        doutput, *inputs, found, dropped, None
+    )
+    for ours, theirs in zip(derived.values(), [of_query * stretch, *others], strict=True):
+        assert np.allclose(ours, theirs)
+    rows = []
+    for name, place in (("query", (0, 0)), ("keys", (2, 1)), ("values", (2, 1))):
+        numbers = derived[name][place], small[name][place]
+        far = np.abs(derived[name] - small[name]).max()
+        rows.append((name, *(f"{x:.8f}".replace("-", "−") for x in numbers), scientific(far)))
+    return table(
+        ["gradient of", "derived", "measured", "largest difference of all entries"],
+        rows,
+        "The entries shown: the sweet of the wish, the sour of the lemon's label, the lemon's "
+        "vitamin C.",
+    )
+
+
+# %% [markdown]
+# ## A query learns to ask
+#
+# Now use it. Gradient descent takes a step *against* the gradient, here with the rate 0.5, looks
+# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.75 \approx 0.13$ for the sweet,
+# $2 + 0.5 \cdot 0.44 \approx 2.22$ for the sour.
+
+
+# %%
+@show
+def the_first_steps():
+    """The first steps of gradient descent on the query."""
+    path = walk((1.0, 2.0), temperature)[:6]
+    shares_then, glasses = lookup(path, temperature)
+    rows = [
+        (n, *(f"{x:.2f}".replace("-", "−") for x in (*q, a[0], a[2], *o, *(o @ doutput.T))))
+        for n, (q, a, o) in enumerate(zip(path, shares_then, glasses, strict=True))
+    ]
+    still = np.abs(walk((1.0, 2.0), HARD) - query).max()
+    return [
+        table(["step", *tastes, "cherry", "lemon", *contents, "loss"], rows),
+        Words(f"""
+            The wish turns to the lemon, and the glass with it. The same steps with a hard lookup:
+            after {len(walk((1.0, 2.0), HARD)) - 1} of them the wish has moved by {still:g}.
+        """),
+    ]
+
+
+# %% [markdown]
+# In the simulation, find out:
+#
+# - From (1, 2), which temperature comes to the lemon in the fewest steps?
+# - From (2, 0.5) at 0.25: where does the query end, and why does it stay there?
+# - From (1.5, −1.5): which temperatures get away from the banana within 30 steps?
+# - Temperature 0: is there any beginning from which it moves?
+
+
+# %%
+@show
+def the_learning_query() -> Simulation:
+    """Gradient descent on a query."""
+    return learning
+
+
+# %% [markdown]
+# A cold lookup is nearly hard, and it has nearly the same trouble. At the other end, a hot one
+# hardly listens to its query, so the query hears little, too. Here is how much of the gradient
+# arrives at our guest's wish.
+
+
+# %%
+@show
+def gradient_against_temperature():
+    """The length of the query's gradient from cold to hot."""
+    along = np.geomspace(0.05, 50, 120)
+    lengths = np.array([np.linalg.norm(slope(query, each)) for each in along])
+    best = lengths.argmax()
+
+    def draw(figure):
+        axes = figure.subplots()
+        axes.plot(along, lengths, color=BLUE)
+        axes.set(xlabel="temperature", ylabel="length of dq", xscale="log", yscale="log")
+
+    return [
+        Picture(
+            "lesson_02_gradient",
+            draw,
+            "The length of the query's gradient against the temperature, both in powers of ten. "
+            "It rises steeply from the cold side, is largest between 0.5 and 1, and falls slowly "
+            "to the hot side.",
+            f"**Too cold and too hot.** It is largest at {along[best]:.1f}.",
+        ),
+        Words(rf"""
+            At temperature 0.05 its length is {scientific(lengths[0])}, at {along[best]:.1f} it is
+            {lengths[best]:.1f}, at 50 it is {lengths[-1]:.2f}. Both ends are in the formula
+            $\mathrm{{d}}q = \frac{{1}}{{τ}} \sum_s a_s\,(\mathrm{{d}}a_s - \ldots)\,k_s$. Cold: one
+            weight is nearly 1, so its value is the blend, and all other weights are nearly 0.
+            Nothing is left of the sum. Hot: the sum becomes constant, and $1/τ$ makes it small.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### Does every query find the lemon?
+#
+# One path is one path. Now 400 random wishes take 100 steps at several temperatures, each with the
+# best of five rates. How many of them ask for the lemon in the end, so that a hard lookup would
+# pour it? The last row begins hot, at 8, and cools down evenly to 0.25 while it learns.
+
+
+# %%
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+def after_training(wishes, schedule) -> tuple[float, float]:
+    """wishes (N, 2), a temperature for each step -> who asks for the lemon, and the mean loss."""
+    found = []
+    for rate in RATES:
+        moved = wishes
+        for each in schedule:
+            moved = moved - rate * slope(moved, each)
+        loss = (lookup(moved, schedule[-1])[1] @ doutput[0]).mean()
+        asks = (lookup(moved, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
+        found.append((loss, asks))
+    loss, asks = min(found)
+    return asks, loss
+
+
+@show
+def many_wishes():
+    """How many of 400 random wishes learn to ask for the lemon."""
+    wishes = 2 * np.random.default_rng(2).standard_normal((400, 2))
+    at_first = (lookup(wishes, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
+    schedules = {f"{each:g}": np.full(100, each) for each in (0.1, 0.25, 0.5, 1, 2, 4, 8)}
+    schedules["from 8 to 0.25"] = np.geomspace(8, 0.25, 100)
+    results = {name: after_training(wishes, each) for name, each in schedules.items()}
+    rows = [
+        (name, f"{100 * asks:.0f} %", f"{loss:.2f}".replace("-", "−"))
+        for name, (asks, loss) in results.items()
+    ]
+    asks = [each for each, _ in results.values()]
+    return [
+        table(["temperature", "ask for the lemon", "mean loss"], rows),
+        Words(f"""
+            Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
+            leave it at that. At 0.1 it is {100 * asks[0]:.0f} % in the end, at 8
+            {100 * asks[6]:.0f} %. What decides is how the wishes *begin*: where all five jugs are
+            in the glass, the query hears of all five.
+
+            By what was said above, a hot lookup is one with short queries. So the same holds for
+            queries that begin short, and this is how networks begin: with small scores and with
+            weights that are nearly equal. Then they make their queries and keys longer, and their
+            lookups as hard as they need them.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To take with you
+#
+# One query $q$, keys $k_s$ and values $v_s$, temperature $\tau$. $S$ is the number of keys, $d_k$
+# how many numbers a key has, $d_v$ how many a value has.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $o = \sum_s a_s\,v_s$ | $\mathrm{d}v_s = a_s\,\mathrm{d}o$ | $(S, d_v)$ |
+# | | $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ | $(S)$ |
+# | softmax | $\mathrm{d}z_s = a_s\,(\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u)$ | $(S)$ |
+# | $z_s = e_s / \tau$ | $\mathrm{d}e_s = \mathrm{d}z_s / \tau$ | $(S)$ |
+# | $e_s = q \cdot k_s$ | $\mathrm{d}q = \sum_s \mathrm{d}e_s\,k_s$ | $(d_k)$ |
+# | | $\mathrm{d}k_s = \mathrm{d}e_s\,q$ | $(S, d_k)$ |
+#
+# - $\tau \to 0$: the value with the highest score, and no gradient. $\tau \to \infty$: the mean of
+#   all values, and no gradient either.
+# - The result is a mixture of the values and never leaves the area between them.
+# - A score's gradient is its weight times the distance of its value from the blend, in the
+#   direction that matters.
+
+# %% [markdown]
+# ## Often told: check it
+#
+# Pictures of attention weights are everywhere, and so are sentences about them.
+
+
+# %%
+WISH = np.array([[1.5, 0.5]])
+
+
+def without(jug: int, wish=WISH) -> float:
+    """How much the loss changes when a jug is hidden."""
+    row = dot_product_score(wish, key, 1 / temperature)
+    return ((softmax(row, np.arange(5) != jug) - softmax(row)) @ value @ doutput[0]).item()
+
+
+@show
+def often_told():
+    """Popular claims about the weights, computed."""
+    share, _ = lookup(WISH, temperature)
+    change = np.array([without(jug) for jug in range(5)])
+    rows = [
+        (jug, f"{a:.2f}", f"{c:+.2f}".replace("-", "−"))
+        for jug, a, c in zip(jugs, share[0], change, strict=True)
+    ]
+    # The same glass of three jugs: three equations for three weights.
+    three = [0, 1, 2]
+    equations = np.vstack([value[three].T, np.ones(3)])
+    others = np.linalg.solve(equations, [*glass[0], 1])
+    assert (others > 0).all()
+    mixture = ", ".join(f"{a:.3f} {jugs[s]}" for s, a in zip(three, others, strict=True))
+
+    angles = np.radians(np.arange(0.5, 360))
+    around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    apple = jugs.index("apple")
+    wins = sum((lookup(length * around, HARD)[0][:, apple] > 0).sum() for length in (0.5, 1, 2, 4))
+    near = np.array([[1.0, 0.5]])
+    first = jugs[int(lookup(near, HARD)[0].argmax())]
+    nearest_label = jugs[int(((key - near) ** 2).sum(axis=1).argmin())]
+    return [
+        Words("""
+            **“The weights tell how much each input matters.”** Take the wish (1.5, 0.5) at
+            temperature 2, hide one jug after the other, and see how the loss of the glass changes.
+        """),
+        table(["hidden", "its weight", "change of the loss"], rows),
+        Words(f"""
+            The banana has the second-largest weight and matters least: its own loss is close to
+            that of the glass. Even the carrot, with {share[0, 3]:.2f}, matters more. A weight says
+            how much was taken. What it did is the weight *times how far the value lies from the
+            blend*, as the gradient says too.
+
+            **“The weights explain the result.”** Other weights may give the same result. The glass
+            of our example was mixed with {", ".join(f"{a:.3f}" for a in weights[0])}, and it can be
+            mixed of three jugs as well: {mixture}. Whoever drinks it, or computes on with it, cannot
+            tell the two apart. How much weights explain has been argued about: Jain and Wallace
+            2019, *Attention is not Explanation*, found other weights with the same predictions in
+            trained models; Wiegreffe and Pinter 2019 answered with *Attention is not not
+            Explanation*. Weights show where a model takes from. That is something. It is not why.
+
+            **“A cold lookup takes the nearest key.”** By distance it does. By dot product it takes
+            the key with the highest product. For the wish (1, 0.5) the nearest label is that of the
+            {nearest_label}, and a hard lookup pours {first}. In {4 * len(around)} directions and lengths
+            of the wish the apple is poured {wins} times.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="Two keys have the scores 1 and 3. The temperature is 2. Which weight does the "
+            "second key get? (Two decimals; $e \\approx 2.718$.)",
+            answer=float(softmax(np.array([1.0, 3.0]) / 2)[1]),
+            why="Divided by 2 the scores are 0.5 and 1.5. Only their difference counts, and it is "
+            "1: $e / (e + 1) \\approx 0.73$.",
+        ),
+        Question(
+            question="You double the query and double the temperature. What happens to the result?",
+            choices=("it becomes harder", "it becomes softer", "it stays as it is"),
+            answer=2,
+            why="Only $q \\cdot k_s / \\tau$ enters, and above and below the line there is now a 2. "
+            "A hot lookup is a lookup with a short query.",
+        ),
+        Question(
+            question="Why can a network not learn its queries through a hard lookup?",
+            choices=(
+                "the highest score takes too long to find",
+                "a small change of the query changes nothing, or all at once",
+                "the highest score may be negative",
+            ),
+            answer=1,
+            why="On the flats the derivative is 0, at a cliff there is none. Gradient descent never "
+            "hears which way is better.",
+        ),
+        Question(
+            question="Three keys have the weights 0.5, 0.25 and 0.25. Their weights' gradients "
+            "$\\mathrm{d}a$ are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
+            answer=0.5 * (4 - (0.5 * 4 + 0.25 * 0 + 0.25 * -4)),
+            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first is 3 above "
+            "it, and its weight is 0.5: 1.5.",
+        ),
+        Question(
+            question="All values are equal. Which gradients are 0, whatever is upstream?",
+            choices=(
+                "those of the values",
+                "those of query and keys",
+                "all of them",
+                "none of them",
+            ),
+            answer=1,
+            why="Every mixture of equal values is the same value, so no weight can change the "
+            "result: $v_s - o = 0$. The values themselves still get $a_s\\,\\mathrm{d}o$.",
+        ),
+        Question(
+            question="Keys are compared by dot product, and one key lies inside the area between "
+            "the others. When does a hard lookup choose it?",
+            choices=("when the query is near it", "when the query is short", "never"),
+            answer=2,
+            why="Its score is a weighted mean of the others' scores, so one of those is at least as "
+            "high. Scores by distance do not have this gap.",
+        ),
+        Question(
+            question="A kernel regression has equal weights on 16 measurements and 0 on all others. "
+            "Each measurement has an error with the standard deviation 0.4. Which standard deviation "
+            "does the noise of the estimate have?",
+            answer=float(ERROR * np.sqrt((np.full(16, 1 / 16) ** 2).sum())),
+            why="$0.4 / \\sqrt{16} = 0.1$. Here $1 / \\sum_s a_s^2$ is just the number of "
+            "measurements, 16. What it does not tell is the blur.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - Nadaraya 1964, *On Estimating Regression*, and Watson 1964, *Smooth Regression Analysis*: the
+#   lookup without learning.
+# - Weston, Chopra and Bordes 2015, *Memory Networks*, look up hard and have to be told in training
+#   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
+#   softmax there instead, and nobody has to tell them any more.
+# - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
+#   Translate*: the soft lookup in translation, where it was first called attention.
+# - `numformer/layers/scores.py` and `numformer/layers/softmax.py`: the lines of this lesson.
+# - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.
