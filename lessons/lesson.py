@@ -56,7 +56,8 @@ PLAIN = [
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
-SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
+             tau="τ", to="→")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
