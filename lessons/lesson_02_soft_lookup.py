@@ -56,7 +56,6 @@ from lessons.lesson_02.lookup import (
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer.layers.attention import (
-    scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
 from numformer.layers.scores import dot_product_score, dot_product_score_backward
@@ -148,11 +147,12 @@ weights, glass = lookup(query, temperature)
 scores = dot_product_score(query, key, 1.0)
 
 
-def by_hand(left, right, digits=4) -> str:
+def by_hand(left, right, digits=2) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
     factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
-    terms = [f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True)]
-    return f"{' + '.join(terms)} ≈ {left @ right:.2f}".replace("-", "−")
+    numbers = [f"({a:.4f})" if a < 0 else f"{a:.4f}" for a in left]
+    terms = [f"{a} · {b}" for a, b in zip(numbers, factors, strict=True)]
+    return f"{' + '.join(terms)} ≈ {left @ right:.{digits}f}".replace("-", "−")
 
 
 @show
@@ -277,7 +277,7 @@ def the_lines_of_softmax():
 #
 # First guess, then try:
 #
-# - Where must the wish be, so that the glass is pure carrot?
+# - Where must the wish be, so that the glass is nearly pure carrot?
 # - Set the temperature to 0. Move the wish slowly from the cherry to the lemon. When does the glass
 #   change, and when not? Then do it at 2.
 # - Put the wish in the middle, (0, 0). Does the temperature matter there?
@@ -299,7 +299,7 @@ def the_wish() -> Simulation:
 #
 # The two scores are less different than they look:
 #
-# $$-\frac{1}{2}\,|q - k_s|^2 = q \cdot k_s - \frac{1}{2}\,|k_s|^2 - \frac{1}{2}\,|q|^2$$
+# $$-|q - k_s|^2 / 2 = q \cdot k_s - |k_s|^2 / 2 - |q|^2 / 2$$
 #
 # The last term is the same for all jugs, so the softmax does not see it. A distance is a dot
 # product with a handicap for long keys. If all keys are equally long, the two agree, and then a
@@ -307,25 +307,24 @@ def the_wish() -> Simulation:
 #
 # ## What softness buys, and what it costs
 #
-# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, each by himself, asked: what
-# is a value at a place where nobody has measured? Measured were pairs: the hour $k_s$, and the
-# level $v_s$ of a river at that hour. Their answer is a weighted mean of *all* measurements, in
-# which those nearby count most. With the bell curve of Gauss as the weight, before it is
-# normalised, this *kernel regression* is
+# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, independently of each other,
+# asked: what is a value at a place where nobody has measured? Measured were pairs: the hour $k_s$,
+# and the level $v_s$ of a river at that hour. Their answer is a weighted mean of *all*
+# measurements, in which those nearby count most. With the bell curve of Gauss this *kernel
+# regression* is
 #
-# $$o = \frac{\sum_s e^{-(q-k_s)^2/2h^2}\,v_s}{\sum_u e^{-(q-k_u)^2/2h^2}}$$
+# $$o = \sum_s a_s\,v_s \qquad a_s = \frac{w_s}{\sum_u w_u} \qquad w_s = e^{-(q-k_s)^2/2h^2}$$
 #
 # Look again. Keys, values, a query, exponentials divided by their sum. It is a softmax of the
-# scores $-\frac{1}{2}(q - k_s)^2$ at the temperature $h^2$, and then a blend: attention, with a
-# query of one number. What is new in the Transformer is not the lookup. It is that queries, keys
-# and values are learned.
+# scores $-(q - k_s)^2/2$ at the temperature $h^2$, and then a blend: attention, with a query of one
+# number. What attention adds is that queries, keys and values are learned.
 #
 # Here are 24 measurements of one day, each with an error. (We made them up, so we know the truth:
-# the level sways, and at 16 o'clock a weir is opened.) Find out:
+# the level sways, and at 16:00 a weir is opened.) Find out:
 #
 # - Which width brings the curve closest to the true level?
 # - At the smallest width the curve nearly *is* the staircase. What is wrong with that one?
-# - Go to 16 o'clock. Why does no width show the jump as it is?
+# - Go to 16:00. Why does no width show the jump as it is?
 
 
 # %%
@@ -371,24 +370,24 @@ def blur_and_noise():
             "errors of measurement could have been.",
         ),
         Words(rf"""
-            The error has two parts, and both follow from the weights alone.
+            Both parts follow from the weights alone.
 
             **Noise.** Each measurement is off by about {ERROR}. A mean of $n$ of them with equal
-            weights is off by $\sqrt n$ times less. With unequal weights
-            $1 / \sum_s a_s^2$ stands in the place of $n$; it is the second figure under the
-            simulation. The wider the lookup, the less noise. This is what softness *buys*.
+            weights is off by $\sqrt{{n}}$ times less. With unequal weights $1 / \sum_s a_s^2$
+            stands in the place of $n$; it is the second figure under the simulation. The wider the
+            lookup, the less noise. This is what softness *buys*.
 
             **Blur.** Even from measurements without error the lookup gets a wrong level, because
             it mixes in what belongs to other hours. It levels out waves and turns a jump into a
             slope. This is what softness *costs*.
 
-            The nearest measurement alone has the expected squared error {sum(hard):.3f}, nearly
-            all of it noise ({hard[1]:.3f}). The best width, {widths[best]:.1f} hours, has
+            The nearest measurement alone has the expected squared error {sum(hard):.3f}, most of
+            it noise ({hard[1]:.3f}). The best width, {widths[best]:.1f} hours, has
             {blur[best] + noise[best]:.3f}: {noise[best]:.3f} noise and {blur[best]:.3f} blur. The
             widest has {blur[-1] + noise[-1]:.3f}; it answers every hour with almost the same mean.
 
-            There is another cost. A dictionary goes straight to its entry. A soft lookup must
-            compare the query with *every* key, each time.
+            There is another cost. A dictionary goes straight to its entry. A soft lookup compares
+            the query with *every* key, each time.
         """),
     ]
 
@@ -439,17 +438,19 @@ def a_cliff_and_slopes():
             wish stands on the flat to the right of it. A small step changes nothing: the derivative
             is 0. At the cliff there is none at all. Nowhere does it say which way is better.
 
-            The soft lookup slopes everywhere. It says: less sweet.
+            The soft lookups have a slope where the wish stands, and all three say: less sweet.
         """),
     ]
 
 
 # %% [markdown]
 # A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
-# much does the loss rise? Behind a hard lookup the answer is always "not at all". That is why the
-# *soft* lookup became a part of networks: everything in it has a slope, the query, the keys and the
-# values. (One can learn to make hard choices too, by making them at random and rewarding the good
-# ones. Xu et al. 2015 train both kinds. It needs many tries where a derivative needs one.)
+# much does the loss rise? In front of a hard lookup, in the query and the keys, the answer is
+# always "not at all". (The values do learn. An embedding table is a hard lookup, and the one row
+# that was taken gets a gradient.) That is why the *soft* lookup became a part of networks: all
+# three have a slope. Hard choices can be learned too, by making them at random and rewarding the
+# good ones; Xu et al. 2015 train both kinds. But then the gradient is only estimated, from random
+# tries.
 #
 # ## The way back
 #
@@ -485,17 +486,11 @@ dvalue = weights.T @ doutput
 dweights = doutput @ value.T
 
 
-def library_lines(function, *beginnings: str) -> str:
-    """Some lines of a function of the library."""
-    found = statements(function)
-    picked = [next(line for line in found if line.startswith(each)) for each in beginnings]
-    return "\n\n".join(f"    {line}" for line in picked)
-
-
 @show
 def back_through_the_blend():
     """The gradients of the contents and of the weights, and the library's lines."""
-    lines = library_lines(scaled_dot_product_attention_backward, "dvalue = ", "ddropped = ")
+    found = statements(scaled_dot_product_attention_backward)
+    lines = "\n".join(line for line in found if line.startswith(("dvalue = ", "ddropped = ")))
     return [
         Matrix(r"\mathrm{d}V", dvalue, jugs, contents, 1),
         Matrix(r"\mathrm{d}a", dweights, ["gradient"], jugs, 3),
@@ -509,7 +504,7 @@ def back_through_the_blend():
         Words(
             "In the library these are two lines of attention's backward, for all queries at once. "
             "A *column* of weights says who used a value, hence the transpose. (`dropped` are the "
-            f"weights, as long as there is no dropout.)\n\n{lines}"
+            f"weights, as long as there is no dropout.)\n\n```\n{lines}\n```"
         ),
     ]
 
@@ -596,10 +591,10 @@ def back_through_the_score():
         Words(
             f"""
             By hand, what the *sweet* of the wish has: half of
-            {by_hand(dscaled[0], key[:, 0])}, that is {dquery[0, 0]:.2f}. A sweeter wish would make
-            the loss rise, a sourer one would make it fall ({dquery[0, 1]:.2f}). So the guest
-            should ask for less sweet and more sour: for the lemon. Nobody told her of the lemon.
-            It is in the gradient, because the lemon was in the glass.
+            {by_hand(dscaled[0], key[:, 0], 3)}, that is {dquery[0, 0]:.3f}. A sweeter wish would
+            make the loss rise, a sourer one would make it fall ({dquery[0, 1]:.3f}). So the guest
+            should ask for less sweet and more sour: for the lemon. Nobody told her of the lemon. It
+            is in the gradient, because the lemon was in the glass.
         """.replace("-", "−")
         ),
         Beside(
@@ -639,22 +634,12 @@ def measured(index: int) -> np.ndarray:
 
 @show
 def promises_kept():
-    """Gradients as derived, as measured, and as the library's whole attention has them."""
-    derived = {"query": dquery, "keys": dkey, "values": dvalue}
-    small = {name: measured(n) for n, name in enumerate(derived)}
-    stretch = np.sqrt(key.shape[1]) / temperature  # attention divides by the root of d_k
-    inputs = query * stretch, key, value
-    _, found, dropped = scaled_dot_product_attention(*inputs)
-    of_query, *others = scaled_dot_product_attention_backward(
-        doutput, *inputs, found, dropped, None
-    )
-    for ours, theirs in zip(derived.values(), [of_query * stretch, *others], strict=True):
-        assert np.allclose(ours, theirs)
+    """Gradients as derived and as measured."""
     rows = []
-    for name, place in (("query", (0, 0)), ("keys", (2, 1)), ("values", (2, 1))):
-        numbers = derived[name][place], small[name][place]
-        far = np.abs(derived[name] - small[name]).max()
-        rows.append((name, *(f"{x:.8f}".replace("-", "−") for x in numbers), scientific(far)))
+    for index, (name, gradient) in enumerate(dict(query=dquery, keys=dkey, values=dvalue).items()):
+        small, place = measured(index), (min(index, 1) * 2, min(index, 1))
+        numbers = (f"{x[place]:.8f}".replace("-", "−") for x in (gradient, small))
+        rows.append((name, *numbers, scientific(np.abs(gradient - small).max())))
     return table(
         ["gradient of", "derived", "measured", "largest difference of all entries"],
         rows,
@@ -667,8 +652,8 @@ def promises_kept():
 # ## A query learns to ask
 #
 # Now use it. Gradient descent takes a step *against* the gradient, here with the rate 0.5, looks
-# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.75 \approx 0.13$ for the sweet,
-# $2 + 0.5 \cdot 0.44 \approx 2.22$ for the sour.
+# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.746 \approx 0.13$ for the
+# sweet, $2 + 0.5 \cdot 0.444 \approx 2.22$ for the sour.
 
 
 # %%
@@ -717,30 +702,17 @@ def the_learning_query() -> Simulation:
 @show
 def gradient_against_temperature():
     """The length of the query's gradient from cold to hot."""
-    along = np.geomspace(0.05, 50, 120)
-    lengths = np.array([np.linalg.norm(slope(query, each)) for each in along])
-    best = lengths.argmax()
-
-    def draw(figure):
-        axes = figure.subplots()
-        axes.plot(along, lengths, color=BLUE)
-        axes.set(xlabel="temperature", ylabel="length of dq", xscale="log", yscale="log")
-
+    along = (0.05, 0.1, 0.2, 0.6, 2, 8, 50)
+    lengths = [np.linalg.norm(slope(query, each)) for each in along]
     return [
-        Picture(
-            "lesson_02_gradient",
-            draw,
-            "The length of the query's gradient against the temperature, both in powers of ten. "
-            "It rises steeply from the cold side, is largest between 0.5 and 1, and falls slowly "
-            "to the hot side.",
-            f"**Too cold and too hot.** It is largest at {along[best]:.1f}.",
+        table(
+            ["temperature", *(f"{each:g}" for each in along)],
+            [("length of dq", *(f"{x:.7f}" if x < 1e-3 else f"{x:.2f}" for x in lengths))],
         ),
-        Words(rf"""
-            At temperature 0.05 its length is {scientific(lengths[0])}, at {along[best]:.1f} it is
-            {lengths[best]:.1f}, at 50 it is {lengths[-1]:.2f}. Both ends are in the formula
-            $\mathrm{{d}}q = \frac{{1}}{{τ}} \sum_s a_s\,(\mathrm{{d}}a_s - \ldots)\,k_s$. Cold: one
-            weight is nearly 1, so its value is the blend, and all other weights are nearly 0.
-            Nothing is left of the sum. Hot: the sum becomes constant, and $1/τ$ makes it small.
+        Words(r"""
+            Both ends are in the formula. Cold: one weight is nearly 1, so its value is the blend,
+            and all other weights are nearly 0; nothing is left of $\mathrm{d}z$. Hot: the weights
+            become equal and $\mathrm{d}z$ constant, and the factor $1/\tau$ makes it small.
         """),
     ]
 
@@ -784,6 +756,7 @@ def many_wishes():
         for name, (asks, loss) in results.items()
     ]
     asks = [each for each, _ in results.values()]
+    begin, end = np.linalg.norm(walk((1.0, 2.0), temperature)[[0, -1]], axis=1)
     return [
         table(["temperature", "ask for the lemon", "mean loss"], rows),
         Words(f"""
@@ -792,10 +765,11 @@ def many_wishes():
             {100 * asks[6]:.0f} %. What decides is how the wishes *begin*: where all five jugs are
             in the glass, the query hears of all five.
 
-            By what was said above, a hot lookup is one with short queries. So the same holds for
-            queries that begin short, and this is how networks begin: with small scores and with
-            weights that are nearly equal. Then they make their queries and keys longer, and their
-            lookups as hard as they need them.
+            A hot lookup is one with short queries. So the same holds for queries that begin short.
+            And nothing keeps them short: in the simulation, from (1, 2) at temperature 2, the
+            query grows from the length {begin:.1f} to {end:.1f}. A network can begin soft, find out
+            where to look, and then make its own lookups harder. The $\\sqrt{{d_k}}$ of lesson 3
+            sees to it that it begins soft enough.
         """),
     ]
 
@@ -874,16 +848,17 @@ def often_told():
 
             **“The weights explain the result.”** Other weights may give the same result. The glass
             of our example was mixed with {", ".join(f"{a:.3f}" for a in weights[0])}, and it can be
-            mixed of three jugs as well: {mixture}. Whoever drinks it, or computes on with it, cannot
-            tell the two apart. How much weights explain has been argued about: Jain and Wallace
-            2019, *Attention is not Explanation*, found other weights with the same predictions in
-            trained models; Wiegreffe and Pinter 2019 answered with *Attention is not not
-            Explanation*. Weights show where a model takes from. That is something. It is not why.
+            mixed of three jugs as well: {mixture}. Whoever drinks it, or computes on with it,
+            cannot tell the two apart. How much weights explain has been argued about: Jain and
+            Wallace 2019, *Attention is not Explanation*, found other weights with the same
+            predictions in trained models; Wiegreffe and Pinter 2019 answered with *Attention is not
+            not Explanation*. Weights show where a model takes from. That is something. It is not
+            why.
 
             **“A cold lookup takes the nearest key.”** By distance it does. By dot product it takes
             the key with the highest product. For the wish (1, 0.5) the nearest label is that of the
-            {nearest_label}, and a hard lookup pours {first}. In {4 * len(around)} directions and lengths
-            of the wish the apple is poured {wins} times.
+            {nearest_label}, and a hard lookup pours {first}. In {4 * len(around)} directions and
+            lengths of the wish the apple is poured {wins} times.
         """),
     ]
 
@@ -898,8 +873,8 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="Two keys have the scores 1 and 3. The temperature is 2. Which weight does the "
-            "second key get? (Two decimals; $e \\approx 2.718$.)",
+            question="Two keys have the scores 1 and 3. The temperature is 2. Which weight does "
+            "the second key get? (Two decimals; $e \\approx 2.718$.)",
             answer=float(softmax(np.array([1.0, 3.0]) / 2)[1]),
             why="Divided by 2 the scores are 0.5 and 1.5. Only their difference counts, and it is "
             "1: $e / (e + 1) \\approx 0.73$.",
@@ -908,56 +883,53 @@ def quiz() -> list[Question]:
             question="You double the query and double the temperature. What happens to the result?",
             choices=("it becomes harder", "it becomes softer", "it stays as it is"),
             answer=2,
-            why="Only $q \\cdot k_s / \\tau$ enters, and above and below the line there is now a 2. "
-            "A hot lookup is a lookup with a short query.",
-        ),
-        Question(
-            question="Why can a network not learn its queries through a hard lookup?",
-            choices=(
-                "the highest score takes too long to find",
-                "a small change of the query changes nothing, or all at once",
-                "the highest score may be negative",
-            ),
-            answer=1,
-            why="On the flats the derivative is 0, at a cliff there is none. Gradient descent never "
-            "hears which way is better.",
+            why="Only $q \\cdot k_s / \\tau$ enters, and above and below the line there is now a "
+            "2. A hot lookup is a lookup with a short query.",
         ),
         Question(
             question="Three keys have the weights 0.5, 0.25 and 0.25. Their weights' gradients "
             "$\\mathrm{d}a$ are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
             answer=0.5 * (4 - (0.5 * 4 + 0.25 * 0 + 0.25 * -4)),
-            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first is 3 above "
-            "it, and its weight is 0.5: 1.5.",
+            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first is 3 "
+            "above it, and its weight is 0.5. That makes 1.5.",
         ),
         Question(
             question="All values are equal. Which gradients are 0, whatever is upstream?",
-            choices=(
-                "those of the values",
-                "those of query and keys",
-                "all of them",
-                "none of them",
-            ),
+            choices=("those of the values", "those of query and keys", "all of them"),
             answer=1,
             why="Every mixture of equal values is the same value, so no weight can change the "
             "result: $v_s - o = 0$. The values themselves still get $a_s\\,\\mathrm{d}o$.",
         ),
         Question(
             question="Keys are compared by dot product, and one key lies inside the area between "
-            "the others. When does a hard lookup choose it?",
+            "the others. When does a hard lookup choose it alone?",
             choices=("when the query is near it", "when the query is short", "never"),
             answer=2,
-            why="Its score is a weighted mean of the others' scores, so one of those is at least as "
-            "high. Scores by distance do not have this gap.",
+            why="Its score is a weighted mean of the others' scores, so one of those is at least "
+            "as high. A score by distance has no such gap.",
         ),
         Question(
-            question="A kernel regression has equal weights on 16 measurements and 0 on all others. "
-            "Each measurement has an error with the standard deviation 0.4. Which standard deviation "
+            question="A kernel regression has equal weights on 16 measurements and 0 on all "
+            "others. A measurement's error has the standard deviation 0.4. What standard deviation "
             "does the noise of the estimate have?",
             answer=float(ERROR * np.sqrt((np.full(16, 1 / 16) ** 2).sum())),
             why="$0.4 / \\sqrt{16} = 0.1$. Here $1 / \\sum_s a_s^2$ is just the number of "
             "measurements, 16. What it does not tell is the blur.",
         ),
     ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 2 mine.py
+# python -m lessons check 2 mine.py
+# ```
+#
+# One of them asks for a gradient that is printed nowhere. You have all that it takes.
 
 
 # %% [markdown]
@@ -969,6 +941,6 @@ def quiz() -> list[Question]:
 #   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
 #   softmax there instead, and nobody has to tell them any more.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
-#   Translate*: the soft lookup in translation, where it was first called attention.
+#   Translate*: the soft lookup in translation, which they call attention.
 # - `numformer/layers/scores.py` and `numformer/layers/softmax.py`: the lines of this lesson.
 # - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.

@@ -135,7 +135,7 @@ WIDTHS = [0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0]
 
 
 def true_level(hour):
-    """The level without errors: slow waves, and at 16 o'clock a weir is opened."""
+    """The level without errors: slow waves, and at 16:00 a weir is opened."""
     return 2 + 0.5 * np.sin(2 * np.pi * hour / 10) + 1.5 * (hour > 16)
 
 
@@ -162,7 +162,7 @@ def river(query, width) -> dict[str, np.ndarray]:
     curve = smoothed(width)
     return {
         "curve": curve, "nearest": nearest(DAY), "truth": true_level(DAY),
-        "measured": np.stack([hours, levels], axis=1), "sizes": weights / weights.max(),
+        "measured": np.stack([hours, levels], axis=1), "sizes": (weights / weights.max()).round(2),
         "largest": weights.max(), "effective": 1 / (weights @ weights),
         "error": root_mean_square(curve - true_level(DAY)),
     }  # fmt: skip
@@ -176,7 +176,7 @@ smooth_the_river = Simulation(
     caption="The level of a river over a day. Dots are measurements. The soft lookup is smooth, "
     "the nearest measurement is a staircase.",
     alt="A day's levels: 24 measurements, a smooth curve through them, the true level with a jump "
-    "at 16 o'clock, and the staircase of the nearest measurement. The smooth curve climbs slowly "
+    "at 16:00, and the staircase of the nearest measurement. The smooth curve climbs slowly "
     "where the truth jumps.",
     size=(7.6, 5),
     controls=[
@@ -190,8 +190,9 @@ smooth_the_river = Simulation(
                Drawn("truth", "true level", at=DAY.tolist()),
                Drawn("nearest", "nearest measurement", at=DAY.tolist())],
               Axis("hour", 0, 24), Axis("level", 0, 5), marker="query", at=DAY.tolist()),
-        Figures({"largest": "largest share", "effective": "a mean of how many measurements",
-                 "error": "error of the curve (root mean square)"}),
+        Figures({"largest": "the largest share here",
+                 "effective": "1 / Σ a²: as a mean of so many measurements",
+                 "error": "error of the whole curve (root mean square)"}),
     ],
     code=f"""\
 import numpy as np
@@ -258,12 +259,12 @@ learning = Simulation(
     ],
     compute=learn,
     views=[
-        Chart([Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights"),
-               Drawn("path", "path", "dots", sizes="small", colour=3),
+        Chart([Drawn("path", "path", "dots", sizes="small", colour=3),
+               Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights", colour=0),
                Drawn("query", "query", "dots", colour=1)],
               Axis("sweet", -5, 5), Axis("sour", -5, 5), square=True),
         Chart([Drawn("loss", "loss of the glass", at=range(STEPS + 1)),
-               Drawn("hard", "of a hard lookup", at=range(STEPS + 1), colour=3)],
+               Drawn("hard", "loss of a hard lookup", at=range(STEPS + 1), colour=3)],
               Axis("step", 0, STEPS), Axis("loss", -4, 4), marker="step", at=range(STEPS + 1)),
     ],
     code=f"""\
