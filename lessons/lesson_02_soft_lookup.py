@@ -167,8 +167,8 @@ def hard_and_soft():
         Matrix("o", np.concatenate([jug, glass]), ["hard", "soft"], contents, 5),
         Words(f"""
             The hard lookup pours {best}: price {jug[0, 0]:g}, vitamin C {jug[0, 1]:g}. The soft one
-            mixes. Its vitamin C is {by_hand(weights[0], value[:, 1])}: the lemon has so much of it
-            that its share of {weights[0, 2]:.2f} more than doubles what is in the glass.
+            mixes. Its vitamin C is {by_hand(weights[0], value[:, 1])}. The lemon has so much of it
+            that the glass holds more than twice what cherry juice does.
         """),
     ]
 
@@ -215,64 +215,6 @@ def temperatures():
 # cold one has a long query. A network can turn its own temperature by making its queries longer or
 # shorter.
 #
-# ## The equation and its lines
-#
-# The Transformer's paper says it in two sentences (section 3.2): *"An attention function can be
-# described as mapping a query and a set of key-value pairs to an output, where the query, keys,
-# values, and output are all vectors. The output is computed as a weighted sum of the values, where
-# the weight assigned to each value is computed by a compatibility function of the query with the
-# corresponding key."* From here on we say *weight* for a share, as everybody does.
-#
-# With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
-#
-# $$o = \mathrm{softmax}\left(\frac{q\,K^\top}{\tau}\right) V$$
-#
-# This is the paper's equation 1 for one query. Its temperature is fixed, $\tau = \sqrt{d_k}$, where
-# $d_k$ is how many numbers a key has; lesson 3 shows why. Here are the library's lines, for many
-# queries at once, one in each row. `scale` is $1/\tau$.
-
-
-# %%
-@show
-def the_lines_of_the_score():
-    """The library's score, line by line."""
-    return Beside(
-        dot_product_score,
-        {
-            "scores = matmul": r"""**Compare** every query with every key, $e_s = q \cdot k_s$. A
-                row of `scores` belongs to a query, a column to a key.""",
-            "scores *= scale": r"""The temperature: $z_s = e_s / \tau$.""",
-            "return scores": "One row of scores for each query.",
-        },
-    )
-
-
-@show
-def the_lines_of_softmax():
-    """The library's softmax, line by line."""
-    return Beside(
-        softmax,
-        {
-            "xp = array_module": "NumPy, or CuPy where the numbers lie on a graphics card.",
-            "if mask is not None": r"""Some keys may be forbidden (lesson 3). Their scores become
-                $-\infty$.""",
-            "highest = max_last": "The highest score of each row, $m$.",
-            "highest = xp.maximum": r"""Where every key is forbidden the highest is $-\infty$. Then
-                a finite number stands in for it.""",
-            "weights = scores - highest": r"""$z_s - m$: at most 0, so that no exponential can
-                overflow.""",
-            "xp.exp": "$e^{z_s - m}$, in the place of what was there.",
-            "total = sum_last": "Their sum, row by row.",
-            "weights /= ": """Each divided by the sum of its row. The sum is at least 1, since the
-                highest score alone adds $e^0 = 1$; only a row with all forbidden has less.""",
-            "return weights": "The weights.",
-        },
-    )
-
-
-# %% [markdown]
-# The blend is one more matrix product, `matmul(weights, value)`.
-#
 # ## Move the wish
 #
 # First guess, then try:
@@ -304,6 +246,60 @@ def the_wish() -> Simulation:
 # The last term is the same for all jugs, so the softmax does not see it. A distance is a dot
 # product with a handicap for long keys. If all keys are equally long, the two agree, and then a
 # dot product really finds the nearest key.
+#
+# ## The equation and its lines
+#
+# The Transformer's paper says it in two sentences (section 3.2): *"An attention function can be
+# described as mapping a query and a set of key-value pairs to an output, where the query, keys,
+# values, and output are all vectors. The output is computed as a weighted sum of the values, where
+# the weight assigned to each value is computed by a compatibility function of the query with the
+# corresponding key."* From here on we say *weight* for a share, as everybody does.
+#
+# With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
+#
+# $$o = \mathrm{softmax}\left(\frac{q\,K^\top}{\tau}\right) V$$
+#
+# This is the paper's equation 1 for one query. Its temperature is fixed, $\tau = \sqrt{d_k}$, where
+# $d_k$ is how many numbers a key has; lesson 3 shows why. Here are the library's lines, for many
+# queries at once, one in each row. `scale` is $1/\tau$.
+
+
+# %%
+@show
+def the_lines_of_forward():
+    """The library's score and softmax, line by line."""
+    score = Beside(
+        dot_product_score,
+        {
+            "scores = matmul": r"""**Compare** every query with every key, $e_s = q \cdot k_s$. A
+                row of `scores` belongs to a query, a column to a key.""",
+            "scores *= scale": r"""The temperature: $z_s = e_s / \tau$.""",
+            "return scores": "One row of scores for each query.",
+        },
+    )
+    weights = Beside(
+        softmax,
+        {
+            "xp = array_module": "NumPy, or CuPy where the numbers lie on a graphics card.",
+            "if mask is not None": r"""Some keys may be forbidden (lesson 3). Their scores become
+                $-\infty$.""",
+            "highest = max_last": "The highest score of each row, $m$.",
+            "highest = xp.maximum": r"""Where every key is forbidden the highest is $-\infty$. Then
+                a finite number stands in for it.""",
+            "weights = scores - highest": r"""$z_s - m$: at most 0, so that no exponential can
+                overflow.""",
+            "xp.exp": "$e^{z_s - m}$, in the place of what was there.",
+            "total = sum_last": "Their sum, row by row.",
+            "weights /= ": """Each divided by the sum of its row. The sum is at least 1, since the
+                highest score alone adds $e^0 = 1$; only a row with all forbidden has less.""",
+            "return weights": "The weights.",
+        },
+    )
+    return [score, weights]
+
+
+# %% [markdown]
+# The blend is one more matrix product, `matmul(weights, value)`.
 #
 # ## What softness buys, and what it costs
 #
@@ -412,7 +408,7 @@ def a_cliff_and_slopes():
     across = np.linspace(-3, 3, 301)
     wishes = np.stack([across, np.full_like(across, query[0, 1])], axis=1)
     losses = {each: lookup(wishes, each)[1] @ doutput[0] for each in (HARD, 0.5, 2.0, 8.0)}
-    jump = across[np.abs(np.diff(losses[HARD])).argmax()]
+    jump = across[np.abs(np.diff(losses[HARD])).argmax() :][:2].mean()
 
     def draw(figure):
         axes = figure.subplots()
@@ -620,16 +616,15 @@ def back_through_the_score():
 # %%
 def measured(index: int) -> np.ndarray:
     """How the loss really changes with each number of query (0), key (1) or value (2)."""
-    arrays = [query, key, value]
-    found = np.empty_like(arrays[index])
-    for place in np.ndindex(found.shape):
-        losses = []
-        for step in (1e-5, -1e-5):
-            moved = [each.copy() for each in arrays]
-            moved[index][place] += step
-            losses.append((lookup(moved[0], temperature, *moved[1:])[1] @ doutput[0]).item())
-        found[place] = (losses[0] - losses[1]) / 2e-5
-    return found
+
+    def loss(place, step):
+        moved = [query.copy(), key.copy(), value.copy()]
+        moved[index][place] += step
+        return (lookup(moved[0], temperature, *moved[1:])[1] @ doutput.T).item()
+
+    shape = (query, key, value)[index].shape
+    changes = [loss(place, 1e-5) - loss(place, -1e-5) for place in np.ndindex(shape)]
+    return np.reshape(changes, shape) / 2e-5
 
 
 @show
@@ -693,9 +688,10 @@ def the_learning_query() -> Simulation:
 
 
 # %% [markdown]
-# A cold lookup is nearly hard, and it has nearly the same trouble. At the other end, a hot one
-# hardly listens to its query, so the query hears little, too. Here is how much of the gradient
-# arrives at our guest's wish.
+# A cold lookup is nearly hard, and it has nearly the same trouble. From (2, 0.5) at 0.25 three
+# steps throw the wish deep into the region of the banana, and no gradient is left there to bring it
+# back. At the other end, a hot one hardly listens to its query, so the query hears little, too.
+# Here is how much of the gradient arrives at our guest's wish.
 
 
 # %%
@@ -827,10 +823,6 @@ def often_told():
     assert (others > 0).all()
     mixture = ", ".join(f"{a:.3f} {jugs[s]}" for s, a in zip(three, others, strict=True))
 
-    angles = np.radians(np.arange(0.5, 360))
-    around = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    apple = jugs.index("apple")
-    wins = sum((lookup(length * around, HARD)[0][:, apple] > 0).sum() for length in (0.5, 1, 2, 4))
     near = np.array([[1.0, 0.5]])
     first = jugs[int(lookup(near, HARD)[0].argmax())]
     nearest_label = jugs[int(((key - near) ** 2).sum(axis=1).argmin())]
@@ -857,8 +849,7 @@ def often_told():
 
             **“A cold lookup takes the nearest key.”** By distance it does. By dot product it takes
             the key with the highest product. For the wish (1, 0.5) the nearest label is that of the
-            {nearest_label}, and a hard lookup pours {first}. In {4 * len(around)} directions and
-            lengths of the wish the apple is poured {wins} times.
+            {nearest_label}, and a hard lookup pours {first}.
         """),
     ]
 
