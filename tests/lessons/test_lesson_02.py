@@ -1,5 +1,6 @@
 """Lesson 2: its numbers and claims, computed again another way."""
 
+import itertools
 import math
 import re
 
@@ -9,13 +10,16 @@ import pytest
 import lessons
 from lessons.lesson import Picture, pieces
 from lessons.lesson_02 import lookup
-from lessons.lesson_02.lookup import HARD, STARTS, TEMPERATURES, key, value
+from lessons.lesson_02.lookup import HARD, STARTS, key, learning, move_the_wish, value
 from numformer.layers.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
 
-JUGS = range(5)
+at_each_temperature = [
+    pytest.mark.parametrize("temperature", [option.value for option in each.controls[1].options])
+    for each in (move_the_wish, learning)
+]
 
 
 def words_of(name: str) -> str:
@@ -41,7 +45,7 @@ def loss(q, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("score", ["dot product", "distance"])
-@pytest.mark.parametrize("temperature", [option.value for option in lookup.move_the_wish.controls[1].options])
+@at_each_temperature[0]
 def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
     for q in np.stack(np.meshgrid(lookup.GRID, lookup.GRID), axis=-1).reshape(-1, 2):
         found = lookup.wish(q, temperature, score)
@@ -78,11 +82,11 @@ def test_the_river_is_that_of_nadaraya_and_watson(width):
 
 
 @pytest.mark.parametrize("start", [option.value for option in STARTS])
-@pytest.mark.parametrize("temperature", [option.value for option in TEMPERATURES[:6]])
+@at_each_temperature[1]
 def test_a_query_walks_down_the_slope_that_is_measured(start, temperature):
     path = lookup.walk(start, temperature)
     assert np.abs(path).max() < 5  # the chart shows it
-    for q, after in zip(path[:-1], path[1:], strict=True):
+    for q, after in itertools.pairwise(path):
         slopes = [(loss(q + d, temperature) - loss(q - d, temperature)) / 2e-6
                   for d in 1e-6 * np.eye(2)]  # fmt: skip
         np.testing.assert_allclose(after, q - 0.5 * np.array(slopes), atol=1e-6)
@@ -111,8 +115,8 @@ def test_the_gradients_are_those_of_the_whole_attention():
 def test_arithmetic_that_is_spelt_out_comes_out():
     names = "hard_and_soft", "back_through_the_blend", "back_through_the_softmax"
     said = " ".join(map(words_of, (*names, "back_through_the_score")))
-    sums = re.findall(r"((?:[(\d−][\d.−()]* · [\d.−()]+(?: \+ )?)+) ([≈=]) (−?[\d.]+\d)", said)
-    for left, _, right in sums:
+    sums = re.findall(r"((?:[(\d−][\d.−()]* · [\d.−()]+(?: \+ )?)+) [≈=] (−?\d+(?:\.\d+)?)", said)
+    for left, right in sums:
         left, right = (text.replace("·", "*").replace("−", "-") for text in (left, right))
         digits = len(right.partition(".")[2])
         assert abs(eval(left) - float(right)) <= 0.5 * 10**-digits + 1e-9, left
@@ -144,12 +148,14 @@ def test_the_numbers_in_the_text_are_these():
     thrown = lookup.walk((2.0, 0.5), 0.25)
     assert shares(thrown[2], 0.25)[1] < 0.7 and shares(thrown[3], 0.25)[1] > 0.9999
     assert np.abs(thrown[30] - thrown[3]).max() < 1e-3
-    lengths = re.search(r"length of dq \| (.*?) \|$", words_of("gradient_against_temperature")[: words_of("gradient_against_temperature").index(" Both")])[1]
+    lengths = re.search(r"length of dq \| ([\d. |]*) \|", words_of("gradient_against_temperature"))[
+        1
+    ]
     lengths = [float(x) for x in lengths.split(" | ")]
     assert max(lengths) == lengths[3] > 4 and lengths[0] < 1e-5 and lengths[-1] < 0.06
     # Whoever is hidden: the glass of the others, mixed anew.
     changes = []
-    for hidden in JUGS:
+    for hidden in range(5):
         a = np.array(shares((1.5, 0.5), 2.0))
         rest = np.delete(a, hidden) / (1 - a[hidden])
         changes.append(rest @ np.delete(value @ [1, -1], hidden) - a @ value @ [1, -1])
