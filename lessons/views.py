@@ -29,11 +29,10 @@ def told(part, page, name: str = ""):
     if name == "symbol":
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
-        made = {"kind": part.kind} if hasattr(part, "kind") else {}
-        made |= {
-            each.name: told(getattr(part, each.name), page, each.name) for each in fields(part)
-        }
-        return made | (part.more(page) if hasattr(part, "more") else {})
+        names = [each.name for each in fields(part)]
+        made = {each: told(getattr(part, each), page, each) for each in names}
+        more = part.more(page) if hasattr(part, "more") else {}
+        return {"kind": getattr(part, "kind", "")} | made | more
     if isinstance(part, Mapping):
         return {key: told(value, page) for key, value in part.items()}
     if isinstance(part, Sequence) and not isinstance(part, str):
@@ -196,9 +195,7 @@ class Axis:
         """The numbers that stand beside it."""
         locator = LogLocator(numticks=6) if self.log else MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = locator.tick_values(self.low, self.high)
-        return [
-            float(tick) for tick in ticks if self.low <= tick * (1 + 1e-9) and tick <= self.high
-        ]
+        return [float(at) for at in ticks if self.low <= at * (1 + 1e-9) and at <= self.high]
 
     def more(self, page) -> dict:
         ticks = [(tick, figure(tick)) for tick in self.ticks()]
@@ -277,17 +274,14 @@ class Chart(View):
                 axes.quiver(none, none, *points.T, angles="xy", scale_units="xy", scale=1,
                             width=0.006, **style)  # fmt: skip
             else:
-                axes.scatter(
-                    *points.T, s=20 + 180 * arrays[each.sizes] if each.sizes else 40, **style
-                )
+                sizes = 20 + 180 * arrays[each.sizes] if each.sizes else 40
+                axes.scatter(*points.T, s=sizes, **style)
             for name, point in zip(each.names, points, strict=False):
                 axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
-        axes.set_xscale("log" if self.x.log else "linear")
-        axes.set_yscale("log" if self.y.log else "linear")
-        axes.set(xlabel=self.x.label, ylabel=self.y.label, xlim=(self.x.low, self.x.high),
-                 ylim=(self.y.low, self.y.high))  # fmt: skip
-        if self.square:
-            axes.set_aspect("equal")
+        for name, axis in ("x", self.x), ("y", self.y):
+            axes.set(**{f"{name}label": axis.label, f"{name}lim": (axis.low, axis.high),
+                      f"{name}scale": "log" if axis.log else "linear"})  # fmt: skip
+        axes.set_aspect("equal" if self.square else "auto")
         if self.y.names:
             axes.set_yticks(np.arange(len(self.y.names)) + 0.5, self.y.names)
         if self.marker:
@@ -301,10 +295,8 @@ class Chart(View):
             xs, ys = each.points(arrays).T
             places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
             sizes = np.round(3 + 11 * arrays[each.sizes], 1).tolist() if each.sizes else None
-            found[each.name] = {
-                "at": np.round(np.stack(places, axis=-1), 1).tolist(),
-                "sizes": sizes,
-            }
+            at = np.round(np.stack(places, axis=-1), 1).tolist()
+            found[each.name] = {"at": at, "sizes": sizes}
         return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
 
 
@@ -350,9 +342,8 @@ class Diagram(View):
                       ha="center", va="center", fontsize=8,
                       bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour))  # fmt: skip
         columns, rows = zip(*where.values(), strict=True)
-        axes.set(
-            xlim=(min(columns) - 0.6, max(columns) + 0.6), ylim=(max(rows) + 0.6, min(rows) - 0.6)
-        )
+        axes.set_xlim(min(columns) - 0.6, max(columns) + 0.6)
+        axes.set_ylim(max(rows) + 0.6, min(rows) - 0.6)
         axes.axis("off")
 
     def shown(self, arrays, chosen):

@@ -224,7 +224,7 @@ def test_without_a_command_the_lessons_are_listed(call):
 
 def test_the_answers_of_lesson_3_are_these():
     questions = lessons.load(3).quiz()
-    assert [round(question.answer, 2) for question in questions] == [8, 0.6, 448, 1, 1, 2, 1]
+    assert [round(question.answer, 2) for question in questions] == [8, 0.53, 448, 1, 1, 2, 1]
     right = [question.choices[question.answer] for question in questions if question.choices]
     for solution, word in zip(right, ("0", "the sign", "very much smaller", "after"), strict=True):
         assert word in solution
@@ -324,19 +324,20 @@ def test_an_import_prints_nothing_and_draws_nothing(number, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_lesson_runs_in_a_terminal_and_saves_its_pictures(call, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_lesson_runs_in_a_terminal_and_saves_its_pictures(number, call, tmp_path, monkeypatch):
     from matplotlib import pyplot
 
     pyplot.switch_backend("agg")
     monkeypatch.chdir(tmp_path)
-    code, lines, err = call(main, "3")
+    code, lines, err = call(main, str(number))
     assert (code, err) == (0, [])
     out = "\n".join(lines)
     told = {line.split(":")[0] for line in lines if line.startswith("runs/lessons/")}
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
-    assert told == written and len(written) >= 6
+    assert told == written and len(written) >= 2
     assert all(len(line.split(": ", 1)[1]) > 20 for line in lines if line.startswith("runs/"))
-    headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(3).__file__).read_text(), re.M)
+    headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(number).__file__).read_text(), re.M)
     assert len(headings) > 8
     places = [out.find(f"\n{plain(heading)}\n---") for heading in headings]
     places = [place for place in places if place >= 0]

@@ -1,7 +1,9 @@
 """Every simulation of every lesson: what its page shows is what numformer computes anew."""
 
+import contextlib
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from matplotlib.figure import Figure
 import lessons
 from lessons.lesson import pieces
 from lessons.simulation import Entries, Simulation
-from lessons.stepper import Stepper
+from lessons.stepper import Stepper, equation, tagged
+from lessons.trace import find, trace
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 RANDOM = 12  # combinations of what can be chosen, beside each value of each control
@@ -219,3 +222,68 @@ def test_the_arithmetic_that_is_spelt_out_comes_out(page, simulation, open_page)
                 assert far < (0.0051 if sign == "≈" else 1e-9), text
                 lines += 1
     assert lines > len(view.steps) or not any(step.worked for step in view.steps)
+
+
+def doubled(x, flag=True):
+    y = 2 * x
+    if not flag:  # a comment
+        y += 1
+    y[0] = helper(y)
+    return y
+
+
+def helper(y):
+    y[-1] = 7
+    return 5
+
+
+def test_a_trace_is_the_lines_that_ran_and_the_arrays_after_each(complaint):
+    x = np.array([1.0, 2])
+    lines = trace(doubled, x, into=[helper])
+    assert [(line.function, line.text) for line in lines] == [
+        ("doubled", "def doubled(x, flag=True):"), ("doubled", "y = 2 * x"),
+        ("doubled", "if not flag:"), ("doubled", "y[0] = helper(y)"),
+        ("helper", "def helper(y):"), ("helper", "y[-1] = 7"), ("helper", "return 5"),
+        ("doubled", "return y"),
+    ]  # fmt: skip
+    assert [line.comment for line in lines if line.comment] == ["a comment"]
+    after = [{name: x.tolist() for name, x in line.after.items()} for line in lines]
+    x = {"x": [1, 2]}
+    assert after[:4] == [x, x | {"y": [2, 4]}, x | {"y": [2, 4]}, x | {"y": [5, 7]}]
+    assert after[5] == {"y": [2, 7]} and lines[6].value == 5
+    assert {line.function for line in trace(doubled, np.ones(2))} == {"doubled"}
+    assert find(lines, "doubled", "y = ").text == "y = 2 * x"
+    assert "'y = 3'" in complaint(find, lines, "doubled", "y = 3")  # a line that is gone
+
+
+def test_what_traced_before_goes_on():
+    def before(frame, event, argument):
+        return None
+
+    outer = sys.gettrace()
+    try:
+        sys.settrace(before)
+        with contextlib.suppress(TypeError):
+            trace(doubled, None)
+        after = sys.gettrace()
+    finally:
+        sys.settrace(outer)
+    assert after is before
+
+
+def test_symbols_and_names_carry_their_matrices():
+    """A name that stands for several matrices does so in turn."""
+    html = '<span class="n">s</span> = <span class="n">s</span> + <span class="n">t</span>'
+    assert tagged(html, {"s": ("masked", "scaled")}) == (
+        '<span class="n" data-matrix="masked">s</span> = '
+        '<span class="n" data-matrix="scaled">s</span> + <span class="n">t</span>'
+    )
+
+    class Plain:
+        def math(self, latex, display=False):
+            return "<math>" + "".join(f"<mi>{letter}</mi>" for letter in latex) + "</math>"
+
+    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "E"}, Plain()) == (
+        '<math><mrow data-matrix="scores"><mi>E</mi></mrow><mi>=</mi>'
+        '<mrow data-matrix="query"><mi>Q</mi></mrow></math><math><mi>2</mi></math>'
+    )
