@@ -55,9 +55,7 @@ from lessons.lesson_02.lookup import (
 )
 from lessons.quiz import Question
 from lessons.simulation import Simulation
-from numformer.layers.attention import (
-    scaled_dot_product_attention_backward,
-)
+from numformer.layers.attention import scaled_dot_product_attention_backward
 from numformer.layers.scores import dot_product_score, dot_product_score_backward
 from numformer.layers.softmax import softmax, softmax_backward
 
@@ -147,12 +145,17 @@ weights, glass = lookup(query, temperature)
 scores = dot_product_score(query, key, 1.0)
 
 
+def told(number: float, digits: int = 2) -> str:
+    return f"{number:.{digits}f}".replace("-", "−")
+
+
 def by_hand(left, right, digits=2) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
-    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
-    numbers = [f"({a:.4f})" if a < 0 else f"{a:.4f}" for a in left]
-    terms = [f"{a} · {b}" for a, b in zip(numbers, factors, strict=True)]
-    return f"{' + '.join(terms)} ≈ {left @ right:.{digits}f}".replace("-", "−")
+    factors = ([f"({told(x, n)})" if x < 0 else told(x, n) for x in side]
+               for side, n in ((left, 4), (right, 0)))  # fmt: skip
+    return (
+        f"{' + '.join(map(' · '.join, zip(*factors, strict=True)))} ≈ {told(left @ right, digits)}"
+    )
 
 
 @show
@@ -200,8 +203,9 @@ def temperatures():
     rows = []
     for each in (0.1, 0.5, 1, 2, 4, 16, np.inf):
         share, mixed = (found[0] for found in lookup(query, each))
-        numbers = [f"{x:.3f}" for x in share] + [f"{x:.2f}" for x in mixed]
-        rows.append((f"{each:g}".replace("inf", "∞"), *numbers))
+        rows.append(
+            (f"{each:g}".replace("inf", "∞"), *(told(x, 3) for x in share), *map(told, mixed))
+        )
     mean = value.mean(axis=0)
     return [
         table(["temperature", *jugs, *contents], rows),
@@ -408,7 +412,6 @@ def a_cliff_and_slopes():
     across = np.linspace(-3, 3, 301)
     wishes = np.stack([across, np.full_like(across, query[0, 1])], axis=1)
     losses = {each: lookup(wishes, each)[1] @ doutput[0] for each in (HARD, 0.5, 2.0, 8.0)}
-    jump = across[np.abs(np.diff(losses[HARD])).argmax() :][:2].mean()
 
     def draw(figure):
         axes = figure.subplots()
@@ -429,17 +432,16 @@ def a_cliff_and_slopes():
             "from left to right, the hotter the more gently.",
             "The vertical line is the guest's wish, (1, 2).",
         ),
-        Words(f"""
-            The hard lookup knows two answers here, lemon and cherry, and a cliff at {jump:.2f}. The
-            wish stands on the flat to the right of it. A small step changes nothing: the derivative
-            is 0. At the cliff there is none at all. Nowhere does it say which way is better.
-
-            The soft lookups have a slope where the wish stands, and all three say: less sweet.
-        """),
     ]
 
 
 # %% [markdown]
+# The hard lookup knows two answers here, lemon and cherry, and a cliff where their scores are
+# equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat to the right of it. A small
+# step changes nothing: the derivative is 0. At the cliff there is none at all. Nowhere does it say
+# which way is better. The soft lookups have a slope where the wish stands, and all three say: less
+# sweet.
+#
 # A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
 # much does the loss rise? In front of a hard lookup, in the query and the keys, the answer is
 # always "not at all". (The values do learn. An embedding table is a hard lookup, and the one row
@@ -490,13 +492,11 @@ def back_through_the_blend():
     return [
         Matrix(r"\mathrm{d}V", dvalue, jugs, contents, 1),
         Matrix(r"\mathrm{d}a", dweights, ["gradient"], jugs, 3),
-        Words(
-            f"""
+        Words(f"""
             By hand: the lemon's vitamin C has the gradient
             {by_hand(weights[0, 2:3], doutput[0, 1:])}. The weight of the lemon has
-            2 · 1 + 5 · (−1) = {dweights[0, 2]:.0f}.
-        """.replace("-", "−")
-        ),
+            2 · 1 + 5 · (−1) = {told(dweights[0, 2], 0)}.
+        """),
         Words(
             "In the library these are two lines of attention's backward, for all queries at once. "
             "A *column* of weights says who used a value, hence the transpose. (`dropped` are the "
@@ -537,15 +537,13 @@ def back_through_the_softmax():
     blame = dscaled[0].argsort()
     return [
         Matrix(r"\text{wish}", rows, names, jugs, 3),
-        Words(
-            f"""
+        Words(f"""
             The average is {by_hand(weights[0], dweights[0])}: the loss of the glass. The score of
             the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That of the
             {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as the
-            lemon ({dweights[0, 3]:.0f} against {dweights[0, 2]:.0f}), but its weight is so small
-            that its score hardly hears of it.
-        """.replace("-", "−")
-        ),
+            lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is
+            so small that its score hardly hears of it.
+        """),
         Beside(
             softmax_backward,
             {
@@ -584,15 +582,13 @@ def back_through_the_score():
     return [
         Matrix(r"\mathrm{d}q", dquery, ["wish"], tastes, 2),
         Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
-        Words(
-            f"""
+        Words(f"""
             By hand, what the *sweet* of the wish has: half of
-            {by_hand(dscaled[0], key[:, 0], 3)}, that is {dquery[0, 0]:.3f}. A sweeter wish would
-            make the loss rise, a sourer one would make it fall ({dquery[0, 1]:.3f}). So the guest
-            should ask for less sweet and more sour: for the lemon. Nobody told her of the lemon. It
-            is in the gradient, because the lemon was in the glass.
-        """.replace("-", "−")
-        ),
+            {by_hand(dscaled[0], key[:, 0], 3)}, that is {told(dquery[0, 0], 3)}. A sweeter wish
+            would make the loss rise, a sourer one would make it fall ({told(dquery[0, 1], 3)}). So
+            the guest should ask for less sweet and more sour: for the lemon. Nobody told her of the
+            lemon. It is in the gradient, because the lemon was in the glass.
+        """),
         Beside(
             dot_product_score_backward,
             {
@@ -633,7 +629,7 @@ def promises_kept():
     rows = []
     for index, (name, gradient) in enumerate(dict(query=dquery, keys=dkey, values=dvalue).items()):
         small, place = measured(index), (min(index, 1) * 2, min(index, 1))
-        numbers = (f"{x[place]:.8f}".replace("-", "−") for x in (gradient, small))
+        numbers = (told(x[place], 8) for x in (gradient, small))
         rows.append((name, *numbers, scientific(np.abs(gradient - small).max())))
     return table(
         ["gradient of", "derived", "measured", "largest difference of all entries"],
@@ -658,7 +654,7 @@ def the_first_steps():
     path = walk((1.0, 2.0), temperature)[:6]
     shares_then, glasses = lookup(path, temperature)
     rows = [
-        (n, *(f"{x:.2f}".replace("-", "−") for x in (*q, a[0], a[2], *o, *(o @ doutput.T))))
+        (n, *map(told, (*q, a[0], a[2], *o, *(o @ doutput.T))))
         for n, (q, a, o) in enumerate(zip(path, shares_then, glasses, strict=True))
     ]
     still = np.abs(walk((1.0, 2.0), HARD) - query).max()
@@ -690,35 +686,16 @@ def the_learning_query() -> Simulation:
 # %% [markdown]
 # A cold lookup is nearly hard, and it has nearly the same trouble. From (2, 0.5) at 0.25 three
 # steps throw the wish deep into the region of the banana, and no gradient is left there to bring it
-# back. At the other end, a hot one hardly listens to its query, so the query hears little, too.
-# Here is how much of the gradient arrives at our guest's wish.
-
-
-# %%
-@show
-def gradient_against_temperature():
-    """The length of the query's gradient from cold to hot."""
-    along = (0.05, 0.1, 0.2, 0.6, 2, 8, 50)
-    lengths = [np.linalg.norm(slope(query, each)) for each in along]
-    return [
-        table(
-            ["temperature", *(f"{each:g}" for each in along)],
-            [("length of dq", *(f"{x:.7f}" if x < 1e-3 else f"{x:.2f}" for x in lengths))],
-        ),
-        Words(r"""
-            Both ends are in the formula. Cold: one weight is nearly 1, so its value is the blend,
-            and all other weights are nearly 0; nothing is left of $\mathrm{d}z$. Hot: the weights
-            become equal and $\mathrm{d}z$ constant, and the factor $1/\tau$ makes it small.
-        """),
-    ]
-
-
-# %% [markdown]
+# back: one weight is nearly 1, so its value *is* the blend, and all other weights are nearly 0. At
+# the other end, a hot lookup hardly listens to its query, so the query hears little, too: there
+# $\mathrm{d}z$ hardly changes any more, and the factor $1/\tau$ makes it small.
+#
 # ### Does every query find the lemon?
 #
 # One path is one path. Now 400 random wishes take 100 steps at several temperatures, each with the
 # best of five rates. How many of them ask for the lemon in the end, so that a hard lookup would
-# pour it? The last row begins hot, at 8, and cools down evenly to 0.25 while it learns.
+# pour it? The last row begins hot, at 8, and cools down to 0.25 while it learns. The second column
+# tells how long the gradient is with which our guest's wish would begin.
 
 
 # %%
@@ -744,21 +721,22 @@ def many_wishes():
     """How many of 400 random wishes learn to ask for the lemon."""
     wishes = 2 * np.random.default_rng(2).standard_normal((400, 2))
     at_first = (lookup(wishes, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
-    schedules = {f"{each:g}": np.full(100, each) for each in (0.1, 0.25, 0.5, 1, 2, 4, 8)}
+    schedules = {f"{each:g}": np.full(100, each) for each in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8)}
     schedules["from 8 to 0.25"] = np.geomspace(8, 0.25, 100)
     results = {name: after_training(wishes, each) for name, each in schedules.items()}
+    lengths = [np.linalg.norm(slope(query, each[0])) for each in schedules.values()]
     rows = [
-        (name, f"{100 * asks:.0f} %", f"{loss:.2f}".replace("-", "−"))
-        for name, (asks, loss) in results.items()
+        (name, f"{length:.6f}", f"{100 * asks:.0f} %", told(loss))
+        for length, (name, (asks, loss)) in zip(lengths, results.items(), strict=True)
     ]
     asks = [each for each, _ in results.values()]
     begin, end = np.linalg.norm(walk((1.0, 2.0), temperature)[[0, -1]], axis=1)
     return [
-        table(["temperature", "ask for the lemon", "mean loss"], rows),
+        table(["temperature", "length of dq at (1, 2)", "ask for the lemon", "mean loss"], rows),
         Words(f"""
             Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
-            leave it at that. At 0.1 it is {100 * asks[0]:.0f} % in the end, at 8
-            {100 * asks[6]:.0f} %. What decides is how the wishes *begin*: where all five jugs are
+            leave it at that. At 0.1 it is {100 * asks[1]:.0f} % in the end, at 8
+            {100 * asks[7]:.0f} %. What decides is how the wishes *begin*: where all five jugs are
             in the glass, the query hears of all five.
 
             A hot lookup is one with short queries. So the same holds for queries that begin short.
@@ -811,10 +789,9 @@ def without(jug: int, wish=WISH) -> float:
 def often_told():
     """Popular claims about the weights, computed."""
     share, _ = lookup(WISH, temperature)
-    change = np.array([without(jug) for jug in range(5)])
     rows = [
-        (jug, f"{a:.2f}", f"{c:+.2f}".replace("-", "−"))
-        for jug, a, c in zip(jugs, share[0], change, strict=True)
+        (jug, told(a), f"{without(n):+.2f}".replace("-", "−"))
+        for n, (jug, a) in enumerate(zip(jugs, share[0], strict=True))
     ]
     # The same glass of three jugs: three equations for three weights.
     three = [0, 1, 2]
