@@ -144,14 +144,6 @@ def shares(query, width):
     return softmax(-((query[:, None] - hours) ** 2) / (2 * width**2))
 
 
-def nearest(query):
-    return levels[np.abs(query[:, None] - hours).argmin(axis=1)]
-
-
-def root_mean_square(errors) -> float:
-    return np.sqrt((errors**2).mean())
-
-
 @functools.cache
 def smoothed(width: float) -> np.ndarray:
     return shares(DAY, width) @ levels
@@ -159,12 +151,12 @@ def smoothed(width: float) -> np.ndarray:
 
 def river(query, width) -> dict[str, np.ndarray]:
     weights = shares(np.array([query]), width)[0]
-    curve = smoothed(width)
+    curve, closest = smoothed(width), np.abs(DAY[:, None] - hours).argmin(axis=1)
     return {
-        "curve": curve, "nearest": nearest(DAY), "truth": true_level(DAY),
+        "curve": curve, "nearest": levels[closest], "truth": true_level(DAY),
         "measured": np.stack([hours, levels], axis=1), "sizes": (weights / weights.max()).round(2),
         "largest": weights.max(), "effective": 1 / (weights @ weights),
-        "error": root_mean_square(curve - true_level(DAY)),
+        "error": np.sqrt(((curve - true_level(DAY)) ** 2).mean()),
     }  # fmt: skip
 
 
@@ -211,15 +203,16 @@ print(weights.round(3), weights @ levels, largest, effective, sep="\\n")""",
 # 3. A query learns.
 
 RATE, STEPS = 0.5, 30
+BEGINNINGS = {
+    (1.0, 2.0): "As in the text: near the border to the lemon.",
+    (2.0, 0.5): "Between cherry and banana.",
+    (1.5, -1.5): "Deep in the region of the banana.",
+    (-1.0, -1.5): "At the carrot, which is nearly as good as the lemon.",
+}
 STARTS = [
-    Option((1.0, 2.0), "(1, 2)", "As in the text: near the border to the lemon.",
-           "np.array([[1.0, 2.0]])"),
-    Option((2.0, 0.5), "(2, 0.5)", "Between cherry and banana.", "np.array([[2.0, 0.5]])"),
-    Option((1.5, -1.5), "(1.5, −1.5)", "Deep in the region of the banana.",
-           "np.array([[1.5, -1.5]])"),
-    Option((-1.0, -1.5), "(−1, −1.5)", "At the carrot, which is nearly as good as the lemon.",
-           "np.array([[-1.0, -1.5]])"),
-]  # fmt: skip
+    Option(at, f"({at[0]:g}, {at[1]:g})".replace("-", "−"), note, array([at]))
+    for at, note in BEGINNINGS.items()
+]
 
 
 @functools.cache
