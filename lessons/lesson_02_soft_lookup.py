@@ -31,6 +31,7 @@ from lessons.lesson import (
     statements,
     table,
 )
+from lessons.lesson_02.exercises import EXERCISES
 from lessons.lesson_02.lookup import (
     DAY,
     ERROR,
@@ -324,34 +325,17 @@ def expected_error(weights) -> tuple[float, float]:
 
 @show
 def blur_and_noise():
-    """The expected error of the river's curve against the width, in its two parts."""
-    widths = np.geomspace(0.1, 30, 80)
-    blur, noise = np.array([expected_error(shares(DAY, width)) for width in widths]).T
+    """The expected error of the river's curve by the width, in its two parts."""
     closest = np.abs(DAY[:, None] - hours).argmin(axis=1)
-    hard = expected_error(np.eye(len(hours))[closest])
-    best = (blur + noise).argmin()
-
-    def draw(figure):
-        axes = figure.subplots()
-        axes.plot(widths, noise, "--", color=ORANGE, label="noise")
-        axes.plot(widths, blur, ":", color=GREEN, label="blur")
-        axes.plot(widths, blur + noise, color=BLUE, label="both")
-        axes.axhline(sum(hard), color=GREY, ls="-.", label="nearest measurement")
-        axes.set(xlabel="width $h$, in hours", ylabel="squared error", xscale="log", ylim=(0, 0.4))
-        axes.legend()
-
+    weights_of = {"nearest": np.eye(len(hours))[closest]}
+    weights_of |= {f"{width:g}": shares(DAY, width) for width in (0.1, 0.5, 1, 1.5, 3, 10, 30)}
+    errors = {name: expected_error(each) for name, each in weights_of.items()}
+    rows = [(name, *(f"{x:.3f}" for x in (*parts, sum(parts)))) for name, parts in errors.items()]
     return [
-        Picture(
-            "lesson_02_blur_and_noise",
-            draw,
-            "Three curves against the width. Noise falls, blur rises, and their sum is lowest "
-            f"between them, near {widths[best]:.1f} hours. The error of the nearest measurement "
-            "is a line about as high as the sum's left end.",
-            "**What is bought and what is paid**, on average over the day and over all that the "
-            "errors of measurement could have been.",
-        ),
+        table(["width, in hours", "blur", "noise", "both"], rows),
         Words(rf"""
-            Both parts follow from the weights alone.
+            The squared error of the curve, on average over the day and over all that the errors of
+            measurement could have been. It has two parts, and both follow from the weights.
 
             **Noise.** Each measurement is off by about {ERROR}. A mean of $n$ of them with equal
             weights is off by $\sqrt{{n}}$ times less. With unequal weights $1 / \sum_s a_s^2$
@@ -362,10 +346,9 @@ def blur_and_noise():
             it mixes in what belongs to other hours. It levels out waves and turns a jump into a
             slope. This is what softness *costs*.
 
-            The nearest measurement alone has the expected squared error {sum(hard):.3f}, most of
-            it noise ({hard[1]:.3f}). The best width, {widths[best]:.1f} hours, has
-            {blur[best] + noise[best]:.3f}: {noise[best]:.3f} noise and {blur[best]:.3f} blur. The
-            widest has {blur[-1] + noise[-1]:.3f}; it answers every hour with almost the same mean.
+            Taking the nearest measurement means little blur and all of its noise. The widest
+            lookup has hardly any noise and answers every hour with almost the same mean. The least
+            of both lies between them.
 
             There is another cost. A dictionary goes straight to its entry. A soft lookup compares
             the query with *every* key, each time.
@@ -716,9 +699,9 @@ def many_wishes():
         table(["temperature", "length of dq at (1, 2)", "ask for the lemon", "mean loss"], rows),
         Words(f"""
             Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
-            leave it at that. At 0.1 it is {100 * asks[1]:.0f} % in the end, at 8
-            {100 * asks[7]:.0f} %. What decides is how the wishes *begin*: where all five jugs are
-            in the glass, the query hears of all five.
+            leave it at that. In the end it is {100 * asks[1]:.0f} % at temperature 0.1, and
+            {100 * asks[7]:.0f} % at 8. What decides is how the wishes *begin*: where all five jugs
+            are in the glass, the query hears of all five.
 
             A hot lookup is one with short queries. So the same holds for queries that begin short.
             And nothing keeps them short: in the simulation, from (1, 2) at temperature 2, the
@@ -863,7 +846,14 @@ def quiz() -> list[Question]:
 # python -m lessons check 2 mine.py
 # ```
 #
-# The gradient that the second one asks for is printed nowhere. You have all that it takes.
+# The gradients that the second one asks for are printed nowhere. You have all that it takes.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
 
 
 # %% [markdown]

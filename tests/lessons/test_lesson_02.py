@@ -129,7 +129,7 @@ def test_the_numbers_in_the_text_are_these():
     for name, said in {
         "hard_and_soft": ["pours cherry: price 4, vitamin C 1"],
         "temperatures": ["the mean of the five contents, (1.60, 2.00)"],
-        "blur_and_noise": ["error 0.192, most of it noise (0.160)", "0.085: 0.041 noise and 0.044"],
+        "blur_and_noise": ["| nearest | 0.032 | 0.160 | 0.192 |", "| 1.5 | 0.049 | 0.037 | 0.085 |"],
         "back_through_the_score": ["that is 1.746", "(−0.444)"],
         "the_first_steps": ["| 1 | 0.13 | 2.22 |", "has moved by 0."],
         "many_wishes": ["| 8 | 0.367621 | 100 % |", "step 29 %", "from the length 2.2 to 4.3"],
