@@ -347,8 +347,8 @@ def blur_and_noise():
             slope. This is what softness *costs*.
 
             Taking the nearest measurement means little blur and all of its noise. The widest
-            lookup has hardly any noise and answers every hour with almost the same mean. The least
-            of both lies between them.
+            lookup has hardly any noise and answers every hour with almost the same mean. The
+            smallest sum lies between them.
 
             There is another cost. A dictionary goes straight to its entry. A soft lookup compares
             the query with *every* key, each time.
@@ -387,16 +387,14 @@ def a_cliff_and_slopes():
         axes.set(xlabel="sweet, the first number of the wish", ylabel="loss")
         axes.legend()
 
-    return [
-        Picture(
-            "lesson_02_cliff",
-            draw,
-            "The loss against the first number of the wish. Hard: two flat lines, at −3 on the "
-            "left and 3 on the right, with a jump near two thirds. The soft lookups rise smoothly "
-            "from left to right, the hotter the more gently.",
-            "The vertical line is the guest's wish, (1, 2).",
-        ),
-    ]
+    return Picture(
+        "lesson_02_cliff",
+        draw,
+        "The loss against the first number of the wish. Hard: two flat lines, at −3 on the "
+        "left and 3 on the right, with a jump near two thirds. The soft lookups rise smoothly "
+        "from left to right, the hotter the more gently.",
+        "The vertical line is the guest's wish, (1, 2).",
+    )
 
 
 # %% [markdown]
@@ -411,8 +409,7 @@ def a_cliff_and_slopes():
 # always "not at all". (The values do learn. An embedding table is a hard lookup, and the one row
 # that was taken gets a gradient.) That is why the *soft* lookup became a part of networks: all
 # three have a slope. Hard choices can be learned too, by making them at random and rewarding the
-# good ones; Xu et al. 2015 train both kinds. But then the gradient is only estimated, from random
-# tries.
+# good ones (Xu et al. 2015 train both kinds), but then the gradient is only estimated.
 #
 # ## The way back
 #
@@ -590,17 +587,13 @@ def measured(index: int) -> np.ndarray:
 @show
 def promises_kept():
     """Gradients as derived and as measured."""
+    derived = {"wish, sweet": dquery, "lemon's label, sour": dkey, "lemon, vitamin C": dvalue}
     rows = []
-    for index, (name, gradient) in enumerate(dict(query=dquery, keys=dkey, values=dvalue).items()):
+    for index, (name, gradient) in enumerate(derived.items()):
         small, place = measured(index), (min(index, 1) * 2, min(index, 1))
         numbers = (told(x[place], 8) for x in (gradient, small))
         rows.append((name, *numbers, scientific(np.abs(gradient - small).max())))
-    return table(
-        ["gradient of", "derived", "measured", "largest difference of all entries"],
-        rows,
-        "The entries shown: the sweet of the wish, the sour of the lemon's label, the lemon's "
-        "vitamin C.",
-    )
+    return table(["gradient of", "derived", "measured", "largest difference of its kind"], rows)
 
 
 # %% [markdown]
@@ -621,23 +614,16 @@ def the_first_steps():
         (n, *map(told, (*q, a[0], a[2], *o, *(o @ doutput.T))))
         for n, (q, a, o) in enumerate(zip(path, shares_then, glasses, strict=True))
     ]
-    still = np.abs(walk((1.0, 2.0), HARD) - query).max()
-    return [
-        table(["step", *tastes, "cherry", "lemon", *contents, "loss"], rows),
-        Words(f"""
-            The wish turns to the lemon, and the glass with it. The same steps with a hard lookup:
-            after {len(walk((1.0, 2.0), HARD)) - 1} of them the wish has moved by {still:g}.
-        """),
-    ]
+    return table(["step", *tastes, "cherry", "lemon", *contents, "loss"], rows)
 
 
 # %% [markdown]
-# In the simulation, find out:
+# The wish turns to the lemon, and the glass with it. In the simulation, find out:
 #
 # - From (1, 2), which temperature comes to the lemon in the fewest steps?
 # - From (2, 0.5) at 0.25: where does the query end, and why does it stay there?
 # - From (1.5, −1.5): which temperatures get away from the banana within 30 steps?
-# - Temperature 0: is there any beginning from which it moves?
+# - Temperature 0, a hard lookup: is there any beginning from which it moves?
 
 
 # %%
@@ -667,7 +653,7 @@ RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 def after_training(wishes, schedule) -> tuple[float, float]:
-    """wishes (N, 2), a temperature for each step -> who asks for the lemon, and the mean loss."""
+    """wishes (N, 2), a temperature for each step -> the mean loss, and who asks for the lemon."""
     found = []
     for rate in RATES:
         moved = wishes
@@ -676,8 +662,7 @@ def after_training(wishes, schedule) -> tuple[float, float]:
         loss = (lookup(moved, schedule[-1])[1] @ doutput[0]).mean()
         asks = (lookup(moved, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
         found.append((loss, asks))
-    loss, asks = min(found)
-    return asks, loss
+    return min(found)
 
 
 @show
@@ -691,9 +676,9 @@ def many_wishes():
     lengths = [np.linalg.norm(slope(query, each[0])) for each in schedules.values()]
     rows = [
         (name, f"{length:.6f}", f"{100 * asks:.0f} %", told(loss))
-        for length, (name, (asks, loss)) in zip(lengths, results.items(), strict=True)
+        for length, (name, (loss, asks)) in zip(lengths, results.items(), strict=True)
     ]
-    asks = [each for each, _ in results.values()]
+    asks = [each for _, each in results.values()]
     begin, end = np.linalg.norm(walk((1.0, 2.0), temperature)[[0, -1]], axis=1)
     return [
         table(["temperature", "length of dq at (1, 2)", "ask for the lemon", "mean loss"], rows),
@@ -734,8 +719,6 @@ def many_wishes():
 
 # %% [markdown]
 # ## Often told: check it
-#
-# Pictures of attention weights are everywhere, and so are sentences about them.
 
 
 # %%
@@ -757,12 +740,9 @@ def often_told():
         for n, (jug, a) in enumerate(zip(jugs, share[0], strict=True))
     ]
     # The same glass of three jugs: three equations for three weights.
-    three = [0, 1, 2]
-    equations = np.vstack([value[three].T, np.ones(3)])
-    others = np.linalg.solve(equations, [*glass[0], 1])
+    others = np.linalg.solve(np.vstack([value[:3].T, np.ones(3)]), [*glass[0], 1])
     assert (others > 0).all()
-    mixture = ", ".join(f"{a:.3f} {jugs[s]}" for s, a in zip(three, others, strict=True))
-
+    mixture = ", ".join(f"{told(a, 3)} {jug}" for jug, a in zip(jugs[:3], others, strict=True))
     return [
         Words("""
             **“The weights tell how much each input matters.”** Take the wish (1.5, 0.5) at

@@ -142,14 +142,9 @@ def shares(query, width):
     return softmax(-((query[:, None] - hours) ** 2) / (2 * width**2))
 
 
-@functools.cache
-def smoothed(width: float) -> np.ndarray:
-    return shares(DAY, width) @ levels
-
-
 def river(query, width) -> dict[str, np.ndarray]:
     weights = shares(np.array([query]), width)[0]
-    curve, closest = smoothed(width), np.abs(DAY[:, None] - hours).argmin(axis=1)
+    curve, closest = shares(DAY, width) @ levels, np.abs(DAY[:, None] - hours).argmin(axis=1)
     return {
         "curve": curve, "nearest": levels[closest], "truth": true_level(DAY),
         "measured": np.stack([hours, levels], axis=1), "sizes": (weights / weights.max()).round(2),
