@@ -55,6 +55,11 @@ def figure(value: float) -> str:
     return f"{float(f'{value + 0:.3g}'):.12g}".replace("-", "−")
 
 
+def tenth(x: np.ndarray) -> np.ndarray:
+    """To one decimal; what lies in the middle goes up, as in JavaScript."""
+    return np.floor(10 * x + 1e-7 + 0.5) / 10
+
+
 class View(ABC):
     """One way to show arrays; `height` is its share of the picture's height."""
 
@@ -307,8 +312,8 @@ class Chart(View):
         for each in self.of:
             xs, ys = each.points(arrays).T
             places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
-            sizes = np.round(3 + 11 * arrays[each.sizes], 1).tolist() if each.sizes else None
-            at = np.round(np.stack(places, axis=-1), 1).tolist()
+            sizes = tenth(3 + 11 * arrays[each.sizes]).tolist() if each.sizes else None
+            at = tenth(np.stack(places, axis=-1)).tolist()
             found[each.name] = {"at": at, "sizes": sizes}
         return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
 

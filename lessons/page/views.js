@@ -136,7 +136,7 @@ class Chart {
     this.says = element("p", { class: "readout", "aria-live": "polite" });
     this.svg = element(
       "svg",
-      { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": `${y.label} against ${x.label}` },
+      { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": [`${y.label} against ${x.label}`, ...of.flatMap(({ label }) => label || [])].join(", ") },
       element("defs", {}, arrow),
       ...x.ticks.map(({ at, label }) => tick(LEFT + width * at, label)),
       ...y.ticks.map(({ at, label }) => grid(height * (1 - at), label)),
