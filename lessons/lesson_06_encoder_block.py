@@ -15,9 +15,8 @@
 #
 # $$\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$$
 #
-# In this lesson you follow three words through such a block and a gradient back. You derive the
-# backward of each part, above all that of LayerNorm, which has a trap. And you measure what the
-# parts are for.
+# Here you follow three words through such a block and a gradient back, derive the backward of each
+# part, above all that of LayerNorm, which has a trap, and measure what the parts are for.
 
 # %%
 from collections import Counter
@@ -26,6 +25,7 @@ import numpy as np
 
 from lessons.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.lesson_06 import block, depth, row
+from lessons.lesson_06.exercises import EXERCISES
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer import Config, FeedForward, LayerNorm, Transformer
@@ -203,22 +203,18 @@ def words_become_alike():
     """How alike words become with the norm after the sum, with and without the way around."""
     around, without = depth.measure("post", True), depth.measure("post", False)
     assert without["alike"][3] > 0.999 and without["query"][3] < 1e-4 < 0.1 < around["query"][3]
-    rows = [("with the way around", around), ("without", without)]
-    shares = [(name, *(f"{found['alike'][at]:.3f}" for at in (0, 1, 2, 3, 11)))
-              for name, found in rows]  # fmt: skip
-    return [
-        table(["alike, before layer", "1", "2", "3", "4", "12"], shares),
-        Words("""
-            Without the way around all words are the same after three layers. Attention takes means,
-            and nothing brings the differences back (Dong et al. 2021). Where all keys are the same,
-            it does not matter where a word looks. So the queries get no gradient, and attention
-            cannot learn. With the way around each word keeps something of its own. It still becomes
-            more like the others, layer by layer, in an encoder that has learned nothing yet.
+    shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (around, without)]
+    return Words(f"""
+            Before the first five layers it is {shares[0]} with the way around, and {shares[1]}
+            without: then all words are the same. Attention takes means, and nothing brings the
+            differences back (Dong et al. 2021). Where all keys are the same, it does not matter
+            where a word looks. So the queries get no gradient, and attention cannot learn. With the
+            way around each word keeps something of its own. It still becomes more like the others,
+            layer by layer, in an encoder that has learned nothing yet.
 
             So there are three reasons for one plus sign: the gradient arrives, a word stays itself,
             and a sublayer that has nothing to say can say nothing.
-        """),
-    ]
+        """)
 
 
 # %% [markdown]
@@ -233,11 +229,9 @@ def words_become_alike():
 # $$\hat x_i = (x_i - \mu)\,r \qquad y_i = \gamma_i\,\hat x_i + \beta_i$$
 #
 # $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and ours are
-# still there. The library adds a small $\varepsilon$ to the variance, so that a row of equal
-# numbers does not divide by 0; in our example we leave it out, so that numbers come out.
-#
-# Note what the mean runs over: the features of *one* word. No other word comes into it, and no
-# other sentence. So the norm does the same in training and in use, for one word as for a thousand.
+# still there. The library adds a small $\varepsilon$ to the variance, lest a row of equal numbers
+# divide by 0; our example leaves it out, so that numbers come out. The mean runs over the features
+# of *one* word: no other word comes into it, and no other sentence.
 #
 # Two things follow at once. Add the same number to all of $x$: $\mu$ takes it up, and $\hat x$
 # stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. Both are directions in
@@ -593,12 +587,10 @@ def the_last_layer():
         table(["layers $L$", "post", "pre", "pre times $\\sqrt{L}$"], rows),
         Words(f"""
             These are lengths, for a gradient of length 1 from above. The last column hardly
-            changes: it is $1/\\sqrt L$. Post-norm stays. Xiong et al. also
-            report (their Figure 3) that in a translation model in post-norm the gradient grows from
-            layer to layer, and in pre-norm is about the same in all. With our random data it is the
-            other way round: in post-norm it is about the same, in pre-norm the first layer has
-            {first / last:.1f} times as much as the last. So trust the theorem, and measure your own
-            model.
+            changes: it is $1/\\sqrt L$. Post-norm stays. Within a model, Xiong et al. report (their
+            Figure 3) that the gradient grows from layer to layer in post-norm and stays in
+            pre-norm. Our random data say otherwise: it stays in post-norm, and in pre-norm the
+            first layer has {first / last:.1f} times as much as the last. Measure your own model.
         """),
     ]
 
@@ -614,14 +606,13 @@ def the_last_layer():
 def does_it_learn():
     """Losses of encoders with 12 layers, post, pre and without the way around."""
     runs = {words: depth.learn(*run) for words, run in depth.RUNS.items()}
-    rows = [
-        (words, f"{depth.RUNS[words][2]:g}", *(f"{each.mean():.2f}" for each in losses))
-        for words, losses in ((w, run.reshape(6, -1)[[0, 2, 5]]) for w, run in runs.items())
-    ]
-    slow, fast, rising, slow_pre, fast_pre, without = (run[100:].mean() for run in runs.values())
+    ends = {words: (losses[:20].mean(), losses[100:].mean()) for words, losses in runs.items()}
+    rows = [(words, f"{depth.RUNS[words][2]:g}", f"{a:.2f}", f"{b:.2f}")
+            for words, (a, b) in ends.items()]  # fmt: skip
+    slow, fast, rising, slow_pre, fast_pre, without = (end for _, end in ends.values())
     assert fast_pre < slow_pre < slow < fast - 0.25 and rising < fast - 0.25 < without - 0.2
     return [
-        table(["encoder", "rate", "loss, steps 1 to 20", "41 to 60", "101 to 120"], rows),
+        table(["encoder", "rate", "loss, steps 1 to 20", "steps 101 to 120"], rows),
         Words(f"""
             Guessing among {depth.SYMBOLS} symbols costs {np.log(depth.SYMBOLS):.2f}. Without the
             way around the encoder does no better. Pre-norm learns with either rate. Post-norm
@@ -731,16 +722,8 @@ def quiz() -> list[Question]:
             float(layer_norm(np.array([9.0, 3, 5, 7, 6]), 1.0, 0.0, 0.0)[1][0]),
         ),
         Question(
-            "The loss is the sum of all numbers behind a LayerNorm with $\\gamma = 1$. What is the "
-            "gradient of its input?",
-            "A normalised row sums to 0, whatever the input is. So the loss is always the same. In "
-            "the formula: a gradient of ones lies along $\\mathbf{1}$, and that part is taken "
-            "away. It is a poor test of a backward: try random upstream gradients.",
-            2, ("1 everywhere", "$r$ everywhere", "0 everywhere", "it depends on the row"),
-        ),
-        Question(
-            "A row has 512 numbers. How many dimensions do the gradients have that can come back "
-            "through LayerNorm for this row?",
+            "A row has 512 numbers. In how many directions, at right angles to each other, can a "
+            "gradient come back through its norm?",
             "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.", d - 2,
         ),
         Question(
@@ -765,6 +748,20 @@ def quiz() -> list[Question]:
             2, ("its key", "its value", "its key, its bias and its value", "none"),
         ),
     ]  # fmt: skip
+
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons start 6 mine.py` writes the file to begin with, `python -m lessons check 6
+# mine.py` tells what it thinks of yours.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
 
 
 # %% [markdown]

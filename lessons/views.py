@@ -40,13 +40,13 @@ def told(part, page, name: str = ""):
     return part
 
 
-def numbers(array: np.ndarray) -> list:
-    """An array as JSON has it, to 6 decimals; minus infinity becomes null."""
+def numbers(array: np.ndarray, decimals: int = 6) -> list:
+    """An array as JSON has it, to so many decimals; minus infinity becomes null."""
     if array.ndim:
-        return [numbers(row) for row in array]
+        return [numbers(row, decimals) for row in array]
     if array == -np.inf:
         return None
-    value = round(float(array), 6)
+    value = round(float(array), decimals)
     return int(value) if value == int(value) else value
 
 

@@ -1,7 +1,4 @@
-"""What depth does to data and gradients, with the norm after, before or nowhere, and to learning.
-
-Encoders of numformer, as they begin: random weights, random data, a random gradient from above.
-"""
+"""What depth does to data, gradients and learning, with the norm after, before or nowhere."""
 
 from functools import cache
 
@@ -48,7 +45,7 @@ def alter(tower: Tower, norm: str, residual: bool) -> None:
 
 @cache
 def measure(norm: str, residual: bool, layers: int = LAYERS) -> dict[str, np.ndarray]:
-    """Of each layer of an encoder (L,), the medians of three seeds.
+    """Of each layer of an encoder as it begins (L,), for random data: the medians of three seeds.
 
     "size" is the root mean square of its input, "alike" how alike this input is at all positions:
     the share of its square that their mean has. Then come the norms of gradients, where the one
@@ -142,7 +139,8 @@ depth = Simulation(
     compute=lambda residual, what: {norm: measure(norm, residual)[what] for norm in NORMS},
     views=[
         Chart([Drawn(name, words, at=AT) for name, words in NORMS.items()],
-              Axis("layer", 1, LAYERS), Axis("length of the gradient", 1e-6, 1e7, log=True),
+              Axis("layer", 1, LAYERS),
+              Axis("length of the gradient, where 1 comes in", 1e-6, 1e7, log=True),
               marker="layer", at=AT),
     ],
     code="""\

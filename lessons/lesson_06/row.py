@@ -67,7 +67,7 @@ row = Simulation(
         Chart(
             [Drawn("x_points", "x", "dots"),
              Drawn("hat_points", "x̂, after the norm", "dots", names=features)],
-            Axis("entry", 0.5, 6.0), Axis("value", -8, 12),
+            Axis("entry of the row of cat", 0.5, 6.0), Axis("value of the entry", -8, 12),
         ),
         Matrices([
             Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),
