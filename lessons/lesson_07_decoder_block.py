@@ -45,8 +45,7 @@ from numformer.models.block import Block, Tower, TowerConfig
 #
 # At each position the decoder reads one word and has to say the next. So it reads the translation
 # *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
-# translation itself, and an end mark. The paper's Figure 1 calls this "outputs (shifted right)"; in
-# numformer `PairBatch` does it.
+# translation itself, and an end mark: "outputs (shifted right)" in the paper's Figure 1.
 #
 # In training the decoder always reads the *right* words, whatever it has said: **teacher forcing**
 # (Williams and Zipser 1989). Its great advantage: all that is read is known from the start. One
@@ -127,9 +126,8 @@ def it_peeks():
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
-            at position $s$: 1 where $s \\le t$. A position may look at itself, since what stands
-            there has been written before. All later scores count as $-\\infty$, and their weights
-            are exactly 0.
+            at position $s$: 1 where $s \\le t$. (What stands at $t$ itself has been written.) All
+            later scores count as $-\\infty$, and their weights are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
             (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
@@ -208,8 +206,7 @@ def what_leaks():
 #
 # One attention is safe. Is a whole decoder? Think of it as a chain. Row $t$ of every part's result
 # depends on rows up to $t$ of its input: in attention by the mask, in all other parts on row $t$
-# alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, however many blocks
-# there are.
+# alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, through all blocks.
 #
 # Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
 # from some position on, and count the positions whose logits are the same, *bit for bit*.
@@ -245,8 +242,7 @@ def forward_nothing_leaks():
 
 # %% [markdown]
 # Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number
-# adds nothing. (Unless it is NaN, *not a number*: 0 · NaN is NaN. A mask does not protect from what
-# is broken.)
+# adds nothing. (But 0 · NaN is NaN: a mask does not protect from numbers that are broken.)
 #
 # ### The same, backwards
 #
@@ -298,20 +294,17 @@ def backward_nothing_leaks():
 # %% [markdown]
 # ## Look across: cross-attention
 #
-# The French sentence comes in through a second attention. The encoder has turned the $S$ French
-# words into $S$ vectors, the **memory** $H$. The decoder's vectors are $X$, one for each of its $T$
-# positions. In **cross-attention** the queries come from the decoder, and keys and values from the
-# memory (section 3.2.3):
+# The French sentence comes in through a second attention. The encoder has made $S$ vectors of it,
+# the **memory** $H$. The decoder's vectors are $X$, one for each of its $T$ positions. In
+# **cross-attention** queries come from the decoder, keys and values from the memory (3.2.3):
 #
 # $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
 #
-# No causal mask is needed: the whole French sentence is there before the first English word. Only
-# padding is hidden.
-#
-# Our example again, with one head. A decoder's vector has three numbers, for *article*, *noun* and
-# *verb*: which kind of word it wants to say. A memory's vector has the same three: which kind of
-# word it is. $d_k$ is 2, and $d_v$ is 1: each French word hands over a single number, 1 for *son*,
-# 2 for *chat*, 3 for *saute*.
+# Only padding is hidden: the whole French sentence is there before the first English word. Here is
+# our example, with one head. A decoder's vector has three numbers, for *article*, *noun* and
+# *verb*: which kind of word it wants to say. In a memory's vector they say which kind of word it
+# is. $d_k$ is 2, and $d_v$ is 1: each French word hands over a single number, 1 for *son*, 2 for
+# *chat*, 3 for *saute*.
 
 # %%
 french = ["son", "chat", "saute", "⟨end⟩"]
@@ -342,13 +335,11 @@ def across_forward():
         Matrix("A", weights, words, french, 1),
         Matrix("O", output, words, "v"),
         Words(f"""
-            By hand: *her* has read its word and wants a noun, so its query is (2, 0). The key of
-            *chat* is (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is
-            {4 / math.sqrt(2):.2f}, and *chat* gets the weight {weights[1, 1]:.2f}. The row of
-            *jumping* asks for nothing: all scores are 0, each of the four words gets a quarter, and
-            the result is (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
-
-            $A$ has five rows and four columns, and no mask makes it a triangle.
+            By hand: the position of *her* wants a noun, its query is (2, 0). The key of *chat* is
+            (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is {4 / math.sqrt(2):.2f},
+            and *chat* gets the weight {weights[1, 1]:.2f}. The row of *jumping* asks for nothing:
+            all scores are 0, each of the four words gets a quarter, and the result is
+            (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
         """),
     ]
 
@@ -400,11 +391,8 @@ def across_backward():
             $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
 
             For *chat* the values have more to say. For ⟨end⟩ it is the other way round: its noun
-            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Leave one
-            out, and not even the sign is right.
-
-            *jumping* asks for nothing, its $X$ is 0. But its row of $\\mathrm{{d}}X$ is not: the
-            loss would fall if it asked.
+            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Leave the
+            keys out, and not even the sign is right.
         """),
     ]
 
@@ -412,18 +400,14 @@ def across_backward():
 # %% [markdown]
 # ### From every block
 #
-# A decoder has $N$ blocks, six in the paper. All of them look at the *same* memory, the encoder's
-# last result. So $H$ is used $2N$ times: as keys and as values, in each block. All of these
-# contributions add up:
+# A decoder has $N$ blocks, six in the paper, and all of them look at the *same* memory. So $H$ is
+# used $2N$ times: as keys and as values, in each block. All of these contributions add up:
 #
 # $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
 #
-# From there it goes on through the encoder, to the French words. The encoder has no loss of its
-# own: $\mathrm{d}H$ is all that it learns from.
-#
-# Here are the library's lines, those of one attention and of a tower of blocks. `x` and `memory`
-# are two sequences in cross-attention, and one and the same in self-attention.
+# The encoder has no loss of its own: $\mathrm{d}H$ is all that it learns from. Here are the
+# library's lines, those of one attention and of a tower of blocks.
 
 
 # %%
@@ -552,8 +536,7 @@ def the_lines_of_the_block():
 # What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models
 # on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
 # *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
-# word: at best it gives each a third, and pays $\ln 3 \approx 1.10$ for it. From this follows the
-# lowest mean loss that is possible.
+# word: at best it pays $\ln 3 \approx 1.10$ for it. From this follows the lowest mean loss.
 #
 # Three kinds of models, with one encoder block and one decoder block: the future hidden before the
 # softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
@@ -576,8 +559,8 @@ def three_ways_to_hide():
         axes.legend()
 
     rows = [
-        (name, f"{run.losses[-20:].mean():.4f}", f"{run.held_out:.4f}", f"{100 * run.right:.0f} %",
-         run.written[french] or "(nothing)")
+        (name.split(" the")[0], f"{run.losses[-20:].mean():.4f}", f"{run.held_out:.4f}",
+         f"{run.right:.0%}", run.written[french] or "(nothing)")
         for name, found in runs.items() for run in found
     ]  # fmt: skip
     honest, *peeking = runs.values()
@@ -629,9 +612,9 @@ def simulation_of_teacher_forcing() -> Simulation:
 
 
 # %% [markdown]
-# The honest model has a smaller worry. In training it has never read a mistake of its own. When it
-# writes and makes one, it reads what it has not met before. This is called *exposure bias* (Ranzato
-# et al. 2016). In our small language no mistake occurred.
+# The honest model has a smaller worry: in training it has never read a mistake of its own, so when
+# it writes and makes one, it reads what it has not met before (*exposure bias*, Ranzato et al.
+# 2016). In our small language no mistake occurred.
 #
 # ## One word at a time
 #
@@ -655,18 +638,15 @@ def one_at_a_time():
             one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
             return np.abs(model.forward(source, np.array([inputs]))[0] - one_by_one).max(axis=1)
 
-    rows = zip(words, differences(Transformer), differences(Leaky), strict=True)
+    found = zip(words, differences(Transformer), differences(Leaky), strict=True)
+    rows = [(word, f"{a:.0e}".replace("-", "−"), f"{b:.2f}") for word, a, b in found]
+    about = "The largest difference between the logits of one pass and those word by word."
     return [
-        table(
-            ["reads", "with the mask", "without"],
-            [(word, f"{a:.0e}".replace("-", "−"), f"{b:.2f}") for word, a, b in rows],
-            "The largest difference between the logits of one pass and those word by word.",
-        ),
+        table(["reads", "with the mask", "without"], rows, about),
         Words(f"""
             With the mask they are equal within rounding: the same numbers are added in another
             order. The decoder computed 5 positions, one for each word. Anew for each word it would
-            be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and for 1000 words {sum(range(1001)):,} in place
-            of 1000.
+            be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
 
             Without the mask they differ, but for the last, after which nothing comes: training and
             writing compute different things.
@@ -759,8 +739,8 @@ def quiz() -> list[Question]:
             "five is exchanged. Which rows of the result may change?",
             choices=("the last alone", "all five", "none"),
             answer=1,
-            why="The sum by which each row is divided contains the score of the last word, hidden "
-            "or not. So all weights of all rows may change a little, and that is a leak.",
+            why="The sum by which each row is divided contains the last word's score, hidden or "
+            "not. So all weights of all rows may change a little, and that is a leak.",
         ),
         Question(
             question="No model can know whether *son* is his, her or its. What is the lowest mean "

@@ -102,8 +102,7 @@ queries. The lesson does not derive their gradient. You can.""",
                     "for a bias of each query. A row holds keys at many distances."),
             Mistake("dbias", lambda dscores: np.array([np.diagonal(dscores, -d).mean()
                                                        for d in range(len(dscores))]),
-                    "You take means. Ask what one entry of the bias does: it changes all of these "
-                    "scores, and each of them changes the loss."),
+                    "You take means. One entry of the bias changes all of these scores."),
         ],
         done="One number that is used along a whole diagonal collects from all of it. T5 (Raffel "
         "et al. 2020) has such biases, some for each head.",

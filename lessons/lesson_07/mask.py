@@ -8,9 +8,8 @@ from lessons.simulation import Choice, Option, Simulation
 from lessons.views import Heatmap, Matrices, Of
 from numformer.layers.attention import scaled_dot_product_attention
 
-# What the decoder reads while it learns to write "her cat is jumping": a query of three numbers, a
-# key of three and a value of two for each word. A query fits the key of the word that comes next.
-# Then the words that may stand in their place.
+# What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
+# A query fits the key of the word that comes next. Then the words that may stand in their place.
 words = ["⟨s⟩", "her", "cat", "is", "jumping"]
 rows = [[2, 0, 0, 0, 0, 0, 1, 1], [0, 2, 0, 2, 0, 0, 1, -1], [0, 0, 2, 0, 2, 0, 2, 1],
         [0, -1, 1, 0, 0, 2, -1, 0], [0, 1, 0, 0, -2, 1, 0, -2]]  # fmt: skip
@@ -40,8 +39,7 @@ HIDING = [
            "still know of the changed word.",
            "(None, causal.astype(float))"),
 ]  # fmt: skip
-CHANGES = [Option([], "nothing", "Choose a word to change, and say first which rows of $O$ will "
-                  "answer.")]  # fmt: skip
+CHANGES = [Option([], "nothing", "Which rows of $O$ will answer? Say it, then choose a word.")]
 CHANGES += [Option([s], f"{words[s]} → {other_words[s]}") for s in range(1, 5)]
 
 
@@ -71,9 +69,9 @@ mask = Simulation(
         Heatmap("weights", "result of", "looks at", row_names="names", column_names="names",
                 vocabulary=NAMES, height=1.6),
         Matrices([
-            Of("output", "O", words, "xy", 2, "as it was"),
-            Of("after", r"O_\text{new}", words, "xy", 2, "after the change"),
-            Of("difference", "D", words, "xy", 2, "new minus old"),
+            Of("output", "O", words, ["x", "y"], 2, "as it was"),
+            Of("after", r"O_\text{new}", words, ["x", "y"], 2, "after the change"),
+            Of("difference", "D", words, ["x", "y"], 2, "new minus old"),
         ]),
     ],
     code=f"""\

@@ -52,8 +52,8 @@ KNOWN, NEW = sentences()
 
 def floor(french: list[str]) -> float:
     """The lowest mean loss of a position that can be had without seeing the translation."""
-    unsure = sum(math.log(len(translations(each))) for each in french)
-    return unsure / sum(len(translations(each)[0].split()) + 1 for each in french)
+    right = [translations(each) for each in french]
+    return sum(math.log(len(r)) for r in right) / sum(len(r[0].split()) + 1 for r in right)
 
 
 def ids_of(sentence: str) -> list[int]:

@@ -53,8 +53,7 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
     if how == 2:  # all that leaks is one number for each row
         honest = compute(HIDING[0].value, CHANGES[change].value)["after"]
         np.testing.assert_allclose(after, weights.sum(axis=1, keepdims=True) * honest)
-    if how == 1 and not change:
-        assert weights.argmax(axis=1).tolist()[:4] == [1, 2, 3, 4]
+    assert how != 1 or change or weights.argmax(axis=1).tolist()[:4] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("sentence", forcing.SENTENCES)
