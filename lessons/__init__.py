@@ -25,6 +25,11 @@ class Entry:
     def path(self) -> Path | None:
         return next(FOLDER.glob(f"lesson_{self.number:02d}_*.py"), None)
 
+    @property
+    def page(self) -> str:
+        """The name of its page, "" while it is to come."""
+        return f"{self.path.stem}.html" if self.path else ""
+
 
 COURSE = [
     Entry(1, "The recurrence bottleneck", "Why do recurrent networks forget?"),

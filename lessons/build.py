@@ -2,26 +2,34 @@
 
 A lesson is a Python file in percent format: cells of Markdown (`# %% [markdown]`) and of code
 (`# %%`). Its page shows the text, the code, and below each cell what the cell's functions show. All
-that a page needs lies in the folder: a style sheet beside it, scripts within it.
+that a page needs lies in the folder: a style sheet and a font beside it, scripts within it. What
+was made of a lesson is kept there too, until something that it was made of changes.
 """
 
 import argparse
+import contextlib
+import hashlib
 import html
 import itertools
+import json
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+import numformer
+import toy_tasks
 from lessons import COURSE, FOLDER, Entry, load
 from lessons.exercise import Exercise
+from lessons.index import index_page, summary_page
 from lessons.lesson import Matrix, Picture, pieces, plain
 from lessons.percent import Cell, cells
 from lessons.quiz import Question
 from lessons.simulation import Simulation
-from numformer import __version__
 from numformer.errors import InputError, complain
 from numformer.training.checkpoints import write_atomically
 from toy_tasks.script import exit_code
@@ -46,6 +54,8 @@ except ModuleNotFoundError as missing:
 
 SHORT = 8  # lines of code that stand on a page unfolded
 IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
+MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
+LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # no lesson is made of these
 COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
 
 
@@ -168,50 +178,123 @@ def frame(title: str, body: str, description: str, scripts: str = "") -> str:
 <body>
 <a class="skip" href="#content">Skip to the content</a>
 {body}
-<footer><p>Built by numformer {__version__}, which also computed the numbers here.</p></footer>
+<footer><p>Built by numformer {numformer.__version__}, which also computed the numbers here.</p>
+</footer>
 {scripts}</body>
 </html>
 """
 
 
-def lesson_page(entry: Entry) -> tuple[str, Counter]:
-    """The page of a lesson, and how many simulations, questions and exercises are on it."""
+@dataclass(frozen=True)
+class Made:
+    """What a lesson became: its text as HTML, its scripts, how many it has of what is counted."""
+
+    html: str
+    scripts: str
+    counts: dict[str, int]
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes: 200 words a minute, 2 minutes for each simulation and exercise."""
+        text = re.sub(r"<(script|svg|pre)\b.*?</\1>", " ", self.html, flags=re.S)
+        text = re.sub(r"<math\b.*?</math>", "formula", text, flags=re.S)
+        words = len(re.sub(r"<[^>]*>", " ", text).split())
+        to_do = self.counts.get("simulation", 0) + self.counts.get("exercise", 0)
+        return max(5, 5 * round((words / 200 + 2 * to_do) / 5))
+
+    @property
+    def summary(self) -> str:
+        """Its section "To take with you", without the heading."""
+        found = re.search(r'<h2 id="to-take-with-you">.*?</h2>(.*?)(?=<h2|$)', self.html, re.S)
+        return found[1] if found else ""
+
+
+def make(entry: Entry) -> Made:
+    """Compute a lesson and turn it into HTML."""
     module, page = load(entry.number), Page()
     body = "".join(page.cell(cell, module) for cell in cells(entry.path))
-    first, rest = re.fullmatch(
-        r"(.*?</h1>\s*(?:<blockquote>.*?</blockquote>)?)(.*)", body, re.S
-    ).groups()
-    headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', rest)
+    return Made(body, bundle(page.scripts), dict(page.counts))
+
+
+def origin(entry: Entry) -> str:
+    """A hash of all that a lesson is made of.
+
+    That is each source of the three packages, but of the lessons only this one and those that it
+    names, and the versions of what computes, draws and writes.
+    """
+    sources, versions = {}, [sys.version, *(f"{name} {version(name)}" for name in MAKERS)]
+    for folder in (FOLDER, Path(numformer.__file__).parent, Path(toy_tasks.__file__).parent):
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix not in LEFT_OUT:
+                sources[str(path.relative_to(folder.parent))] = path.read_bytes()
+    needed, of_lesson = {f"{entry.number:02d}"}, re.compile(r"\blesson_(\d\d)")
+    while True:
+        own = {name: text for name, text in sources.items()
+               if not (of := of_lesson.search(name)) or of[1] in needed}  # fmt: skip
+        named = {of for name, text in own.items() if of_lesson.search(name)
+                 for of in of_lesson.findall(text.decode(errors="replace"))}  # fmt: skip
+        if named <= needed:
+            break
+        needed |= named
+    digest = hashlib.sha256(repr(versions).encode())
+    for name, text in sorted(own.items()):
+        digest.update(f"{name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def made(entry: Entry, out: Path) -> tuple[Made, bool]:
+    """What a lesson became, and whether that was made now; kept in `out` for the next time."""
+    path, key = out / ".made" / f"{entry.path.stem}.json", origin(entry)
+
+    def seal(text: str) -> str:
+        return hashlib.sha256(f"{key}{text}".encode()).hexdigest()
+
+    with contextlib.suppress(OSError, ValueError):  # not there, or not a text of two lines
+        kept, text = path.read_text(encoding="utf-8").split("\n", 1)
+        if kept == seal(text):
+            return Made(**json.loads(text)), False
+    found = make(entry)
+    text = json.dumps(vars(found))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, f"{seal(text)}\n{text}".encode())
+    return found, True
+
+
+def neighbours(entry: Entry) -> str:
+    """The lessons before and after, those to come without a link."""
+    parts = []
+    for number, kind, mark in ((entry.number - 1, "prev", "←"), (entry.number + 1, "next", "→")):
+        if not 1 <= number <= len(COURSE):
+            parts.append("<span></span>")
+            continue
+        other = COURSE[number - 1]
+        link = f' href="{other.page}" rel="{kind}"' if other.page else ' class="to-come"'
+        name = f"{number}. {other.title}" + ("" if other.page else ", to come")
+        parts.append(f'<a{link}><span aria-hidden="true">{mark}</span> {name}</a>')
+    return "".join(parts)
+
+
+def lesson_page(entry: Entry, lesson: Made) -> str:
+    """The page of a lesson: its text, and what leads through it and to the others."""
+    headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', lesson.html)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
-    scripts = f'<script type="module">\n{bundle(page.scripts)}</script>\n' if page.scripts else ""
-    made = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
-<span>Lesson {entry.number} of {len(COURSE)}</span></nav></header>
+    beside = neighbours(entry)
+    body = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
+<span>Lesson {entry.number} of {len(COURSE)}, {lesson.minutes} minutes</span>
+<a href="summary.html">Summary</a></nav>
+<nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
+<div class="lesson">
+<nav class="contents" aria-label="On this page"><details>
+<summary>On this page<span></span></summary><ol>{contents}</ol></details></nav>
 <main id="content"><article>
-{first}
-<nav class="contents" aria-label="On this page"><ol>{contents}</ol></nav>
-{rest}
-</article></main>"""
+{lesson.html}
+</article>
+<nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
+</div>"""
+    scripts = bundle([FOLDER / "page/contents.js"]), lesson.scripts
+    scripts = "".join(f'<script type="module">\n{text}</script>\n' for text in scripts if text)
     title = f"{entry.number}. {entry.title} · numformer"
-    return frame(title, made, plain(entry.question), scripts), page.counts
-
-
-def index_page() -> str:
-    """The twelve lessons, those to come marked so."""
-    items, page = [], Page()
-    for entry in COURSE:
-        title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
-        if entry.path:
-            items.append(f'<li><a href="{entry.path.stem}.html">{title}</a></li>')
-        else:
-            items.append(f'<li class="to-come"><div>{title} <em>to come</em></div></li>')
-    body = f"""<main id="content"><article>
-<h1>The Transformer, forward and backward</h1>
-<p>Twelve lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
-products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
-and, where they have gradients, derives these by hand.</p>
-<ol class="course">{"".join(items)}</ol>
-</article></main>"""
-    return frame("numformer lessons", body, "The Transformer, forward and backward, in 12 lessons")
+    return frame(title, body, plain(entry.question), scripts)
 
 
 def build(out: Path) -> str:
@@ -220,21 +303,26 @@ def build(out: Path) -> str:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise InputError("--out is a folder to write in", problem, "Give another.") from None
-    counts = Counter()
+    course, counts = {}, Counter()
     for entry in COURSE:
         if entry.path:
             started = time.perf_counter()
-            page, found = lesson_page(entry)
-            counts += found + Counter(lesson=1)
-            write_atomically(out / f"{entry.path.stem}.html", page.encode())
-            print(
-                f"{out / entry.path.stem}.html  {time.perf_counter() - started:.1f} s", flush=True
-            )
-    style = "".join(
-        path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*/*.css"), reverse=True)
-    )
-    write_atomically(out / "style.css", style.encode())
-    write_atomically(out / "index.html", index_page().encode())
+            course[entry.number], now = made(entry, out)
+            counts += Counter(course[entry.number].counts) + Counter(lesson=1)
+            write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
+            took = f"{time.perf_counter() - started:.1f} s" if now else "as it was"
+            print(f"{out / entry.page}  {took}", flush=True)
+    script = f'<script type="module">\n{bundle([FOLDER / "page/attention_row.js"])}</script>\n'
+    about = "The Transformer, forward and backward, in 12 lessons"
+    front = frame("numformer lessons", index_page(Page(), course), about, script)
+    summary = frame("Summary · numformer", summary_page(course), "To print and to keep")
+    sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
+    sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # a lesson has the last word
+    style = "".join(path.read_text(encoding="utf-8") for path in sheets)
+    for name, text in (("index.html", front), ("summary.html", summary), ("style.css", style)):
+        write_atomically(out / name, text.encode())
+    for path in FOLDER.glob("page/numformer_math.*"):  # the font and its licence
+        write_atomically(out / path.name, path.read_bytes())
     named = [(counts[name], name) for name in ("lesson", *COUNTED)]
     return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in named)
 

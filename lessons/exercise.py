@@ -1,37 +1,23 @@
 """Exercises: a function to write or to mend, its gradient check, and words for what is wrong."""
 
 import contextlib
-import copy
+import functools
 import inspect
 import io
-import linecache
 import re
 import textwrap
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from lessons.explanations import EQUAL, Sizes, a_thing, advice, of_other_shape, symptoms, told
+from lessons.explanations import CALLED, EQUAL, LINEAR, Case, Property, Sizes, listed, symptoms
 from lessons.lesson import Piece
-from lessons.reader_file import TooLong, limited
-from numformer.backend import dtype_kind
+from lessons.reader_file import IMPORTS, TooLong, Trouble, a_thing, limited, place, results_of
+from lessons.solution import Known, Mistake, Solution
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A known wrong version of an exercise's function, and what to say to those who wrote it.
-
-    `why` says what is seen, why it is wrong and which line of the derivation to look at: no
-    solution.
-    """
-
-    wrong: Callable
-    why: str
 
 
 @dataclass(frozen=True)
@@ -40,39 +26,63 @@ class Verdict:
 
     right: bool
     words: str
-    known: bool = False  # whether the words are those of a Mistake
+    known: bool = False  # whether the words are those of a known mistake
 
 
-class Trouble(Exception):
-    """The function does not give gradients that could be compared."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exercise(Piece):
-    """A function that the reader completes or mends.
+    """A function that the reader completes, or one with a mistake to find.
 
-    `start` is where the reader begins: its source is shown and written into the starter file, its
-    name is looked for in the reader's file. `case(function, sizes)` gives a Layer, whose forward is
-    the library's and whose backward returns function(...), and the inputs of its forward. The
-    results of the function are the gradients of those that are floating-point arrays. `done` says
-    to those who have it right what it shows or what comes next.
+    `solution` is the function as it should be, with notes (`lessons/solution.py`); the reader gets
+    its first line and its docstring. It is a backward: `forward(**inputs)`, made of numformer's
+    formulas, gives an array and a dictionary of others. The function is called with the gradient of
+    that array and with what its parameters name of inputs and others, and returns gradients of
+    inputs, `dx` that of `x`, in the order of the inputs; they are compared with numerical ones.
+    Where there is no `forward`, the function is called with the inputs, and what it returns is
+    compared with what the solution returns.
+
+    `inputs(sizes)` are the inputs by name; a tuple stands for random numbers of this shape.
+    `called` are words for sizes where those of CALLED do not fit. `mistakes` are those that no
+    operator makes, `properties` what is tried where no mistake is recognised. With a mistake
+    `to_find`, a statement of the solution as an operator makes it, the reader gets the solution
+    with that one. `done` says to those who have it right what it shows or what comes next.
     """
 
     lesson: int
     title: str
     task: str  # markdown
-    start: Callable
-    case: Callable[[Callable, Sizes], tuple[Layer, list]]
-    mistakes: Sequence[Mistake]
+    solution: Callable
+    inputs: Callable[[Sizes], dict]
     done: str
+    forward: Callable | None = None
+    mistakes: Sequence[Mistake] = ()
+    properties: Sequence[Property] = ()
+    called: Mapping[str, str] = field(default_factory=dict)
+    to_find: str = ""
 
     @property
     def name(self) -> str:
-        return self.start.__name__
+        return f"mended_{self.solution.__name__}" if self.to_find else self.solution.__name__
+
+    @functools.cached_property
+    def code(self) -> str:
+        """What the reader begins with."""
+        head = re.match(r'(?s).*?""".*?"""\n', inspect.getsource(self.solution))[0]
+        head = head.replace(self.solution.__name__, self.name, 1)
+        body = "raise NotImplementedError"
+        if self.to_find:
+            body = self._lines.with_mistake(self.to_find)
+        return head + textwrap.indent(body, "    ") + "\n"
+
+    @functools.cached_property
+    def start(self) -> Callable:
+        names = {}
+        exec(f"{IMPORTS}\n{self.code}", names)
+        return names[self.name]
 
     @property
-    def code(self) -> str:
-        return inspect.getsource(self.start)
+    def _parameters(self) -> list[str]:
+        return [*inspect.signature(self.solution).parameters]
 
     @property
     def command(self) -> str:
@@ -102,187 +112,140 @@ class Exercise(Piece):
                 return self._checked(function)
         except TooLong as problem:
             words = f"It was {problem}: a loop in it does not end."
-            return Verdict(False, words + self._place(function, problem))
+            return Verdict(False, words + place(function, problem))
 
     def _checked(self, function: Callable) -> Verdict:
+        again = Verdict(False, "")
         try:
             verdict = self._compare(function, Sizes())
-            if verdict.right and not self._right_elsewhere(function):
-                words = (
-                    "Right with the arrays of the first check, wrong with others of other sizes. "
-                    "Look for a number that stands for a size, and for what is kept from call to "
-                    "call."
-                )
-                return Verdict(False, words)
-            return verdict
+            if not verdict.right:
+                return verdict
         except Trouble as trouble:
-            words = str(trouble)
+            verdict = Verdict(False, str(trouble))
         # Whether it is a mistake with a name shows where every product can be formed.
         with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
             again = self._compare(function, EQUAL)
-            if again.known:
-                words += f"\n\nWhere all sizes are equal it can be compared. {again.words}"
-        return Verdict(False, words)
-
-    def _right_elsewhere(self, function: Callable) -> bool:
-        with contextlib.suppress(Trouble), contextlib.redirect_stdout(io.StringIO()):
-            return self._compare(function, EQUAL).right
-        return False
+        if verdict.right and not again.right:
+            words = (
+                "Right with the arrays of the first check, wrong with others of other sizes. Look "
+                "for a number that stands for a size, and for what is kept from call to call."
+            )
+            return Verdict(False, words)
+        if again.known:
+            also = f"Where all sizes are equal it can be compared. {again.words}"
+            return Verdict(False, f"{verdict.words}\n\n{also}")
+        return verdict
 
     def _compare(self, function: Callable, sizes: Sizes) -> Verdict:
-        """The verdict on a case of these sizes. Raises Trouble where nothing can be compared."""
-        arguments, shapes = self._call(sizes)
+        """The verdict on arrays of these sizes. Raises Trouble where nothing can be compared."""
+        known = self.known[sizes]
+        call = functools.partial(results_of, function, self.start, known.right)
         with np.errstate(all="ignore"):
-            given = self._results(function, arguments, shapes)
+            given = call(known.arguments)
             with contextlib.redirect_stdout(io.StringIO()):  # it has printed once already
-                checked = self._gradient_check(function, sizes, shapes)
-            wrong = [name for name in shapes if not _right(checked, name[1:])]
-            if not wrong:
-                return Verdict(True, f"Right: {', '.join(shapes)}. {self.done}")
-            causes = self._causes(given, wrong, arguments, shapes)
-        lines = [
-            f"    {name:<8} {shape!s:<14} {'wrong' if name in wrong else 'right'}"
-            for name, shape in shapes.items()
-        ]
-        words = ["Not right yet:\n\n" + "\n".join(lines)]
-        words += [
-            (f"{' and '.join(names)}: " if {*wrong} - {*names} else "") + why
-            for names, why in causes.items()
-        ]
-        left = [name for name in wrong if not any(name in names for names in causes)]
+                wrong = self._wrong(call, given, sizes)
+                if not wrong:
+                    return Verdict(True, f"Right: {', '.join(given)}. {self.done}")
+                causes = known.causes(given, wrong)
+                left = [name for name in wrong if not any(name in names for names in causes)]
+                named = dict(zip(self._parameters, known.arguments, strict=True))
+                words = [] if causes else self._lacking(Case(call, named, given), left)
+        table = "\n".join(
+            f"    {name:<8} {x.shape!s:<14} {'wrong' if name in wrong else 'right'}"
+            for name, x in given.items()
+        )
+        for names, why in causes.items():
+            words.append((f"{listed(names)}: " if {*wrong} - {*names} else "") + why)
         if left and causes:
-            words.append(f"Then look again at {' and '.join(left)}.")
+            words.append(f"Then look again at {listed(left)}.")
         elif left:
-            words += symptoms(checked, left, sizes)
-            if len(left) == 1 < len(shapes):
-                words.append(
-                    f"{left[0]} alone is wrong, so look at the line that only it comes from: that "
-                    "begins from the wrong array, or has the wrong sign or factor."
-                )
-        return Verdict(False, "\n\n".join(words), known=bool(causes))
-
-    def _call(self, sizes: Sizes) -> tuple[list, dict[str, tuple]]:
-        """What the function is called with, and the name and shape of each of its results."""
-        seen = []
-        layer, inputs = self.case(lambda *arguments: seen.extend(arguments), sizes)
-        # Not the numbers of the gradient check, so that nothing kept from here is right there.
-        inputs = [x[::-1].copy() if dtype_kind(x) else x for x in inputs]
-        output = layer.forward(*inputs)
-        layer.backward(np.random.default_rng(1).standard_normal(output.shape))
-        pairs = zip(inspect.signature(layer.forward).parameters, inputs, strict=False)
-        return seen, {f"d{name}": x.shape for name, x in pairs if dtype_kind(x) == "f"}
-
-    def _results(self, function: Callable, arguments: list, shapes: dict) -> dict[str, np.ndarray]:
-        """The results by name, as arrays of their own. Raises Trouble where they are no such."""
-        copies = copy.deepcopy(arguments)
-        try:
-            returned = function(*copies)
-        except (KeyboardInterrupt, TooLong):
-            raise
-        except BaseException as problem:  # whatever a reader's function does
-            raise Trouble(self._raised(function, problem)) from None
-        wanted = ", ".join(shapes)
-        if returned is None:
-            raise Trouble(f"It returns None. Its last line has to be `return {wanted}`.")
-        results = returned if isinstance(returned, tuple | list) else (returned,)
-        if isinstance(returned, list) and not any(dtype_kind(result) for result in results):
-            raise Trouble("It returns a list of numbers and not an array: use np.array(...).")
-        if len(results) != len(shapes):
-            raise Trouble(
-                f"It returns {len(results)} result{'s' * (len(results) != 1)} and not "
-                f"{len(shapes)}: its last line has to be `return {wanted}`."
+            words += symptoms(given, known.right, left, known.solution.called)
+        if left and len(wrong) == 1 < len(given):
+            words.append(
+                f"{left[0]} alone is wrong, so look at the line that only it comes from: that "
+                "begins from the wrong array, or has the wrong sign or factor."
             )
-        named = dict(zip(shapes, results, strict=True))
-        for name, result in named.items():
-            if not isinstance(result, np.ndarray | np.generic):
-                raise Trouble(f"Its {name} is {a_thing(result)} and not an array.")
-            if result.shape != shapes[name]:
-                raise Trouble(of_other_shape(name, result.shape, shapes))
-            if result.dtype != np.float64:
-                raise Trouble(
-                    f"Its {name} is of {result.dtype}, where it was given float64: a formula keeps "
-                    "the type of its arguments."
-                )
-        names = inspect.signature(self.start).parameters
-        for name, before, after in zip(names, arguments, copies, strict=True):
-            if not np.array_equal(before, after):
-                raise Trouble(
-                    f"It writes into its argument {name}, which others still need: forward's "
-                    "arrays belong to the caller. Look for `+=`, `-=`, `*=`, `/=`, `out=` and "
-                    "`[...] =` and compute into a new array."
-                )
-        return {name: np.array(result) for name, result in named.items()}
+        return Verdict(False, "\n\n".join(["Not right yet:", table, *words]), known=bool(causes))
 
-    def _raised(self, function: Callable, problem: BaseException) -> str:
-        """What was raised, and on which line of the reader's with which arrays."""
-        frames = [*traceback.walk_tb(problem.__traceback__)]
-        if isinstance(problem, NotImplementedError):
-            name = frames[-1][0].f_code.co_name
-            also = "" if name == self.name else f"It calls {name}, which is n"
-            return f"{also or 'N'}ot written yet."
-        said = told(problem)
-        if "gufunc" in said:
-            said = "the shapes of a matrix product do not fit."
-        words = f"It raises {type(problem).__name__}: {said}"
-        place = self._place(function, problem)
-        if not place:
-            return f"{words}\n\nIt is called as {self.name}{inspect.signature(self.start)}."
-        return "\n\n".join([words + place, *advice(problem, function)])
+    def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
+        """What is said of the first property that wrong results lack."""
+        for each in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
+            with contextlib.suppress(Trouble):
+                if names := [name for name in wrong if each.lacks(case, name)]:
+                    return [f"{listed(names)}: {each.words}"]
+        return []
 
-    def _place(self, function: Callable, problem: BaseException) -> str:
-        """The line of the reader's on which something was raised, and with which arrays."""
-        file = getattr(getattr(function, "__code__", None), "co_filename", None)
-        frames = traceback.walk_tb(problem.__traceback__)
-        own = [(frame, line) for frame, line in frames if frame.f_code.co_filename == file]
-        if not own:
-            return ""
-        frame, number = own[-1]
-        line = linecache.getline(file, number).strip()
-        words = f"\n\n    line {number}: {line}"
-        arrays = {
-            name: value.shape
-            for name in dict.fromkeys(re.findall(r"\w+", line))
-            if isinstance(value := frame.f_locals.get(name), np.ndarray)
-        }
-        if arrays:
-            words += "\n    with " + ", ".join(f"{name} {shape}" for name, shape in arrays.items())
-        return words
-
-    def _gradient_check(self, function: Callable, sizes: Sizes, shapes: dict) -> GradientCheck:
-        def gradients(*arguments):
-            return tuple(self._results(function, arguments, shapes).values())
-
+    def _wrong(self, call: Callable, given: dict, sizes: Sizes) -> list[str]:
+        """The results that are not as they should be."""
+        if not self.forward:
+            right = self.known[sizes].right
+            return [name for name in given if not np.allclose(given[name], right[name])]
+        inputs = self._inputs(sizes, 3)
+        varied = [inputs[name[1:]] for name in given]
         try:
-            return GradientCheck(*self.case(gradients, sizes))
+            checked = GradientCheck(Asked(self, call, inputs, [*given]), varied)
         except InputError:
             raise Trouble(
                 "Called again with the same arguments it gives other results. It may keep nothing "
                 "from call to call and draw nothing at random."
             ) from None
+        wrong, rng = [], np.random.default_rng(2)
+        for name, tensor in zip(given, checked.input_names, strict=True):
+            direction = rng.standard_normal(checked.tensors[tensor].shape)
+            numerical, rounding = checked.numerical(tensor, direction)
+            explicit = (checked.gradients[tensor] * direction).sum()
+            if not np.isclose(explicit, numerical, rtol=TOLERANCE, atol=10 * rounding):
+                wrong.append(name)
+        return wrong
 
-    def _causes(self, given, wrong, arguments, shapes) -> dict[tuple[str, ...], str]:
-        """For results that a known mistake gives too: what to say to it.
+    def arguments(self, upstream: np.ndarray, arrays: Mapping) -> list:
+        """What the function is called with, of inputs and what forward gives by name."""
+        return [upstream, *(arrays[name] for name in self._parameters[1:])]
 
-        A mistake that would make wrong what is right here is none of the causes.
-        """
-        right, outcomes = shapes.keys() - {*wrong}, []
-        for mistake in self.mistakes:
-            with contextlib.suppress(Trouble):  # some cannot be formed where sizes differ
-                results = self._results(mistake.wrong, arguments, shapes)
-                same = {n for n in shapes if np.allclose(given[n], results[n], 1e-9, 1e-12, True)}
-                if right <= same:
-                    outcomes.append((same, mistake.why))
-                if same == shapes.keys():
-                    break
-        causes, left = {}, set(wrong)
-        while outcomes:
-            # The mistake that explains most of what is wrong.
-            same, why = max(outcomes, key=lambda outcome: len(outcome[0] & left))
-            if not same & left:
-                break
-            causes[why] = causes.get(why, set()) | (same & left)
-            left -= same
-        return {tuple(n for n in shapes if n in names): why for why, names in causes.items()}
+    @functools.cached_property
+    def known(self) -> dict[Sizes, Known]:
+        """What wrong versions of the solution give for arrays of these sizes."""
+        return {
+            sizes: Known(self._lines, self._call(sizes), self.to_find) for sizes in (Sizes(), EQUAL)
+        }
+
+    @functools.cached_property
+    def _lines(self) -> Solution:
+        arguments = self._call(Sizes())
+        there = {size for x in arguments for size in np.shape(x)}
+        words = ((vars(Sizes())[letter], word) for letter, word in (CALLED | self.called).items())
+        called = {size: word for size, word in words if size in there}
+        return Solution(self.solution, arguments, called, self.mistakes)
+
+    def _inputs(self, sizes: Sizes, seed: int) -> dict:
+        rng, inputs = np.random.default_rng(seed), self.inputs(sizes)
+        return {n: rng.standard_normal(x) if isinstance(x, tuple) else x for n, x in inputs.items()}
+
+    def _call(self, sizes: Sizes) -> list:
+        """Arguments of the function."""
+        # Not the numbers of the gradient check, so that nothing kept from here is right there.
+        inputs = self._inputs(sizes, 4)
+        if not self.forward:
+            return [*inputs.values()]
+        output, others = self.forward(**inputs)
+        upstream = np.random.default_rng(1).standard_normal(output.shape)
+        return self.arguments(upstream, inputs | others)
+
+
+class Asked(Layer):
+    """The forward of an exercise with the reader's backward."""
+
+    def __init__(self, exercise: Exercise, call: Callable, inputs: Mapping, names: Sequence[str]):
+        self.exercise, self.call, self._inputs, self._names = exercise, call, inputs, names
+
+    def forward(self, *arrays):
+        inputs = self._inputs | {n[1:]: x for n, x in zip(self._names, arrays, strict=True)}
+        output, others = self.exercise.forward(**inputs)
+        self.save(**inputs, **others)
+        return output
+
+    def backward(self, dy):
+        return tuple(self.call(self.exercise.arguments(dy, self.pop_saved())).values())
 
 
 def _same_code(a: Callable, b: Callable) -> bool:
@@ -290,11 +253,3 @@ def _same_code(a: Callable, b: Callable) -> bool:
     a, b = (getattr(function, "__code__", None) for function in (a, b))
     what = ("co_code", "co_consts", "co_names", "co_varnames")
     return all(getattr(a, name, None) == getattr(b, name) for name in what)
-
-
-def _right(checked: GradientCheck, name: str) -> bool:
-    """Whether the gradient of `name` is the numerical one, along a random direction."""
-    direction = np.random.default_rng(2).standard_normal(checked.tensors[name].shape)
-    numerical, rounding = checked.numerical(name, direction)
-    explicit = (checked.gradients[name] * direction).sum()
-    return bool(np.isclose(explicit, numerical, rtol=TOLERANCE, atol=10 * rounding))

@@ -44,7 +44,7 @@ STYLE = {
 PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
-    (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
+    (r"\\(tanh|exp|log|max|sin|cos)(?![a-z])", r"\1"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
@@ -56,7 +56,8 @@ PLAIN = [
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
-SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
+             tau="τ", to="→")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
@@ -317,9 +318,8 @@ class Beside(Piece):
 
     @property
     def place(self) -> str:
-        return (
-            f"`{self.function.__qualname__}` in `{self.function.__module__.replace('.', '/')}.py`"
-        )
+        module = self.function.__module__.replace(".", "/")
+        return f"`{self.function.__qualname__}` in `{module}.py`"
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
@@ -340,7 +340,9 @@ class Beside(Piece):
         return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
 
     def markdown(self) -> str:
-        rows = "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+        rows = "\n\n".join(
+            f"{note}\n\n{textwrap.indent(line, '    ')}" for note, line in self.rows()
+        )
         return f"{self.place}\n\n{rows}"
 
     def html(self, page) -> str:

@@ -590,7 +590,7 @@ def the_lines_of_backward():
 
 
 # %% [markdown]
-# ### Is it true?
+# ## Is it true?
 #
 # A derivation can be wrong, and a network with a wrong gradient often still learns, only worse. So
 # check it: move an input a little, see how much the result really changes, and compare. The library

@@ -1,24 +1,35 @@
-"""A reader's file: what it begins with, the functions in it, and how long they may compute."""
+"""A reader's file: what it begins with, and what its functions return or raise, and how soon."""
 
 import contextlib
+import copy
+import inspect
+import linecache
+import re
 import signal
 import sys
 import textwrap
 import threading
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lessons.explanations import told
+import numpy as np
+
 from lessons.lesson import plain
+from numformer.backend import dtype_kind
 from numformer.errors import InputError
 
+IMPORTS = "import math\n\nimport numpy as np\n"  # what it begins with
 LIMIT = 60  # seconds of computation, for the file and for each of its functions
 
 
 class TooLong(BaseException):
     """It computes for longer than LIMIT. No Exception, so that a reader's `except` lets it pass."""
+
+
+class Trouble(Exception):
+    """A function does not give results that could be compared."""
 
 
 @contextlib.contextmanager
@@ -47,7 +58,7 @@ def limited():
 def starter(title: str, exercises: Sequence) -> str:
     """The file that a reader begins with."""
     parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
-    parts.append("import math\n\nimport numpy as np\n")
+    parts.append(IMPORTS)
     for number, exercise in enumerate(exercises, 1):
         told = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
         parts.append("\n" + textwrap.indent(told, "# ", lambda _: True).replace("# \n", "#\n"))
@@ -113,3 +124,146 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         wanted = ", ".join(exercise.name for exercise in exercises)
         raise InputError(f"FILE defines one of {wanted}", f"none of them in {path}", fix)
     return found
+
+
+def results_of(function: Callable, start: Callable, right: dict, arguments: Sequence) -> dict:
+    """The results of a reader's function by name, as arrays of their own.
+
+    `start` has its name and parameters, `right` the names and shapes of results. Raises Trouble
+    where what it returns is no such.
+    """
+    copies, shapes = copy.deepcopy(arguments), {name: x.shape for name, x in right.items()}
+    try:
+        returned = function(*copies)
+    except (KeyboardInterrupt, TooLong):
+        raise
+    except BaseException as problem:  # whatever a reader's function does
+        raise Trouble(_raised(function, start, problem)) from None
+    wanted = ", ".join(shapes)
+    if returned is None:
+        raise Trouble(f"It returns None. Its last line has to be `return {wanted}`.")
+    results = returned if isinstance(returned, tuple | list) else (returned,)
+    if isinstance(returned, list) and not any(dtype_kind(result) for result in results):
+        raise Trouble("It returns a list of numbers and not an array: use np.array(...).")
+    if len(results) != len(shapes):
+        raise Trouble(
+            f"It returns {len(results)} result{'s' * (len(results) != 1)} and not "
+            f"{len(shapes)}: its last line has to be `return {wanted}`."
+        )
+    named = dict(zip(shapes, results, strict=True))
+    for name, result in named.items():
+        if not isinstance(result, np.ndarray | np.generic):
+            raise Trouble(f"Its {name} is {a_thing(result)} and not an array.")
+        if result.shape != shapes[name]:
+            raise Trouble(of_other_shape(name, result.shape, shapes))
+        if result.dtype != np.float64:
+            raise Trouble(
+                f"Its {name} is of {result.dtype}, where it was given float64: a formula keeps "
+                "the type of its arguments."
+            )
+    names = inspect.signature(start).parameters
+    for name, before, after in zip(names, arguments, copies, strict=True):
+        if not np.array_equal(before, after):
+            raise Trouble(
+                f"It writes into its argument {name}, which others still need: forward's "
+                "arrays belong to the caller. Look for `+=`, `-=`, `*=`, `/=`, `out=` and "
+                "`[...] =` and compute into a new array."
+            )
+    return {name: np.array(result) for name, result in named.items()}
+
+
+def _raised(function: Callable, start: Callable, problem: BaseException) -> str:
+    """What was raised, and on which line of the reader's with which arrays."""
+    frames = [*traceback.walk_tb(problem.__traceback__)]
+    if isinstance(problem, NotImplementedError):
+        name = frames[-1][0].f_code.co_name
+        also = "" if name == start.__name__ else f"It calls {name}, which is n"
+        return f"{also or 'N'}ot written yet."
+    said = told(problem)
+    if "gufunc" in said:
+        said = "the shapes of a matrix product do not fit."
+    words = f"It raises {type(problem).__name__}: {said}"
+    line = place(function, problem)
+    if not line:
+        return f"{words}\n\nIt is called as {start.__name__}{inspect.signature(start)}."
+    return "\n\n".join([words + line, *advice(problem, function)])
+
+
+def place(function: Callable, problem: BaseException) -> str:
+    """The line of the reader's on which something was raised, and with which arrays."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frames = traceback.walk_tb(problem.__traceback__)
+    own = [(frame, line) for frame, line in frames if frame.f_code.co_filename == file]
+    if not own:
+        return ""
+    frame, number = own[-1]
+    line = linecache.getline(file, number).strip()
+    words = f"\n\n    line {number}: {line}"
+    arrays = {
+        name: value.shape
+        for name in dict.fromkeys(re.findall(r"\w+", line))
+        if isinstance(value := frame.f_locals.get(name), np.ndarray)
+    }
+    if arrays:
+        words += "\n    with " + ", ".join(f"{name} {shape}" for name, shape in arrays.items())
+    return words
+
+
+def a_thing(thing: object) -> str:
+    """The type of a thing with its article."""
+    name = type(thing).__name__
+    return f"a{'n' * (name[0] in 'aeio')} {name}"
+
+
+def told(problem: BaseException) -> str:
+    """What an exception says, in one line."""
+    try:
+        return " ".join(str(problem).split())[:300]
+    except Exception:  # someone's own exception may not even have words
+        return ""
+
+
+def advice(problem: BaseException, function: Callable) -> list[str]:
+    """How to go on after an exception, where that can be said."""
+    said = told(problem)
+    if isinstance(problem, NameError):
+        names = ", ".join(inspect.signature(function).parameters)
+        return [
+            "A name is misspelt, not imported, or has no value at this line yet. The function's "
+            f"arguments are {names}."
+        ]
+    if "axes don't match" in said:
+        return ["transpose(...) wants a number for each axis; swapaxes(-1, -2) exchanges two."]
+    if "1- or 2-d" in said:
+        return ["That function takes one row or one matrix; here an array has more axes."]
+    if "remapped" in said and "requested shape" not in said:  # by einsum, not by a @ b
+        return ["In einsum a letter has one size: set its letters beside the shapes, axis by axis."]
+    if not re.search("not be broadcast|core dimension|not aligned", said):
+        return []
+    advice = []
+    if sizes := re.search(r"core dimension 0.*size (\d+) is different from (\d+)", said):
+        advice.append(
+            f"In `a @ b` the last axis of a, here {sizes[2]}, has to equal the last but one of b, "
+            f"here {sizes[1]}."
+        )
+    elif "newaxis" in said:
+        advice.append("In `a @ b` the axes before the last two have to be equal.")
+    advice.append(
+        "A gradient has the shape of what it belongs to: say for each axis on that line whether "
+        "the result keeps it or adds up over it."
+    )
+    return advice
+
+
+def of_other_shape(name: str, shape: tuple, shapes: dict) -> str:
+    words = f"Its {name} has the shape {shape}, but a gradient has the shape of what it belongs to"
+    words += f", and {name[1:]} is {shapes[name]}."
+    if sorted(shape) == sorted(shapes[name]):
+        return f"{words} Its axes stand in another order: a transpose is missing, or one too many."
+    owners = [other for other, of_other in shapes.items() if of_other == shape]
+    if owners:
+        words += (
+            f" That is the shape of {owners[0]}: are the results in the order {', '.join(shapes)}, "
+            "and does its product add up over the right axis?"
+        )
+    return words

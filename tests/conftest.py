@@ -82,13 +82,13 @@ def call(capsys):
 
 @pytest.fixture
 def checked(call, tmp_path):
-    """`checked(source)` checks a file with exercises of lesson 3 -> exit code, words, errors."""
+    """`checked(source, lesson)` checks a file with exercises -> exit code, words, errors."""
     from lessons.__main__ import main
 
-    def check(source: str | bytes) -> tuple[int, str, list[str]]:
+    def check(source: str | bytes, lesson: int = 3) -> tuple[int, str, list[str]]:
         file = tmp_path / "mine.py"
         file.write_bytes(source if isinstance(source, bytes) else source.encode())
-        code, out, err = call(main, "check", "3", str(file))
+        code, out, err = call(main, "check", str(lesson), str(file))
         return code, " ".join(" ".join(out).split()), err
 
     return check

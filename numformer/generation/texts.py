@@ -205,7 +205,7 @@ class Infilling(Text):
 
     def notes(self, symbols: Symbols) -> list[str]:
         holes = [] if self.hole in symbols else [f"there is no {self.hole!r} to fill"]
-        return super().notes(symbols) + holes
+        return Text.notes(self, symbols) + holes
 
     def write(self, model: Model, texts: Sequence[Symbols]) -> list[list[str]]:
         """Each text with a symbol in each of its holes."""

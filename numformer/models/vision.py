@@ -103,8 +103,8 @@ class VisionTransformer(Model):
 
     def _require_labels(self, labels):
         classes, is_array = self.config.classes, isinstance(labels, np.ndarray)
-        fits = is_array and labels.dtype.kind in "iu" and labels.ndim == 1
-        if not fits or (labels.size and not 0 <= labels.min() <= labels.max() < classes):
+        fits = is_array and labels.dtype.kind in "iu" and labels.ndim == 1 and labels.size > 0
+        if not fits or labels.min() < 0 or labels.max() >= classes:
             what = f"shape {labels.shape}, {labels.dtype}" if is_array else type(labels).__name__
             raise InputError(
                 f"labels are a NumPy array (B,) of integers from 0 to {classes - 1}",

@@ -9,14 +9,27 @@ import lessons
 LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
 
 
+def pytest_collection_modifyitems(items):
+    """Whichever test comes first waits until all pages are built."""
+    for item in items:
+        if "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(1200))
+
+
 @pytest.fixture(scope="session")
-def site(tmp_path_factory, compared_once):
-    """The pages, built once, and the last line that building them prints."""
+def site(request, tmp_path_factory, compared_once):
+    """The folder of the pages, and the last line that building them prints.
+
+    The folder stays until the next run of the tests, which builds only what has changed.
+    """
     for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
         pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
     from lessons.build import build
 
-    folder = tmp_path_factory.mktemp("pages") / "site"
+    kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
+    folder = kept.mkdir("pages") if kept else tmp_path_factory.mktemp("pages")
+    for page in folder.glob("*.html"):
+        page.unlink()
     return folder, build(folder)
 
 

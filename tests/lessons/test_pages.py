@@ -1,47 +1,117 @@
-"""The pages of the course, in a real browser."""
+"""The pages of the course, in a real browser, and what is built anew."""
 
+import re
+import shutil
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
 import pytest
 
 import lessons
 from lessons.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
-NAMES = {entry.number: f"{entry.path.stem}.html" for entry in LESSONS}
-each_lesson = pytest.mark.parametrize("number", NAMES)
+PAGES = ["index.html", "summary.html", *(entry.page for entry in LESSONS)]
+each_lesson = pytest.mark.parametrize("entry", LESSONS, ids=lambda entry: entry.number)
 
 
-def shown(number: int) -> list:
-    """What the cells of a lesson show."""
-    marked = [f for f in vars(lessons.load(number)).values() if getattr(f, "shown", False)]
-    return [piece for function in marked for piece in pieces(function)]
-
-
-def test_the_pages_are_counted_as_they_are(site, open_page):
+def test_the_pages_are_counted_as_they_are(site):
     folder, last_line = site
-    wanted = {"index.html", "style.css", *NAMES.values()}
-    assert {path.name for path in folder.iterdir()} == wanted
-    kinds = {"simulation": 0, "quiz question": 0, "exercise": 0}
-    for name in NAMES.values():
-        page = open_page(name)
-        for kind in kinds:
-            kinds[kind] += page.locator(f".{kind.split()[-1]}").count()
-    counts = {"lesson": len(NAMES)} | kinds
+    others = {".made", "style.css", "numformer_math.woff2", "numformer_math.txt"}
+    assert {path.name for path in folder.iterdir()} == {*PAGES, *others}
+    counts = {"lesson": len(LESSONS), "simulation": 0, "quiz question": 0, "exercise": 0}
+    for entry in LESSONS:
+        text = (folder / entry.page).read_text(encoding="utf-8")
+        assert len(text.encode()) < 1_000_000
+        for kind in list(counts)[1:]:
+            counts[kind] += len(re.findall(rf'class="{kind.split()[-1]}[" ]', text))
     named = (f"{number} {kind}{'s' * (number != 1)}" for kind, number in counts.items())
     assert last_line == ", ".join(named)
-    assert min(kinds.values()) >= len(NAMES)
+    assert min(counts.values()) >= len(LESSONS) and counts["quiz question"] >= 4 * len(LESSONS)
 
 
-def test_the_index_leads_to_each_lesson_and_marks_those_to_come(open_page):
+def test_links_lead_somewhere(site):
+    """Within a page, to other pages, from each lesson to its neighbours."""
+    folder, _ = site
+    text = {page: (folder / page).read_text(encoding="utf-8") for page in PAGES}
+    places = {page: re.findall(r'\sid="([^"]+)"', text[page]) for page in PAGES}
+    for page in PAGES:
+        assert len(places[page]) == len(set(places[page]))
+        for link in re.findall(r'\shref="([^"]*)"', text[page]):
+            name, _, place = link.partition("#")
+            if link.startswith(("data:", "https:")):
+                continue
+            assert (folder / (name or page)).is_file(), link
+            assert not place or place in places[name or page], link
+    for entry in LESSONS:
+        around = {entry.number - 1: "prev", entry.number + 1: "next"}
+        for other in (each for each in lessons.COURSE if each.number in around):
+            assert text[entry.page].count(f"</span> {other.number}. {other.title}") == 2
+            link = f'href="{other.page}" rel="{around[other.number]}"'
+            assert text[entry.page].count(link) == 2 * bool(other.page)
+        for page in ("index.html", "summary.html"):
+            assert f'href="{page}"' in text[entry.page] and f'href="{entry.page}"' in text[page]
+    parts = re.findall(r"<section>.*?</h2>(.*?)</section>", text["summary.html"], re.DOTALL)
+    for entry, part in zip(LESSONS, parts, strict=True):
+        _, taken = text[entry.page].split('<h2 id="to-take-with-you">')
+        assert len(part) > 100 and taken.split("</h2>", 1)[1].startswith(f"{part}<h2")
+
+
+def test_the_sentence_of_the_index_shows_what_attention_computes(open_page):
+    from lessons.index import OFFERS, SEEKS, WORDS
+
+    query, key = (np.array([table[word] for word in WORDS]) for table in (SEEKS, OFFERS))
+    exponentials = np.exp(query @ key.T / np.sqrt(query.shape[1]))
+    weights = exponentials / exponentials.sum(axis=1, keepdims=True)
     page = open_page("index.html")
-    assert page.locator(".course > li").count() == len(lessons.COURSE)
-    assert page.locator(".course > li.to-come").count() == len(lessons.COURSE) - len(LESSONS)
-    page.get_by_role("link", name=LESSONS[-1].title).click()
-    assert page.get_by_role("heading", level=1).inner_text() == LESSONS[-1].title
+    row = page.locator(".attention-row")
+    assert row.locator("small").first.is_hidden()
+    row.get_by_label("Show all numbers").check()
+    state = """row => [...row.querySelectorAll("button")].map(word => [word.firstChild.textContent,
+        word.style.getPropertyValue("--weight"), word.innerText.split("\\n")[1],
+        word.getAttribute("aria-pressed"), getComputedStyle(word).backgroundColor])"""
+    *_, colours = zip(*row.evaluate(state), strict=True)
+    assert len(set(colours)) > 1
+    for at, act in ((WORDS.index("it"), ""), *enumerate(4 * ["click", "focus"])):
+        if act:
+            row.locator("button").nth(at).dispatch_event(act)
+        words, given, numbers, pressed, _ = zip(*row.evaluate(state), strict=True)
+        assert list(words) == WORDS and pressed.index("true") == at and pressed.count("true") == 1
+        np.testing.assert_allclose(np.array(given, float), weights[at], atol=1e-4)
+        assert list(numbers) == [f"{weight:.2f}" for weight in weights[at]]
+        said = row.locator(".says").inner_text()
+        assert said.startswith(f"{WORDS[at]} takes {weights[at].max():.2f} of ")
+        assert sum(map(float, re.findall(r"\d\.\d\d", said))) == pytest.approx(1)
+
+
+def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
+    page = open_page("index.html")
+    parts = page.locator(".architecture a").evaluate_all(
+        "all => all.map(part => [part.querySelector('circle + text').textContent,"
+        " part.getAttribute('href'), part.getAttribute('class')])"
+    )
+    assert {int(number) for number, *_ in parts} == set(range(1, len(lessons.COURSE) + 1))
+    for number, link, kind in parts:
+        there = lessons.COURSE[int(number) - 1].page
+        assert (link, kind) == ((there, None) if there else (None, "to-come"))
+    items = page.locator(".course > li")
+    assert items.count() == len(lessons.COURSE)
+    told = {entry.number: items.nth(entry.number - 1).inner_text() for entry in lessons.COURSE}
+    for entry in lessons.COURSE:
+        assert entry.title in told[entry.number]
+        assert ("to come" in told[entry.number]) == (entry.path is None)
+    last = LESSONS[-1]
+    minutes = re.search(r"(\d+) minutes", told[last.number])[1]
+    items.nth(last.number - 1).locator("a").click()
+    assert page.get_by_role("heading", level=1).inner_text() == last.title
+    place = f"Lesson {last.number} of {len(lessons.COURSE)}, {minutes} minutes"
+    assert place in page.locator("header").inner_text()
     page.get_by_role("link", name="numformer lessons").click()
     assert page.url.endswith("index.html")
 
 
-@pytest.mark.parametrize("name", ["index.html", *NAMES.values()])
+@pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
 def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme, width):
     from axe_playwright_python.sync_playwright import Axe
@@ -49,50 +119,95 @@ def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme,
     page = open_page(name, width, scheme)
     page.evaluate("document.querySelectorAll('details').forEach(each => (each.open = true))")
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    found = Axe().run(page, options={"preload": False}).response["violations"]
+    # To measure colours takes most of the time, and they are the same on all pages.
+    rules = {"color-contrast": {"enabled": name in ("index.html", LESSONS[0].page)}}
+    options = {"preload": False, "resultTypes": ["violations"], "rules": rules}
+    found = Axe().run(page, options=options).response["violations"]
     serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
     assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
 
 
 @each_lesson
-def test_formulas_are_mathml_and_pictures_have_words(number, open_page):
-    page = open_page(NAMES[number])
-    assert page.locator("math").count() > 20
-    text = page.locator("article").inner_text()
-    assert "$" not in text and "\\" not in text.replace("\\top", "")
-    of_all = "all => all.map(one => one.getAttribute('aria-label'))"
-    labels = page.eval_on_selector_all("figure svg[role=img]", of_all)
-    assert labels and all(label and len(label) > 40 for label in labels)
-    identifiers = page.eval_on_selector_all("[id]", "all => all.map(one => one.id)")
-    assert len(identifiers) == len(set(identifiers))
-    for link in page.locator("a[href^='#']").all():
-        assert page.locator(f"[id='{link.get_attribute('href')[1:]}']").count() == 1
-
-
-@each_lesson
-def test_a_page_has_all_that_its_lesson_shows(number, open_page):
-    page = open_page(NAMES[number])
-    text = page.locator("article").evaluate("article => article.textContent")
+def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
+    page, module = open_page(entry.page), lessons.load(entry.number)
+    article = page.locator("article")
+    text, seen = article.evaluate("article => article.textContent"), article.inner_text()
     assert "import numpy as np" in text
-    for question, form in zip(
-        lessons.load(number).quiz(), page.locator(".question").all(), strict=True
-    ):
+    assert "$" not in seen and "\\" not in seen.replace("\\top", "")
+    links = page.locator("nav.contents a").all_text_contents()
+    assert links == page.locator("article h2").all_text_contents() and len(links) > 5
+    assert page.locator(".simulation figcaption").first.inner_text()
+    labels = "all => all.map(one => one.getAttribute('aria-label'))"
+    labels = page.eval_on_selector_all("figure svg[role=img]", labels)
+    assert labels and all(label and len(label) > 40 for label in labels)
+    explains = [f for f in vars(module).values()  # those that measure something would take long
+                if getattr(f, "shown", False) and "Beside" in f.__code__.co_names]  # fmt: skip
+    beside = [piece for f in explains for piece in pieces(f) if isinstance(piece, Beside)]
+    assert page.locator("ol.beside").count() >= len(beside) > 0
+    assert [line for piece in beside for _, line in piece.rows() if line not in text] == []
+    for question, form in zip(module.quiz(), page.locator(".question").all(), strict=True):
         why = " ".join(form.locator("details").text_content().split())
         assert plain(question.why).split()[0] in why and len(why) > 60
-    links = page.locator("nav.contents a").all_inner_texts()
-    assert links == page.locator("article h2").all_inner_texts() and len(links) > 5
-    assert page.locator("header > nav").inner_text().endswith(f"Lesson {number} of 12")
-    assert page.locator(".simulation figcaption").first.inner_text()
-    beside = [piece for piece in shown(number) if isinstance(piece, Beside)]
-    assert page.locator("ol.beside").count() == len(beside)
-    for piece in beside:
-        for _, line in piece.rows():
-            assert line in text
 
 
 @each_lesson
-def test_without_scripts_pictures_answers_and_text_are_there(number, open_page):
-    page = open_page(NAMES[number], java_script_enabled=False)
+def test_formulas_are_drawn_with_the_font_of_the_site(entry, open_page):
+    """Every sign of them, whatever fonts a reader has; and an index stands lower, and is small."""
+    page = open_page(entry.page)
+    page.evaluate("document.querySelectorAll('details').forEach(each => (each.open = true))")
+    page.evaluate("document.fonts.ready.then(() => null)")
+    protocol = page.context.new_cdp_session(page)
+    for domain in ("DOM", "CSS"):
+        protocol.send(f"{domain}.enable")
+    root = protocol.send("DOM.getDocument")["root"]["nodeId"]
+    found = protocol.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math"})["nodeIds"]
+    assert len(found) > 20
+    for node in found:
+        fonts = protocol.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
+        if not all(font["isCustomFont"] for font in fonts):
+            pytest.fail(protocol.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"])
+    lower = """all => all.filter(each => each.checkVisibility()).map(each => {
+        const [base, index] = [...each.children].map(one => one.getBoundingClientRect());
+        return index.bottom > base.bottom && index.height < base.height;
+    })"""
+    lower = page.eval_on_selector_all("msub:has(> mi:first-child + mi)", lower)
+    assert len(lower) > 3 and all(lower)
+
+
+@pytest.mark.parametrize(("width", "folded"), [(1280, False), (375, True)])
+def test_the_contents_stay_and_mark_the_section(width, folded, open_page):
+    page = open_page(LESSONS[0].page, width)
+    nav, titles = page.locator("nav.contents"), page.locator("article h2").all_text_contents()
+    for at in (2, len(titles) - 1, 1):
+        if folded:
+            nav.locator("summary").click()
+        nav.locator("a").nth(at).click()
+        marked = "title => document.querySelector('.contents [aria-current]')?.textContent == title"
+        page.wait_for_function(marked, arg=titles[at])
+        assert nav.locator("[aria-current]").count() == 1
+        assert nav.locator("ol").is_hidden() == folded
+        heading, box = page.locator("article h2").nth(at).bounding_box(), nav.bounding_box()
+        assert box["y"] == 0 <= heading["y"]
+        if folded:
+            assert nav.locator("summary").inner_text().endswith(f": {titles[at]}")
+            assert heading["y"] >= box["height"] and box["height"] < 50
+        else:
+            assert heading["x"] >= box["width"]
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_function("!document.querySelector('.contents [aria-current]')")
+
+
+def test_the_summary_names_each_lesson_and_prints_without_what_leads_on(open_page):
+    page = open_page("summary.html")
+    titles = [f"{entry.number}. {entry.title}" for entry in LESSONS]
+    assert page.locator(".gathered section h2").all_inner_texts() == titles
+    page.emulate_media(media="print")
+    assert page.locator("header").is_hidden() and page.locator("section").first.is_visible()
+
+
+@each_lesson
+def test_without_scripts_pictures_answers_and_text_are_there(entry, open_page):
+    page = open_page(entry.page, java_script_enabled=False)
     assert page.locator(".simulation svg").first.is_visible()
     assert not page.locator(".question button").first.is_visible()
     answer = page.locator(".question details").first
@@ -101,30 +216,97 @@ def test_without_scripts_pictures_answers_and_text_are_there(number, open_page):
 
 
 @each_lesson
-def test_questions_answer_at_once(number, open_page):
-    page = open_page(NAMES[number])
-    questions = lessons.load(number).quiz()
+def test_questions_answer_at_once(entry, open_page):
+    page = open_page(entry.page)
+    questions = lessons.load(entry.number).quiz()
     for question, form in zip(questions, page.locator(".question").all(), strict=True):
-        verdict = form.locator(".verdict")
-        form.locator("button").click()
-        assert "first" in verdict.inner_text() or "Write a number" in verdict.inner_text()
-        if question.choices:
-            choices = form.locator("input")
-            choices.nth((question.answer + 1) % len(question.choices)).check()
-            form.locator("button").click()
-            assert "Not right" in verdict.inner_text()
-            assert form.get_attribute("data-verdict") == "wrong"
-            choices.nth(question.answer).check()
+        check, verdict = form.locator("button"), form.locator(".verdict")
+        fields, solution = form.locator("input"), form.locator("strong").first
+        check.click()
+        assert re.search("Choose one first|Write a number", verdict.inner_text())
+        right, count = question.answer, len(question.choices)
+        if count:
+            given = [((right + 1) % count, "wrong"), (right, "right")]
         else:
-            form.locator("input").fill(f"{question.answer + 1.5 * question.tolerance}")
-            form.locator("input").press("Enter")
-            assert "Not right" in verdict.inner_text()
-            assert not form.locator("strong").first.is_visible()
-            form.locator("input").fill(f"{2 * question.answer} / 2")
-            form.locator("button").click()
-            assert form.get_attribute("data-verdict") == "right"
-            form.locator("input").fill(f"{question.answer:.4f}".replace(".", ","))
-        assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
-        assert form.locator("strong").first.is_visible() == (not question.choices)
-        form.locator("button").click()
-        assert "Right" in verdict.inner_text() and form.locator("strong").first.is_visible()
+            comma = f"{right:.4f}".replace(".", ",")
+            given = [(f"{2 * right} / 2", "right"), (comma, "right")]
+            given.insert(0, (f"{right + 1.5 * question.tolerance}", "wrong"))
+        for answer, judged in given:
+            fields.nth(answer).check() if count else fields.fill(answer)
+            assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
+            check.click() if count else fields.press("Enter")
+            assert form.get_attribute("data-verdict") == judged
+            assert ("Not right" in verdict.inner_text()) == (judged == "wrong")
+            assert solution.is_visible() == (judged == "right")
+
+
+# What is built anew
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """Two small lessons, of which the second names the first; and which of them were built."""
+    build = pytest.importorskip("lessons.build")
+    folder, built = tmp_path / "lessons", []
+    shutil.copytree(Path(lessons.FOLDER) / "page", folder / "page")
+    for name, text in (
+        ("lesson_01_one.py", "# %% [markdown]\n# # One\n#\n# ## To take with you\n#\n# $x_1$\n"),
+        ("lesson_02_two.py", "# %% [markdown]\n# # Two\n# %%\nimport lessons.lesson_01.data\n"),
+        ("lesson_01/data.py", "x = 1\n"),
+        ("lesson_02/data.py", ""),
+        ("shared.py", ""),
+        ("../numformer/layer.py", ""),
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    library = SimpleNamespace(__file__=str(tmp_path / "numformer/__init__.py"), __version__="1")
+    for module in (lessons, build):
+        monkeypatch.setattr(module, "FOLDER", folder)
+    monkeypatch.setattr(build, "numformer", library)
+    monkeypatch.setattr(build, "load", lambda number: built.append(number) or ModuleType("any"))
+
+    def run() -> tuple[list[int], str]:
+        built.clear()
+        last = build.build(tmp_path / "site")
+        return list(built), last
+
+    return SimpleNamespace(run=run, folder=folder, site=tmp_path / "site", build=build)
+
+
+CHANGES = {
+    "lesson_01_one.py": [1, 2],
+    "lesson_01/data.py": [1, 2],
+    "lesson_02_two.py": [2],
+    "lesson_02/new.js": [2],
+    "shared.py": [1, 2],
+    "page/dom.js": [1, 2],
+    "../numformer/layer.py": [1, 2],
+    "page/style.css": [],
+}
+CHANGES = [(name, lambda text: text + b"\n", anew) for name, anew in CHANGES.items()]
+DAMAGE = lambda t: b"", lambda t: b"\xff\n{}", lambda t: t[:-9], lambda t: t.replace(b"Tw", b"tw")
+DAMAGE = [("../site/.made/lesson_02_two.json", damage, [2]) for damage in DAMAGE]
+
+
+@pytest.mark.parametrize(("name", "change", "anew"), CHANGES + DAMAGE)
+def test_only_what_changed_or_is_damaged_is_built_anew(name, change, anew, course, monkeypatch):
+    last_line = "2 lessons, 0 simulations, 0 quiz questions, 0 exercises"
+    assert course.run() == ([1, 2], last_line)
+    pages = {path.name: path.read_bytes() for path in course.site.glob("*.html")}
+    (course.site / "lesson_01_one.html").write_text("spoilt")
+    assert course.run() == ([], last_line)
+    file = course.folder / name
+    file.write_bytes(change(file.read_bytes() if file.exists() else b""))
+    assert course.run() == (anew, last_line)
+    assert {path.name: path.read_bytes() for path in course.site.glob("*.html")} == pages
+    assert course.run() == ([], last_line)
+    monkeypatch.setattr(course.build, "version", lambda name: "another")
+    assert course.run() == ([1, 2], last_line)
+
+
+def test_how_long_a_lesson_takes():
+    made = pytest.importorskip("lessons.build").Made
+    words = "<p>" + 1000 * "two words <b>and</b> <math><mi>x</mi></math> " + "</p>"  # 4000
+    unread = f"<svg>{words}</svg><pre>{words}</pre><script>{words}</script>"
+    assert made(words + unread, "", {}).minutes == 20
+    assert made(words, "", {"simulation": 2, "exercise": 3, "quiz question": 9}).minutes == 30

@@ -97,6 +97,8 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
     [
         (np.array([0, -1]), "received -1 to 0"),
         (np.array([0, 9]), "received 0 to 9"),
+        (np.array([0, SIZES["classes"]]), f"received 0 to {SIZES['classes']}"),
+        (np.zeros(0, int), "shape (0,), int64"),
         (np.array([[0, 1]]), "shape (1, 2), int64"),
         (np.array([0.0, 1.0]), "float64"),
         ([0, 1], "list"),

@@ -31,6 +31,13 @@ EQUIVALENT: dict[str, str] = {
     "backend.py normal: other constant: 40 -> 41": (
         "Beyond 40 the exponential is 0 in every dtype, so both results are."
     ),
+    "backend.py normal: other operator: value > 0 -> value >= 0": (
+        "At 0 the tail is 1/2, and so is the difference from 1."
+    ),
+    "training/average.py average: other constant: 0 -> 1 (2)": (
+        "The first state that differs from the first one and the first that differs from the "
+        "second have the same difference; and where there is one state only, nothing differs."
+    ),
     "backend.py _tail_polynomial: missing call: interpolated.convert(kind=np.polynomial."
     "Polynomial).coef[::-1].tolist() -> interpolated.convert(kind=np.polynomial.Polynomial)"
     ".coef[::-1]": (

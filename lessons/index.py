@@ -1,0 +1,161 @@
+"""The page that leads to the lessons, and the page that gathers what to take from them.
+
+It opens with attention itself: a sentence whose words show where they look. Below it stands the
+architecture of the Transformer, figure 1 of the paper, each part with the number of its lesson.
+"""
+
+import json
+from collections.abc import Mapping
+from html import escape
+
+import numpy as np
+
+from lessons import COURSE
+from numformer.layers.attention import scaled_dot_product_attention
+
+WORDS = "the cat chased the mouse until it slept".split()
+PICKED = WORDS.index("it")
+# Chosen by hand: what a word offers to others and what it looks for, as article, noun, pronoun
+# and verb.
+OFFERS = {"the": (3, 0, 0, 0), "cat": (0, 3, 0, 0), "mouse": (0, 3, 0, 0), "chased": (0, 0, 0, 3),
+          "until": (0, 0, 0, 0), "it": (0, 0, 3, 0), "slept": (0, 0, 0, 3)}  # fmt: skip
+SEEKS = {"the": (0, 2, 0, 0), "cat": (2, 0, 0, 1), "mouse": (2, 0, 0, 1), "chased": (0, 2, 1, 0),
+         "until": (0, 0, 0, 2), "it": (0, 2, 0, 0), "slept": (0, 1, 2, 0)}  # fmt: skip
+
+# Parts of the architecture: words, lesson, left and top edge.
+LEFT, RIGHT, WIDTH, HEIGHT = 26, 216, 146, 28
+PARTS = [
+    ("Recurrence", 1, LEFT, 30), ("What it learned", 11, LEFT, 64),
+    ("What came of it", 12, LEFT, 98), ("Soft lookup", 2, LEFT, 180),
+    ("One head", 3, LEFT, 214), ("Several heads", 4, LEFT, 248),
+    ("All gradients", 9, RIGHT, 30), ("Loss, training", 8, RIGHT, 72),
+    ("Softmax", 10, RIGHT, 166), ("Linear", 10, RIGHT, 208),
+    ("Add & norm", 6, RIGHT, 274), ("Feed forward", 6, RIGHT, 308),
+    ("Add & norm", 6, RIGHT, 356), ("Cross-attention", 7, RIGHT, 390),
+    ("Add & norm", 6, RIGHT, 438), ("Masked attention", 7, RIGHT, 472),
+    ("Add & norm", 6, LEFT, 356), ("Feed forward", 6, LEFT, 390),
+    ("Add & norm", 6, LEFT, 438), ("Self-attention", 4, LEFT, 472),
+    ("+ position", 5, LEFT, 528), ("+ position", 5, RIGHT, 528),
+    ("Embedding", 9, LEFT, 570), ("Embedding", 9, RIGHT, 570),
+]  # fmt: skip
+FRAMES = [(14, 344, 172), (204, 262, 254), (14, 150, 138)]  # left and top edge, height
+LABELS = [("start", 26, 20, "before and after"), ("start", 26, 169, "inside attention"),
+          ("end", 184, 338, "encoder × N"), ("end", 374, 256, "decoder × N"),
+          ("middle", 99, 622, "what is read"), ("middle", 289, 622, "what is written"),
+          ("middle", 289, 136, "how likely each word is")]  # fmt: skip
+# Straight on; around each sublayer, its residual; from the encoder into cross-attention; and
+# dashed the way back, from the loss to the first weights.
+ARROWS = (
+    "M99 608V600,M99 570V558,M99 528V502,M99 438V420,M289 608V600,M289 570V558,M289 528V502,"
+    "M289 438V420,M289 356V338,M289 274V238,M289 208V196,M289 166V144,M289 122V102,"
+    "M99 508H20V452H24,M99 429H20V370H24,M289 508H368V452H364,M289 429H368V370H364,"
+    "M289 347H368V288H364,M99 356V320H194V404H214"
+).split(",")
+BACK = "M289 72V60", "M362 44H384V584H364"
+
+
+def index_page(page, course: Mapping) -> str:
+    """The page that one begins with. `course` has what each lesson became (`build.Made`)."""
+    items = ""
+    for entry in COURSE:
+        title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
+        if entry.path:
+            minutes = course[entry.number].minutes
+            items += f'<li><a href="{entry.page}">{title} <em>{minutes} minutes</em></a></li>'
+        else:
+            items += f'<li class="to-come"><div>{title} <em>to come</em></div></li>'
+    return f"""<main id="content"><article class="index">
+<h1>The Transformer, forward and backward</h1>
+{attention_row()}
+<p>Twelve lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
+products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
+and, where they have gradients, derives these by hand. What to take with you stands on
+<a href="summary.html">one page to print</a>.</p>
+<div class="course-map">
+<figure class="architecture">{architecture()}
+<figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
+explains it, and leads to it. Dashed: the way back.</figcaption></figure>
+<ol class="course">{items}</ol>
+</div>
+</article></main>"""
+
+
+def attention() -> np.ndarray:
+    """How much each word of the sentence takes of each, (T, T), as numformer computes it."""
+    query, key = (np.array([table[word] for word in WORDS], float) for table in (SEEKS, OFFERS))
+    return scaled_dot_product_attention(query, key, value=key)[1]
+
+
+def attention_row() -> str:
+    """The sentence: the word that is picked darkens each word by the weight that it gives it."""
+    weights, buttons, rows = attention(), "", []
+    for word, row in zip(WORDS, weights, strict=True):
+        most = [at for at in np.argsort(-row, kind="stable") if row[at] > 0.1]
+        says = [f"{row[at]:.2f} of {WORDS[at]}" for at in most]
+        others = 1 - row[most].round(2).sum()  # so that the numbers sum to 1 as they are shown
+        says = f"{word} takes {', '.join(says)}, {others:.2f} of the others"
+        rows.append({"weights": row.round(6).tolist(), "says": says})
+    for at, word in enumerate(WORDS):
+        weight = rows[PICKED]["weights"][at]
+        buttons += (
+            f'<button type="button" aria-pressed="{str(at == PICKED).lower()}" '
+            f'style="--weight: {weight}">{word}<small>{weight:.2f}</small></button> '
+        )
+    return f"""<figure class="attention-row">
+<figcaption>Pick <em>it</em>: who slept? Then pick each <em>the</em>: why do both look at the same
+words?</figcaption>
+<div class="words" role="group" aria-label="A sentence, word by word">{buttons}</div>
+<p class="says" role="status">{rows[PICKED]["says"]}</p>
+<label><input type="checkbox"> Show all numbers</label>
+<p class="note">What a word looks for and what it offers was chosen by hand; numformer computed the
+rest. Nothing here knows the order of the words: that is lesson 5.</p>
+<script type="application/json">{json.dumps(rows)}</script>
+</figure>"""
+
+
+def architecture() -> str:
+    """The Transformer as a picture whose parts lead to their lessons."""
+    drawn = "".join(
+        f'<rect class="frame" x="{x}" y="{y}" width="170" height="{height}" rx="10"/>'
+        for x, y, height in FRAMES
+    )
+    drawn += "".join(f'<path d="{path}" marker-end="url(#tip)"/>' for path in ARROWS)
+    drawn += "".join(f'<path class="back" d="{path}" marker-end="url(#tip)"/>' for path in BACK)
+    drawn += "".join(
+        f'<text class="label" x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
+        for anchor, x, y, words in LABELS
+    )
+    for words, number, x, y in PARTS:
+        page, end = COURSE[number - 1].page, x + WIDTH - 15
+        link = f'href="{page}"' if page else 'class="to-come"'
+        drawn += (
+            f"<a {link}>"
+            f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
+            f'<text x="{x + 8}" y="{y + 18.5}">{escape(words)}</text>'
+            f'<circle cx="{end}" cy="{y + HEIGHT / 2}" r="10"/>'
+            f'<text x="{end}" y="{y + 18.5}" text-anchor="middle">{number}</text></a>'
+        )
+    return (
+        '<svg viewBox="6 4 388 626" role="group" aria-label="The architecture of the Transformer, '
+        'each part with its lesson"><defs><marker id="tip" viewBox="0 0 6 6" refX="5" refY="3" '
+        'markerWidth="6" markerHeight="6" orient="auto"><path d="M0 0L6 3L0 6z"/></marker></defs>'
+        f"{drawn}</svg>"
+    )
+
+
+def summary_page(course: Mapping) -> str:
+    """What to take from each lesson, on one page."""
+    parts = "".join(
+        f'<section><h2><a href="{entry.page}">{entry.number}. {entry.title}</a></h2>'
+        f"{course[entry.number].summary}</section>"
+        for entry in COURSE
+        if entry.path and course[entry.number].summary
+    )
+    return f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
+<span>To print and to keep</span></nav></header>
+<main id="content"><article class="summary">
+<h1>To take with you</h1>
+<p>The Transformer, forward and backward. A d before a name: the gradient of the loss with respect
+to it.</p>
+<div class="gathered">{parts}</div>
+</article></main>"""

@@ -1,0 +1,1 @@
+"""What lesson 5 is made of, besides its text."""

@@ -1,0 +1,84 @@
+"""What positions do at places that no training reached: a small experiment, and a long one.
+
+The small one: a decoder of two blocks repeats, at each place, the letter of the place before. It
+trains on sequences of 12 letters and is tested on 48.
+
+The long one is `python -m toy_tasks.lengths`; lengths.md is a table.md that it wrote.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from numformer import Adam, CrossEntropy, LanguageModel, pack
+
+LETTERS, TRAINED, TESTED = 8, 12, 48
+STEPS, BATCH, RATE, TESTS = 200, 32, 0.006, 128
+SEEDS = 0, 1, 2
+WAYS = "sinusoidal", "learned", "rotary", "alibi", "none"
+
+
+def draw(rng: np.random.Generator, batch: int, length: int):
+    """-> ids (B, T) of letters, what is to be said at each place (B, T), and where (B, T)."""
+    ids = rng.integers(4, 4 + LETTERS, (batch, length))  # 0 to 3 are padding and its like
+    before = np.roll(ids, 1, axis=1)
+    return ids, before, np.broadcast_to(np.arange(length) > 0, ids.shape)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a trained model does on new sequences, at each place from the second on."""
+
+    right: np.ndarray  # (TESTED - 1,): how often the letter is right
+    before: np.ndarray  # (TESTED - 1,): the weight of the place before, in the head with most of it
+    two_before: float  # how many of the wrong letters are those of two places before
+
+
+def train(positions: str, seed: int) -> Run:
+    config = LanguageModel.Config(
+        vocabulary=4 + LETTERS, d_model=32, d_ff=64, heads=4, layers=2, norm="pre", p_drop=0.0,
+        positions=positions, max_length=TESTED,
+    )  # fmt: skip
+    of_weights, of_data, held_out = np.random.SeedSequence(seed).spawn(3)
+    model, loss = LanguageModel(config, of_weights), CrossEntropy(0)
+    adam, rng = Adam(pack(model)), np.random.default_rng(of_data)
+    for step in range(STEPS):
+        ids, target, counts = draw(rng, BATCH, TRAINED)
+        model.zero_grad()
+        loss.forward(model.forward(ids), target, counts)
+        model.backward(loss.backward())
+        adam.step(RATE * min(1, (step + 1) / 20, 2 * (STEPS - step) / STEPS))
+    ids, target, _ = draw(np.random.default_rng(held_out), TESTS, TESTED)
+    said = model.forward(ids).argmax(axis=-1)[:, 1:]
+    weights = [each.saved[0]["weights"] for each in model.layers_within()
+               if each.saved and "weights" in each.saved[0]]  # fmt: skip
+    before = np.concatenate(weights, axis=1).diagonal(-1, axis1=2, axis2=3).mean(axis=0)
+    before = before[before[:, : TRAINED - 1].mean(axis=1).argmax()]
+    model.clear_saved()
+    right = said == target[:, 1:]
+    two_before = (said == np.roll(target, 1, axis=1)[:, 1:])[~right].mean()
+    return Run(right.mean(axis=0), before, two_before)
+
+
+@functools.cache
+def compare() -> dict[str, list[Run]]:
+    """Of each way of telling positions a Run for each seed."""
+    # A second thread gains nothing on matrices this small.
+    with threadpool_limits(1, "blas"):
+        runs = tqdm([(w, s) for w in WAYS for s in SEEDS], "training", leave=False, disable=None)
+        found = {(way, seed): train(way, seed) for way, seed in runs}
+    return {way: [found[way, seed] for seed in SEEDS] for way in WAYS}
+
+
+def measured() -> dict[tuple[str, str], dict[str, tuple[float, float, float]]]:
+    """lengths.md: of (task, way) for each column the mean of the seeds, the lowest, the highest."""
+    lines = (Path(__file__).parent / "lengths.md").read_text(encoding="utf-8").splitlines()
+    (_, *columns), _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    cells = ([tuple(map(float, re.findall(r"[\d.]+", cell))) for cell in row[1:]] for row in rows)
+    found = (dict(zip(columns, each, strict=True)) for each in cells)
+    return {tuple(row[0].split()): each for row, each in zip(rows, found, strict=True)}

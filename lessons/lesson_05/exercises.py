@@ -1,0 +1,116 @@
+"""The exercises of lesson 5: what positions get, backwards."""
+
+import numpy as np
+
+from lessons.exercise import Exercise
+from lessons.lesson_03.exercises import IDEAS
+from numformer.layers.softmax import softmax
+
+
+def turned_backward(dscores, first, second, sin, cos, p, q, places):
+    """dscores (T, S) -> du, dv, dfrequency.
+
+    A query is one pair (u, v), turned by an angle into (p, q):
+    p = u cos - v sin, q = u sin + v cos,
+    scores_ts = p_t first_s + q_t second_s, with
+    sin, cos, p, q, places (T,), first, second (S,).
+    The angle of query t is frequency * places[t].
+    """
+    # The gradient of p. It met the first number of every key.
+    dp = dscores @ first
+    # The gradient of q. It met the second number of every key.
+    dq = dscores @ second
+    # du. Ask where u was used: in both turned numbers. See “The way back: turn back”.
+    du = dp * cos + dq * sin
+    # dv. Ask where v was used: in both turned numbers. See “The way back: turn back”.
+    dv = dq * cos - dp * sin
+    # The gradient of each angle. Take the slopes of p and q, and look at what they are made of.
+    dangle = dq * p - dp * q
+    # dfrequency. Every query used it, and the angle of each grew by its own place.
+    dfrequency = (dangle * places).sum()
+    return du, dv, dfrequency
+
+
+def turned(u, v, first, second, frequency, places):
+    angle = frequency * places
+    turned = (u + 1j * v) * np.exp(1j * angle)
+    p, q = turned.real, turned.imag
+    scores = np.outer(p, first) + np.outer(q, second)
+    return scores, {"sin": np.sin(angle), "cos": np.cos(angle), "p": p, "q": q}
+
+
+def sloped_backward(dweights, distance, weights):
+    """dweights (H, T, S) -> dscores, dslopes.
+
+    Forward was weights = softmax(scores - slopes distance),
+    where every head has a slope of its own, with
+    distance (T, S), weights (H, T, S).
+    """
+    # The average of a row. Each row is a softmax of its own.
+    average = (weights * dweights).sum(axis=-1, keepdims=True)
+    # dscores. What is subtracted from the scores does not depend on them.
+    dscores = weights * (dweights - average)
+    # What a slope does to the loss through each score. It lowers a score by the distance.
+    through = -dscores * distance
+    # dslopes. A slope was used in every score of its head, and in no other head.
+    dslopes = through.sum(axis=(-2, -1))
+    return dscores, dslopes
+
+
+def sloped(scores, slopes, distance):
+    weights = softmax(scores - slopes[:, None, None] * distance)
+    return weights, {"weights": weights}
+
+
+def placed_backward(dy, places, table):
+    """dy (S, D) -> dtable.
+
+    Forward was y_n = x_n + table[places[n]], with
+    places (S,), table (T, D).
+    """
+    # The gradient before the first word. Nothing has been collected.
+    dtable = np.zeros(table.shape)
+    for n in range(len(dy)):
+        # dtable. A row of the table was used by every word at its place.
+        dtable[places[n]] += dy[n]
+    return dtable
+
+
+EXERCISES = [
+    Exercise(
+        lesson=5,
+        title="A pair, turned back, and a frequency that is learned",
+        task="""The first two gradients stand in the lesson. The third does not: let the frequency,
+by which the angle grows from place to place, be learned. How does the loss change with it?""",
+        solution=turned_backward,
+        forward=turned,
+        inputs=lambda n: dict(u=(n.T,), v=(n.T,), first=(n.S,), second=(n.S,),
+                              frequency=np.array(0.7), places=np.arange(float(n.T))),
+        done="Far places turn the most, so they say the most about the frequency.",
+    ),
+    Exercise(
+        lesson=5,
+        title="Slopes that are learned",
+        task="""The slopes of ALiBi are fixed. Let them be learned, one for each head: what is their
+gradient? `distance` holds how many places query and key are apart. The softmax is lesson 3's.""",
+        solution=sloped_backward,
+        forward=sloped,
+        inputs=lambda n: dict(scores=(n.H, n.T, n.S), slopes=(n.H,),
+                              distance=abs(np.arange(n.T)[:, None] - np.arange(float(n.S)))),
+        mistakes=IDEAS,
+        done="A slope collects from all scores of its head; far keys count most.",
+    ),
+    Exercise(
+        lesson=5,
+        title="Find the mistake",
+        task="""Learned positions, backwards. With a batch of one sentence this is right, so whoever
+checks it with one sentence sees nothing. Try two by hand, then mend it.""",
+        solution=placed_backward,
+        forward=lambda x, places, table: (x + table[places], {}),
+        inputs=lambda n: dict(x=(n.S, n.D), places=np.arange(n.S) % 4 % n.T, table=(n.T, n.D)),
+        called={"T": "the number of places", "S": "the number of words"},
+        to_find="for n in range(len(dy)):\n    dtable[places[n]] = dy[n]",
+        done="Each place keeps the gradient of all words that stand there. Before, the last "
+        "sentence of a batch alone taught the table.",
+    ),
+]  # fmt: skip

@@ -1,0 +1,208 @@
+"""The example of lesson 5 and its simulations: orders, sinusoids, and pairs that turn."""
+
+import numpy as np
+
+from lessons.simulation import Choice, Option, Simulation, Slider
+from lessons.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
+from numformer.layers import alibi, mask, positional, rotary
+from numformer.layers.attention import scaled_dot_product_attention
+
+words = ["old", "dog", "bites", "man"]
+x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
+              [2, 1, 1, 0, 1, 0, 0, 1],
+              [0, 2, 1, 0, 0, 1, 0, 0],
+              [2, 0, 0, 1, 1, 0, 0, 1]], dtype=float)  # fmt: skip
+ANGLES = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # 1, 0.1, 0.01, 0.001
+PAIRS = [Option(n, f"{n}: {angle:g} a place", code=str(n)) for n, angle in enumerate(ANGLES)]
+
+
+def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
+    """Attention of words (T, D) among themselves -> output (T, D), weights (T, T).
+
+    `positions` makes of them queries, keys, values and a mask.
+    """
+    return scaled_dot_product_attention(*positions(words))[:2]
+
+
+# Orders
+
+ORDERS = [
+    Option(order, " ".join(words[n] for n in order))
+    for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
+]
+WAYS = [  # what becomes of the words: queries, keys, values and a mask
+    Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
+    Option(lambda x: 3 * [x + positional.sinusoidal_table(4, 8)], "sinusoids",
+           "A vector for each place is added to the word that stands there.",
+           "lambda x: 3 * [x + positional.sinusoidal_table(4, 8)]"),
+    Option(lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x], "rotary",
+           "Queries and keys are turned, each by its place.",
+           "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]"),
+    Option(lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
+           "Half of the distance is taken off each score.",
+           "lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0])"),
+    Option(lambda x: (x, x, x, mask.causal_mask(4)[0, 0]), "only a causal mask",
+           "A word sees itself and those before it.",
+           "lambda x: (x, x, x, mask.causal_mask(4)[0, 0])"),
+]  # fmt: skip
+
+
+def reordered(order, positions) -> dict[str, np.ndarray]:
+    """Weights of the first order and of `order`; the latter's also with the words sorted back."""
+    (first, before), (output, after) = attend(x, positions), attend(x[order], positions)
+    back = np.argsort(order)
+    return dict(sentence=order, before=before, after=after, sorted_back=after[np.ix_(back, back)],
+                largest=np.abs(output[back] - first).max())  # fmt: skip
+
+
+orders = Simulation(
+    name="orders",
+    title="The same words in another order",
+    say="Choose another order. The second matrix is what the model has. The third is the same with "
+    "rows and columns put back into the first order. **Without positions, does it differ from the "
+    "first matrix?** Then give the model positions.",
+    caption="At the left the weights of the first order, in the middle those of another, at the "
+    "right the same with the words sorted back.",
+    alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
+    "another order, and the latter with its rows and columns sorted back.",
+    size=(7.6, 3.2),
+    controls=[Choice("order", "Order", ORDERS, start=1), Choice("positions", "Positions", WAYS)],
+    compute=reordered,
+    views=[
+        Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
+                ["sentence"], words),
+        Matrices([Of("before", "A", words, words, 1, "old dog bites man"),
+                  Of("after", "A'", range(4), range(4), 1, "by places"),
+                  Of("sorted_back", r"P^\top A' P", words, words, 1, "sorted back")],
+                 ["after", "sorted_back"]),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers import alibi, mask, positional, rotary
+from numformer.layers.attention import scaled_dot_product_attention
+
+x = np.array({x.astype(int).tolist()}, float)
+order = [0, 3, 2, 1]
+positions = 0
+
+first, before, _ = scaled_dot_product_attention(*positions(x))
+output, after, _ = scaled_dot_product_attention(*positions(x[order]))
+back = np.argsort(order)
+sorted_back = after[np.ix_(back, back)]
+largest = abs(output[back] - first).max()
+print(sorted_back.round(2), largest)""",
+)  # fmt: skip
+
+
+# Sinusoids
+
+ROWS = 40
+
+
+def likeness(width, every, picked) -> dict[str, np.ndarray]:
+    """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
+    table = positional.sinusoidal_table(every * ROWS, width)[::every]
+    return {"table": table, "alike": table @ table[picked] / (width / 2)}
+
+
+sinusoids = Simulation(
+    name="sinusoids",
+    title="The places and their vectors",
+    say="A row is a place, a column a dimension. **Which columns change fastest from row to row?** "
+    "Let a row be every tenth place: now the columns further right move, and those at the left "
+    "seem to jump about. The curve tells how much each place is like the picked one. Move the "
+    "picked row: what happens to the shape of the curve?",
+    caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
+    "Below, the likeness of every place to the picked one.",
+    alt="A heatmap of sinusoids for 40 places: columns at the left change fast from row to row, "
+    "those at the right hardly at all. Below it the likeness to the picked place, a peak of "
+    "height 1 there and lower waves on both sides.",
+    size=(6, 6.4),
+    controls=[
+        Slider("width", "Width d", [8, 16, 32, 64], start=2),
+        Choice("every", "A row is", [Option(1, "every place"), Option(10, "every tenth place")]),
+        Slider("picked", "Picked row", range(ROWS), start=20, plays=True),
+        Slider("other", "Compared with row", range(ROWS), start=23, shows_only=True),
+    ],
+    compute=likeness,
+    views=[
+        Heatmap("table", "row", "dimension", -1, 1, row="picked"),
+        Chart([Drawn("alike", "likeness", at=range(ROWS))],
+              Axis("row", 0, ROWS - 1), Axis("likeness", -1, 1.1),
+              marker="other", at=range(ROWS)),
+    ],
+    code=f"""\
+from numformer.layers import positional
+
+width = 32
+every = 1
+picked = 20
+
+table = positional.sinusoidal_table(every * {ROWS}, width)[::every]
+alike = table @ table[picked] / (width / 2)
+print(table.round(2), alike.round(2))""",
+)  # fmt: skip
+
+
+# Two vectors, turned by their places
+
+LAST = 36
+
+
+def turned(what, pair, place, k) -> dict[str, np.ndarray]:
+    """PE at two places, or the query of `dog` and the key of `man`, turned by these places."""
+    places, of_pair, (_, dog, _, man) = [place + k, place], slice(2 * pair, 2 * pair + 2), x
+    if what == "sinusoids":
+        before, after = positional.sinusoidal_table(LAST + 1, 8)[[[0, 0], places]]
+    else:
+        before = np.stack([dog, man])
+        after = rotary.rotary(before, rotary.rotary_turns(LAST + 1, 8)[places])
+    (later, earlier), total = after[:, of_pair], after[0] @ after[1]
+    return dict(before=before[:, of_pair], later=later, earlier=earlier, score=later @ earlier,
+                total=total, unturned=before[0] @ before[1])  # fmt: skip
+
+
+turning = Simulation(
+    name="turning",
+    title="A step is a turn, wherever it begins",
+    say="Arrows: a pair of numbers of two vectors at two places. Dots: the same at place 0. First "
+    "take sinusoids. Move the place $p$. **What moves, and what stays?** Then change $k$, and look "
+    "at the other pairs.",
+    caption="A pair of numbers of two vectors, at place 0 (dots) and at two other places (arrows).",
+    alt="Two dots and two arrows from the origin: pairs of numbers before and after they were "
+    "turned by their places.",
+    size=(6, 5),
+    controls=[
+        Choice("what", "What is turned", ["sinusoids", "a query and a key (rotary)"]),
+        Choice("pair", "Pair, and its turn", PAIRS),
+        Slider("place", "Place p", range(25), start=2, plays=True),
+        Slider("k", "Distance k", range(13), start=1),
+    ],
+    compute=turned,
+    views=[
+        Chart([Drawn("before", form="dots", colour=3),
+               Drawn("earlier", "at p: PE, or the key of man", "arrows", colour=0),
+               Drawn("later", "at p + k: PE, or the query of dog", "arrows", colour=1)],
+              Axis("first number of the pair", -2.5, 2.5), Axis("second number", -2.5, 2.5),
+              square=True),
+        Figures({"score": "Dot product of this pair", "total": "Of all four pairs",
+                 "unturned": "Of all, at place 0"}),
+    ],
+    code=f"""\
+import numpy as np
+from numformer.layers import positional, rotary
+
+what = 0
+pair = 0
+place = 2
+k = 1
+
+if what == "sinusoids":
+    before, after = positional.sinusoidal_table({LAST + 1}, 8)[[[0, 0], [place + k, place]]]
+else:  # the query of dog, the key of man
+    before = np.array({x[[1, 3]].astype(int).tolist()}, float)
+    after = rotary.rotary(before, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
+later, earlier = after[:, 2 * pair : 2 * pair + 2]
+score, total, unturned = later @ earlier, after[0] @ after[1], before[0] @ before[1]
+print(score, total, unturned)""",
+)  # fmt: skip

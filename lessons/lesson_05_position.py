@@ -1,0 +1,835 @@
+# %% [markdown]
+# # Position
+#
+# > Attention looks at all words at once. How does a model know what comes first?
+#
+# *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
+# Who reads word by word gets the order for nothing. Attention does not read word by word. It has
+# all words before it, like cards on a table.
+#
+# So what does it know of their order? Nothing at all, as you will see. Then you meet four ways to
+# tell it: sinusoids, learned positions, rotary positions and ALiBi. For each of them you derive
+# what flows back. In the end all of them meet sentences that are longer than any in training, and
+# most of them fail.
+
+# %%
+import math
+
+import numpy as np
+
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.lesson_05 import beyond
+from lessons.lesson_05.exercises import EXERCISES
+from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
+from lessons.quiz import Question
+from lessons.simulation import Simulation
+from numformer.gradient_check.gradients import check
+from numformer.layers import ScaledDotProductAttention
+from numformer.layers.alibi import ALiBiAttention, alibi
+from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
+from numformer.layers.rotary import RotaryAttention, rotary, rotary_backward, rotary_turns
+from toy_tasks import lengths
+
+# %% [markdown]
+# ## Cards on a table
+#
+# Our sentence is *old dog bites man*. Each word is a vector of 8 numbers, a row of the matrix $X$.
+# We choose small ones.
+
+
+# %%
+@show
+def the_words():
+    """The example: four words, each a vector."""
+    return Matrix("X", x, words, range(8))
+
+
+# %% [markdown]
+# The words attend to each other, as in [lesson 3](lesson_03_scaled_dot_product.html). To have fewer
+# numbers we leave the learned matrices out: queries, keys and values are all $X$.
+#
+# $$E = XX^\top, \quad A = \mathrm{softmax}\left(\frac{E}{\sqrt{8}}\right), \quad O = AX$$
+#
+# Now put the same cards down in another order: *old man bites dog*. Whose age is it now? **Before
+# you look: which weights will change?**
+
+
+# %%
+OTHER = [0, 3, 2, 1]  # old man bites dog
+
+
+@show
+def two_orders():
+    """The weights of two orders, and what each word takes with it."""
+    (first, before), (second, after) = (attend(rows) for rows in (x, x[OTHER]))
+    names = [words[n] for n in OTHER]
+    moved = np.abs(first - second[np.argsort(OTHER)]).max()
+    dog = ", ".join(f"{number:.2f}" for number in first[1, :4])
+    return [
+        Matrix("A", before, words, words, 1),
+        Matrix("A'", after, names, names, 1),
+        Words(f"""
+            The numbers have moved, and that is all. *dog* gives *man* the weight
+            {before[1, 3]:.2f} in both sentences, and *old* gives *dog* {before[0, 1]:.2f}, whether
+            it stands beside it or not. (By hand: the score of *dog* and *man* is
+            2 · 2 + 1 · 1 + 1 · 1 = 6, wherever they stand.) So the output of *dog* is the same,
+            too: it begins with {dog} in both. Among all outputs the largest difference of a word is
+            {moved:.0g}. (In other orders the sixteenth digit may differ: a computer rounds.)
+        """),
+    ]
+
+
+# %% [markdown]
+# Is that always so? Write $P$ for the matrix that puts rows into another order: each of its rows
+# has a single 1. $PX$ is the sentence in the other order, and $P^\top$ puts it back, so $P^\top P$
+# is the identity. What becomes of each step?
+#
+# - The scores are $(PX)(PX)^\top = P\,E\,P^\top$: rows and columns are reordered, nothing else.
+# - The softmax works on one row at a time, and in a row it does not care which entry comes first.
+#   So $A' = P\,A\,P^\top$.
+# - In the output the two in the middle undo each other:
+#
+# $$A'\,PX = P\,A\,P^\top P\,X = P\,A\,X = P\,O$$
+#
+# Reorder what comes in, and what comes out is reordered alike. This is called *permutation
+# equivariance*. Learned matrices do not help: they stand at the right, $(PX)W = P(XW)$. Nor do the
+# other parts of an encoder (lesson 6), which treat each word by itself. And as it holds for every
+# $X$, it holds on the way back: the gradient of a word moves along with its word.
+#
+# So take such an encoder, as many blocks as you like. Average its outputs to judge the whole
+# sentence. It cannot tell *dog bites man* from *man bites dog*. It sees a bag of words.
+
+
+# %%
+@show
+def other_orders() -> Simulation:
+    """The simulation: the same words in several orders, without positions and with them."""
+    return orders
+
+
+# %% [markdown]
+# Look at the last choice, too. A causal mask (lesson 7) lets a word see only what stands before it.
+# That alone breaks the symmetry: the first word sees one word, the second sees two. So a decoder
+# can find out something about order with no positions at all. How much? The last section measures
+# it.
+#
+# ## A clock with many hands
+#
+# The paper's way is the plainest: make a vector for each place, of the same width as a word's, and
+# **add** it to the word that stands there. Then *dog* at place 1 and *dog* at place 3 are different
+# vectors, and attention can tell them apart. But which vector for which place?
+#
+# - The number $p$ itself? It grows without bound. At place 500 nothing of the word would be left.
+# - A share, $p$ divided by the length? Then a step to the next word is another step in each
+#   sentence.
+#
+# We want numbers that stay small, that never repeat, and for which a step is the same step
+# everywhere. You have something like it on your wall. Each hand of a clock goes round and round and
+# repeats itself. The fast one tells near times apart, the slow one far ones, and together they do
+# not repeat for half a day.
+#
+# The paper's clock (section 3.5) has $d/2$ hands, where $d$ is the width of a word's vector. Hand
+# $i$ moves on by the angle $f_i$ at each place, and the tip of it gives two numbers:
+#
+# $$PE(p, 2i) = \sin(p f_i), \quad PE(p, 2i+1) = \cos(p f_i), \quad f_i = 10000^{-2i/d}$$
+#
+# For our width of 8 there are four hands, and the angles come out nicely: 1, 0.1, 0.01, 0.001.
+# (They are in radians; a full turn is 2π, about 6.28.) By hand, place 2: the first pair is
+# $\sin 2 = 0.91$ and $\cos 2 = -0.42$, the second $\sin 0.2 = 0.20$ and $\cos 0.2 = 0.98$.
+
+
+# %%
+@show
+def the_first_places():
+    """The vectors of the first places at width 8."""
+    return Matrix("PE", sinusoidal_table(4, 8), [f"place {p}" for p in range(4)], range(8), 1)
+
+
+# %%
+@show
+def heatmap() -> Simulation:
+    """The simulation: sinusoids as a heatmap, and how much alike places are."""
+    return sinusoids
+
+
+# %% [markdown]
+# ### Bounded, and never twice the same
+#
+# **Bounded.** The tip of a hand is always at distance 1 from the middle:
+# $\sin^2 + \cos^2 = 1$. There are $d/2$ hands. So $PE(p)$ has the length $\sqrt{d/2}$ at every
+# place, be it the first or the millionth.
+#
+# **Unique.** A hand points the same way again after a full turn. The first hand moves by 1, and a
+# full turn is 2π. No whole number of steps is a whole number of turns, since π is no fraction. But
+# it can come near.
+
+
+# %%
+@show
+def never_twice():
+    """How near two places come, by the first hand alone and by all."""
+    pe = sinusoidal_table(5000, 64)
+    pair, whole = (np.linalg.norm(each - each[0], axis=1) for each in (pe[:, :2], pe))
+    near = 1 + pair[1:1000].argmin()
+    assert np.allclose(np.linalg.norm(pe, axis=1), math.sqrt(32)) and whole[1:].argmin() == 0
+    return Words(f"""
+        After {near} places the first hand has made {near / (2 * np.pi):.4f} turns: it points where
+        it began but for {pair[near]:.5f}. The other hands do not. At width 64 the whole vectors of
+        these two places are {whole[near]:.1f} apart, more than the {np.linalg.norm(pe[0]):.1f} that
+        each is long. Of the first {len(pe):,} places none comes nearer to place 0 than
+        its neighbour, which is {whole[1]:.2f} away. (How far two places are apart does not depend
+        on where they are, as you will see. So that goes for all of them.)
+    """)
+
+
+# %% [markdown]
+# ### A step is a turn
+#
+# How do you get from the vector of a place to that of $k$ places later? With a clock: turn each
+# hand a little further, always by the same angle, wherever it stands. In formulas these are the
+# addition theorems of sine and cosine. For hand $i$, with $f$ for $f_i$:
+#
+# $$\sin((p+k)f) = \cos(kf)\,\sin(pf) + \sin(kf)\,\cos(pf)$$
+#
+# $$\cos((p+k)f) = -\sin(kf)\,\sin(pf) + \cos(kf)\,\cos(pf)$$
+#
+# Read them as a matrix product. The two new numbers are two fixed rows, $(\cos kf, \sin kf)$ and
+# $(-\sin kf, \cos kf)$, each times the two old numbers. In these rows stand $k$ and $f$, but not
+# $p$. Put one such block for each hand along the diagonal of a matrix $M_k$, and you have
+#
+# $$PE(p+k) = M_k\,PE(p)$$
+#
+# $M_k$ turns each pair and leaves its length as it is: it is a *rotation*. Turning back is
+# $M_{-k}$, which is the transposed matrix $M_k^\top$.
+
+
+# %%
+def step(k: int, width: int) -> np.ndarray:
+    """M_k (D, D): PE(p + k) = M_k PE(p) for every p."""
+    made = np.zeros((width, width))
+    for i in range(0, width, 2):
+        sin, cos = (turn(k * 10000 ** (-i / width)) for turn in (math.sin, math.cos))
+        made[i : i + 2, i : i + 2] = [[cos, sin], [-sin, cos]]
+    return made
+
+
+@show
+def one_matrix_for_all_places():
+    """M_1 at width 8, and the largest difference at width 64."""
+    pe = sinusoidal_table(200, 64)
+    far = max(np.abs(pe[k : k + 100] - pe[:100] @ step(k, 64).T).max() for k in range(100))
+    asked = (pe[1:100] @ step(-1, 64).T) @ pe[:100].T
+    right = (asked.argmax(axis=1) == np.arange(99)).mean()
+    assert np.allclose(step(-3, 64), step(3, 64).T) and right == 1
+    return [
+        Matrix("M_1", step(1, 8), range(8), range(8), 1),
+        Words(f"""
+            At width 64, for the first 100 places and all steps up to 99, $M_k PE(p)$ and $PE(p+k)$
+            differ by {scientific(far)} at most.
+        """),
+    ]
+
+
+# %%
+@show
+def two_arrows() -> Simulation:
+    """The simulation: a pair of numbers at two places."""
+    return turning
+
+
+# %% [markdown]
+# What is that good for? The paper hopes that it lets a model look at *relative* places: "two words
+# back". Let a learned matrix of queries be $M_{-1}$. Then the query of place $p$ is
+# $M_{-1}PE(p) = PE(p-1)$: it asks for the place before. Try it at width 64 with the first hundred
+# places as keys: every query, from place 1 on, has its highest score at the place before.
+#
+# So one matrix *can* do that everywhere. Whether training *finds* it is another question. Keep it
+# in mind until the last section.
+#
+# ### How much alike are two places?
+#
+# Take the dot product of two places, $p$ and $q$. Each hand contributes
+#
+# $$\sin(pf)\,\sin(qf) + \cos(pf)\,\cos(qf) = \cos((p-q)f)$$
+#
+# So it is a sum of cosines of the *distance*:
+#
+# $$PE(p) \cdot PE(p+k) = \sum_i \cos(k f_i)$$
+#
+# It does not depend on $p$: that is why the curve in the simulation keeps its shape. And $k$ and
+# $-k$ give the same, so by itself it says how far, not on which side. Divided by $d/2$ it is 1 at
+# distance 0.
+# In the simulation you see it fall within a few places and then go on in waves. At width 64, places
+# 100 apart are more alike than places 50 apart. More hands make it smoother.
+#
+# ### The way back
+#
+# Forward is $Y = X + PE$, and nothing in $PE$ is learned. Raise an entry of $X$ by a little and the
+# same entry of $Y$ rises by as much: $\mathrm{d}X = \mathrm{d}Y$.
+
+
+# %%
+@show
+def the_lines_of_sinusoids():
+    """The library's sinusoidal positions, there and back."""
+    return [
+        Beside(
+            sinusoidal_table,
+            {
+                "position = ": "The places $p$, one below the other.",
+                "angle = ": "The angles $p f_i$, a column for each hand; `arange` counts $2i$.",
+                "table = ": "Room for the table.",
+                "table[:, ::2] = ": "The even dimensions are the sines,",
+                "table[:, 1::2] = ": "the odd ones the cosines.",
+                "return table": "$PE$, a row for each place.",
+            },
+        ),
+        Beside(
+            SinusoidalPositions.backward,
+            {"return dy.copy()": r"$\mathrm{d}X = \mathrm{d}Y$. The sum passes it on as it is."},
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Let training choose: learned positions
+#
+# Why not leave the vectors to training? Give each place a row of a matrix $W$, random at first, and
+# add it to the word. The paper tried it (Table 3, row E): BLEU 25.7 instead of 25.8, "nearly
+# identical".
+#
+# Forward is simple. The way back holds the one trap of this lesson. **Ask where row $t$ of $W$ is
+# used.** In *every* sentence of the batch that has a place $t$. By the chain rule it collects from
+# all of them.
+#
+# Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
+# batch below each other, without padding, so there are 7 rows. Their places are 0, 1, 2, 3 and
+# again 0, 1, 2. Write this down as a matrix $C$: $C_{nt}$ is 1 where row $n$ stands at place $t$,
+# else 0. Then forward is a matrix product like any other:
+#
+# $$Y = X + CW$$
+#
+# And lesson 3 has told what its backward is:
+#
+# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = C^\top\,\mathrm{d}Y$$
+#
+# Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ that stand at place $t$. Only two
+# numbers a word this time, to be checked by hand; and $W$ has rows for six places.
+
+# %%
+PLACES = np.array([0, 1, 2, 3, 0, 1, 2])
+dy = np.array([[1, 0], [0, 2], [-1, 1], [2, -1], [0, 1], [1, 1], [-2, 0]], dtype=float)
+
+
+@show
+def a_row_collects():
+    """The gradient of learned positions, by the library."""
+    layer = LearnedPositions(6, 2, np.random.default_rng(0))
+    layer.forward(np.zeros_like(dy), PLACES)
+    layer.backward(dy)
+    names = [f"{word} ({p})" for word, p in zip([*words, *words[1:]], PLACES, strict=True)]
+    of_place = [f"place {p}" for p in range(6)]
+    chosen = (PLACES[:, None] == np.arange(6)).astype(float)
+    assert np.allclose(chosen.T @ dy, layer.weight.grad)
+    first, second = layer.weight.grad[0].astype(int)
+    return [
+        Matrix("C", chosen, names, range(6)),
+        Matrix(r"\mathrm{d}Y", dy, names, range(2)),
+        Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
+        Words(f"""
+            By hand: at place 0 stand *old* of the first sentence and *dog* of the second, (1, 0)
+            and (0, 1), so its row gets ({first}, {second}). Place 3 exists in one sentence only.
+            No sentence reaches places 4 and 5: their gradient is 0. **If no sentence of the whole
+            training reaches them, their rows stay as random as they began.**
+        """),
+    ]
+
+
+# %% [markdown]
+# Adding rows at given indices, however often an index occurs, is called *scatter-add*. The backward
+# of word embeddings is one as well. A large $C$ would be a waste: there the library sorts the rows
+# by their index and adds up. For tables as small as this it does build $C^\top$, because then one
+# product is the fastest way (`scatter_add` in `numformer/backend.py`).
+
+
+# %%
+@show
+def the_lines_of_learned_positions():
+    """The library's backward of learned positions, line by line."""
+    return Beside(
+        LearnedPositions.backward,
+        {
+            "positions = ": "The places that forward kept.",
+            "dy_of_position = ": r"""Where a batch still has the axes (sentence, place, width),
+                first sum over the sentences. The 7 rows of our example stay as they are.""",
+            "scatter_add": r"""$\mathrm{d}W = C^\top\,\mathrm{d}Y$, added to what is there.""",
+            "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
+        },
+    )
+
+
+# %% [markdown]
+# ## Turn the queries and keys: rotary
+#
+# Once a place is added to a word, the two are mixed in one vector. A score of the sums has four
+# parts: word with word, word with place, place with word, place with place. But a model mostly
+# wants to know how *words* fit at a *distance*.
+#
+# Su et al. (2021) leave the words alone and use the clock elsewhere: within attention, just before
+# the scores. A query at place $t$ is turned as the clock's hands at $t$: its first two numbers by
+# $t f_0$, the next two by $t f_1$, and so on. A key at place $s$ is turned by its own place. Values
+# are not turned. This is called *rotary position embedding*, RoPE for short.
+#
+# Turning a pair $(u, v)$ by the angle $r$ gives
+#
+# $$u' = u \cos r - v \sin r, \quad v' = u \sin r + v \cos r$$
+#
+# By hand: *dog* begins with (2, 1). At place 1 the first pair turns by 1, and
+# $\cos 1 = 0.54$, $\sin 1 = 0.84$. So $u' = 2 \cdot 0.54 - 1 \cdot 0.84 = 0.24$ and
+# $v' = 2 \cdot 0.84 + 1 \cdot 0.54 = 2.22$.
+#
+# Write $R_t$ for turning by a place $t$, all pairs at once. What is the score of a turned query and
+# a turned key? **Turn the paper on which both arrows are drawn: no length and no angle between them
+# changes, so no dot product does.** Turn both back by $s$. The key is again as it was, and the
+# query is turned by $t - s$:
+#
+# $$(R_t\,q) \cdot (R_s\,k) = (R_{t-s}\,q) \cdot k$$
+#
+# The places themselves are gone. Only their difference is left.
+
+
+# %%
+@show
+def scores_by_distance():
+    """The score of dog and man at several places."""
+    turns = rotary_turns(203, 8)
+    dog, man = (rotary(np.tile(x[words.index(word)], (203, 1)), turns) for word in ("dog", "man"))
+    score = (dog @ man.T).round(4)
+    return Words(
+        f"""
+        Let *dog* ask from place 3, with *man* at place 1: the score is {score[3, 1]}. From 7, with
+        *man* at 5: {score[7, 5]}. From 202, with *man* at 200: {score[202, 200]}. On which side the
+        key stands matters: from 1, with *man* at 3, it is {score[1, 3]}. And at the same place it
+        is {score[4, 4]:.0f}, as without turning.
+        """.replace("-", "−")
+    )
+
+
+# %% [markdown]
+# You can watch it: go back to [the two arrows](#turning) and choose a query and a key.
+#
+# In the library a pair is one complex number, $u + vi$, because a product of complex numbers turns:
+# times $\cos r + i \sin r$ is turning by $r$.
+
+
+# %%
+@show
+def the_lines_of_rotary():
+    """The library's forward of rotary positions."""
+    return [
+        Beside(
+            rotary_turns,
+            {
+                "theta = ": "The angles $f_i$, those of the sinusoids.",
+                "return": r"""For place $t$ (a row) and pair $i$ (a column) the number
+                    $\cos(t f_i) + i \sin(t f_i)$, as an exponential.""",
+            },
+        ),
+        Beside(
+            rotary,
+            {
+                "return": """`view` reads each pair of numbers as one complex number, without
+                    copying. The product turns all of them, and the second `view` makes pairs again.
+                    """
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### The way back: turn back
+#
+# From the scores come $\mathrm{d}u'$ and $\mathrm{d}v'$, the gradients of the turned pair. We owe
+# those of the pair before. Where is $u$ used? In $u'$ with the factor $\cos r$, and in $v'$ with
+# the factor $\sin r$. Where is $v$ used? In $u'$ with $-\sin r$, and in $v'$ with $\cos r$. Add up:
+#
+# $$\mathrm{d}u = \mathrm{d}u' \cos r + \mathrm{d}v' \sin r$$
+#
+# $$\mathrm{d}v = -\mathrm{d}u' \sin r + \mathrm{d}v' \cos r$$
+#
+# Compare with forward: it is the same, but for the sign of the sines. And $-\sin r$ is
+# $\sin(-r)$, while $\cos r$ is $\cos(-r)$. **So backward is turning by $-r$.** For complex numbers
+# that is the product with the conjugate, $\cos r - i \sin r$. A gradient arrives as long as it was.
+
+
+# %%
+@show
+def the_lines_of_rotary_backward():
+    """The library's backward of rotary positions, line by line."""
+    return [
+        Beside(
+            rotary_backward,
+            {"return": "`conj` takes the other sign of all sines: each pair is turned back."},
+        ),
+        Beside(
+            RotaryAttention.backward,
+            {
+                "later = ": """At which place the first query stands: 0, unless earlier keys come
+                    from a cache (lesson 10).""",
+                "dquery, dkey, dvalue = ": r"""Attention's own backward (lesson 3). It knows nothing
+                    of positions: its `dquery` belongs to the *turned* query.""",
+                "dquery = ": r"Turn it back, each row by its own place: $R_{-t}\,\mathrm{d}q'$.",
+                "return": "The keys alike. Values were not turned, so nothing is turned back.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Lower the score: ALiBi
+#
+# Press et al. (2022) do without any vectors. From each score they take something off, the more, the
+# further away the key is. With $D_{ts}$ for how many places $t$ and $s$ are apart:
+#
+# $$Z = \frac{E}{\sqrt{d_k}} - m\,D$$
+#
+# The slope $m$ is a number, another one for each head: with 8 heads it is 1/2, 1/4 and so on to
+# 1/256. Nothing is learned. The name means *attention with linear biases*.
+
+
+# %%
+@show
+def lower_by_distance():
+    """What is added to the scores, and the weights without it and with it."""
+    bias = alibi(8, np.arange(4), np.arange(4))
+    _, before = attend(x)
+    _, after = attend(x, lambda words: (words, words, words, bias[0]))
+    halves = math.log(2) / -bias[:, 0, 1]
+    return [
+        Matrix("-mD", bias[0], words, words),
+        Matrix(r"A \text{ without}", before, words, words, 1),
+        Matrix(r"A \text{ with}", after, words, words, 1),
+        Words(f"""
+            The first head, $m$ = 1/2. *dog* and *man* are 2 apart, so their score falls by 1, and
+            the weight from {before[1, 3]:.2f} to {after[1, 3]:.2f}. In this head a key of the same
+            score has half the weight when it is {halves[0]:.1f} places further away; in the last
+            one of eight that takes {halves[-1]:.0f} places. So some heads see what is near, others
+            all.
+        """),
+    ]
+
+
+# %% [markdown]
+# And back? $mD$ is a constant, like $PE$. Through $Z$ the gradient goes to $E$ as ever,
+# $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$. The formulas of attention's backward stay as they are. But
+# their *numbers* do not: they hold the weights $A$, and a key far away has less of them. It gets
+# less gradient, too.
+
+
+# %%
+@show
+def the_lines_of_alibi():
+    """The library's lines of ALiBi, there and back."""
+    return [
+        Beside(
+            alibi,
+            {
+                "distance = ": "$D$, from the places of queries and keys.",
+                "slopes = ": "$m$ of each head: for 8 heads $2^{-1}, 2^{-2}$ and so on.",
+                "return": "$-mD$ for each head, (heads, queries, keys).",
+            },
+        ),
+        Beside(
+            ALiBiAttention.backward,
+            {"return": "Attention's own backward. A constant was added; it needs no line."},
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# Move each input a little and measure, for all four.
+
+
+# %%
+@show
+def gradient_check():
+    """The explicit gradients of four kinds of positions beside measured ones."""
+    rng = np.random.default_rng(5)
+    inner = ScaledDotProductAttention
+    three = [rng.standard_normal((1, 2, rows, 6)) for rows in (4, 5, 5)]
+    checked = {
+        "sinusoids": (SinusoidalPositions(), [x]),
+        "learned": (LearnedPositions(6, 2, rng), [rng.standard_normal(dy.shape), PLACES]),
+        "rotary": (RotaryAttention(inner()), three),
+        "ALiBi": (ALiBiAttention(inner()), three),
+    }
+    rows = []
+    for name, (layer, inputs) in checked.items():
+        for row in check(layer, inputs):
+            numbers = (f"{n:.9f}".replace("-", "−") for n in (row.explicit, row.numerical))
+            rows.append((name, row.name, *numbers, scientific(row.error)))
+    return table(["positions", "gradient of", "explicit", "measured", "relative error"], rows)
+
+
+# %% [markdown]
+# ## Longer than in training
+#
+# A model trains on short texts and then meets a longer one. Its words are known, its places are
+# not. What will happen? Think for a moment about each way, then look.
+#
+# A small task (`lessons/lesson_05/beyond.py`): say at each place the letter of the place *before*.
+# To do it the model must know what *before* is, and nothing else. A decoder of two blocks trains on
+# sequences of 12 letters, for 200 steps, three times from other random numbers. Then it gets
+# sequences of 48. (Places count from 1 here.)
+
+
+# %%
+NAMES = dict(sinusoidal="sinusoids", learned="learned", rotary="rotary", alibi="ALiBi", none="none")
+
+
+@show
+def the_letter_before():
+    """How often five models are right, by place."""
+    runs = beyond.compare()
+    found = {way: np.mean([run.right for run in of], axis=0) for way, of in runs.items()}
+    within = {way: curve[: beyond.TRAINED - 1].mean() for way, curve in found.items()}
+    two_before = np.mean([run.two_before for run in runs["alibi"]])
+
+    def right(way: str, place: int) -> str:
+        return f"{found[way][place - 2]:.2f}"
+
+    def before(way: str, place: int) -> str:
+        return f"{np.mean([run.before[place - 2] for run in runs[way]]):.2f}"
+
+    def draw(figure):
+        axes = figure.subplots()
+        colours = "C1", "C1", "C0", "C2", "C3"  # those of other pictures
+        for (way, curve), colour in zip(found.items(), colours, strict=True):
+            style = dict(color=colour, linestyle="--" if way == "learned" else "-")
+            axes.plot(range(2, beyond.TESTED + 1), curve, label=NAMES[way], **style)
+        axes.axvline(beyond.TRAINED, color="C3", linewidth=0.8)
+        axes.set(xlabel="place in the sequence", ylabel="right", ylim=(0, 1.03))
+        axes.legend(fontsize=9)
+
+    return [
+        Picture(
+            "lesson_05_beyond",
+            draw,
+            "Five curves of accuracy against place, four of them near 1 up to place 12. Beyond, "
+            "that of learned positions falls at once, that of sinusoids soon, the rotary one after "
+            "more than twice the length; that of ALiBi stays near 0.9.",
+            "**Trained up to place 12** (grey line), mean of three seeds. Guessing is right once "
+            "in 8.",
+            (5.2, 3.5),
+        ),
+        Words(f"""
+            - **Learned**: right as far as training reached. At the next place it is
+              {right("learned", 13)}, and that is guessing: its row never got a gradient.
+            - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, soon guessing. One
+              matrix for all places exists, as you saw. Training found something else. The head that
+              looks at the place before most of all gives it the weight {before("sinusoidal", 12)}
+              at place 12, and {before("sinusoidal", 24)} at place 24.
+            - **Rotary**: one place back is the same turn everywhere. Such a head gives the place
+              before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But more
+              and more keys stand at distances that no training had, and nothing has taught it to
+              ignore them. At place 48 it is {before("rotary", 48)}, and {right("rotary", 48)} of
+              the letters are right.
+            - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
+              at the end. But it is not sharp. Within it reaches {within["alibi"]:.2f}, and
+              {100 * two_before:.0f} % of its mistakes are the letter of *two* places before: with
+              four heads the steepest slope is 1/4, and one place more costs no more than that.
+            - **None**: {within["none"]:.2f} within! The causal mask tells something of the order,
+              as you saw in the first simulation. Beyond, it gets worse and worse.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### Three tasks, three seeds
+#
+# Is ALiBi the best, then? That would be too much to say of one task. The repository has a longer
+# study: copying letters, reversing them, and adding two numbers digit by digit. Each trains up to
+# length 10. It takes about half an hour on two cores, so here is the table that it wrote:
+#
+# ```
+# python -m toy_tasks.lengths
+# ```
+
+
+# %%
+@show
+def the_table_of_the_study():
+    """The table that `python -m toy_tasks.lengths` wrote."""
+    found = beyond.measured()
+    mean = {key: f"{row['15'][0]:.2f}" for key, row in found.items()}
+    _, low, high = found["addition", "alibi"]["15"]
+
+    def text(cell) -> str:
+        mean, low, high = (f"{each:.2f}" for each in cell)
+        return mean if low == high else f"{mean} ({low}–{high})"
+
+    columns = [str(length) for length in lengths.TESTED]
+    return [
+        table(
+            ["", *(f"length {length}" for length in columns)],
+            [
+                (f"{task}, {NAMES[way]}", *(text(row[length]) for length in columns))
+                for (task, way), row in found.items()
+            ],
+            f"The share of {lengths.EXAMPLES} new sources whose whole target is right: mean of "
+            "three seeds, lowest and highest. Over all lengths up to 10 the mean is above 0.99 in "
+            "every row. These runs took 2,000 to 3,600 steps; the command now takes fewer.",
+        ),
+        Words(f"""
+            Look at length 15. ALiBi reverses {mean["reverse", "alibi"]} of the sources and copies
+            {mean["copy", "alibi"]}. Rotary positions reverse {mean["reverse", "rotary"]} and copy
+            {mean["copy", "rotary"]}. *No* positions reverse {mean["reverse", "none"]} and copy
+            {mean["copy", "none"]}. Sinusoids and learned positions have failed long before. Adding
+            is hard for all.
+
+            Look at the brackets, too. Of the sums of 15 digits ALiBi gets {low:.2f} right with one
+            seed and {high:.2f} with another. A single run would have told you either story. And
+            these models are small: that ALiBi is the best for all purposes does not follow.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To take with you
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | sinusoids: $Y = X + PE$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
+# | learned: $Y = X + CW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
+# | | $\mathrm{d}W = C^\top\,\mathrm{d}Y$, a scatter-add | (longest, $d$) |
+# | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys alike | $(T, d_k)$ |
+# | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
+#
+# Without positions $X$ becomes $PX$, so $O$ becomes $P\,O$. With sinusoids $PE(p+k) = M_k\,PE(p)$.
+# With rotary positions the score depends on $t - s$ alone.
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims, computed again."""
+    pe = sinusoidal_table(51, 64)
+    near, far = pe[[1, 50]] @ pe[0] / 32
+    text = ["the", "cat", "chased", "the", "dog"]
+    vectors = dict(
+        zip(dict.fromkeys(text), np.random.default_rng(4).standard_normal((4, 8)), strict=True)
+    )
+    order = [0, 4, 2, 3, 1]
+    first, second = (
+        attend(np.stack([vectors[text[n]] for n in each]))[1] for each in (range(5), order)
+    )
+    apart = np.abs(first - second).max()
+    back = np.argsort(order)
+    sorted_back = np.abs(first - second[np.ix_(back, back)]).max()
+    return Words(f"""
+        **“Low dimensions of the positional encoding are the low frequencies.”** It is the other way
+        round. Dimensions 0 and 1 make a full turn in {2 * math.pi:.1f} places, at width 512 the
+        last two in {2 * math.pi * 10000 ** (510 / 512):,.0f}. (The paper says that these lengths
+        go up to 10000 times 2π, which is {20000 * math.pi:,.0f}: the last pair stops short of it.)
+
+        **“The likeness of places 0 and 1 is about 0.95, that of 0 and 50 about 0.4, at width 64.”**
+        They are {near:.2f} and {far:.2f}.
+
+        **“*The cat chased the dog* and *the dog chased the cat* give the same attention matrix.”**
+        Without positions they do not: with random vectors for the words an entry differs by
+        {apart:.2f}. Sort the words back, and the difference is {sorted_back:.0g}. The two matrices
+        are equal *up to a permutation*, and that is another claim. From it follows that each word's
+        output is the same in both sentences. From theirs would follow that *cat* and *dog* are
+        looked at alike.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="An encoder without positions reads *man bites dog*, then *dog bites man*. "
+            "What happens to the output of *bites*?",
+            choices=(
+                "it stays the same",
+                "it changes, because its neighbours have changed places",
+                "it stays only if *dog* and *man* have equal weights",
+            ),
+            answer=0,
+            why="*bites* sees the same keys and values with the same scores. A sum does not care "
+            "which of its terms comes first.",
+        ),
+        Question(
+            question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "
+            "is the dot product of $PE(3)$ and $PE(10)$? (Two decimals.)",
+            answer=float(np.cos(7 * ANGLES).sum()),
+            why="The places are 7 apart, so the hands are 7, 0.7, 0.07 and 0.007 apart. Their "
+            "cosines add up: 0.754 + 0.765 + 0.998 + 1.000. The places themselves do not matter.",
+        ),
+        Question(
+            question="A batch has sentences of 5, 3 and 2 words. All entries of $\\mathrm{d}Y$ are "
+            "1. What is an entry of $\\mathrm{d}W$ for place 2? (Places count from 0.)",
+            answer=sum(length > 2 for length in (5, 3, 2)),
+            why="Place 2 is the third word. Two sentences have one, and each contributes 1.",
+        ),
+        Question(
+            question="Learned positions have 128 rows. No training text had more than 20 words. "
+            "What is added to word 25 of a new text?",
+            choices=(
+                "nothing: its row is 0",
+                "the row of place 20",
+                "a row as random as at the beginning",
+                "an error is raised",
+            ),
+            answer=2,
+            why="The gradient of this row was always 0, so no step has moved it from its random "
+            "beginning. An error comes only beyond row 128.",
+        ),
+        Question(
+            question="A head of ALiBi has the slope 1/4. Two keys have the same dot product with "
+            "the query; one is 2 places away, the other 6. How many times as much weight does "
+            "the near one get?",
+            answer=math.exp(0.25 * (6 - 2)),
+            why="Their scores differ by $(6 - 2)/4 = 1$, and the softmax makes of a difference a "
+            "factor: $e^1 \\approx 2.72$.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete or mend its functions, and let the checker tell you what it
+# thinks. Only two of the gradients stand on this page.
+#
+# ```
+# python -m lessons start 5 mine.py
+# python -m lessons check 5 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - *Attention Is All You Need*, section 3.5, and row E of Table 3.
+# - Su et al. 2021, *RoFormer*, section 3; Press et al. 2022, *Train Short, Test Long*, section 3.
+# - `toy_tasks/lengths.py`: the study. Train one way longer, or with other slopes.
+# - Lesson 6: what stands around attention.

@@ -1,0 +1,290 @@
+"""The solution of an exercise, line by line, and what it gives where lines are wrong.
+
+A solution is a short function whose lines carry notes. The first sentence of a note says what the
+line computes, in words that fit into a sentence. The rest is a hint: true whatever is wrong with
+the line, and no solution.
+
+    # dvalue. Value s was used by every query that took some of it, and collects from all of them.
+    dvalue = weights.swapaxes(-1, -2) @ doutput
+
+It ends with `return` and names. Where it calls another solution of its file with the names that
+that one has itself, as in `dscores = softmax_backward(dweights, weights)`, the lines of that one
+stand there. Operators (`lessons/mistakes.py`) make wrong versions of the lines; what no operator
+makes is a `Mistake`, written by hand.
+"""
+
+import ast
+import copy
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lessons.explanations import listed
+from lessons.mistakes import OPERATORS, forms, names, parsed
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that is an idea of its own: `wrong` in the place of the line that makes `name`.
+
+    `wrong` takes what it needs by the names that the solution has for it. An argument as `name` is
+    replaced before the first line. `why` says what is seen, why it is wrong and where to look.
+    """
+
+    name: str
+    wrong: Callable
+    why: str
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A solution with one mistake: what is done in the place of its step `index`."""
+
+    index: int
+    step: Callable[[dict], None]
+    sentence: str  # in which {it} is what the line computes
+    it: str = ""
+    hint: str = ""
+    operator: str = ""
+    text: str = ""  # of the statement
+
+
+class Solution:
+    """A solution as steps, with room for mistakes before the first and after the last.
+
+    `called` are words for the sizes of the `arguments`: "the number of keys", or "d_k".
+    """
+
+    def __init__(self, function: Callable, arguments: Sequence, called: Mapping, mistakes=()):
+        self.globals, self.called, self.mistakes = function.__globals__, called, mistakes
+        self.parameters = [*inspect.signature(function).parameters]
+        *self.statements, last = statements(function)
+        self.results = re.findall(r"\w+", ast.unparse(last))[1:]
+        self.steps = [renamed({}), *map(compiled, self.statements), renamed({})]
+        self.values = self.run(arguments)
+        self.lines: list[tuple[int, ast.Assign]] = []
+        what, made = {name: name for name in self.parameters}, {}
+        for index, statement in enumerate(self.statements, 1):
+            for line in (each for each in ast.walk(statement) if isinstance(each, ast.Assign)):
+                line.what, line.made = dict(what), dict(made)  # what is there before it
+                what[line.name], made[line.name] = line.it, line
+                self.lines.append((index, line))
+
+    def run(self, arguments: Sequence, *changes: Variation) -> dict:
+        """All names with their values in the end, where `changes` are done instead."""
+        names = dict(self.globals)
+        names |= zip(self.parameters, map(copy.copy, arguments), strict=True)
+        steps = dict(enumerate(self.steps)) | {change.index: change.step for change in changes}
+        for step in steps.values():
+            step(names)
+        return names
+
+    @functools.cached_property
+    def variations(self) -> list[Variation]:
+        """Every wrong version; of those that come to the same numbers the first is believed."""
+        return [*self._by_hand(), *self._by_operators(), *self._confused()]
+
+    def _by_hand(self) -> Iterator[Variation]:
+        made = {line.name: index for index, line in self.lines}
+        for mistake in self.mistakes:
+
+            def step(names, mistake=mistake):
+                needed = inspect.signature(mistake.wrong).parameters
+                names[mistake.name] = mistake.wrong(*(names[name] for name in needed))
+
+            yield Variation(made.get(mistake.name, 0), step, mistake.why)
+
+    def _by_operators(self) -> Iterator[Variation]:
+        for operator, (index, line) in itertools.product(OPERATORS, self.lines):
+            for form in forms(line.value):
+                for node in ast.walk(form):
+                    for new, sentence, *hint in operator(node, line, self, node is form):
+                        # A copy in which one node is another.
+                        value = copy.deepcopy(form, {id(node): parsed(new)})
+                        whole = copy.deepcopy(self.statements[index - 1], {id(line.value): value})
+                        words = sentence, line.it, *(hint or [line.hint])
+                        made = operator.__name__, ast.unparse(whole)
+                        yield Variation(index, compiled(whole), *words, *made)
+
+    def _confused(self) -> Iterator[Variation]:
+        """With two arguments in each other's place, and the results in every other order."""
+        for one, other in itertools.combinations(self.parameters, 2):
+            words = f"The arguments {one} and {other} have changed places."
+            yield Variation(0, renamed({one: other, other: one}), words)
+        words = f"The results are returned in another order than {', '.join(self.results)}."
+        for order in [*itertools.permutations(self.results)][1:]:
+            new = renamed(dict(zip(self.results, order, strict=True)))
+            yield Variation(len(self.statements) + 1, new, words)
+
+    def with_mistake(self, text: str) -> str:
+        """The body with one statement as an operator makes it."""
+        found = next(each for each in self.variations if each.text == text)
+        lines = [*map(ast.unparse, self.statements), f"return {', '.join(self.results)}"]
+        return "\n".join([*lines[: found.index - 1], text, *lines[found.index :]])
+
+    # For operators
+
+    def shape(self, expression: str) -> tuple[int, ...]:
+        return np.shape(eval(expression, dict(self.values)))
+
+    def sizes(self) -> dict[str, str]:
+        """Words for each size of the arguments, and how it can be written."""
+        return {
+            self.called[size]: f"{name}.shape[{axis}]"
+            for name in self.parameters[::-1]
+            for axis, size in enumerate(self.shape(name))
+            if size in self.called
+        }
+
+    def over(self, axes: Sequence[int], shape: tuple[int, ...]) -> str:
+        """Axes in words."""
+        if len(axes) == len(shape) > 1:
+            return "the whole array"
+        return listed(self.called.get(shape[axis], "others") for axis in axes).replace(
+            "the number of", "the"
+        )
+
+
+def compiled(statement: ast.stmt) -> Callable[[dict], None]:
+    module = ast.fix_missing_locations(ast.Module([statement], []))
+    return functools.partial(exec, compile(module, "<a line of a solution>", "exec"))
+
+
+def renamed(new: dict[str, str]) -> Callable[[dict], None]:
+    return lambda names: names.update({name: names[other] for name, other in new.items()})
+
+
+def statements(function: Callable) -> list[ast.stmt]:
+    """The statements of a solution; assignments know their name and the note above them."""
+    source = textwrap.dedent(inspect.getsource(function))
+    lines, found = source.splitlines(), []
+
+    class Noted(ast.NodeTransformer):
+        def visit_Assign(self, node):
+            above = map(str.strip, lines[node.lineno - 2 :: -1])
+            comments = [*itertools.takewhile(lambda line: line.startswith("#"), above)]
+            note = " ".join(line.strip("# ") for line in comments[::-1])
+            subject, _, node.hint = note.partition(". ")
+            node.it = subject[:1].lower() + subject[1:].removesuffix(".")
+            node.name = names(node.targets[0])[0]  # dx in `dx[t] = ...`
+            return node
+
+        def visit_AugAssign(self, node):  # a += b as a = a + b
+            both = ast.BinOp(parsed(ast.unparse(node.target)), node.op, node.value)
+            return self.visit_Assign(ast.copy_location(ast.Assign([node.target], both), node))
+
+    for statement in map(Noted().visit, ast.parse(source).body[0].body[1:]):
+        value = getattr(statement, "value", None)
+        called = isinstance(value, ast.Call) and function.__globals__.get(ast.unparse(value.func))
+        own = getattr(called, "__module__", None) == function.__module__
+        found += statements(called)[:-1] if called and own else [statement]
+    return found
+
+
+HIDDEN = (
+    "What was wrong at first is still there. Look for one line: all that was wrong comes through "
+    "it, and nothing that was right does."
+)
+
+
+class Known:
+    """What the wrong versions of a solution give for some arguments.
+
+    Those are left out that cannot be formed with these, or are right. The one whose statement is
+    `hidden` is not explained: there a mistake is to be found.
+    """
+
+    def __init__(self, solution: Solution, arguments: Sequence, hidden: str = ""):
+        self.solution, self.arguments, self.hidden = solution, arguments, hidden
+        self.right, rng = self._results(), np.random.default_rng(4)
+        self.along = {
+            name: rng.standard_normal(x.shape) / np.linalg.norm(x) for name, x in self.right.items()
+        }
+
+    def _results(self, *changes: Variation) -> dict:
+        values = self.solution.run(self.arguments, *changes)
+        return {name: values[name] for name in self.solution.results}
+
+    def marks(self, results: dict) -> dict[str, float]:
+        """Results as numbers that are equal where they are equal but for rounding."""
+        along = self.along.items()
+        return {name: round(float((x * results[name]).sum()), 8) for name, x in along}
+
+    def _wrong(self, *changes: Variation) -> dict | None:
+        """The marks of a wrong version; None where it is right or cannot be compared."""
+        try:
+            with np.errstate(all="ignore"):
+                results = self._results(*changes)
+                if any(np.shape(results[name]) != x.shape for name, x in self.right.items()):
+                    return None
+                marks = self.marks(results)
+        except Exception:  # whatever arrays raise that do not fit
+            return None
+        # Whatever is wrong may end in zeros or in what is no number.
+        telling = all(mark and np.isfinite(mark) for mark in marks.values())
+        return marks if telling and marks != self.marks(self.right) else None
+
+    @functools.cached_property
+    def single(self) -> list[tuple[dict, str, Variation]]:
+        """The marks and the words of each wrong version."""
+        met, single = {}, []
+        # Where all sizes are equal it cannot be told which of them is meant.
+        alike = len({size for x in self.arguments for size in np.shape(x)}) == 1
+        for variation in self.solution.variations:
+            unsure = alike and variation.operator == "other_size"
+            if not unsure and (marks := self._wrong(variation)):
+                met.setdefault(tuple(marks.items()), []).append(variation)
+        for marks, (best, *others) in met.items():
+            # A mistake of which it cannot be told in which of several lines it stands.
+            also = [best.it, *(each.it for each in others if each.sentence == best.sentence)]
+            places = [*dict.fromkeys(also)]
+            words = best.sentence.replace("{it}", listed(places, "or"))
+            words = f"{words} {best.hint}".strip() if len(places) == 1 else words
+            if self.hidden and self.hidden in (each.text for each in (best, *others)):
+                words = HIDDEN
+            single.append((dict(marks), words, best))
+        return single
+
+    def causes(self, given: dict, wrong: list[str]) -> dict[tuple[str, ...], str]:
+        """What to say to the results that are wrong in a known way, by one mistake or by two.
+
+        A mistake that would make wrong what is right is none of the causes.
+        """
+        marks = self.marks(given)
+        causes = _fewest(marks, wrong, self.single)
+        if left := {*wrong} - {name for names in causes for name in names}:
+            pairs = self._pairs(wrong, left)
+            causes = _fewest(marks, wrong, itertools.chain(self.single, pairs))
+        return causes
+
+    def _pairs(self, wrong: list[str], left: set[str]) -> Iterator[tuple[dict, str, None]]:
+        """Two mistakes at once which change what is left, and nothing but what is wrong."""
+        right, changing = self.marks(self.right), []
+        for marks, words, variation in self.single:
+            changed = {name for name in marks if marks[name] != right[name]}
+            if changed & left and changed <= {*wrong}:
+                changing.append((variation, words))
+        for (one, why), (other, also) in itertools.combinations(changing, 2):
+            if one.index != other.index and (marks := self._wrong(one, other)):
+                yield marks, f"{why}\n\n{also}", None
+
+
+def _fewest(given: dict, wrong: list[str], outcomes: Iterable) -> dict[tuple[str, ...], str]:
+    """The fewest mistakes that explain most; of equals the first."""
+    found, causes, left = [], {}, {*wrong}
+    for marks, words, _ in outcomes:
+        same = {name for name in given if given[name] == marks[name]}
+        if given.keys() - same <= {*wrong}:
+            found.append((same & {*wrong}, words))
+        if same == given.keys():
+            break
+    while found and (best := max(found, key=lambda each: len(each[0] & left)))[0] & left:
+        causes.setdefault(best[1], set()).update(best[0] & left)
+        left -= best[0]
+    return {tuple(name for name in wrong if name in names): why for why, names in causes.items()}
