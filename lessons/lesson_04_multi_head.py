@@ -645,7 +645,7 @@ def quiz() -> list[Question]:
             question="$W^Q$ is $96 \\times 96$ and there are 6 heads. How many columns of $W^Q$ "
             "belong to one head?",
             answer=layer.d_k,
-            why="$d_k = 96 / 6 = 16$. The weights of all heads stand side by side in one matrix.",
+            why="Each head has $d_k = 96 / 6 = 16$. Those of all heads stand side by side.",
         ),
         Question(
             question="How many parameters do these 6 heads have together, without biases?",
@@ -657,7 +657,7 @@ def quiz() -> list[Question]:
             question="One look gives two words the weights 0.8 and 0.2. What share of a number of "
             "the *first* word is lost at best? (Two decimals.)",
             answer=0.2**2 / (0.8**2 + 0.2**2),
-            why="$b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the second word's number 0.94 is "
+            why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the other number 0.94 is "
             "lost: together 1, as always.",
         ),
         Question(
@@ -673,7 +673,7 @@ def quiz() -> list[Question]:
             choices=("yes: they do the same", "no: two heads never look at the same word",
                      "no: they may hand over different numbers of the same words"),
             answer=2,
-            why="$W^Q$ and $W^K$ make $A$; what is handed over is made by $W^V$. In the model of "
+            why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the model of "
             "this lesson four heads look at the same letter, and all four are needed.",
         ),
     ]  # fmt: skip

@@ -149,7 +149,8 @@ STEPS = (
         "the whole backward of lesson 3, for each head by itself.",
         "Why is the last column of $\\mathrm{d}Q_2$ 0?",
         "The third number of every key of head 2 is 0, and $\\mathrm{d}Q = \\mathrm{d}E\\,K$.",
-        r"@dc = (\mathrm{d}O_1 \mid \mathrm{d}O_2)",
+        r"@dc = (\mathrm{d}O_1 \mid \mathrm{d}O_2)" "\n\n"
+        r"@dqone = \mathrm{d}E_1 K_1, \quad @dqtwo = \mathrm{d}E_2 K_2",
         [Code("backward", "dquery, dkey, dvalue = ", {"dheads": "dc"})],
         ("dc",), ("dqone", "dqtwo"), (), "attend", see="Through each head",
     ),
