@@ -24,7 +24,7 @@ from collections import Counter
 import numpy as np
 
 from lessons.lesson import Beside, Matrix, Words, scientific, show, table
-from lessons.lesson_06 import block, depth, row
+from lessons.lesson_06 import block, depth
 from lessons.lesson_06.exercises import EXERCISES
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -42,6 +42,11 @@ from numformer.models.block import Block, TowerConfig
 # The words are *the cat purrs*. Each is a row of five numbers, and in our example these numbers
 # mean something: how much of a noun, of a verb, of an animal the word is, how much it has to do
 # with a sound, and whether it is something definite.
+#
+# *cat* is a noun and no verb. That it is an animal, the row does not say; nor that there is a
+# sound. The block shall find out. It is a block of numformer, with weights that we have chosen so
+# that all that happens to *cat* can be computed by hand. Below is its way through the block, from
+# the top to the bottom.
 
 # %%
 tokens, features = block.tokens, block.features
@@ -59,21 +64,8 @@ def listed(numbers) -> str:
 
 
 @show
-def the_input():
-    """The example: three words, five features."""
-    return Matrix("X", block.x, tokens, features)
-
-
-# %% [markdown]
-# *cat* is a noun and no verb. That it is an animal, the row does not say; nor that there is a
-# sound. The block shall find out. It is a block of numformer, with weights that we have chosen so
-# that all that happens to *cat* can be computed by hand. Read its row from the top to the bottom.
-
-
-# %%
-@show
 def one_row_through_the_block():
-    """What happens to the row of `cat`."""
+    """The example, three words with five features, and what happens to the row of `cat`."""
     steps = {
         "**X**, the input": "x", "**O**, what attention writes": "attended",
         "**U** = X + O": "sum_1", "**N**, the norm of U": "normed",
@@ -81,7 +73,7 @@ def one_row_through_the_block():
         "**Y**, the norm of U'": "y",
     }  # fmt: skip
     rows = [(words, *map(plain, made[name][cat])) for words, name in steps.items()]
-    return table(["*cat*", *features], rows)
+    return [Matrix("X", block.x, tokens, features), table(["*cat*", *features], rows)]
 
 
 # %% [markdown]
@@ -175,10 +167,15 @@ def gradient_against_depth() -> Simulation:
 
 
 @show
-def without_norms():
-    """What the dotted line says, and the size of the data."""
+def with_and_without_the_way_around():
+    """What the lines say, the size of the data, and how alike words become."""
     around, without = depth.measure("none", True), depth.measure("none", False)
     assert around["input"][0] > 1e5 and without["input"][0] < 1e-3
+    post, lone = depth.measure("post", True), depth.measure("post", False)
+    assert lone["alike"][3] > 0.999 and max(lone["query"][4:]) < 1e-6 < 0.1 < post["query"][3]
+    near_1 = [depth.measure(n, way)["input"] for n in ("post", "pre") for way in (True, False)]
+    assert 0.2 < np.min(near_1) < np.max(near_1) < 1.5
+    shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (post, lone)]
     return Words(f"""
         Without norm and without the way around the gradient *vanishes*: each layer leaves about
         {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
@@ -187,34 +184,21 @@ def without_norms():
         gradient does not vanish. But now it *explodes*, to {scientific(around["input"][0])}, and
         the data grow to {around["size"][-1]:.0f} times their size: each sublayer adds something,
         and nothing ever takes away. Something has to hold the size. That will be the norm.
+
+        The two lines with a norm stay near 1, even without the way around. Could the norm do it
+        alone, then? Choose the gradient of the queries' matrix, and look again: it falls off the
+        chart. To see why, measure how *alike* the words have become on their way: what share of all
+        squares the mean of all words has. At 1 all words have the same vector. With the norm after
+        the sum it is {shares[0]} before the first five layers, and without the way around
+        {shares[1]}: then all words are the same. Attention takes means, and nothing brings the
+        differences back (Dong et al. 2021). Where all keys are the same, it does not matter where a
+        word looks. So the queries get no gradient, and attention cannot learn. With the way around
+        words become more alike, too, as long as nothing is learned, but each keeps something of its
+        own.
+
+        So there are three reasons for one plus sign: the gradient arrives, a word stays itself, and
+        a sublayer that has nothing to say can say nothing.
     """)
-
-
-# %% [markdown]
-# The two lines with a norm stay near 1, even without the way around. Could the norm do it alone,
-# then? Choose the gradient of the queries' matrix, and look again. It falls off the chart. To see
-# why, measure how *alike* the words have become on their way: what share of all squares the mean of
-# all words has. At 1 all words have the same vector.
-
-
-# %%
-@show
-def words_become_alike():
-    """How alike words become with the norm after the sum, with and without the way around."""
-    around, without = depth.measure("post", True), depth.measure("post", False)
-    assert without["alike"][3] > 0.999 and without["query"][3] < 1e-4 < 0.1 < around["query"][3]
-    shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (around, without)]
-    return Words(f"""
-            Before the first five layers it is {shares[0]} with the way around, and {shares[1]}
-            without: then all words are the same. Attention takes means, and nothing brings the
-            differences back (Dong et al. 2021). Where all keys are the same, it does not matter
-            where a word looks. So the queries get no gradient, and attention cannot learn. With the
-            way around each word keeps something of its own. It still becomes more like the others,
-            layer by layer, in an encoder that has learned nothing yet.
-
-            So there are three reasons for one plus sign: the gradient arrives, a word stays itself,
-            and a sublayer that has nothing to say can say nothing.
-        """)
 
 
 # %% [markdown]
@@ -243,7 +227,7 @@ def words_become_alike():
 @show
 def one_row() -> Simulation:
     """The simulation: LayerNorm of one row, and what its backward takes away."""
-    return row.row
+    return block.row
 
 
 # %% [markdown]
@@ -310,17 +294,16 @@ def the_norm_backward_by_hand():
     dhat, hat = made["dnormed"][cat], made["normed"][cat]
     along = dhat @ hat / 5
     left = dhat - dhat.mean() - along * hat
-    lines = [
-        (r"$\hat x$", hat),
-        (r"$\mathrm{d}\hat x$", dhat),
-        ("its mean, taken away", np.full(5, -dhat.mean())),
-        (r"its part along $\hat x$, taken away", -along * hat),
-        ("what is left", left),
-        (r"times $r = 1/2$: $\mathrm{d}x$", left / 2),
-    ]
+    lines = {
+        r"$\hat x$": hat, r"$\mathrm{d}\hat x$": dhat,
+        "its mean, taken away": np.full(5, -dhat.mean()),
+        r"its part along $\hat x$, taken away": -along * hat,
+        "what is left": left, r"times $r = 1/2$: $\mathrm{d}x$": left / 2,
+    }  # fmt: skip
     assert np.allclose(left / 2, made["dsum_1"][cat])
+    rows = [(words, *map(plain, numbers)) for words, numbers in lines.items()]
     return [
-        table(["*cat*", *features], [(words, *map(plain, numbers)) for words, numbers in lines]),
+        table(["*cat*", *features], rows),
         Words(f"""
             The mean is {plain(dhat.sum())} / 5 = {plain(dhat.mean())}. The sum of the products with
             $\\hat x$ is {product(dhat, hat)}, a fifth of it {plain(along)}.
@@ -401,11 +384,11 @@ def the_lines_of_layer_norm():
 #
 # $$\mathrm{FFN}(x) = \sum_j \max(0,\, x \cdot k_j + b_j)\;v_j + b_2$$
 #
-# Compare with attention: a query is compared with keys, each comparison becomes a weight, and
-# values are added up with these weights. Here $x$ is the query. The keys and values are no other
-# words: they are learned, and the same for every text. It is a memory (Geva et al. 2021). And a
-# ReLU stands in the place of the softmax: weights need not sum to 1, and if no key fits, nothing is
-# written. Go through it for *cat*, whose row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$ is 0.
+# That is like attention: a query is compared with keys, each comparison becomes a weight, and
+# values are added up with these weights. Here $x$ is the query. But the keys and values are no
+# words: they are learned, and the same for every text. It is a memory (Geva et al. 2021). A ReLU
+# stands in the place of the softmax: if no key fits, nothing is written. Go through it for *cat*,
+# whose row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$ is 0.
 
 
 # %%
@@ -508,8 +491,7 @@ def the_lines_of_the_feed_forward_network():
 # %% [markdown]
 # ## Is it true?
 #
-# The library moves every input and every parameter a little and measures, as in lesson 3. For the
-# norm, the network and the whole block:
+# The library moves every input and every parameter a little and measures, as in lesson 3.
 
 
 # %%
@@ -573,11 +555,9 @@ def gradient_check():
 @show
 def the_last_layer():
     """The gradient of the last layer's W_2 by the number of layers, post and pre."""
-    layers = (3, 6, 12, 24)
-    found = np.array(
-        [[depth.measure(norm, True, n)["value"][-1] for norm in ("post", "pre")] for n in layers]
-    )
-    post, pre = found.T
+    layers, norms = (3, 6, 12, 24), ("post", "pre")
+    found = [[depth.measure(norm, True, n)["value"][-1] for n in layers] for norm in norms]
+    post, pre = np.array(found)
     scaled = pre * np.sqrt(layers)
     assert max(post) < 1.2 * min(post) and max(scaled) < 1.2 * min(scaled)
     lines = zip(layers, post, pre, scaled, strict=True)
@@ -591,28 +571,25 @@ def the_last_layer():
             Figure 3) that the gradient grows from layer to layer in post-norm and stays in
             pre-norm. Our random data say otherwise: it stays in post-norm, and in pre-norm the
             first layer has {first / last:.1f} times as much as the last. Measure your own model.
+
+            Does it matter for learning? Below, encoders of 12 layers read five symbols and have to
+            write them backwards. In one of six runs the learning rate rises from 0 for 60 steps, in
+            the others it is constant from the first step on.
         """),
     ]
 
 
-# %% [markdown]
-# Does it matter for learning? Here is a small task: an encoder of 12 layers reads five symbols and
-# has to write them backwards. Six runs; in one of them the learning rate rises from 0 for 60 steps,
-# in the others it is constant from the first step on.
-
-
-# %%
 @show
 def does_it_learn():
     """Losses of encoders with 12 layers, post, pre and without the way around."""
     runs = {words: depth.learn(*run) for words, run in depth.RUNS.items()}
-    ends = {words: (losses[:20].mean(), losses[100:].mean()) for words, losses in runs.items()}
-    rows = [(words, f"{depth.RUNS[words][2]:g}", f"{a:.2f}", f"{b:.2f}")
-            for words, (a, b) in ends.items()]  # fmt: skip
-    slow, fast, rising, slow_pre, fast_pre, without = (end for _, end in ends.values())
+    ends = [losses[100:].mean() for losses in runs.values()]
+    slow, fast, rising, slow_pre, fast_pre, without = ends
     assert fast_pre < slow_pre < slow < fast - 0.25 and rising < fast - 0.25 < without - 0.2
+    rates = [f"{rate:g}" for _, _, rate, _ in depth.RUNS.values()]
+    rows = zip(runs, rates, (f"{end:.2f}" for end in ends), strict=True)
     return [
-        table(["encoder", "rate", "loss, steps 1 to 20", "steps 101 to 120"], rows),
+        table(["encoder", "learning rate", "loss, last 20 of 120 steps"], rows),
         Words(f"""
             Guessing among {depth.SYMBOLS} symbols costs {np.log(depth.SYMBOLS):.2f}. Without the
             way around the encoder does no better. Pre-norm learns with either rate. Post-norm
@@ -649,11 +626,8 @@ def base_rows(**changes) -> dict[str, tuple[int, int]]:
             part = "norms" if path[3] == "norm" else path[2].replace("_", "-")
             sizes[f"{tower}: {part}"] += parameter.size
     rows = {EMBEDDING: (VOCABULARY * model.config.d_model, 1)}
-    return rows | {part: (size, 6) for part, size in sizes.items()}
-
-
-def total(rows) -> int:
-    return sum(size * times for size, times in rows.values())
+    rows |= {part: (size, 6) for part, size in sizes.items()}
+    return rows | {"**all**": (sum(size * times for size, times in rows.values()), 1)}
 
 
 @show
@@ -662,7 +636,6 @@ def parameters_of_base():
     rows = base_rows()
     layer = sum(size for part, (size, _) in rows.items() if part.startswith("encoder"))
     lines = [(part, f"{n:,}", times, f"{n * times:,}") for part, (n, times) in rows.items()]
-    lines.append(("**all**", " ", " ", f"{total(rows):,}"))
     return [
         table(["part", "parameters", "times", "together"], lines),
         Words(f"""
@@ -670,7 +643,7 @@ def parameters_of_base():
             and two biases. So {100 * rows["encoder: feed-forward"][0] / layer:.0f} % of an encoder
             layer are feed-forward: most of what it can remember, it remembers in these keys and
             values. The norms are next to nothing. The embedding is
-            {100 * rows[EMBEDDING][0] / total(rows):.0f} % of the model.
+            {100 * rows[EMBEDDING][0] / rows["**all**"][0]:.0f} % of the model.
         """),
     ]
 
@@ -683,11 +656,10 @@ def parameters_of_base():
 @show
 def often_told():
     """Popular claims about the number of parameters, computed again."""
-    base = total(base_rows())
-    separate = base + 2 * VOCABULARY * 512
-    symbols = (65_000_000 - base) / 512
-    narrow = {d_k: base - total(base_rows(d_k=d_k, d_v=64)) for d_k in (16, 32)}
-    both = base - total(base_rows(d_k=16, d_v=16))
+    changes = {}, dict(d_k=16, d_v=64), dict(d_k=32, d_v=64), dict(d_k=16, d_v=16)
+    base, *others = (base_rows(**each)["**all**"][0] for each in changes)
+    separate, symbols = base + 2 * VOCABULARY * 512, (65_000_000 - base) / 512
+    saved_16, saved_32, saved_both = ((base - other) / 1e6 for other in others)
     return Words(f"""
         **“The base model has 65M parameters.”** The paper says so (Table 3). With the vocabulary
         that it states, about 37,000 symbols shared by both languages (section 5.1), and one matrix
@@ -697,10 +669,10 @@ def often_told():
         {separate / 1e6:.1f}M, with the same computation in between.
 
         **“d_k 16 instead of 64 saves 7M parameters.”** In Table 3 (rows B) the model with
-        $d_k = 16$ has 58M. It saves {narrow[16] / 1e6:.1f}M only if the *values* keep their 64
+        $d_k = 16$ has 58M. It saves {saved_16:.1f}M only if the *values* keep their 64
         numbers: then $W_Q$ and $W_K$ become a quarter, $W_V$ and $W_O$ stay. If values shrink too,
-        which is what the usual $d_v = d_k$ would do, it saves {both / 1e6:.1f}M. The other row says
-        the same: $d_k = 32$ saves {narrow[32] / 1e6:.1f}M, and the paper has 60M.
+        which is what the usual $d_v = d_k$ would do, it saves {saved_both:.1f}M. The other row says
+        the same: $d_k = 32$ saves {saved_32:.1f}M, and the paper has 60M.
     """)
 
 
@@ -767,9 +739,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/residual.py`, `layer_norm.py` and `feed_forward.py`: what you have just read.
-#   `numformer/models/block.py` puts them together. `rms_norm.py` is a norm that leaves the mean
-#   alone; most large models have it.
+# - `residual.py`, `layer_norm.py`, `feed_forward.py` and `rms_norm.py` in `numformer/layers`, put
+#   together in `numformer/models/block.py`.
 # - *Attention Is All You Need*, sections 3.1 and 3.3.
 # - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*.
 # - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*.

@@ -87,16 +87,14 @@ def learn(norm: str, residual: bool, rate: float, rise: int) -> np.ndarray:
 
     The learning rate is constant, after it has risen from 0 for `rise` steps.
     """
-    vocabulary = SYMBOLS + SPECIALS
-    config = MaskedLanguageModel.Config(
-        vocabulary=vocabulary, d_model=32, d_ff=64, heads=2, layers=LAYERS, norm=norm, p_drop=0
-    )
+    config = MaskedLanguageModel.Config(vocabulary=SYMBOLS + SPECIALS, d_model=32, d_ff=64, heads=2,
+                                        layers=LAYERS, norm=norm, p_drop=0)  # fmt: skip
     model, loss, rng = MaskedLanguageModel(config), CrossEntropy(), np.random.default_rng(1)
     alter(model.tower, norm, residual)
     adam, losses = Adam(pack(model)), []
     with threadpool_limits(1, "blas"):
         for step in range(STEPS):
-            ids = rng.integers(SPECIALS, vocabulary, (32, 5))
+            ids = rng.integers(SPECIALS, SPECIALS + SYMBOLS, (32, 5))
             model.zero_grad()
             losses.append(float(loss.forward(model.forward(ids), ids[:, ::-1])))
             model.backward(loss.backward())

@@ -60,26 +60,17 @@ def layer_norm_backward(dy, gamma, x_hat, rstd):
     dbeta = dy.sum(axis=0)
     # The gradient of x_hat. It lies before gamma, and what follows is about it.
     dhat = dy * gamma
-    # The part along x_hat. Each row has one number for it. See “Through the norm”.
-    along = x_hat * (dhat * x_hat).mean(axis=-1, keepdims=True)
-    # dx. There are two directions in which a row can move without a change of the result. See
-    # “What is taken away, as geometry”.
-    dx = rstd * (dhat - dhat.mean(axis=-1, keepdims=True) - along)
+    # The mean of that gradient. Each row has its own.
+    mean = dhat.mean(axis=-1, keepdims=True)
+    # dx. A row can move in two directions without a change of the result. See “What is taken away,
+    # as geometry”.
+    dx = rstd * (dhat - mean - x_hat * (dhat * x_hat).mean(axis=-1, keepdims=True))
     return dx, dgamma, dbeta
 
 
-def rms_forward(x, gamma):
-    y, x_hat, rrms = rms_norm(x, gamma, 1e-5)
-    return y, {"x_hat": x_hat, "rrms": rrms}
-
-
-def layer_norm_forward(x, gamma, beta):
-    y, x_hat, rstd = layer_norm(x, gamma, beta, 1e-5)
-    return y, {"x_hat": x_hat, "rstd": rstd}
-
-
 CENTRED = Mistake(
-    "dx", lambda dx, dhat, rrms: dx - rrms * dhat.mean(axis=-1, keepdims=True),
+    "dx", lambda dhat, x_hat, along, rrms: (
+        rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)),
     "The mean of the gradient is taken away, as LayerNorm does. Forward takes no mean away here: "
     "a constant added to a row changes the result.",
 )  # fmt: skip
@@ -90,7 +81,8 @@ the mean of its squares, and leaves its mean alone. Derive its backward as the l
 of LayerNorm, and write it. What is taken away from the gradient, and what is not?""",
         rms_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,)),
         "One direction is taken out instead of two: that along the row itself.",
-        rms_forward, [CENTRED], called=CALLED,
+        lambda x, gamma: ((n := rms_norm(x, gamma, 1e-5))[0], dict(x_hat=n[1], rrms=n[2])),
+        [CENTRED], called=CALLED,
     ),
     Exercise(
         6, "A gate on what is added", r"""Let a learned number $g$ say how much a sublayer adds:
@@ -98,8 +90,8 @@ $y = x + g \max(0, xW)$. Where $g$ begins at 0, a deep network begins as one tha
 (Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
 learn?""",
         gated_backward, lambda n: dict(x=(n.T, n.D), gate=np.array(0.6), weight=(n.D, n.D)),
-        "At $g = 0$ the weights get no gradient, but $g$ gets one. So it leaves 0, and then the "
-        "weights learn, too.",
+        "At a gate of 0 the weights get no gradient, but the gate gets one. So it opens, and then "
+        "the weights learn, too.",
         lambda x, gate, weight: (x + gate * (h := relu(x @ weight)[0]), {"hidden": h}),
         called=CALLED,
     ),
@@ -109,7 +101,9 @@ learn?""",
 mend it.""",
         layer_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
         "The variance depends on the row, too. Without that term the gradient asks for larger or "
-        "smaller rows, to which the result does not answer.", layer_norm_forward, called=CALLED,
-        to_find="dx = rstd * (dhat - dhat.mean(axis=-1, keepdims=True))",
+        "smaller rows, to which the result does not answer.",
+        lambda x, gamma, beta: (
+            (n := layer_norm(x, gamma, beta, 1e-5))[0], dict(x_hat=n[1], rstd=n[2])),
+        called=CALLED, to_find="dx = rstd * (dhat - mean)",
     ),
 ]  # fmt: skip
