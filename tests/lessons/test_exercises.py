@@ -32,17 +32,18 @@ def test_the_solution_is_right_and_the_start_is_not_begun(exercise):
     assert verdict.right and exercise.done in verdict.words
     assert exercise.check(exercise.start).words == "Not begun yet."
     assert max(map(len, exercise.code.splitlines())) <= 70, "a phone shows it"
-    known, letters = exercise.known[Sizes()], dict(vars(Sizes()), d_k=Sizes().K, d_v=Sizes().K_v)
+    known, letters = exercise.known[Sizes()], {}
     for name, x in zip(known.solution.parameters, known.arguments, strict=True):
-        told = re.search(rf"\b{name}(?:, \w+)* \((?:\.\.\., )?(.*?),?\)", exercise.start.__doc__)
-        ends = told and [letters[letter] for letter in told[1].split(", ")]
-        assert not np.ndim(x) or [*x.shape[-len(ends) :]] == ends, "its docstring tells shapes"
+        pattern = rf"\b{name}\b(?:(?:,| and) \w+)* \((?:\.\.\., )?(.*?),?\)"
+        told = re.search(pattern, exercise.start.__doc__)[1].split(", ") if np.ndim(x) else []
+        for letter, size in zip(told[::-1], np.shape(x)[::-1], strict=False):
+            assert letters.setdefault(letter, size) == size, "its docstring tells shapes"
 
 
 @of_every_solution
 def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
     known = exercise.known[Sizes()]
-    assert len(known.single) > 30
+    assert len(known.single) > 9
     for _, words, variation in known.single:
 
         def wrong(*arguments, variation=variation):
@@ -248,7 +249,6 @@ def test_what_cannot_be_compared_is_explained(source, words, checked):
 
 
 def test_what_a_file_may_be_made_of(checked, tmp_path):
-    """Some of the exercises, what lies beside it, what asks for its module by name."""
     right, before = RIGHT["softmax_backward"][0], sys.path[:]
     (tmp_path / "beside_mine.py").write_text(right)
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
