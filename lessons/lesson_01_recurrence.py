@@ -677,27 +677,27 @@ def quiz() -> list[Question]:
             "text of three words, what is $\\mathrm{d}a_1$?",
             choices=("right", "half of what it should be", "0", "too large"),
             answer=2,
-            why="$\\mathrm{d}y_1$ is 0, so all of $\\mathrm{d}h_1$ would have come from the next "
-            "step. Only the last word's gradient is right: for it there is no next step.",
+            why="Nothing looks at the first state, $\\mathrm{d}y_1 = 0$, so all of its gradient "
+            "comes from the next step. Only the last word's gradient is right: nothing follows it.",
         ),
         Question(
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
             "back along the memory? (Two decimals.)",
             answer=0.95**30,
-            why="$0.95^{30} \\approx 0.21$. A gate that keeps 95 % loses four fifths in 30 steps.",
+            why="It is $0.95^{30} \\approx 0.21$. A gate that keeps 95 % loses four fifths in 30 steps.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
             "can use. How many turns does its forward take?",
             answer=30 + 2 - 1,
-            why="$n + L - 1 = 31$. The second layer runs one word behind the first, so it costs "
+            why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first, so it costs "
             "one turn more. Workers do not help: never more than two have something to do.",
         ),
         Question(
             question="In numformer's LSTM and its self-attention, both 512 wide, at how many words "
             "do both need equally many multiplications?",
             answer=2 * 512,
-            why="$8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
+            why="Set the two counts equal: $8nd^2 = 4nd^2 + 2n^2d$ gives $n = 2d = 1024$.",
         ),
     ]
 
