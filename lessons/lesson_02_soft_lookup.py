@@ -142,22 +142,24 @@ def by_hand(left, right, digits=2) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
     factors = ([f"({told(x, n)})" if x < 0 else told(x, n) for x in side]
                for side, n in ((left, 4), (right, 0)))  # fmt: skip
-    return (
-        f"{' + '.join(map(' · '.join, zip(*factors, strict=True)))} ≈ {told(left @ right, digits)}"
-    )
+    terms = map(" · ".join, zip(*factors, strict=True))
+    return f"{' + '.join(terms)} ≈ {told(left @ right, digits)}"
 
 
 @show
 def hard_and_soft():
-    """The scores, the shares and the glass, each row by hand."""
+    """The scores, the shares and the glass."""
     hard, jug = lookup(query, HARD)
-    best = jugs[int(hard.argmax())]
+    best, powers = jugs[int(hard.argmax())], [told(x) for x in np.exp(scores[0] / temperature)]
     return [
         Matrix("e", scores, ["score"], jugs, 4),
         Matrix("z", scores / temperature, ["score / 2"], jugs, 4),
         Matrix("a", weights, ["share"], jugs, 1),
         Matrix("o", np.concatenate([jug, glass]), ["hard", "soft"], contents, 5),
         Words(f"""
+            By hand, the share of the lemon: the exponentials of $z$ are {", ".join(powers)}, so it
+            is {powers[2]} / ({" + ".join(powers)}) ≈ {told(weights[0, 2])}.
+
             The hard lookup pours {best}: price {jug[0, 0]:g}, vitamin C {jug[0, 1]:g}. The soft one
             mixes. Its vitamin C is {by_hand(weights[0], value[:, 1])}. The lemon has so much of it
             that the glass holds more than twice what cherry juice does.
@@ -423,18 +425,18 @@ def a_cliff_and_slopes():
 #
 # ### Through the blend
 #
-# By entries, where $j$ counts what a content holds, the glass is
+# By entries, where $c$ counts what a content holds, the glass is
 #
-# $$o_j = \sum_s a_s\,v_{sj}$$
+# $$o_c = \sum_s a_s\,v_{sc}$$
 #
-# Where was $v_{sj}$ used? Only in $o_j$, with the factor $a_s$:
+# Where was $v_{sc}$ used? Only in $o_c$, with the factor $a_s$:
 #
-# $$\mathrm{d}v_{sj} = a_s\,\mathrm{d}o_j$$
+# $$\mathrm{d}v_{sc} = a_s\,\mathrm{d}o_c$$
 #
 # A jug hears of the loss as loudly as its share was large. Where was the weight $a_s$ used? In
-# every $o_j$, with the factor $v_{sj}$:
+# every $o_c$, with the factor $v_{sc}$:
 #
-# $$\mathrm{d}a_s = \sum_j v_{sj}\,\mathrm{d}o_j = v_s \cdot \mathrm{d}o$$
+# $$\mathrm{d}a_s = \sum_c v_{sc}\,\mathrm{d}o_c = v_s \cdot \mathrm{d}o$$
 #
 # In our example this is the price of jug $s$ minus its vitamin C: its own loss, if it were poured
 # alone.
@@ -649,13 +651,10 @@ def the_learning_query() -> Simulation:
 
 
 # %%
-RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
-
-
 def after_training(wishes, schedule) -> tuple[float, float]:
     """wishes (N, 2), a temperature for each step -> the mean loss, and who asks for the lemon."""
     found = []
-    for rate in RATES:
+    for rate in (0.1, 0.3, 1.0, 3.0, 10.0):
         moved = wishes
         for each in schedule:
             moved = moved - rate * slope(moved, each)
@@ -839,11 +838,10 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - Nadaraya 1964, *On Estimating Regression*, and Watson 1964, *Smooth Regression Analysis*: the
-#   lookup without learning.
+# - Watson 1964, *Smooth Regression Analysis*: the lookup without learning.
 # - Weston, Chopra and Bordes 2015, *Memory Networks*, look up hard and have to be told in training
 #   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
 #   softmax there instead, and nobody has to tell them any more.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
-#   Translate*: the soft lookup in translation, which they call attention.
+#   Translate*: the soft lookup in translation.
 # - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.

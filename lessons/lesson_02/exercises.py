@@ -59,8 +59,7 @@ LOOKUP = dict(
 def river_backward(doutput, query, keys, values, width, weights):
     """doutput (T,) -> dquery, dkeys, dwidth.
 
-    Forward was
-    scores[t, s] = -(query[t] - keys[s])**2 / (2 width**2),
+    Forward was scores[t, s] = -(query[t] - keys[s])^2 / (2 width^2),
     weights = softmax(scores), output = weights values, with
     query (T,), keys (S,), values (S,), weights (T, S),
     and width one number.
@@ -73,15 +72,15 @@ def river_backward(doutput, query, keys, values, width, weights):
     dscores = weights * (dweights - average)
     # How far each query is from each key. Its sign says on which side the key lies.
     away = query[:, None] - keys
-    # What a score tells its key. A score is a square over 2 width**2: write down its slope, and see
-    # what becomes of the 2.
+    # What a score tells its key. A score is a square over twice the square of the width: write down
+    # its slope, and see what becomes of the 2.
     pull = dscores * away / width**2
     # dquery. A query was used in its own row. If it moves away from a key, does that score rise?
     dquery = -pull.sum(axis=1)
     # dkeys. A key was used in its own column, with the other sign than the query.
     dkeys = pull.sum(axis=0)
-    # dwidth. There is one width for all scores. Write a score as c / width**2 and ask for its slope
-    # by the width.
+    # dwidth. There is one width for all scores. Write a score as a number over the square of the
+    # width, and ask for its slope by the width.
     dwidth = (pull * away).sum() / width
     return dquery, dkeys, dwidth
 
@@ -91,6 +90,11 @@ def river(query, keys, values, width):
     return matmul(weights, values[:, None])[:, 0], {"weights": weights}
 
 
+TWICE = Mistake(
+    "pull",
+    lambda dscores, away, width: dscores * away / (2 * width**2),
+    "The 2 that stands below the square is still there. The slope of a square brings one, too.",
+)
 EXERCISES = [
     Exercise(
         title="The soft lookup, backwards",
@@ -110,7 +114,7 @@ weights.""",
         solution=river_backward,
         forward=river,
         inputs=lambda n: dict(query=(n.T,), keys=(n.S,), values=(n.S,), width=np.array(0.8)),
-        mistakes=[OWN_WEIGHT],
+        mistakes=[OWN_WEIGHT, TWICE],
         done="Nadaraya and Watson had to choose their width. You can learn it, and where to ask.",
     ),
     Exercise(

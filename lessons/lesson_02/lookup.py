@@ -56,13 +56,9 @@ def wish(query, temperature, score) -> dict[str, np.ndarray]:
 TEMPERATURES = [
     Option(HARD, "0 (hard)", "The highest score takes all. Two that are equally high share."),
     Option(0.25, "0.25", "Scores count four times as much: nearly hard."),
-    0.5,
-    1.0,
-    Option(2.0, "2", "As in the text."),
-    4.0,
-    8.0,
+    0.5, 1.0, Option(2.0, "2", "As in the text."), 4.0, 8.0,
     Option(np.inf, "∞", "No score counts: every jug gives the same share.", "np.inf"),
-]
+]  # fmt: skip
 SCORES = [
     Option("dot product", note="$e_s = q \\cdot k_s$. The longer a key, the louder it is."),
     Option("distance", note="$e_s = -\\frac12 |q - k_s|^2$. The nearest key scores highest."),

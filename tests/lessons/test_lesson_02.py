@@ -122,11 +122,11 @@ def test_the_numbers_in_the_text_are_these():
             assert words in words_of(name), (name, words_of(name))
     ways = [f"back_through_the_{name}" for name in ("blend", "softmax", "score")]
     said = " ".join(map(words_of, ["hard_and_soft", *ways])).replace("·", "*").replace("−", "-")
-    sums = re.findall(r"((?:[(\d][\d.()-]* \* [\d.()-]+(?: \+ )?)+) [≈=] (-?\d+(?:\.\d+)?)", said)
+    sums = re.findall(r"((?:[(\d][\d.()-]*(?: [*/+] )?){2,}) [≈=] (-?\d+(?:\.\d+)?)", said)
     for left, right in sums:  # by hand
         off = abs(eval(left) - float(right))
         assert off <= 0.5 * 10 ** -len(right.partition(".")[2]) + 1e-9, left
-    assert len(sums) == 5
+    assert len(sums) == 6
     assert all(int(power) <= -9 for power in re.findall(r"\{(-\d+)\}", words_of("promises_kept")))
     bar = re.search(r">>> bar = (.*)", Path(lessons.load(2).__file__).read_text())[1]
     assert eval(bar) == dict(zip(map(tuple, key), map(tuple, value), strict=True))
