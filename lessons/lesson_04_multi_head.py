@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.lesson_04 import reverse, simulations
 from lessons.lesson_04 import two_heads as example
+from lessons.lesson_04.exercises import EXERCISES
 from lessons.lesson_04.two_heads import columns, compute, features, handed, parts, words
 from lessons.quiz import Question
 from lessons.simulation import Simulation
@@ -673,10 +674,24 @@ def quiz() -> list[Question]:
             choices=("yes: they do the same", "no: two heads never look at the same word",
                      "no: they may hand over different numbers of the same words"),
             answer=2,
-            why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the model of "
-            "this lesson four heads look at the same letter, and all four are needed.",
+            why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the "
+            "model of this lesson four heads look at the same letter, and all four are needed.",
         ),
     ]  # fmt: skip
+
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons start 4 mine.py` writes the file to begin with, `python -m lessons check 4
+# mine.py` tells what it thinks of yours.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
 
 
 # %% [markdown]
