@@ -3,7 +3,6 @@
 import numpy as np
 
 from lessons.exercise import Exercise
-from lessons.solution import Mistake
 from numformer.layers.attention import split_heads
 
 
@@ -35,12 +34,9 @@ HANDED = dict(
     lesson=4,
     solution=handed_backward,
     forward=handed,
-    inputs=lambda n: dict(
-        memory=(n.S, n.D),
-        w_v=(n.D, n.H, n.K),
-        weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T)),
-    ),
-)
+    inputs=lambda n: dict(memory=(n.S, n.D), w_v=(n.D, n.H, n.K),
+                          weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T))),
+)  # fmt: skip
 
 
 def gates_backward(dy, heads, gates, w_o):
@@ -80,13 +76,6 @@ $W^O_i$ are the rows of $W^O$ of head $i$. The lesson does not derive that gradi
         solution=gates_backward,
         forward=gated,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), w_o=(n.H, n.K, n.D)),
-        mistakes=[
-            Mistake(
-                "dgates",
-                lambda dgated, heads: (dgated * heads).sum(),
-                "There is one gate for each head, and it collects from its own head alone.",
-            )
-        ],
         done="One backward pass gives the gradients of all gates, where trying takes a run for "
         "each. With all gates at 1 they tell, to first order, what removing a head does.",
     ),
