@@ -107,10 +107,9 @@ def one_head_against_several():
             "**Two words through one layer.** A layer that says nothing has the error 1.",
         ),
         Words(f"""
-            One head ends at {last[1]:.2f}. That is a little better than a half, because a learned
-            weight can answer to *what* a word says, and so tell something. Two heads end at
-            {scientific(last[2])} and four at {scientific(last[4])}: each hands over one word, or a
-            part of one.
+            One head ends at {last[1]:.2f}: a little better than a half, because its weights can
+            answer to *what* a word says. Two end at {scientific(last[2])} and four at
+            {scientific(last[4])}: each hands over one word, or a part of one.
         """),
     ]
 
@@ -193,9 +192,8 @@ def findings_and_output():
         Words(
             f"""
             The row of *bark* says: there is a subject, there is a verb before, and *plural* is
-            {here:.2f}. In *dog that they trust barks* the same weights give the last word the
-            *plural* {there:.2f}. The two sentences that one mean could not tell apart have opposite
-            signs.
+            {here:.2f}. In *dog that they trust barks* the same weights give the last word
+            {there:.2f}. What one mean could not tell apart has opposite signs.
         """.replace("-", "−")
         ),
     ]
@@ -210,10 +208,9 @@ def findings_and_output():
 #
 # $$\mathrm{head}_i = \mathrm{Attention}(QW^Q_i,\; KW^K_i,\; VW^V_i)$$
 #
-# The paper's $Q$, $K$ and $V$ are the words themselves, before any weight. In the library these are
-# `x`, the words that look, and `memory`, the words that are looked at. In *self-attention* the two
-# are the same. In *cross-attention* the memory is another text, of a length $S$ of its own. $B$
-# counts the sentences of a batch.
+# The paper's $Q$, $K$ and $V$ are the words themselves, before any weight. In the library they are
+# `x`, the words that look, and `memory`, those that are looked at: in *self-attention* the same, in
+# *cross-attention* another text, of a length $S$ of its own. $B$ counts the sentences of a batch.
 
 
 # %%
@@ -497,7 +494,7 @@ def what_heads_cost():
             and as many for the blend: $2T^2D$ for all heads together. What grows is the number of
             attention weights, $hT^2$: {rows[3][-1]} with 8 heads, {rows[0][-1]} with one. Each
             needs an exponential, and in training each is kept for the way back. So the cost is
-            similar, and not the same. And each head pays: it compares and hands over fewer numbers.
+            similar, not the same. And each head pays: it compares and hands over fewer numbers.
         """),
     ]
 
@@ -591,18 +588,15 @@ def heads_removed():
 
 
 # %%
-BLEU = {"base": 25.8, "h = 1": 24.9, "h = 4": 25.5, "h = 16": 25.8, "h = 32": 25.4,
-        "d_k = 16": 25.1, "d_k = 32": 25.4, "d_{model} = 1024": 26.0}  # fmt: skip
-"""Of Vaswani et al. 2017, Table 3: rows A, B and C, on newstest2013."""
-
-
 @show
 def often_told():
     """Popular claims, computed again."""
+    bleu = {"base": 25.8, "h = 1": 24.9, "h = 4": 25.5, "h = 16": 25.8, "h = 32": 25.4,
+            "d_k = 16": 25.1, "d_k = 32": 25.4, "d_{model} = 1024": 26.0}  # fmt: skip
     told = {"h = 16": "−0.3", "d_k = 32": "−1.5", "d_{model} = 1024": "+1.1"}
-    changes = {row: f"{BLEU[row] - BLEU['base']:+.1f}".replace("-", "−") for row in BLEU}
-    rows = [(f"${row}$", f"{BLEU[row]}", changes[row].replace("+0.0", "0"), told.get(row, ""))
-            for row in BLEU if row != "base"]  # fmt: skip
+    changes = {row: f"{bleu[row] - bleu['base']:+.1f}".replace("-", "−") for row in bleu}
+    rows = [(f"${row}$", f"{bleu[row]}", changes[row].replace("+0.0", "0"), told.get(row, ""))
+            for row in bleu if row != "base"]  # fmt: skip
     layer = SelfAttention(64, 8, np.random.default_rng(0))
     layer.forward(np.zeros((1, 256, 64), np.float32))
     measured = layer.attention.saved[-1]["weights"].nbytes / 2**20
@@ -616,7 +610,7 @@ def often_told():
         table(
             ["row", "BLEU", "change", "told"],
             rows,
-            f"The base model has 8 heads, keys of 64, width 512 and {BLEU['base']} BLEU. In the "
+            f"The base model has 8 heads, keys of 64, width 512 and {bleu['base']} BLEU. In the "
             "rows of h the size of a head changes as well, to 512 / h. In those of the key's size "
             "only that changes.",
         ),
@@ -674,8 +668,8 @@ def quiz() -> list[Question]:
             choices=("yes: they do the same", "no: two heads never look at the same word",
                      "no: they may hand over different numbers of the same words"),
             answer=2,
-            why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the model of "
-            "this lesson four heads look at the same letter, and all four are needed.",
+            why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the "
+            "model of this lesson four heads look at the same letter, and all four are needed.",
         ),
     ]  # fmt: skip
 
@@ -697,10 +691,8 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/attention.py`: the lines of this lesson in their place.
-# - *Attention Is All You Need*, section 3.2.2, rows A and B of Table 3, and the pictures of heads
-#   in the appendix.
+# - *Attention Is All You Need*: section 3.2.2, rows A and B of Table 3, and the pictures of heads.
 # - Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?* Voita et al. 2019,
 #   *Analyzing Multi-Head Self-Attention*.
-# - Lesson 5. Our head 1 found the word before only because each word had its place among its
+# - Lesson 5. Head 1 found the word before only because our words had their place among their
 #   numbers. How does a model know what comes first?

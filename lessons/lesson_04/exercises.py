@@ -1,123 +1,91 @@
-"""The exercises of lesson 4: split, heads with a factor, and a mistake among the axes."""
+"""The exercises of lesson 4: what heads hand over, backwards, and which head is needed."""
 
 import numpy as np
 
 from lessons.exercise import Exercise
-from lessons.explanations import apart
-from lessons.solution import Mistake
-from numformer.layers.attention import merge_heads, split_heads
+from numformer.layers.attention import split_heads
 
 
-def split_backward(dheads):
-    """dheads (B, H, T, K) -> dx (B, T, H K).
+def handed_backward(dheads, memory, w_v, weights):
+    """dheads (H, T, K) -> dmemory, dw_v.
 
-    Forward was heads = split_heads(x), with head 1 in the first K columns
-    of x, head 2 in the next K, and so on.
+    Forward was heads = weights value, where the values of head i are
+    value[i] = memory w_v[:, i], with
+    memory (S, D), w_v (D, H, K), weights (H, T, S).
     """
-    # The gradient with the word in front of the head. A row of x is one word with all its heads.
-    turned = dheads.swapaxes(1, 2)
-    # dx. Each number went to one place, and its gradient comes back from there.
-    dx = turned.reshape(dheads.shape[0], dheads.shape[2], -1)
-    return dx
+    # The gradient of the values. Each head is an attention by itself: see “Through each head”.
+    dvalue = weights.swapaxes(-1, -2) @ dheads
+    # The gradient of the values with all heads of a word in one row. Back through split: see “Merge
+    # undoes split”. Ask what a row is before and after.
+    dmerged = dvalue.swapaxes(0, 1).reshape(memory.shape[0], -1)
+    # dw_v. Every word of the memory used the same weight: see “Through the projections”.
+    dw_v = (memory.T @ dmerged).reshape(w_v.shape)
+    # dmemory. A word of the memory gave a value to every head, and collects from all.
+    dmemory = dmerged @ w_v.reshape(w_v.shape[0], -1).T
+    return dmemory, dw_v
 
 
-def gates_backward(dy, heads, gates, weight):
+def handed(memory, w_v, weights):
+    projected = memory @ w_v.reshape(len(w_v), -1)
+    return weights @ split_heads(projected[None], len(weights))[0], {}
+
+
+HANDED = dict(
+    lesson=4,
+    solution=handed_backward,
+    forward=handed,
+    inputs=lambda n: dict(memory=(n.S, n.D), w_v=(n.D, n.H, n.K),
+                          weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T))),
+)  # fmt: skip
+
+
+def gates_backward(dy, heads, gates, w_o):
     """dy (T, D) -> dheads, dgates.
 
-    Forward was y = concat(gates[0] heads[0], gates[1] heads[1], ...) weight,
-    with heads (H, T, K), gates (H,), weight (H K, D).
+    Forward was y = the sum of gates[i] heads[i] w_o[i] over i, with
+    heads (H, T, K), gates (H,), w_o (H, K, D).
     """
-    # The gradient of what stands side by side. It went through one product.
-    dmerged = dy @ weight.T
-    # The gradient of each head with its factor. What concat put side by side is split again: ask
-    # which axis holds the heads.
-    dgated = dmerged.reshape(dy.shape[0], heads.shape[0], -1).swapaxes(0, 1)
-    # dheads. Each number of a head was multiplied by one factor.
+    # The gradient of each head with its gate. Each went through its own rows of one weight.
+    dgated = dy @ w_o.swapaxes(-1, -2)
+    # dheads. Each number of a head was multiplied by one gate.
     dheads = dgated * gates[:, None, None]
-    # dgates. A factor was used for every number of its head, and collects from all of them.
+    # dgates. A gate was used for every number of its head, and collects from all of them.
     dgates = (dgated * heads).sum(axis=(1, 2))
     return dheads, dgates
 
 
-def gated(heads, gates, weight):
-    return merge_heads((gates[:, None, None] * heads)[None])[0] @ weight, {}
-
-
-UNSWAPPED = Mistake(
-    "dgated",
-    lambda dmerged, heads: dmerged.reshape(heads.shape),
-    "The gradient of each head has the right shape and the numbers of other words. A row of what "
-    "stands side by side is one word with all its heads: cut it first, then swap axes.",
-)
-
-
-def blend_backward(dy, memory, w_v, w_o, weights):
-    """dy (T, D) -> dmemory, dw_v, dw_o.
-
-    Forward was y = merge(weights split(memory w_v)) w_o, with
-    memory (S, D), w_v (D, H K), w_o (H K, D), weights (H, T, S).
-    """
-    # The values of the heads.
-    value = (memory @ w_v).reshape(memory.shape[0], weights.shape[0], -1).swapaxes(0, 1)
-    # What all heads found, side by side.
-    merged = (weights @ value).swapaxes(0, 1).reshape(dy.shape[0], -1)
-    # dw_o. Every word used the same weight.
-    dw_o = merged.T @ dy
-    # The gradient of what all heads found. Each finding acted through its row of w_o.
-    dmerged = dy @ w_o.T
-    # The gradient of what each head found. Back through merge: a split.
-    dheads = dmerged.reshape(dy.shape[0], weights.shape[0], -1).swapaxes(0, 1)
-    # The gradient of the values of the heads. See lesson 3.
-    dvalue = weights.swapaxes(-1, -2) @ dheads
-    # The gradient of memory w_v. Back through split: a merge. Which axis has to stand first?
-    dprojected = dvalue.swapaxes(0, 1).reshape(memory.shape[0], -1)
-    # dw_v. Every word of the memory used the same weight.
-    dw_v = memory.T @ dprojected
-    # dmemory. A word of the memory gave a value to every head.
-    dmemory = dprojected @ w_v.T
-    return dmemory, dw_v, dw_o
-
-
-def blended(memory, w_v, w_o, weights):
-    value = split_heads((memory @ w_v)[None], weights.shape[0])
-    return merge_heads(weights[None] @ value)[0] @ w_o, {}
+def gated(heads, gates, w_o):
+    return (gates[:, None, None] * heads @ w_o).sum(axis=0), {}
 
 
 EXERCISES = [
     Exercise(
-        lesson=4,
-        title="Split, backwards",
-        task="Write the gradient of `split_heads`, without looking it up.",
-        solution=split_backward,
-        forward=lambda x: (split_heads(x, 2), {}),
-        inputs=lambda n: dict(x=(n.B, n.T, 2 * n.K)),
-        properties=[apart(0, "sequence")],
-        done="It is merge, and the gradient of merge is split.",
+        title="What heads hand over, backwards",
+        task="""The weights of all heads are given. Write the way back from what the heads found to
+the memory and to the weight that makes the values: back through the blend, the split, the product.
+Here $W^V$ has an axis for the heads, so that you see which columns belong to which.""",
+        done="With $W^Q$ and $W^K$ it is the same, behind the softmax of lesson 3.",
+        **HANDED,
     ),
     Exercise(
         lesson=4,
         title="Which head is needed?",
-        task="""Michel et al. imagined a factor before each head, a *gate* $g_i$, and removed the
-heads whose gates have a small gradient: $Y = \\mathrm{concat}(g_1 O_1, \\ldots, g_h O_h)\\,W^O$.
-The lesson does not derive that gradient. You can.""",
+        task="""Michel et al. imagined a factor before each head, a *gate* $g_i$, and removed heads
+whose gates have a small gradient. With gates the output is the sum of $g_i\\,O_i\\,W^O_i$, where
+$W^O_i$ are the rows of $W^O$ of head $i$. The lesson does not derive that gradient. You can.""",
         solution=gates_backward,
         forward=gated,
-        inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), weight=(n.H * n.K, n.D)),
-        mistakes=[UNSWAPPED],
-        done="One backward pass gives the gradient of every gate; trying takes a run for each. "
-        "With all gates at 1 its size tells, to first order, what removing a head does.",
+        inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), w_o=(n.H, n.K, n.D)),
+        done="One backward pass gives the gradients of all gates, where trying takes a run for "
+        "each. With all gates at 1 they tell, to first order, what removing a head does.",
     ),
     Exercise(
-        lesson=4,
         title="Find the mistake",
-        task="""Heads whose weights are given blend the values of a memory. In this backward one
-line is wrong; its shape is right. Find it and mend it.""",
-        solution=blend_backward,
-        forward=blended,
-        inputs=lambda n: dict(memory=(n.S, n.D), w_v=(n.D, n.H * n.K), w_o=(n.H * n.K, n.D),
-                              weights=np.abs(np.random.default_rng(5).random((n.H, n.T, n.S)))),
-        to_find="dprojected = dvalue.reshape(memory.shape[0], -1)",
-        done="A reshape never asks which axis is which. Where head and word change places and the "
-        "swap is forgotten, the shape fits and the numbers are those of other words.",
+        task="""One line is wrong, and every shape is right. With one head nobody would notice. Find
+the line and mend it.""",
+        to_find="dmerged = dvalue.reshape(memory.shape[0], -1)",
+        done="A reshape never asks which axis is which. Where the swap is forgotten, the shape "
+        "fits and the numbers are those of other words.",
+        **HANDED,
     ),
-]  # fmt: skip
+]

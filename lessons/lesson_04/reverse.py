@@ -1,7 +1,4 @@
-"""The trained model of lesson 4, which writes words backwards, and what is measured on it.
-
-Its words are 3 to 8 random letters. A hash of a word decides whether training may see it.
-"""
+"""The trained model of lesson 4, which writes words backwards, and what is measured on it."""
 
 import contextlib
 import functools
@@ -31,8 +28,7 @@ PLACES = {
     "decoder to word": {"the letter to write": (-1, 1, -1), "the letter written last": (-1, 1, 0),
                         "the letter to write next": (-1, 1, -2), "the end mark": (0, 1, 0)},
 }  # fmt: skip
-"""For each kind of attention, where place t of a word of n letters may look: (a, b, c) is the key
-at a t + b n + c."""
+"""For each kind of attention, where place t of n letters may look: (a, b, c) is a t + b n + c."""
 ATTENTIONS = {
     f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}_attention.sublayer"
     for kind, part in zip(PLACES, ("self", "self", "cross"), strict=True)
@@ -87,8 +83,7 @@ def weights_of(attention: str, batch: PairBatch) -> np.ndarray:
 def shares(attention: str) -> dict[str, np.ndarray]:
     """For each place the share of weight there (H,), over the tested words.
 
-    Of the decoder's attention to itself only positions from the third on count, so that no place is
-    another.
+    In the decoder's attention to itself from the third position on, so that no place is another.
     """
     kind, batch = attention.split(",")[0], tested()
     lengths = (batch.source != 0).sum(axis=1) - 1
@@ -105,8 +100,7 @@ def shares(attention: str) -> dict[str, np.ndarray]:
 def exact_match() -> float:
     """The share of tested words that are written without a mistake.
 
-    A word is, greedily, if and only if each of its letters is the most probable one after the right
-    letters before it. So one forward over all positions tells.
+    Such a word has each of its letters as the most probable after the right ones before it.
     """
     model, batch = trained()[0], tested()
     with inference():

@@ -78,8 +78,8 @@ def left(attention: str, **gone: bool) -> dict[str, np.ndarray]:
     removed = tuple(head for head, is_gone in enumerate(gone.values()) if is_gone)
     every = [(len(each), reverse.left_without(attention, each)) for each in EVERY]
     here = every[EVERY.index(removed)]
-    return {"every": every, "here": [here], "exact": here[1],
-            "written": written(attention, removed)}  # fmt: skip
+    found = written(attention, removed)
+    return {"every": every, "here": [here], "exact": here[1], "written": found}
 
 
 pruning = Simulation(

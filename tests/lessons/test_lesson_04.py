@@ -75,8 +75,8 @@ def test_one_row_of_weights_loses_half_and_two_heads_nothing(rng):
     u, v = rng.standard_normal((2, 100_000))
     for a in (0.5, 0.7, 1.0):
         s = a * u + (1 - a) * v
-        errors = [1 - np.corrcoef(s, each)[0, 1] ** 2 for each in (u, v)]
-        assert abs(sum(errors) - 1) < 0.01 and abs(errors[0] - (1 - a) ** 2 / (s @ s / 1e5)) < 0.01
+        of_u, of_v = (1 - np.corrcoef(s, each)[0, 1] ** 2 for each in (u, v))
+        assert abs(of_u + of_v - 1) < 0.01 > abs(of_u - (1 - a) ** 2 / (a**2 + (1 - a) ** 2))
     picture, _ = pieces(lessons.load(4).one_head_against_several)
     one, two, four, _ = (line.get_ydata() for line in picture.figure().axes[0].lines)
     assert 0.35 < np.mean(one[-20:]) < 0.5 and max(two[-1], four[-1]) < 0.01 < 0.9 < two[0]
@@ -117,18 +117,12 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
             value[...] = kept
     last, every = "decoder to word, layer 2", (0, 1, 2, 3)
     assert alone[last] == min(alone.values()) < 0.3
-    assert (
-        reverse.left_without("encoder, layer 1", every)
-        > 0.9
-        > 0.1
-        > reverse.left_without(last, every)
-    )
-    assert max(reverse.left_without(last, (head,)) for head in every) < 0.97
-    assert reverse.left_with_one_look(last) > 0.9
+    left = reverse.left_without
+    assert left("encoder, layer 1", every) > 0.9 and left(last, every) < 0.1
+    assert max(left(last, (h,)) for h in every) < 0.97 and reverse.left_with_one_look(last) > 0.9
     assert all((array == before[name]).all() for name, array in model.state_dict().items())
     said = words_of("heads_removed")
     row = re.search(rf"\| {last} \| (.*?) \|\s+\*One", said)[1].split(" | ")
     assert [float(row[n]) for n in (4, 5)] == [round(alone[last], 2), 0.0]
-    assert simulations.left(last, one=True, two=False, three=True, four=True)["exact"] == (
-        reverse.left_without(last, (0, 2, 3))
-    )
+    shown = simulations.left(last, one=True, two=False, three=True, four=True)
+    assert shown["exact"] == left(last, (0, 2, 3))
