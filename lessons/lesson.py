@@ -45,6 +45,7 @@ PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
     (r"\\(tanh|exp|log|max)(?![a-z])", r"\1"),
+    (r"\\hat ?\{?(\w)\}?", "\\1\u0302"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
@@ -56,7 +57,8 @@ PLAIN = [
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
-SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
+             mu="μ", sigma="σ", gamma="γ", beta="β", delta="δ", varepsilon="ε")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
@@ -336,7 +338,9 @@ class Beside(Piece):
         return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
 
     def markdown(self) -> str:
-        rows = "\n\n".join(f"{note}\n\n    {line}" for note, line in self.rows())
+        rows = "\n\n".join(
+            f"{note}\n\n{textwrap.indent(line, '    ')}" for note, line in self.rows()
+        )
         return f"{self.place}\n\n{rows}"
 
     def html(self, page) -> str:
