@@ -45,6 +45,7 @@ PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
     (r"\\(tanh|exp|log|max|sin|cos)(?![a-z])", r"\1"),
+    (r"\\hat ?\{?(\w)\}?", "\\1\u0302"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
@@ -57,7 +58,8 @@ PLAIN = [
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
 SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
-             tau="τ", to="→")  # fmt: skip
+             to="→", tau="τ", mu="μ", sigma="σ", gamma="γ", beta="β", delta="δ",
+             varepsilon="ε")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 

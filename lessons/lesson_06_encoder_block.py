@@ -7,8 +7,8 @@
 # Attention mixes. Its result is a mean of values that are already there (lesson 3), and a mean of
 # means is again a mean. With attention alone, twelve layers would stir the same soup twelve times.
 # So each layer of the Transformer has a second half that works on every word by itself. And both
-# halves stand within two devices that look like details: a sum and a norm. Without these two, we
-# will see, a deep encoder learns next to nothing.
+# halves stand within two devices that look like details: a sum and a norm. Without the first a deep
+# encoder learns nothing, as we will see, and without the second its numbers lose all bounds.
 #
 # The paper (section 3.1) puts it into one line. Each *sublayer*, attention or feed-forward network,
 # is wrapped in the same way:
@@ -102,9 +102,8 @@ def data_and_gradient() -> Simulation:
 
 
 # %% [markdown]
-# You will have seen that only attention hands something from token to token: choose the gradient of
-# *cat* alone, and the rows of the other two stay 0 until attention. And the *add* hands the same
-# gradient to both sides. That is where we begin.
+# Only attention hands something from token to token: choose the gradient of *cat* alone, and the
+# rows of the other two stay 0 until attention. And *add* hands the same gradient to both sides.
 #
 # ## The way around
 #
@@ -254,10 +253,10 @@ def one_row() -> Simulation:
 #
 # $$\frac{\partial \sigma^2}{\partial x_j} = \frac{2}{D}(x_j - \mu)$$
 #
-# **One over its root.** $r = (\sigma^2)^{-1/2}$ has the derivative $-\frac12 (\sigma^2)^{-3/2}$,
-# which is $-\frac12 r^3$. By the chain rule
+# **One over its root.** $r = (\sigma^2)^{-1/2}$ has the derivative
+# $-\frac{1}{2} (\sigma^2)^{-3/2}$, which is $-\frac{1}{2} r^3$. By the chain rule
 #
-# $$\frac{\partial r}{\partial x_j} = -\frac12 r^3 \cdot \frac{2}{D}(x_j - \mu)
+# $$\frac{\partial r}{\partial x_j} = -\frac{1}{2} r^3 \cdot \frac{2}{D}(x_j - \mu)
 # = -\frac{r^2\,\hat x_j}{D}$$
 #
 # where one $r$ has gone into $(x_j - \mu)\,r = \hat x_j$.
@@ -434,10 +433,10 @@ def a_memory():
 # $$\mathrm{d}R = \mathrm{d}F\,W_2^\top \qquad \mathrm{d}W_2 = R^\top\,\mathrm{d}F \qquad
 # \mathrm{d}b_2 = \sum_t \mathrm{d}F_t$$
 #
-# The ReLU is $H$ itself where $H$ is positive, with the slope 1, and 0 elsewhere, with the slope 0:
+# The ReLU has the slope 1 where $H$ is positive, and 0 elsewhere. Write $[\ldots]$ for 1 where it
+# is true and 0 where not:
 #
-# $$\mathrm{d}H_{tj} = \begin{cases} \mathrm{d}R_{tj} & \text{if } H_{tj} > 0 \\
-# 0 & \text{else} \end{cases}$$
+# $$\mathrm{d}H_{tj} = \mathrm{d}R_{tj} \cdot [H_{tj} > 0]$$
 #
 # And the first product is like the second: $\mathrm{d}N = \mathrm{d}H\,W_1^\top$,
 # $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$, $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$.
@@ -547,8 +546,8 @@ def gradient_check():
 # size. There is a difference, though; choose the gradient of $W_2$ to see it. In pre-norm the sums
 # are never normalised, so the rows grow from layer to layer. The norm behind the last layer divides
 # the gradient by that size. Where there are more layers, it divides by more. Xiong et al. (2020)
-# prove it for the last layer: in pre-norm the gradient of its $W_2$ falls like $1/\sqrt L$ with the
-# number of layers $L$, in post-norm it does not fall. Measure it.
+# prove it for the last layer: in pre-norm the gradient of its $W_2$ falls like $1/\sqrt{L}$ with
+# the number of layers $L$, in post-norm it does not fall. Measure it.
 
 
 # %%
@@ -567,10 +566,9 @@ def the_last_layer():
         table(["layers $L$", "post", "pre", "pre times $\\sqrt{L}$"], rows),
         Words(f"""
             These are lengths, for a gradient of length 1 from above. The last column hardly
-            changes: it is $1/\\sqrt L$. Post-norm stays. Within a model, Xiong et al. report (their
-            Figure 3) that the gradient grows from layer to layer in post-norm and stays in
-            pre-norm. Our random data say otherwise: it stays in post-norm, and in pre-norm the
-            first layer has {first / last:.1f} times as much as the last. Measure your own model.
+            changes: it is $1/\\sqrt{{L}}$. Post-norm stays. Within these models post-norm gives
+            every layer about as much, pre-norm the first {first / last:.1f} times as much as the
+            last. With other data and a real loss that may differ: measure your own model.
 
             Does it matter for learning? Below, encoders of 12 layers read five symbols and have to
             write them backwards. In one of six runs the learning rate rises from 0 for 60 steps, in
@@ -641,8 +639,8 @@ def parameters_of_base():
         Words(f"""
             Attention has four matrices of 512 × 512, the feed-forward network two of 512 × 2,048
             and two biases. So {100 * rows["encoder: feed-forward"][0] / layer:.0f} % of an encoder
-            layer are feed-forward: most of what it can remember, it remembers in these keys and
-            values. The norms are next to nothing. The embedding is
+            layer are feed-forward: most of its numbers are such keys and values. The norms are
+            next to nothing. The embedding is
             {100 * rows[EMBEDDING][0] / rows["**all**"][0]:.0f} % of the model.
         """),
     ]
@@ -725,8 +723,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 6 mine.py` writes the file to begin with, `python -m lessons check 6
-# mine.py` tells what it thinks of yours.
+# `python -m lessons start 6 mine.py` writes a file to begin with; `check 6 mine.py` checks yours.
 
 
 # %%
