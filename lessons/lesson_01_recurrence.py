@@ -257,9 +257,8 @@ def jacobians_of_the_example():
 #
 # ($\odot$: entry by entry.) The **forget gate** $f$ says how much of the memory is kept, the
 # **input gate** $i$ how much of something new, $g$, is written, and the **output gate** $o$ how
-# much of it is shown. Gates lie between 0 and 1. Each of the four is made as the RNN makes its
-# state, of the word and of the last $h$, only with the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$
-# for the gates:
+# much of it is shown. Each of the four is made as the RNN makes its state, of the word and of the
+# last $h$. Gates have the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ and lie between 0 and 1:
 #
 # $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i), \quad
 # o_t = \sigma(a^o_t + h_{t-1} W^o), \quad g_t = \tanh(a^g_t + h_{t-1} W^g)$$
@@ -684,14 +683,14 @@ def quiz() -> list[Question]:
             question="A forget gate stands at 0.95 for 30 steps. What share of the gradient comes "
             "back along the memory? (Two decimals.)",
             answer=0.95**30,
-            why="It is $0.95^{30} \\approx 0.21$. A gate that keeps 95 % loses four fifths in 30 steps.",
+            why="It is $0.95^{30} \\approx 0.21$. So four fifths of it are lost on the way back.",
         ),
         Question(
             question="A recurrent network with 2 layers reads 30 words, with as many workers as it "
             "can use. How many turns does its forward take?",
             answer=30 + 2 - 1,
-            why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first, so it costs "
-            "one turn more. Workers do not help: never more than two have something to do.",
+            why="It takes $n + L - 1 = 31$. The second layer runs one word behind the first. "
+            "Workers do not help: never more than two have something to do.",
         ),
         Question(
             question="In numformer's LSTM and its self-attention, both 512 wide, at how many words "

@@ -24,7 +24,6 @@ MEASURED = {
 PARAMETERS = 73_984, 74_880  # of the first two
 
 LETTERS, LONGEST, RATE = "abcdefgh", 8, 0.03
-# About as many parameters in both, and more steps for the one that needs them.
 KINDS = {
     "fixed context": dict(context="fixed", d_model=16, steps=500),
     "attention": dict(context="attention", d_model=12, steps=250),
