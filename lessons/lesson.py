@@ -56,7 +56,8 @@ PLAIN = [
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
-SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…")
+SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
+             tau="τ", to="→")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
@@ -306,12 +307,14 @@ class Picture(Piece):
 class Beside(Piece):
     """The body of a function of the library, each statement beside a note on it.
 
-    `notes` maps the beginning of each statement, in their order, to Markdown. Raises ValueError
-    where a statement has no note or another one, so that the two cannot drift apart.
+    `notes` maps the beginning of each statement, in their order, to Markdown; where it is not the
+    `whole` body that is shown, of those statements that are. Raises ValueError where a statement
+    has no note or another one, so that the two cannot drift apart.
     """
 
     function: Callable
     notes: Mapping[str, str]
+    whole: bool = True
 
     @property
     def place(self) -> str:
@@ -321,6 +324,8 @@ class Beside(Piece):
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
         found = statements(self.function)
+        if not self.whole:
+            found = [each for each in found if each.startswith(tuple(self.notes))]
         for statement, beginning in zip(found, self.notes, strict=False):
             if not statement.startswith(beginning):
                 raise ValueError(

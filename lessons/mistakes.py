@@ -42,11 +42,8 @@ kept | {x}.{how}({axis})[..., None, :] | In {it}, each {how} is lined up with th
 kept | {x}.{how}({rest}) - {x} | In {it}, each entry's own term is left out of the {how}.
 kept | {x}.{how}({rest}) + {x} | In {it}, each entry's own term is counted twice in the {how}.
 Mult | {a} | In {it}, a factor is missing[ beside {a}].
-Mult | {b} | In {it}, a factor is missing[ beside {b}].
 Mult | {a} * {b} * {a} | In {it}, a factor occurs twice[: {a}].
-Mult | {a} * {b} * {b} | In {it}, a factor occurs twice[: {b}].
 Mult | {a} / {b} | In {it}, a factor is turned round: it divides where it has to multiply.
-Mult | {b} / {a} | In {it}, a factor is turned round: it divides where it has to multiply.
 Div | {a} | In {it}, a division is missing.
 by root | {a} / {b} / {b} | In {it}, a division is done twice, or a root is missing.
 Div | {a} / {b} / {b} | In {it}, a division is done twice.
@@ -57,7 +54,6 @@ Sub | {a} | In {it}, one of two parts is missing.
 Sub | -{b} | In {it}, one of two parts is missing.
 Sub | {a} + {b} | In {it}, a sign is wrong: one part has to be subtracted.
 Add | {a} | In {it}, one of two parts is missing.
-Add | {b} | In {it}, one of two parts is missing.
 Add | {a} - {b} | In {it}, a sign is wrong: no part has to be subtracted.
 transposed | {x} | In {it}, a transpose is missing.
 transposed | {x}.T | In {it}, `.T` turns round all axes[ of {x}], and not the last two alone.
@@ -86,6 +82,8 @@ def kinds(node: ast.AST) -> Iterator[tuple[str, dict[str, str]]]:
                 if isinstance(op, ast.MatMult) and "transposed" not in dict(kinds(side)):
                     yield f"plain {name}", parts
             yield type(op).__name__, parts
+            if isinstance(op, ast.Mult | ast.Add):
+                yield type(op).__name__, {"a": parts["b"], "b": parts["a"]}
         case ast.Attribute(x, "T") | ast.Call(ast.Attribute(x, "swapaxes")):
             yield "transposed", {"x": text(x)}
         case ast.Call(ast.Attribute(_, "sqrt"), [x]):

@@ -188,7 +188,9 @@ class Simulation(Picture):
             for name, (array, is_linear) in self._units(chosen).items():
                 linear |= {name} if is_linear else set()
                 where = found.setdefault(name, np.zeros(sizes, int))
-                where[place] = pool.setdefault(json.dumps(numbers(array)), len(pool))
+                # What is added up has more decimals, so that sums are right to as many as others.
+                text = json.dumps(numbers(array, 9 if is_linear else 6))
+                where[place] = pool.setdefault(text, len(pool))
         table = {}
         for name, where in found.items():
             axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]

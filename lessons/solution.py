@@ -9,8 +9,8 @@ the line, and no solution.
 
 It ends with `return` and names. Where it calls another solution of its file with the names that
 that one has itself, as in `dscores = softmax_backward(dweights, weights)`, the lines of that one
-stand there. Operators (`lessons/mistakes.py`) make
-wrong versions of the lines; what no operator makes is a `Mistake`, written by hand.
+stand there. Operators (`lessons/mistakes.py`) make wrong versions of the lines; what no operator
+makes is a `Mistake`, written by hand.
 """
 
 import ast

@@ -40,19 +40,24 @@ def told(part, page, name: str = ""):
     return part
 
 
-def numbers(array: np.ndarray) -> list:
-    """An array as JSON has it, to 6 decimals; minus infinity becomes null."""
+def numbers(array: np.ndarray, decimals: int = 6) -> list:
+    """An array as JSON has it, to so many decimals; minus infinity becomes null."""
     if array.ndim:
-        return [numbers(row) for row in array]
+        return [numbers(row, decimals) for row in array]
     if array == -np.inf:
         return None
-    value = round(float(array), 6)
+    value = round(float(array), decimals)
     return int(value) if value == int(value) else value
 
 
 def figure(value: float) -> str:
     """A number as it is read out: up to three digits that say something."""
     return f"{float(f'{value + 0:.3g}'):.12g}".replace("-", "−")
+
+
+def tenth(x: np.ndarray) -> np.ndarray:
+    """To one decimal; what lies in the middle goes up, as in JavaScript."""
+    return np.floor(10 * x + 1e-7 + 0.5) / 10
 
 
 class View(ABC):
@@ -102,19 +107,31 @@ class Of:
 class Matrices(View):
     """Matrices side by side, an arrow before each name in `after`.
 
-    The index of the control `picked` is the row that stands out in those that are `marked`.
+    The index of the control `picked` is the row that stands out in those that are `marked`. With
+    `groups` only one of these is there, that of the index in the array () named `group`: names of
+    matrices, and "→" where an arrow stands.
     """
 
     of: Sequence[Of]
     after: Sequence[str] = ()
     picked: str = ""
     marked: Sequence[str] = ()
+    groups: Sequence[Sequence[str]] = ()
+    group: str = ""
     height: float = 1.0
     kind: ClassVar = "matrices"
 
+    def there(self, arrays: Arrays) -> list[Of]:
+        """Those that are shown, in their order."""
+        if not self.groups:
+            return list(self.of)
+        by_name = {of.name: of for of in self.of}
+        return [by_name[name] for name in self.groups[int(arrays[self.group])] if name != "→"]
+
     def draw(self, figure, arrays, chosen):
-        axes_in_a_row = figure.subplots(1, len(self.of), squeeze=False)[0]
-        for axes, of in zip(axes_in_a_row, self.of, strict=True):
+        there = self.there(arrays)
+        axes_in_a_row = figure.subplots(1, len(there), squeeze=False)[0]
+        for axes, of in zip(axes_in_a_row, there, strict=True):
             of.matrix(arrays).draw(axes)
             if of.name in self.marked:
                 row = chosen[self.picked]
@@ -122,7 +139,8 @@ class Matrices(View):
 
     def shown(self, arrays, chosen):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
-        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)} for of in self.of}
+        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)}
+                for of in self.there(arrays)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -267,7 +285,7 @@ class Chart(View):
                 axes.fill(*points.T, alpha=0.15, **style)
             elif each.form == "work":
                 (row, begin, end), now = arrays[each.name].T, self.at[chosen[self.marker]]
-                done = [BLUE if b <= now else GREY for b in end]
+                done = [COLOURS[colour] if b <= now else GREY for b in end]
                 axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
             elif each.form == "arrows":
                 none = np.zeros(len(points))
@@ -294,8 +312,8 @@ class Chart(View):
         for each in self.of:
             xs, ys = each.points(arrays).T
             places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
-            sizes = np.round(3 + 11 * arrays[each.sizes], 1).tolist() if each.sizes else None
-            at = np.round(np.stack(places, axis=-1), 1).tolist()
+            sizes = tenth(3 + 11 * arrays[each.sizes]).tolist() if each.sizes else None
+            at = tenth(np.stack(places, axis=-1)).tolist()
             found[each.name] = {"at": at, "sizes": sizes}
         return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
 

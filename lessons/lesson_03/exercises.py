@@ -177,9 +177,9 @@ heads, T, S) for the weights. You may call your `softmax_backward`, if it takes 
     Exercise(
         lesson=3,
         title="A temperature and a bias that are learned",
-        task=r"""Some models learn how sharp their attention is: a *temperature* $\tau$ divides the
-scores. And some learn a *bias* for each key: how much it is looked at, whatever the query. The
-lesson derives neither gradient. You can. You may call your `softmax_backward`.""",
+        task="""Some models learn how sharp their attention is: a temperature `tau` divides the
+scores. And some learn a bias for each key: how much it is looked at, whatever the query. The lesson
+derives neither gradient. You can. You may call your `softmax_backward`.""",
         solution=tempered_backward,
         forward=tempered,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), tau=np.array(1.7), bias=(n.S,)),

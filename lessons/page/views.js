@@ -15,12 +15,22 @@ class Matrices {
   constructor(data) {
     this.data = data;
     this.tables = data.of.map((of) => new MatrixTable(of));
-    const arrow = (name) => (data.after.includes(name) ? element("span", { class: "arrow", "aria-hidden": "true" }) : null);
-    this.element = element("div", { class: "matrices" }, ...this.tables.flatMap((table) => [arrow(table.of.name), table.element]));
+    this.element = element("div", { class: "matrices" });
+    if (!data.groups.length) this.place(data.of.flatMap(({ name }) => (data.after.includes(name) ? ["→", name] : [name])));
+  }
+
+  /** Let the matrices of these names be there and no others; "→" is an arrow. */
+  place(names) {
+    if (names === this.names) return;
+    const arrow = () => element("span", { class: "arrow", "aria-hidden": "true" });
+    const found = names.map((name) => this.tables.find((table) => table.of.name === name));
+    this.element.replaceChildren(...found.map((table) => table?.element ?? arrow()));
+    [this.names, this.there] = [names, found.filter(Boolean)];
   }
 
   set(arrays, chosen) {
-    for (const table of this.tables) {
+    if (this.data.groups.length) this.place(this.data.groups[arrays[this.data.group]]);
+    for (const table of this.there) {
       const { name } = table.of;
       table.set(arrays[name]);
       table.outline("picked", (row) => this.data.marked.includes(name) && row === chosen[this.data.picked]);
@@ -28,7 +38,7 @@ class Matrices {
   }
 
   shown() {
-    return Object.fromEntries(this.tables.map((table) => [table.of.name, table.shown()]));
+    return Object.fromEntries(this.there.map((table) => [table.of.name, table.shown()]));
   }
 }
 
@@ -90,7 +100,7 @@ class Heatmap {
 /** Colour a canvas, one pixel for each entry; what is `high` is opaque, what is `low` clear. */
 export function paint(canvas, array, { low, high }) {
   [canvas.height, canvas.width] = [array.length, array[0].length];
-  const context = canvas.getContext("2d");
+  const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(canvas.width, canvas.height);
   array.flat().forEach((value, n) => {
     const share = Math.max(0, Math.min(1, (value - low) / (high - low)));
@@ -126,7 +136,7 @@ class Chart {
     this.says = element("p", { class: "readout", "aria-live": "polite" });
     this.svg = element(
       "svg",
-      { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": `${y.label} against ${x.label}` },
+      { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": [`${y.label} against ${x.label}`, ...of.flatMap(({ label }) => label || [])].join(", ") },
       element("defs", {}, arrow),
       ...x.ticks.map(({ at, label }) => tick(LEFT + width * at, label)),
       ...y.ticks.map(({ at, label }) => grid(height * (1 - at), label)),

@@ -41,8 +41,8 @@ def attention(**lines: str) -> str:
         "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
         "return": "dQ, dK, dV",
     } | lines
-    body = "\n".join(
-        f"return {line}" if name == "return" else f"{name} = {line}" for name, line in lines.items()
+    body = "\n".join(f"{name} = {line}" for name, line in lines.items()).replace(
+        "return =", "return"
     )
     return function("attention_backward", body, "dO, Q, K, V, A")
 
@@ -85,11 +85,7 @@ RIGHT = {
     "softmax_backward": [
         softmax("return weights * (dweights - (dweights * weights).sum(-1, keepdims=True))"),
         softmax(ROW_BY_ROW),
-        softmax("""
-            turned = np.moveaxis(weights * dweights, -1, 0)
-            sums = sum(turned)
-            return [np.moveaxis(np.asfortranarray(turned), 0, -1) - weights * sums[..., None]]
-        """),
+        softmax("g = np.asfortranarray(weights * dweights)\nreturn [g - (sum(g.T) * weights.T).T]"),
     ],
     "attention_backward": [
         attention(),
@@ -109,43 +105,36 @@ WRONG = {
     "softmax_backward": {
         softmax("slope = weights - weights ** 2\nreturn slope * dweights"): "its own weight alone",
         softmax("return weights - weights ** 2"): "Three times the upstream gradient",
-        softmax("return dweights - np.einsum('ts,ts->t', dweights, weights)[:, None]"):
-            "In the gradient of the scores, a factor is missing.",
-        softmax("return weights * (dweights - np.vdot(weights, dweights))"): "over the whole array",
-        softmax("g = weights * dweights\nreturn g - weights * g.mean(1)[..., None]"):
-            "a mean stands where a sum belongs",
+        softmax("g = weights * dweights\nreturn g - sum(g.T)[:, None]"): "beside the average of a",
+        softmax("g = weights * dweights\nreturn g - weights * sum(g)"): "not over the keys. Each",
         softmax(ROW_BY_ROW.replace("return ", "return 1/5 * ")): "by the number of queries",
         softmax("return weights * (dweights - np.sum(weights * dweights, -1))"): "lost its axis",
         softmax("return weights * (dweights - np.amax(dweights, -1, keepdims=True))"):
             "the largest entry stands where a sum belongs",
-        softmax("return dweights - weights * dweights.sum(-1)[..., None]"): "of log-softmax",
         softmax("g = dweights * (weights > 0.1)\nreturn weights * (g - g.mean())"): "It mixes:",
     },
     "attention_backward": {
         attention(dS="dZ", dQ="dZ @ K / 11**0.5"): "On the way to dkey, a step is left out",
-        attention(dS="dZ / K.shape[-1]"): "a division is done twice, or a root is missing",
+        attention(dS="A"): "Where the gradient of query key^T belongs, there is weights.",
         attention(dS="dZ * V.shape[3] ** -0.5"): "d_v stands where another size belongs",
         attention(dK="np.matmul(dS, Q)"): "In dkey, a transpose is missing.",
-        attention(dZ="dA"): "handed on unchanged as the gradient of the scores",
         attention(dQ="np.einsum('bhts,bhsk->bhtk', dS, Q)", dK="dS.swapaxes(2, 3) @ K"):
             "query and key have changed places",
         attention(dA="np.einsum('bhtv,bhsv->bhts', dO, V)\nA = again(Q, K)") + MASK_FORGOTTEN:
             "without the mask",
         attention(dK="dS.swapaxes(2, 3) @ dQ", dQ="dS @ K"): "In dkey, dquery stands where another",
-        attention(dV="A * dO"): "entry is multiplied by entry",
         attention(dV="A.T @ dO"): "turns round all axes of weights",
         attention(**{"return": "dV, dQ, dK"}): "are the results in the order",
     },
     "tempered_backward": {
         tempered("-np.sum(dZ * Z)", "dZ.sum(0)"): "a division is missing",
         tempered("np.sum(dZ * Z) / tau", "dZ.sum(0)"): "or dtau is wrong",
-        tempered("-np.sum(dZ * Z) / tau", "dZ.mean(0)"): "In dbias, a mean stands where a sum",
+        tempered("-np.sum(dZ * Z) / tau * (11/7)**0.5", "sum(dZ)"): "the number of keys stands",
         tempered("-np.sum(dZ * Z) / tau", "dZ"): "Its dbias has the shape (5, 7)",
     },
     "mended_attention_backward": {
         mended(): "Not begun yet.",
         mended("/ doutput.shape[0]", "* (1 / len(doutput))"): "What was wrong at first is still",
-        mended("dproducts @ key", "len(key) * dproducts @ key"): "In dkey, there is a division too",
         mended("(dweights - average)", "dweights"): "one of two parts is missing",
     },
 }  # fmt: skip

@@ -167,8 +167,9 @@ def test_formulas_are_drawn_with_the_font_of_the_site(entry, open_page):
         if not all(font["isCustomFont"] for font in fonts):
             pytest.fail(protocol.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"])
     lower = """all => all.filter(each => each.checkVisibility()).map(each => {
-        const [base, index] = [...each.children].map(one => one.getBoundingClientRect());
-        return index.bottom > base.bottom && index.height < base.height;
+        const [base, index] = [...each.children].map(one => one.getBoundingClientRect().bottom);
+        const sizes = [...each.children].map(one => parseFloat(getComputedStyle(one).fontSize));
+        return index > base && sizes[1] < sizes[0];
     })"""
     lower = page.eval_on_selector_all("msub:has(> mi:first-child + mi)", lower)
     assert len(lower) > 3 and all(lower)

@@ -1,5 +1,6 @@
 """The recurrent encoder-decoder: padding, writing, what the decoder sees, and where it looks."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,16 @@ def small(cell="gru", context="attention", **changes) -> RecurrentEncoderDecoder
     flat = pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
+
+
+def test_a_config_is_made_by_name_and_stays_as_it_is():
+    config = RecurrentEncoderDecoder.Config(source_vocabulary=V, target_vocabulary=V)
+    found = config.d_model, config.cell, config.context, config.p_drop
+    assert found == (256, "gru", "attention", 0.1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.d_model = 8
+    with pytest.raises(TypeError):
+        RecurrentEncoderDecoder.Config(V, V)
 
 
 @every_model

@@ -27,6 +27,12 @@ def small(dtype=np.float64, xp=np, **changes) -> VisionTransformer:
     return model
 
 
+def test_the_seed_is_0_unless_given():
+    config = small().config
+    default, zero = (VisionTransformer(config, *seed) for seed in ((), (0,)))
+    assert_array_equal(pack(default).data, pack(zero).data)
+
+
 def test_every_pixel_counts_and_no_image_sees_another():
     logits = small().forward(IMAGES)
     assert logits.shape == (3, 3)

@@ -1,0 +1,1 @@
+"""What lesson 1 is made of, besides its text."""

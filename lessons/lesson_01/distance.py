@@ -1,0 +1,110 @@
+"""How much of a gradient reaches words further and further back, and the simulation of it."""
+
+import functools
+
+import numpy as np
+
+from lessons.simulation import Option, Simulation, Slider
+from lessons.views import Axis, Chart, Drawn, Figures
+from numformer.layer import pack
+from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
+
+WIDTH, WORDS, BATCH, SEEDS = 32, 61, 8, 5
+SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
+BIASES = (-2, -1, 0, 1, 2, 3, 4)  # of the forget gate
+
+
+def lengths(layer, seed: int) -> np.ndarray:
+    """How long the gradient is that each word gets, (WORDS,), the last word first.
+
+    The words are random, and so is what comes from above, to the last result alone.
+    """
+    rng = np.random.default_rng([seed, 1])
+    pack(layer, np.float64)
+    x = rng.standard_normal((BATCH, WORDS, WIDTH))
+    recurrent = isinstance(layer, Recurrent)
+    dresult = np.zeros_like(layer.forward(x) if recurrent else layer.forward(x, x))
+    upstream = rng.standard_normal((BATCH, WIDTH))
+    dresult[:, -1] = upstream / np.linalg.norm(upstream, axis=-1, keepdims=True)
+    dx = layer.backward(dresult)  # of attention two: as queries, and as keys and values
+    return np.linalg.norm(dx if recurrent else sum(dx), axis=-1).mean(axis=0)[::-1]
+
+
+@functools.cache
+def measured(kind: str, setting: float = 1) -> np.ndarray:
+    """(SEEDS, WORDS): `lengths` in percent of what the last word itself gets, for each seed.
+
+    The setting is the factor of the RNN's recurrent weights, or the bias of the LSTM's forget gate.
+    """
+    found = []
+    for seed in range(SEEDS):
+        rng = np.random.default_rng(seed)
+        if kind == "attention":
+            layer = MultiHeadAttention(WIDTH, 4, rng)
+        elif kind == "RNN":
+            layer = Recurrent(RNNCell(WIDTH, rng), WIDTH, rng)
+            layer.cell.weight.data[...] *= setting
+        else:
+            layer = Recurrent(LSTMCell(WIDTH, rng), WIDTH, rng)
+            layer.input.bias.data[WIDTH : 2 * WIDTH] = setting
+        found.append(lengths(layer, seed))
+    return 100 * np.array(found) / np.array(found)[:, :1]
+
+
+def typical(kind: str, setting: float = 1) -> np.ndarray:
+    """(WORDS,): the geometric mean of the seeds."""
+    return np.exp(np.log(measured(kind, setting)).mean(axis=0))
+
+
+def kept(curve: np.ndarray) -> float:
+    """The factor by which a curve changes in a step, the mean of steps 10 to 50."""
+    return (curve[50] / curve[10]) ** (1 / 40)
+
+
+def compute(scale, bias) -> dict[str, np.ndarray]:
+    curves = {"rnn": typical("RNN", scale), "lstm": typical("LSTM", bias)}
+    curves["attention"] = typical("attention")
+    return curves | {f"{name}_kept": kept(curve) for name, curve in curves.items()}
+
+
+BEGINS = "As numformer's cell begins."
+SAID = {"RNN": {0.5: "All is gone after a few words.", 1.0: BEGINS + " The matrix keeps every "
+                "length; the slopes of tanh take from it.", 2.0: "Balanced: the matrix makes up "
+                "for the slopes, on average.", 2.5: "It explodes."},
+        "LSTM": {-2: "The gate is nearly shut.", 0: "The gate is half open.", 1: BEGINS,
+                 4: "The gate is all but open. What grows here grows on the other path, through "
+                 "the weights."}}  # fmt: skip
+gradient_by_distance = Simulation(
+    name="distance",
+    title="How far back does a gradient reach?",
+    say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
+    "and a bias at which the LSTM does. Then move the slider one notch further.",
+    caption="As the cells begin: what reaches a word, in percent of what reaches the last one.",
+    alt="Three curves on a logarithmic axis against the distance from the last word. That of the "
+    "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
+    controls=[
+        Slider("scale", "RNN: recurrent weights times",
+               [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES], SCALES.index(1.0)),
+        Slider("bias", "LSTM: bias of the forget gate",
+               [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES], BIASES.index(1)),
+        Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
+    ],
+    compute=compute,
+    views=[
+        Chart([Drawn("rnn", "RNN", at=range(WORDS)), Drawn("lstm", "LSTM", at=range(WORDS)),
+               Drawn("attention", "attention", at=range(WORDS))],
+              Axis("words back", 0, WORDS - 1), Axis("percent", 1e-4, 3e5, log=True),
+              marker="distance", at=range(WORDS)),
+        Figures({"rnn_kept": "a step of the RNN multiplies by", "lstm_kept": "a step of the LSTM",
+                 "attention_kept": "a step of attention"}),
+    ],
+    code="""\
+from lessons.lesson_01.distance import typical
+
+scale = 1
+bias = 1
+rnn = typical("RNN", scale)  # percent, 0 to 60 words back, on numformer's Recurrent
+lstm = typical("LSTM", bias)
+attention = typical("attention")
+print(rnn[20], lstm[20], attention[20])""",
+)  # fmt: skip

@@ -1,0 +1,124 @@
+"""The exercises of lesson 1: backwards through time, and through a cell that the page has not."""
+
+import numpy as np
+
+from lessons.exercise import Exercise
+from lessons.explanations import apart
+from lessons.solution import Mistake
+from numformer.layers.activation import sigmoid
+
+
+def through_time_backward(doutput, h, weight):
+    """doutput (T, H) -> da (T, H), dweight (H, H).
+
+    Forward was h[t] = tanh(a[t] + h[t - 1] weight) for each of
+    the T words, where 0 stands before the first state, with
+    a and h (T, H), weight (H, H).
+    """
+    # The state before each word. The first word found 0, every other what the word before it left.
+    before = np.concatenate([np.zeros((1, h.shape[1])), h[:-1]])
+    # da. Each word was added once, in its own step.
+    da = np.zeros(h.shape)
+    # What comes back from the next word. After the last word nothing follows.
+    dlater = np.zeros(h.shape[1])
+    for t in reversed(range(len(h))):
+        # The gradient of a state. A state is used in two places, and collects from both: its own
+        # row of the output, and the next word. See “The way back”.
+        dstate = doutput[t] + dlater
+        # da. The tanh stands between a state and what it was made of. Its slope can be had from the
+        # state itself, for the tanh has been taken already.
+        da[t] = dstate * (1 - h[t] ** 2)
+        # What goes to the state before. Forward multiplied that state by the weight: go back
+        # through this product.
+        dlater = da[t] @ weight.T
+    # dweight. There is one weight for all words, and each of them met it with the state before.
+    dweight = before.T @ da
+    return da, dweight
+
+
+def rnn(a, weight):
+    h = [np.zeros(len(weight))]
+    for each in a:
+        h.append(np.tanh(each + h[-1] @ weight))
+    return np.array(h[1:]), {"h": np.array(h[1:])}
+
+
+def unit_backward(dnew, h, u, r, f, n):
+    """dnew (B, H) -> da, de, dh, each (B, H).
+
+    Forward was f = sigmoid(a + h u) and n = tanh(e + (f h) r),
+    new = (1 - f) h + f n, with a, e, h, f, n (B, H). The matrices
+    are u and r (H, H); f h and f n go entry by entry.
+    """
+    # The gradient of n. It was written as far as the gate is open.
+    dn = dnew * f
+    # de. The tanh has been taken already, so its slope can be had from n.
+    de = dn * (1 - n**2)
+    # The gradient of f h. It was multiplied by r.
+    dkept = de @ r.T
+    # The gradient of the gate. It was used in three places: it lets the old go, it lets the new in,
+    # and it decides what of the old the new may see.
+    dgate = dnew * (n - h) + dkept * h
+    # da. The sigmoid has been taken already, so its slope can be had from the gate.
+    da = dgate * (f - f**2)
+    # dh. The old state was used in three places: in what is kept of it, in what the new may see of
+    # it, and in the gate.
+    dh = dnew * (1 - f) + dkept * f + da @ u.T
+    return da, de, dh
+
+
+def unit(a, e, h, u, r):
+    f = sigmoid(a + h @ u)
+    n = np.tanh(e + (f * h) @ r)
+    return (1 - f) * h + f * n, {"f": f, "n": n}
+
+
+RNN = dict(
+    lesson=1,
+    solution=through_time_backward,
+    forward=rnn,
+    inputs=lambda n: dict(  # so small a weight that not all states end where tanh is flat
+        a=(n.T, n.K), weight=0.2 * np.random.default_rng(5).standard_normal((n.K, n.K))
+    ),
+    called={"T": "the number of words", "K": "the size of the state"},
+)
+EXERCISES = [
+    Exercise(
+        title="A recurrent network, backwards through time",
+        task="""Write the whole way back, the loop included. `doutput[t]` is the gradient that
+comes to state `t` from outside the loop; the states are given as forward left them.""",
+        mistakes=[Mistake("before", lambda h: h, "The weight met the state that came *before* a "
+                          "word, and you take the one after it. Look at which of the two forward "
+                          "multiplied.")],
+        done="This is backpropagation through time. The library's version does the same for a "
+        "whole batch, with a stack of records in the place of your indices.",
+        **RNN,
+    ),
+    Exercise(
+        lesson=1,
+        title="A cell with one gate, backwards",
+        task="""The *minimal gated unit* (Zhou et al. 2016) has a single gate for what the LSTM has
+three for: it lets the old state go as far as it lets the new one in. The page has no backward of
+it. Write it, for one step: `a` and `e` are what the word gives.""",
+        solution=unit_backward,
+        forward=unit,
+        inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), h=(n.B, n.K), u=(n.K, n.K), r=(n.K, n.K)),
+        called={"K": "the size of the state"},
+        properties=[apart(0, "sequence")],
+        done="With the gate shut the gradient of the old state passes whole: the same open path as "
+        "in the LSTM. Now you can differentiate any cell.",
+    ),
+    Exercise(
+        title="Find the mistake",
+        task="""With this backward a network trains, and learns what depends on the word at hand.
+What depends on the words before it hardly learns. Find the line and mend it.""",
+        to_find="""\
+for t in reversed(range(len(h))):
+    dstate = doutput[t]
+    da[t] = dstate * (1 - h[t] ** 2)
+    dlater = da[t] @ weight.T""",
+        done="Each state heard of its own output alone, and of nothing that came of it later. The "
+        "gradient through time was computed, and then forgotten.",
+        **RNN,
+    ),
+]  # fmt: skip

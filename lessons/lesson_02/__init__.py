@@ -1,0 +1,1 @@
+"""What lesson 2 is made of, besides its text."""

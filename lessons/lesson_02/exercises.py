@@ -1,0 +1,125 @@
+"""The exercises of lesson 2: a soft lookup and that of the river, backwards."""
+
+import numpy as np
+
+from lessons.exercise import Exercise
+from lessons.solution import Mistake
+from numformer.backend import matmul
+from numformer.layers.scores import dot_product_score
+from numformer.layers.softmax import softmax
+
+
+def soft_backward(doutput, query, keys, values, tau, weights):
+    """doutput (d_v,) -> dquery, dkeys, dvalues.
+
+    Forward was weights = softmax(keys query / tau),
+    output = the sum of weights[s] values[s], with
+    query (d_k,), keys (S, d_k), values (S, d_v), weights (S,),
+    and tau one number.
+    """
+    # The gradient of the weights. It says for each how much the loss rises when more of its value
+    # is taken. See “Through the blend”.
+    dweights = values @ doutput
+    # The average of the weights' gradient. Each entry counts by its weight.
+    average = (weights * dweights).sum()
+    # The gradient of the scores. One number added to all of them changes no weight. See “Through
+    # the softmax”.
+    dscores = weights * (dweights - average)
+    # The gradient of the products of keys and query. Forward divides them once by the temperature.
+    dproducts = dscores / tau
+    # dquery. The query was used in every product, each time with another key.
+    dquery = dproducts @ keys
+    # dkeys. A key was used in its own product alone, and there it met the query.
+    dkeys = dproducts[:, None] * query
+    # dvalues. A value was used once, in the output, and counts there by its weight.
+    dvalues = weights[:, None] * doutput
+    return dquery, dkeys, dvalues
+
+
+def lookup(query, keys, values, tau):
+    weights = softmax(dot_product_score(query[None], keys, 1 / tau))
+    return matmul(weights, values)[0], {"weights": weights[0]}
+
+
+OWN_WEIGHT = Mistake(
+    "dscores",
+    lambda dweights, weights: dweights * weights * (1 - weights),
+    "Each score is treated as if it moved its own weight alone. It moves all of them, for they "
+    "keep adding up to 1.",
+)
+LOOKUP = dict(
+    lesson=2,
+    solution=soft_backward,
+    forward=lookup,
+    inputs=lambda n: dict(query=(n.K,), keys=(n.S, n.K), values=(n.S, n.K_v), tau=np.array(1.7)),
+    mistakes=[OWN_WEIGHT],
+)
+
+
+def river_backward(doutput, query, keys, values, width, weights):
+    """doutput (T,) -> dquery, dkeys, dwidth.
+
+    Forward was
+    scores[t, s] = -(query[t] - keys[s])**2 / (2 width**2),
+    weights = softmax(scores), output = weights values, with
+    query (T,), keys (S,), values (S,), weights (T, S),
+    and width one number.
+    """
+    # The gradient of the weights. An output was mixed of all values, by its row of the weights.
+    dweights = doutput[:, None] * values
+    # The average of a row. Each row is a softmax of its own.
+    average = (weights * dweights).sum(axis=1, keepdims=True)
+    # The gradient of the scores. One number added to a row of them changes no weight.
+    dscores = weights * (dweights - average)
+    # How far each query is from each key. Its sign says on which side the key lies.
+    away = query[:, None] - keys
+    # What a score tells its key. A score is a square over 2 width**2: write down its slope, and see
+    # what becomes of the 2.
+    pull = dscores * away / width**2
+    # dquery. A query was used in its own row. If it moves away from a key, does that score rise?
+    dquery = -pull.sum(axis=1)
+    # dkeys. A key was used in its own column, with the other sign than the query.
+    dkeys = pull.sum(axis=0)
+    # dwidth. There is one width for all scores. Write a score as c / width**2 and ask for its slope
+    # by the width.
+    dwidth = (pull * away).sum() / width
+    return dquery, dkeys, dwidth
+
+
+def river(query, keys, values, width):
+    weights = softmax(-((query[:, None] - keys) ** 2) / (2 * width**2))
+    return matmul(weights, values[:, None])[:, 0], {"weights": weights}
+
+
+EXERCISES = [
+    Exercise(
+        title="The soft lookup, backwards",
+        task="""Write the whole backward of a soft lookup with one query and a temperature. All of
+it is in the lesson, by entries; here you need arrays. `values[s]` is a row, and `weights[:, None]`
+makes a column of the weights.""",
+        done="With a row for each query, instead of one, these are the lines of attention.",
+        **LOOKUP,
+    ),
+    Exercise(
+        lesson=2,
+        title="The river, backwards",
+        task="""You set the width of the river's lookup by a slider. It could be learned: that takes
+a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
+number where it was used, and with which slope. There are many queries now, one for each row of the
+weights.""",
+        solution=river_backward,
+        forward=river,
+        inputs=lambda n: dict(query=(n.T,), keys=(n.S,), values=(n.S,), width=np.array(0.8)),
+        mistakes=[OWN_WEIGHT],
+        done="Nadaraya and Watson had to choose their width. You can learn it, and where to ask.",
+    ),
+    Exercise(
+        title="Find the mistake",
+        task="""Somebody's queries learn slowly when it is hot, and jump about when it is cold. The
+loss falls all the same. One line is wrong: find it and mend it.""",
+        to_find="dproducts = dscores / tau / tau",
+        done="A gradient that is off by a factor points the right way, so the loss falls and hides "
+        "it. Numerical gradients do not.",
+        **LOOKUP,
+    ),
+]

@@ -1,0 +1,849 @@
+# %% [markdown]
+# # Attention as a soft lookup
+#
+# > What does it mean to look something up softly? Why would one want to, and what does it cost?
+#
+# A dictionary has an answer for you if you know exactly what to ask for. Ask for *lemon*, and you
+# find it. Ask for *lemmon*, and you find nothing.
+#
+# A neural network has to look things up, too. But its question is a handful of numbers that some
+# layer has computed. They never fit anything exactly. And the network has to *learn* what to ask:
+# someone must be able to tell it "a little more to the left, please".
+#
+# Attention is a lookup that can be asked anything, and that can be told so. In this lesson you
+# build it from a Python dictionary in three small steps. Then you derive its gradients by hand, and
+# watch a question learn to find its answer.
+
+# %%
+import numpy as np
+
+from lessons.lesson import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Beside,
+    Matrix,
+    Picture,
+    Words,
+    scientific,
+    show,
+    statements,
+    table,
+)
+from lessons.lesson_02.exercises import EXERCISES
+from lessons.lesson_02.lookup import (
+    DAY,
+    ERROR,
+    HARD,
+    contents,
+    doutput,
+    hours,
+    jugs,
+    key,
+    learning,
+    lookup,
+    move_the_wish,
+    query,
+    shares,
+    slope,
+    smooth_the_river,
+    tastes,
+    temperature,
+    true_level,
+    value,
+    walk,
+)
+from lessons.quiz import Question
+from lessons.simulation import Simulation
+from numformer.layers.attention import scaled_dot_product_attention_backward
+from numformer.layers.scores import dot_product_score, dot_product_score_backward
+from numformer.layers.softmax import softmax, softmax_backward
+
+# %% [markdown]
+# ## Five jugs
+#
+# A juice bar has five jugs. On each jug is a label that tells its taste in two numbers: how sweet
+# and how sour it is, compared with other juices. Inside is the juice. What matters to us about a
+# glass of it are again two numbers: what it costs, and how much vitamin C it holds.
+#
+# A guest does not know the jugs. She says which taste she is after: a little sweet (1) and quite
+# sour (2).
+#
+# - Her wish is the **query** $q$: what is looked for.
+# - A label is a **key** $k_s$: what is offered to those who look. There is one for each jug $s$.
+# - The content of a jug is a **value** $v_s$: what is handed over in the end.
+
+
+# %%
+@show
+def the_jugs():
+    """The example: a wish, five labels, five contents."""
+    return [
+        Matrix("q", query, ["wish"], tastes, 2),
+        Matrix("K", key, jugs, tastes, 2),
+        Matrix("V", value, jugs, contents, 5),
+    ]
+
+
+# %% [markdown]
+# Query and keys have equally many numbers, because they are compared with each other. Keys and
+# values come in pairs. But the two need not resemble each other: what a thing is found by is not
+# what it gives.
+#
+# ## Exact, hard, soft
+#
+# **Exact.** A Python dictionary finds the value whose key is *equal* to the query.
+#
+# ```
+# >>> bar = {(2, 1): (4, 1), (2, -1): (1, 0), (-1, 2): (2, 5), (-1, -1): (0, 2), (1, 0): (1, 2)}
+# >>> bar[(-1, 2)]
+# (2, 5)
+# >>> bar[(1, 2)]
+# KeyError: (1, 2)
+# ```
+#
+# No label says just what our guest wants, so she gets nothing.
+#
+# **Hard.** Let the guest have the jug that fits best. How well does a label fit? We take the dot
+# product of wish and label as its *score*. It is large where the label offers much of what the wish
+# asks for, and negative where it offers the opposite:
+#
+# $$e_s = q \cdot k_s$$
+#
+# For the lemon this is $1 \cdot (-1) + 2 \cdot 2 = 3$. The jug with the highest score is poured,
+# the others are not.
+#
+# **Soft.** Let the guest have *all* jugs at once, mixed in one glass: much of a jug that fits well,
+# little of one that does not. The scores have to become shares $a_s$ that are positive and sum
+# to 1. The softmax does that:
+#
+# $$z_s = \frac{e_s}{\tau} \qquad a_s = \frac{e^{z_s}}{\sum_u e^{z_u}}$$
+#
+# The number $\tau$ is called the *temperature*; here it is 2. What comes into the glass is a mean
+# of all contents, in which each counts by its share:
+#
+# $$o = \sum_s a_s\,v_s$$
+#
+# Before you look: the cherry has the highest score, the lemon the second. Will the glass hold more
+# vitamin C than cherry juice does, or less?
+
+
+# %%
+weights, glass = lookup(query, temperature)
+scores = dot_product_score(query, key, 1.0)
+
+
+def told(number: float, digits: int = 2) -> str:
+    return f"{number:.{digits}f}".replace("-", "−")
+
+
+def by_hand(left, right, digits=2) -> str:
+    """The arithmetic of a dot product, to be followed by hand."""
+    factors = ([f"({told(x, n)})" if x < 0 else told(x, n) for x in side]
+               for side, n in ((left, 4), (right, 0)))  # fmt: skip
+    return (
+        f"{' + '.join(map(' · '.join, zip(*factors, strict=True)))} ≈ {told(left @ right, digits)}"
+    )
+
+
+@show
+def hard_and_soft():
+    """The scores, the shares and the glass, each row by hand."""
+    hard, jug = lookup(query, HARD)
+    best = jugs[int(hard.argmax())]
+    return [
+        Matrix("e", scores, ["score"], jugs, 4),
+        Matrix("z", scores / temperature, ["score / 2"], jugs, 4),
+        Matrix("a", weights, ["share"], jugs, 1),
+        Matrix("o", np.concatenate([jug, glass]), ["hard", "soft"], contents, 5),
+        Words(f"""
+            The hard lookup pours {best}: price {jug[0, 0]:g}, vitamin C {jug[0, 1]:g}. The soft one
+            mixes. Its vitamin C is {by_hand(weights[0], value[:, 1])}. The lemon has so much of it
+            that the glass holds more than twice what cherry juice does.
+        """),
+    ]
+
+
+# %% [markdown]
+# The shares of a glass are positive and sum to 1. So the glass never leaves the area between the
+# contents: no mixture costs more than the most expensive juice.
+#
+# ## The temperature is a bridge
+#
+# A softmax looks at differences. Let $m$ be the largest $z_s$, and subtract it everywhere. Nothing
+# changes, since above and below the line the same factor $e^{-m}$ comes in:
+#
+# $$a_s = \frac{e^{z_s-m}}{\sum_u e^{z_u-m}}$$
+#
+# Now every exponent is 0 or negative, and it is a difference of scores divided by $\tau$. That
+# tells what happens at both ends:
+#
+# - **Cold**, $\tau \to 0$: an exponent below 0 goes to $-\infty$ and its share to 0. Only the
+#   highest score is left: the hard lookup.
+# - **Hot**, $\tau \to \infty$: every exponent goes to 0, and $e^0 = 1$. All shares become equal,
+#   whatever was asked: the mean of all contents.
+
+
+# %%
+@show
+def temperatures():
+    """The same wish from cold to hot."""
+    rows = []
+    for each in (0.1, 0.5, 1, 2, 4, 16, np.inf):
+        share, mixed = (found[0] for found in lookup(query, each))
+        rows.append((f"{each:g}".replace("inf", "∞"), *map(told, share), *map(told, mixed)))
+    mean = f"The last line is the mean of the five contents, ({', '.join(rows[-1][-2:])})."
+    return table(["temperature", *jugs, *contents], rows, mean)
+
+
+# %% [markdown]
+# There is nothing between the scores and the temperature but a quotient, $q \cdot k_s / \tau$. So
+# it does not matter which of the two you change: **a hot lookup is a lookup with a short query**, a
+# cold one has a long query. A network can turn its own temperature by making its queries longer or
+# shorter.
+#
+# ## Move the wish
+#
+# First guess, then try:
+#
+# - Where must the wish be, so that the glass is nearly pure carrot?
+# - Set the temperature to 0. Move the wish slowly from the cherry to the lemon. When does the glass
+#   change, and when not? Then do it at 2.
+# - Put the wish in the middle, (0, 0). Does the temperature matter there?
+# - Try to get a glass of mostly *apple*. Its label lies inside the area that the others span. Then
+#   change the score to *distance*.
+
+
+# %%
+@show
+def the_wish() -> Simulation:
+    """Move the query, see the weights and the blend."""
+    return move_the_wish
+
+
+# %% [markdown]
+# Did the apple ever have the largest share? By dot product it cannot. Its label (1, 0) is a
+# weighted mean of the other labels. Then its score is the same mean of the other scores, and a mean
+# is never above the largest. By distance it wins wherever the wish is close to it.
+#
+# The two scores are less different than they look:
+#
+# $$-|q - k_s|^2 / 2 = q \cdot k_s - |k_s|^2 / 2 - |q|^2 / 2$$
+#
+# The last term is the same for all jugs, so the softmax does not see it. A distance is a dot
+# product with a handicap for long keys. If all keys are equally long, the two agree, and then a
+# dot product really finds the nearest key.
+#
+# ## The equation and its lines
+#
+# The Transformer's paper says it in two sentences (section 3.2): *"An attention function can be
+# described as mapping a query and a set of key-value pairs to an output, where the query, keys,
+# values, and output are all vectors. The output is computed as a weighted sum of the values, where
+# the weight assigned to each value is computed by a compatibility function of the query with the
+# corresponding key."* From here on we say *weight* for a share, as everybody does.
+#
+# With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
+#
+# $$o = \mathrm{softmax}\left(\frac{q\,K^\top}{\tau}\right) V$$
+#
+# This is the paper's equation 1 for one query. Its temperature is fixed, $\tau = \sqrt{d_k}$, where
+# $d_k$ is how many numbers a key has; lesson 3 shows why. Here are the library's lines, for many
+# queries at once, one in each row. `scale` is $1/\tau$, and the blend is one more `matmul`.
+
+
+# %%
+@show
+def the_lines_of_forward():
+    """The library's score and softmax, line by line."""
+    score = Beside(
+        dot_product_score,
+        {
+            "scores = matmul": r"""**Compare** every query with every key, $e_s = q \cdot k_s$. A
+                row of `scores` belongs to a query, a column to a key.""",
+            "scores *= scale": r"""The temperature: $z_s = e_s / \tau$.""",
+            "return scores": "One row of scores for each query.",
+        },
+    )
+    weights = Beside(
+        softmax,
+        {
+            "xp = array_module": "NumPy, or CuPy where the numbers lie on a graphics card.",
+            "if mask is not None": r"""Some keys may be forbidden (lesson 3). Their scores become
+                $-\infty$.""",
+            "highest = max_last": "The highest score of each row, $m$.",
+            "highest = xp.maximum": r"""Where every key is forbidden the highest is $-\infty$. Then
+                a finite number stands in for it.""",
+            "weights = scores - highest": r"""$z_s - m$: at most 0, so that no exponential can
+                overflow.""",
+            "xp.exp": "$e^{z_s - m}$, in the place of what was there.",
+            "total = sum_last": "Their sum, row by row.",
+            "weights /= ": """Each divided by the sum of its row. The sum is at least 1, since the
+                highest score alone adds $e^0 = 1$; only a row with all forbidden has less.""",
+            "return weights": "The weights.",
+        },
+    )
+    return [score, weights]
+
+
+# %% [markdown]
+# ## What softness buys, and what it costs
+#
+# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, independently of each other,
+# asked: what is a value at a place where nobody has measured? Measured were pairs: the hour $k_s$,
+# and the level $v_s$ of a river at that hour. Their answer is a weighted mean of *all*
+# measurements, in which those nearby count most. With the bell curve of Gauss this *kernel
+# regression* is
+#
+# $$o = \sum_s a_s\,v_s \qquad a_s = \frac{w_s}{\sum_u w_u} \qquad w_s = e^{-(q-k_s)^2/2h^2}$$
+#
+# Look again. Keys, values, a query, exponentials divided by their sum. It is a softmax of the
+# scores $-(q - k_s)^2/2$ at the temperature $h^2$, and then a blend: attention, with a query of one
+# number. What attention adds is that queries, keys and values are learned.
+#
+# Here are 24 measurements of one day, each with an error. (We made them up, so we know the truth:
+# the level sways, and at 16:00 a weir is opened.) Find out:
+#
+# - Which width brings the curve closest to the true level?
+# - At the smallest width the curve nearly *is* the staircase. What is wrong with that one?
+# - Go to 16:00. Why does no width show the jump as it is?
+
+
+# %%
+@show
+def the_river() -> Simulation:
+    """A lookup in one dimension, as a curve."""
+    return smooth_the_river
+
+
+# %%
+def expected_error(weights) -> tuple[float, float]:
+    """weights (97, 24) of a day's lookups -> blur and noise, the two parts of the squared error."""
+    blur = weights @ true_level(hours) - true_level(DAY)
+    return (blur**2).mean(), ERROR**2 * (weights**2).sum(axis=1).mean()
+
+
+@show
+def blur_and_noise():
+    """The expected error of the river's curve by the width, in its two parts."""
+    closest = np.abs(DAY[:, None] - hours).argmin(axis=1)
+    weights_of = {"nearest": np.eye(len(hours))[closest]}
+    weights_of |= {f"{width:g}": shares(DAY, width) for width in (0.1, 0.5, 1, 1.5, 3, 10, 30)}
+    errors = {name: expected_error(each) for name, each in weights_of.items()}
+    rows = [(name, *(f"{x:.3f}" for x in (*parts, sum(parts)))) for name, parts in errors.items()]
+    return [
+        table(["width, in hours", "blur", "noise", "both"], rows),
+        Words(rf"""
+            The squared error of the curve, on average over the day and over all that the errors of
+            measurement could have been. It has two parts, and both follow from the weights.
+
+            **Noise.** Each measurement is off by about {ERROR}. A mean of $n$ of them with equal
+            weights is off by $\sqrt{{n}}$ times less. With unequal weights $1 / \sum_s a_s^2$
+            stands in the place of $n$; it is the second figure under the simulation. The wider the
+            lookup, the less noise. This is what softness *buys*.
+
+            **Blur.** Even from measurements without error the lookup gets a wrong level, because
+            it mixes in what belongs to other hours. It levels out waves and turns a jump into a
+            slope. This is what softness *costs*.
+
+            Taking the nearest measurement means little blur and all of its noise. The widest
+            lookup has hardly any noise and answers every hour with almost the same mean. The
+            smallest sum lies between them.
+
+            There is another cost. A dictionary goes straight to its entry. A soft lookup compares
+            the query with *every* key, each time.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## What a hard lookup cannot tell you
+#
+# Back to the juice bar. Softness buys something else there, and for a neural network it is what
+# counts. Say that the guest wants her glass cheap and full of vitamin C. Then the worse it is for
+# her, the larger is
+#
+# $$L = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
+#
+# This is her *loss*. For a glass of lemon it is $2 - 5 = -3$, the best there is. How should she
+# change her wish? Let her keep its second number, 2, and move the first one.
+
+
+# %%
+@show
+def a_cliff_and_slopes():
+    """The loss against the first number of the wish."""
+    across = np.linspace(-3, 3, 301)
+    wishes = np.stack([across, np.full_like(across, query[0, 1])], axis=1)
+    losses = {each: lookup(wishes, each)[1] @ doutput[0] for each in (HARD, 0.5, 2.0, 8.0)}
+
+    def draw(figure):
+        axes = figure.subplots()
+        styles = [(GREY, "-."), (ORANGE, "--"), (BLUE, "-"), (GREEN, ":")]
+        for (each, loss), (color, style) in zip(losses.items(), styles, strict=True):
+            label = "hard" if each == HARD else f"temperature {each:g}"
+            axes.plot(across, loss, style, color=color, label=label)
+        axes.axvline(query[0, 0], color=GREY, lw=0.8)
+        axes.set(xlabel="sweet, the first number of the wish", ylabel="loss")
+        axes.legend()
+
+    return Picture(
+        "lesson_02_cliff",
+        draw,
+        "The loss against the first number of the wish. Hard: two flat lines, at −3 on the "
+        "left and 3 on the right, with a jump near two thirds. The soft lookups rise smoothly "
+        "from left to right, the hotter the more gently.",
+        "The vertical line is the guest's wish, (1, 2).",
+    )
+
+
+# %% [markdown]
+# The hard lookup knows two answers here, lemon and cherry, and a cliff where their scores are
+# equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat to the right of it. A small
+# step changes nothing: the derivative is 0. At the cliff there is none at all. Nowhere does it say
+# which way is better. The soft lookups have a slope where the wish stands, and all three say: less
+# sweet.
+#
+# A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
+# much does the loss rise? In front of a hard lookup, in the query and the keys, the answer is
+# always "not at all". (The values do learn. An embedding table is a hard lookup, and the one row
+# that was taken gets a gradient.) That is why the *soft* lookup became a part of networks: all
+# three have a slope. Hard choices can be learned too, by making them at random and rewarding the
+# good ones (Xu et al. 2015 train both kinds), but then the gradient is only estimated.
+#
+# ## The way back
+#
+# Write $\mathrm{d}x$ for the gradient of the loss with respect to $x$: how much $L$ rises for each
+# of the numbers in $x$ when that number rises by a little. What comes after the lookup hands us
+# $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: a coin more raises the loss by 1, a
+# portion of vitamin more lowers it by 1. We owe $\mathrm{d}q$, $\mathrm{d}k_s$ and $\mathrm{d}v_s$.
+#
+# Go backward through forward, one line at a time, and always ask: *where was this number used, and
+# with which factor?* Each use contributes its factor times the gradient of what it went into.
+#
+# ### Through the blend
+#
+# By entries, where $j$ counts what a content holds, the glass is
+#
+# $$o_j = \sum_s a_s\,v_{sj}$$
+#
+# Where was $v_{sj}$ used? Only in $o_j$, with the factor $a_s$:
+#
+# $$\mathrm{d}v_{sj} = a_s\,\mathrm{d}o_j$$
+#
+# A jug hears of the loss as loudly as its share was large. Where was the weight $a_s$ used? In
+# every $o_j$, with the factor $v_{sj}$:
+#
+# $$\mathrm{d}a_s = \sum_j v_{sj}\,\mathrm{d}o_j = v_s \cdot \mathrm{d}o$$
+#
+# In our example this is the price of jug $s$ minus its vitamin C: its own loss, if it were poured
+# alone.
+
+
+# %%
+dvalue = weights.T @ doutput
+dweights = doutput @ value.T
+
+
+@show
+def back_through_the_blend():
+    """The gradients of the contents and of the weights, and the library's lines."""
+    found = statements(scaled_dot_product_attention_backward)
+    lines = "\n".join(line for line in found if line.startswith(("dvalue = ", "ddropped = ")))
+    return [
+        Matrix(r"\mathrm{d}V", dvalue, jugs, contents, 1),
+        Matrix(r"\mathrm{d}a", dweights, ["gradient"], jugs, 3),
+        Words(f"""
+            By hand: the lemon's vitamin C has the gradient
+            {by_hand(weights[0, 2:3], doutput[0, 1:])}. The weight of the lemon has
+            2 · 1 + 5 · (−1) = {told(dweights[0, 2], 0)}.
+        """),
+        Words(
+            "In the library these are two lines of attention's backward, for all queries at once. "
+            "A *column* of weights says who used a value, hence the transpose. (`dropped` are the "
+            f"weights, as long as there is no dropout.)\n\n```\n{lines}\n```"
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Through the softmax
+#
+# No weight can change alone. They sum to 1: if the lemon gets more, the others get less, each in
+# proportion to what it has. So it does not matter how bad a jug is. What matters is whether it is
+# worse than the *mixture*. The rule is
+#
+# $$\mathrm{d}z_s = a_s\,\Bigl(\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u\Bigr)$$
+#
+# Lesson 3 derives it in full. The sum is an average of all $\mathrm{d}a_u$, in which each counts by
+# its weight. Put $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ into it: the average is $o \cdot
+# \mathrm{d}o$, and
+#
+# $$\mathrm{d}z_s = a_s\,(v_s - o) \cdot \mathrm{d}o$$
+#
+# Read it in words. *A score matters as much as its weight, times how far its value lies from the
+# blend, in the direction that matters to the loss.*
+
+
+# %%
+dscaled = softmax_backward(dweights, weights)
+
+
+@show
+def back_through_the_softmax():
+    """The gradient of the scores, row by row."""
+    average = dweights[0] @ weights[0]
+    rows = np.array([weights[0], dweights[0], dweights[0] - average, dscaled[0]])
+    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
+    blame = dscaled[0].argsort()
+    return [
+        Matrix(r"\text{wish}", rows, names, jugs, 3),
+        Words(f"""
+            The average is {by_hand(weights[0], dweights[0])}: the loss of the glass. The score of
+            the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That of the
+            {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as the
+            lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is
+            so small that its score hardly hears of it.
+        """),
+        Beside(
+            softmax_backward,
+            {
+                "dscores = dweights - dot_last": r"""Subtract the weighted average,
+                    $\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u$.""",
+                "dscores *= weights": r"Multiply by the weight, $\mathrm{d}z_s = a_s\,(\ldots)$.",
+                "return dscores": "The gradient of the scores that came into the softmax.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Through the temperature and the score
+#
+# By entries, where $i$ counts the numbers of a label, a score is
+#
+# $$z_s = \frac{1}{\tau} \sum_i q_i\,k_{si}$$
+#
+# Where was $q_i$ used? In the score of *every* key, each time with the factor $k_{si}/\tau$:
+#
+# $$\mathrm{d}q_i = \frac{1}{\tau} \sum_s \mathrm{d}z_s\,k_{si}$$
+#
+# Where was $k_{si}$ used? Only in the score of its own key, with the factor $q_i/\tau$:
+#
+# $$\mathrm{d}k_{si} = \frac{1}{\tau}\,\mathrm{d}z_s\,q_i$$
+
+
+# %%
+dquery, dkey = dot_product_score_backward(dscaled, query, key, 1 / temperature)
+
+
+@show
+def back_through_the_score():
+    """The gradients of the wish and of the labels, and the library's lines."""
+    return [
+        Matrix(r"\mathrm{d}q", dquery, ["wish"], tastes, 2),
+        Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
+        Words(f"""
+            By hand, what the *sweet* of the wish has: half of
+            {by_hand(dscaled[0], key[:, 0], 3)}, that is {told(dquery[0, 0], 3)}. A sweeter wish
+            would make the loss rise, a sourer one would make it fall ({told(dquery[0, 1], 3)}). So
+            the guest should ask for less sweet and more sour: for the lemon. Nobody told her of the
+            lemon. It is in the gradient, because the lemon was in the glass.
+        """),
+        Beside(
+            dot_product_score_backward,
+            {
+                "dproducts = ": r"""Forward multiplied by $1/\tau$, so backward does as well:
+                    $\mathrm{d}e_s = \mathrm{d}z_s/\tau$.""",
+                "return matmul": r"""A query collects from all keys,
+                    $\mathrm{d}q = \sum_s \mathrm{d}e_s\,k_s$; a key from all queries that met it,
+                    $\mathrm{d}k_s = \mathrm{d}e_s\,q$ for our single one.""",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Is it true?
+#
+# A gradient is a promise: raise this number by a little, and the loss rises by so much. Test it. We
+# raise and lower each of the 22 numbers by $10^{-5}$ and look what the loss does.
+
+
+# %%
+def measured(index: int) -> np.ndarray:
+    """How the loss really changes with each number of query (0), key (1) or value (2)."""
+
+    def loss(place, step):
+        moved = [query.copy(), key.copy(), value.copy()]
+        moved[index][place] += step
+        return (lookup(moved[0], temperature, *moved[1:])[1] @ doutput.T).item()
+
+    shape = (query, key, value)[index].shape
+    changes = [loss(place, 1e-5) - loss(place, -1e-5) for place in np.ndindex(shape)]
+    return np.reshape(changes, shape) / 2e-5
+
+
+@show
+def promises_kept():
+    """Gradients as derived and as measured."""
+    derived = {"wish, sweet": dquery, "lemon's label, sour": dkey, "lemon, vitamin C": dvalue}
+    rows = []
+    for index, (name, gradient) in enumerate(derived.items()):
+        small, place = measured(index), (min(index, 1) * 2, min(index, 1))
+        numbers = (told(x[place], 8) for x in (gradient, small))
+        rows.append((name, *numbers, scientific(np.abs(gradient - small).max())))
+    return table(["gradient of", "derived", "measured", "largest difference of its kind"], rows)
+
+
+# %% [markdown]
+# ## A query learns to ask
+#
+# Now use it. Gradient descent takes a step *against* the gradient, here with the rate 0.5, looks
+# again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.746 \approx 0.13$ for the
+# sweet, $2 + 0.5 \cdot 0.444 \approx 2.22$ for the sour.
+
+
+# %%
+@show
+def the_first_steps():
+    """The first steps of gradient descent on the query."""
+    path = walk((1.0, 2.0), temperature)[:6]
+    shares_then, glasses = lookup(path, temperature)
+    rows = [
+        (n, *map(told, (*q, a[0], a[2], *o, *(o @ doutput.T))))
+        for n, (q, a, o) in enumerate(zip(path, shares_then, glasses, strict=True))
+    ]
+    return table(["step", *tastes, "cherry", "lemon", *contents, "loss"], rows)
+
+
+# %% [markdown]
+# The wish turns to the lemon, and the glass with it. In the simulation, find out:
+#
+# - From (1, 2), which temperature comes to the lemon in the fewest steps?
+# - From (2, 0.5) at 0.25: where does the query end, and why does it stay there?
+# - From (1.5, −1.5): which temperatures get away from the banana within 30 steps?
+# - Temperature 0, a hard lookup: is there any beginning from which it moves?
+
+
+# %%
+@show
+def the_learning_query() -> Simulation:
+    """Gradient descent on a query."""
+    return learning
+
+
+# %% [markdown]
+# A cold lookup is nearly hard, and it has nearly the same trouble. From (2, 0.5) at 0.25 three
+# steps throw the wish deep into the region of the banana, and no gradient is left there to bring it
+# back: one weight is nearly 1, so its value *is* the blend, and all other weights are nearly 0. At
+# the other end, a hot lookup hardly listens to its query, so the query hears little, too: there
+# $\mathrm{d}z$ hardly changes any more, and the factor $1/\tau$ makes it small.
+#
+# ### Does every query find the lemon?
+#
+# One path is one path. Now 400 random wishes take 100 steps at several temperatures, each with the
+# best of five rates. How many of them ask for the lemon in the end, so that a hard lookup would
+# pour it? The last row begins hot, at 8, and cools down to 0.25 while it learns. The second column
+# tells how long the gradient is with which our guest's wish would begin.
+
+
+# %%
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+def after_training(wishes, schedule) -> tuple[float, float]:
+    """wishes (N, 2), a temperature for each step -> the mean loss, and who asks for the lemon."""
+    found = []
+    for rate in RATES:
+        moved = wishes
+        for each in schedule:
+            moved = moved - rate * slope(moved, each)
+        loss = (lookup(moved, schedule[-1])[1] @ doutput[0]).mean()
+        asks = (lookup(moved, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
+        found.append((loss, asks))
+    return min(found)
+
+
+@show
+def many_wishes():
+    """How many of 400 random wishes learn to ask for the lemon."""
+    wishes = 2 * np.random.default_rng(2).standard_normal((400, 2))
+    at_first = (lookup(wishes, HARD)[0].argmax(axis=1) == jugs.index("lemon")).mean()
+    schedules = {f"{each:g}": np.full(100, each) for each in (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8)}
+    schedules["from 8 to 0.25"] = np.geomspace(8, 0.25, 100)
+    results = {name: after_training(wishes, each) for name, each in schedules.items()}
+    lengths = [np.linalg.norm(slope(query, each[0])) for each in schedules.values()]
+    rows = [
+        (name, f"{length:.6f}", f"{100 * asks:.0f} %", told(loss))
+        for length, (name, (loss, asks)) in zip(lengths, results.items(), strict=True)
+    ]
+    asks = [each for _, each in results.values()]
+    begin, end = np.linalg.norm(walk((1.0, 2.0), temperature)[[0, -1]], axis=1)
+    return [
+        table(["temperature", "length of dq at (1, 2)", "ask for the lemon", "mean loss"], rows),
+        Words(f"""
+            Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
+            leave it at that. In the end it is {100 * asks[1]:.0f} % at temperature 0.1, and
+            {100 * asks[7]:.0f} % at 8. What decides is how the wishes *begin*: where all five jugs
+            are in the glass, the query hears of all five.
+
+            A hot lookup is one with short queries. So the same holds for queries that begin short.
+            And nothing keeps them short: in the simulation, from (1, 2) at temperature 2, the
+            query grows from the length {begin:.1f} to {end:.1f}. A network can begin soft, find out
+            where to look, and then make its own lookups harder. The $\\sqrt{{d_k}}$ of lesson 3
+            sees to it that it begins soft enough.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To take with you
+#
+# One query $q$, keys $k_s$ and values $v_s$, temperature $\tau$. $S$ is the number of keys, $d_k$
+# how many numbers a key has, $d_v$ how many a value has.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $o = \sum_s a_s\,v_s$ | $\mathrm{d}v_s = a_s\,\mathrm{d}o$ | $(S, d_v)$ |
+# | | $\mathrm{d}a_s = v_s \cdot \mathrm{d}o$ | $(S)$ |
+# | softmax | $\mathrm{d}z_s = a_s\,(\mathrm{d}a_s - \sum_u a_u\,\mathrm{d}a_u)$ | $(S)$ |
+# | $z_s = e_s / \tau$ | $\mathrm{d}e_s = \mathrm{d}z_s / \tau$ | $(S)$ |
+# | $e_s = q \cdot k_s$ | $\mathrm{d}q = \sum_s \mathrm{d}e_s\,k_s$ | $(d_k)$ |
+# | | $\mathrm{d}k_s = \mathrm{d}e_s\,q$ | $(S, d_k)$ |
+#
+# - $\tau \to 0$: the value with the highest score, and no gradient. $\tau \to \infty$: the mean of
+#   all values, and no gradient either.
+# - The result is a mixture of the values. A score's gradient is its weight times how far its value
+#   lies from this mixture, in the direction that matters.
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+WISH = np.array([[1.5, 0.5]])
+
+
+def without(jug: int, wish=WISH) -> float:
+    """How much the loss changes when a jug is hidden."""
+    row = dot_product_score(wish, key, 1 / temperature)
+    return ((softmax(row, np.arange(5) != jug) - softmax(row)) @ value @ doutput[0]).item()
+
+
+@show
+def often_told():
+    """Popular claims about the weights, computed."""
+    share, _ = lookup(WISH, temperature)
+    rows = [
+        (jug, told(a), f"{without(n):+.2f}".replace("-", "−"))
+        for n, (jug, a) in enumerate(zip(jugs, share[0], strict=True))
+    ]
+    # The same glass of three jugs: three equations for three weights.
+    others = np.linalg.solve(np.vstack([value[:3].T, np.ones(3)]), [*glass[0], 1])
+    assert (others > 0).all()
+    mixture = ", ".join(f"{told(a, 3)} {jug}" for jug, a in zip(jugs[:3], others, strict=True))
+    return [
+        Words("""
+            **“The weights tell how much each input matters.”** Take the wish (1.5, 0.5) at
+            temperature 2, hide one jug after the other, and see how the loss of the glass changes.
+        """),
+        table(["hidden", "its weight", "change of the loss"], rows),
+        Words(f"""
+            The banana has the second-largest weight and matters least: its own loss is close to
+            that of the glass. Even the carrot, with {share[0, 3]:.2f}, matters more. A weight says
+            how much was taken. What it did is the weight *times how far the value lies from the
+            blend*, as the gradient says too.
+
+            **“The weights explain the result.”** Other weights may give the same result. The glass
+            of our example was mixed with {", ".join(f"{a:.3f}" for a in weights[0])}, and it can be
+            mixed of three jugs as well: {mixture}. Whoever drinks it, or computes on with it,
+            cannot tell the two apart. How much weights explain has been argued about: Jain and
+            Wallace 2019, *Attention is not Explanation*, found other weights with the same
+            predictions in trained models; Wiegreffe and Pinter 2019 answered with *Attention is not
+            not Explanation*. Weights show where a model takes from. That is something. It is not
+            why.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="Two keys have the scores 1 and 3. The temperature is 2. Which weight does "
+            "the second key get? (Two decimals; $e \\approx 2.718$.)",
+            answer=float(softmax(np.array([1.0, 3.0]) / 2)[1]),
+            why="Divided by 2 the scores are 0.5 and 1.5. Only their difference counts, and it is "
+            "1: $e / (e + 1) \\approx 0.73$.",
+        ),
+        Question(
+            question="Three keys have the weights 0.5, 0.25 and 0.25. Their weights' gradients "
+            "$\\mathrm{d}a$ are 4, 0 and −4. What is $\\mathrm{d}z$ of the first?",
+            answer=0.5 * (4 - (0.5 * 4 + 0.25 * 0 + 0.25 * -4)),
+            why="The average is $0.5 \\cdot 4 + 0.25 \\cdot 0 - 0.25 \\cdot 4 = 1$. The first is 3 "
+            "above it, and its weight is 0.5. That makes 1.5.",
+        ),
+        Question(
+            question="All values are equal. Which gradients are 0, whatever is upstream?",
+            choices=("those of the values", "those of query and keys", "all of them"),
+            answer=1,
+            why="Every mixture of equal values is the same value, so no weight can change the "
+            "result: $v_s - o = 0$. The values themselves still get $a_s\\,\\mathrm{d}o$.",
+        ),
+        Question(
+            question="Keys are compared by dot product, and one key lies inside the area between "
+            "the others. When does a hard lookup choose it alone?",
+            choices=("when the query is near it", "when the query is short", "never"),
+            answer=2,
+            why="Its score is a weighted mean of the others' scores, so one of those is at least "
+            "as high. A score by distance has no such gap.",
+        ),
+        Question(
+            question="A kernel regression has equal weights on 16 measurements and 0 on all "
+            "others. A measurement's error has the standard deviation 0.4. What standard deviation "
+            "does the noise of the estimate have?",
+            answer=float(ERROR * np.sqrt((np.full(16, 1 / 16) ** 2).sum())),
+            why="$0.4 / \\sqrt{16} = 0.1$. Here $1 / \\sum_s a_s^2$ is just the number of "
+            "measurements, 16. What it does not tell is the blur.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 2 mine.py
+# python -m lessons check 2 mine.py
+# ```
+#
+# The gradients that the second one asks for are printed nowhere. You have all that it takes.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - Nadaraya 1964, *On Estimating Regression*, and Watson 1964, *Smooth Regression Analysis*: the
+#   lookup without learning.
+# - Weston, Chopra and Bordes 2015, *Memory Networks*, look up hard and have to be told in training
+#   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
+#   softmax there instead, and nobody has to tell them any more.
+# - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
+#   Translate*: the soft lookup in translation, which they call attention.
+# - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.

@@ -1,0 +1,1 @@
+"""What lesson 4 is made of, besides its text."""

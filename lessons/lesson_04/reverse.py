@@ -1,0 +1,157 @@
+"""The trained model of lesson 4, which writes words backwards, and what is measured on it.
+
+Its words are 3 to 8 random letters. A hash of a word decides whether training may see it.
+"""
+
+import contextlib
+import functools
+import string
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from numformer import Adam, Config, Layer, PairBatch, Transformer, inference, pack
+from numformer.backend import matmul
+from numformer.layers.attention import MultiHeadAttention, scaled_dot_product_attention
+from numformer.plots import attention_weights
+from numformer.training.optimizers import clip_global_norm
+from numformer.training.parts import Parts
+from numformer.training.recipe import linear_rate
+from toy_tasks.sequences import Rule, SequenceTask
+
+HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
+
+PLACES = {
+    "encoder": {"the letter itself": (1, 0, 0), "the letter before": (1, 0, -1),
+                "the letter after": (1, 0, 1), "the end mark": (0, 1, 0)},
+    "decoder": {"what was written last": (1, 0, 0), "what was written before that": (1, 0, -1),
+                "the start mark": (0, 0, 0)},
+    "decoder to word": {"the letter to write": (-1, 1, -1), "the letter written last": (-1, 1, 0),
+                        "the letter to write next": (-1, 1, -2), "the end mark": (0, 1, 0)},
+}  # fmt: skip
+"""For each kind of attention, where place t of a word of n letters may look: (a, b, c) is the key
+at a t + b n + c."""
+ATTENTIONS = {
+    f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}_attention.sublayer"
+    for kind, part in zip(PLACES, ("self", "self", "cross"), strict=True)
+    for n in (0, 1)
+}
+"""The names of the model's attentions by those that a reader sees."""
+
+
+def random_word(rng: np.random.Generator) -> str:
+    letters = rng.integers(26, size=rng.integers(3, 9))
+    return "".join(string.ascii_lowercase[letter] for letter in letters)
+
+
+RULE = Rule(name="backwards", description="Write a word backwards.", reached=0.9, defaults={},
+            symbols=string.ascii_lowercase, source=random_word,
+            target=lambda word: word[::-1])  # fmt: skip
+
+
+@functools.cache
+def trained() -> tuple[Transformer, SequenceTask]:
+    """The trained model and its task; the same each time, in one thread."""
+    task = SequenceTask(RULE, 64, SEED)
+    config = Config.base(len(task.text.source), d_model=32, d_ff=64, heads=HEADS, layers=2)
+    model = Transformer(config, SEED)
+    parts = Parts(model.objective(), Adam(pack(model)), SEED, 1)
+    with threadpool_limits(1, "blas"):
+        for step in tqdm(range(1, STEPS + 1), "training", leave=False, disable=None):
+            parts.gradient(step, task.batch(step))
+            clip_global_norm(parts.optimizer.parameters.grad, 1.0)
+            parts.update(linear_rate(step, STEPS, config.d_model, warmup=50, factor=0.4))
+    return model, task
+
+
+def batch_of(words: Iterable[str]) -> PairBatch:
+    """Words and what is to be written for them."""
+    return PairBatch.of(trained()[1].encode((word, RULE.target(word)) for word in words))
+
+
+@functools.cache
+def tested() -> PairBatch:
+    """Words that training never saw."""
+    return batch_of(word for word, _ in trained()[1].test[:TESTED])
+
+
+def weights_of(attention: str, batch: PairBatch) -> np.ndarray:
+    """The weights (B, H, T, S) of one attention as the model reads and writes these words."""
+    of_all = attention_weights(trained()[0], batch.source, batch.target_in)
+    return of_all[f"{ATTENTIONS[attention]}.attention"]
+
+
+@functools.cache
+def shares(attention: str) -> dict[str, np.ndarray]:
+    """For each place the share of weight there (H,), over the tested words.
+
+    Of the decoder's attention to itself only positions from the third on count, so that no place is
+    another.
+    """
+    kind, batch = attention.split(",")[0], tested()
+    lengths = (batch.source != 0).sum(axis=1) - 1
+    word, t = np.nonzero(np.arange(lengths.max()) < lengths[:, None])
+    word, t = (rows[t >= 2 * (kind == "decoder")] for rows in (word, t))
+    weights, found = weights_of(attention, batch), {}
+    for place, (a, b, c) in PLACES[kind].items():
+        s = a * t + b * lengths[word] + c
+        there = (s >= 0) & (s <= lengths[word])
+        found[place] = weights[word[there], :, t[there], s[there]].mean(axis=0)
+    return found
+
+
+def exact_match() -> float:
+    """The share of tested words that are written without a mistake.
+
+    A word is, greedily, if and only if each of its letters is the most probable one after the right
+    letters before it. So one forward over all positions tells.
+    """
+    model, batch = trained()[0], tested()
+    with inference():
+        logits = model.forward(batch.source, batch.target_in)
+    right = (logits.argmax(axis=-1) == batch.target_out) | (batch.target_in == 0)
+    return float(right.all(axis=1).mean())
+
+
+def layer(attention: str) -> MultiHeadAttention:
+    return trained()[0].named_layers()[ATTENTIONS[attention]]
+
+
+@contextlib.contextmanager
+def without(attention: str, heads: Iterable[int]) -> Iterator[None]:
+    """Within the block nobody reads these heads: their rows of W^O are 0."""
+    its = layer(attention)
+    weight, before = its.output.weight.data, its.output.weight.data.copy()
+    weight.reshape(HEADS, its.d_v, -1)[[*heads]] = 0
+    try:
+        yield
+    finally:
+        weight[...] = before
+
+
+@functools.cache
+def left_without(attention: str, heads: tuple[int, ...]) -> float:
+    """Exact match without these heads."""
+    with without(attention, heads):
+        return exact_match()
+
+
+class OneLook(Layer):
+    """query, key, value (B, H, S, K), mask -> (B, H, T, K): all heads blend by the mean weights."""
+
+    def forward(self, query, key, value, mask=None):
+        _, weights, _ = scaled_dot_product_attention(query, key, value, mask)
+        return matmul(np.broadcast_to(weights.mean(axis=1, keepdims=True), weights.shape), value)
+
+
+@functools.cache
+def left_with_one_look(attention: str) -> float:
+    """Exact match where all heads of an attention look at the same, but hand over their own."""
+    its = layer(attention)
+    before, its.attention = its.attention, OneLook()
+    try:
+        return exact_match()
+    finally:
+        its.attention = before

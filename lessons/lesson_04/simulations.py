@@ -1,0 +1,118 @@
+"""Two simulations on the trained model: what its heads look at, and what is left without some."""
+
+import functools
+import itertools
+
+import numpy as np
+
+from lessons.lesson_04 import reverse
+from lessons.lesson_04.reverse import ATTENTIONS, HEADS, PLACES, RULE, TESTED
+from lessons.simulation import Choice, Option, Simulation, Thumbnails
+from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
+
+WORDS = ["backward", "banana", "cat"]
+SYMBOLS = ["", "⊢", "⊣", "", *RULE.symbols]  # by their ids
+SAID = sorted({place for places in PLACES.values() for place in places})
+EVERY = [heads for count in range(HEADS + 1) for heads in itertools.combinations(range(4), count)]
+
+
+def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
+    """One head's weights for a word, and what it looks at most over many words."""
+    batch, found = reverse.batch_of([word]), reverse.shares(attention)
+    read, written = batch.source[0], batch.target_out[0]
+    place = max(found, key=lambda name: found[name][head])
+    return {
+        "weights": reverse.weights_of(attention, batch)[0, head],
+        "rows": written if "decoder" in attention else read,
+        "columns": batch.target_in[0] if attention.startswith("decoder,") else read,
+        "place": SAID.index(place),
+        "share": found[place][head],
+    }
+
+
+heads = Simulation(
+    name="heads",
+    title="Look through the heads",
+    say="Choose an attention, then a head: the small pictures are its four heads, and the one you "
+    "choose is shown large. A row is a position that looks, a column a symbol that it looks at; "
+    "⊢ and ⊣ mark start and end. **Ask first:** to write *backward* backwards, where should the "
+    "decoder look? Which heads do? Do two heads of one attention ever look alike?",
+    caption="The weights of one head.",
+    alt="A heatmap of attention weights. Its rows are letters to be written and its columns the "
+    "letters of the word; the dark cells run from the upper right to the lower left.",
+    controls=[
+        Choice("attention", "Attention", [*ATTENTIONS], start=5),
+        Choice("word", "Word", WORDS),
+        Thumbnails("head", "Head", [Option(h, f"head {h + 1}") for h in range(HEADS)],
+                   of="weights"),
+    ],
+    compute=look,
+    views=[
+        Heatmap("weights", "looks", "at", row_names="rows", column_names="columns",
+                vocabulary=SYMBOLS),
+        Figures({"place": f"On {TESTED} unseen words it looks most at",
+                 "share": "With this share of its weight"}, spelled=["place"], vocabulary=SAID),
+    ],
+    code="""\
+from lessons.lesson_04.reverse import batch_of, weights_of
+
+attention = 0
+word = 0
+head = 0
+weights = weights_of(attention, batch_of([word]))[0, head]
+print(weights.round(2))""",
+)  # fmt: skip
+
+
+@functools.cache
+def written(attention: str, removed: tuple[int, ...]) -> list[int]:
+    """The ids that the model writes for the first of WORDS without these heads."""
+    model, task = reverse.trained()
+    with reverse.without(attention, removed):
+        (found,) = task.written(model, WORDS[:1])
+    return [SYMBOLS.index(symbol) for symbol in found]
+
+
+def left(attention: str, **gone: bool) -> dict[str, np.ndarray]:
+    """What is left without the heads of an attention that are `gone`."""
+    removed = tuple(head for head, is_gone in enumerate(gone.values()) if is_gone)
+    every = [(len(each), reverse.left_without(attention, each)) for each in EVERY]
+    here = every[EVERY.index(removed)]
+    return {"every": every, "here": [here], "exact": here[1],
+            "written": written(attention, removed)}  # fmt: skip
+
+
+pruning = Simulation(
+    name="pruning",
+    title="Remove heads and watch",
+    say="Choose an attention and remove heads, one by one and together. Each dot is one of the 16 "
+    "ways to remove heads of this attention. **Ask first:** the four heads of *decoder to word, "
+    "layer 2* look alike. So will one of them be enough?",
+    caption="Words without a mistake against the number of heads removed from one attention.",
+    alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "
+    "many are removed. It begins near 1, and falls to 0 where all four are gone.",
+    controls=[
+        Choice("attention", "Attention", [*ATTENTIONS], start=5),
+        *(Choice(name, f"Head {number}", [Option(False, "there"), Option(True, "removed")])
+          for number, name in enumerate(("one", "two", "three", "four"), 1)),
+    ],
+    compute=left,
+    views=[
+        Chart([Drawn("every", "all choices", "dots"), Drawn("here", "this one", "dots")],
+              Axis("heads removed", -0.3, 4.3), Axis("words without a mistake", -0.03, 1.03)),
+        Figures({"exact": "Words without a mistake", "written": f"Writes for “{WORDS[0]}”"},
+                spelled=["written"], vocabulary=SYMBOLS),
+    ],
+    code="""\
+from lessons.lesson_04.reverse import exact_match, without
+
+attention = 0
+one = 0
+two = 0
+three = 0
+four = 0
+removed = [head for head, gone in enumerate([one, two, three, four]) if gone]
+with without(attention, removed):
+    exact = exact_match()
+print(exact)""",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What lesson 6 is made of beside its text."""

@@ -1,0 +1,281 @@
+"""The example of lesson 6, an encoder block with chosen weights, and two simulations of it."""
+
+import numpy as np
+
+from lessons.simulation import Choice, Entries, Option, Simulation, Slider
+from lessons.views import Axis, Chart, Diagram, Drawn, Figures, Matrices, Of, numbers
+from lessons.views import Block as Box
+from numformer.layer import Layer, pack
+from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+from numformer.models.block import Block, TowerConfig
+
+tokens = ["the", "cat", "purrs"]
+features = ["noun", "verb", "animal", "sound", "definite"]
+memories = ["noun + sound", "verb + sound", "definite", "noun − verb", "animal", "neither"]
+x = np.array([[-1, -1, 0, 0, 3], [4, -2, 0, 0, 0], [-2, 3, 0, 3, 0]], dtype=float)
+# W_1: a column is a key, what a hidden value looks for. W_2: a row is a value, what it writes.
+inner = np.array([[1, 0, 0, 1, 0, -1], [0, 1, 0, -1, 0, -1], [0, 0, 0, 0, 1, 0],
+                  [1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]], dtype=float)  # fmt: skip
+inner_bias = np.array([-1, -1, -1, -1, 0, -1], dtype=float)
+outer = np.array([[0, 0, 2, -1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [-0.5, 0, 0, 0, 0],
+                  [0, 0, 0, 1, 0], [0, 0, -1, 0, 1]], dtype=float)  # fmt: skip
+WEIGHTS = {
+    "self_attention.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
+    "self_attention.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
+    "self_attention.sublayer.value.weight": np.eye(5)[:, 3:],
+    "self_attention.sublayer.output.weight": np.diag([2.0, 1.0]) @ np.eye(5)[3:],
+    "feed_forward.sublayer.inner.weight": inner,
+    "feed_forward.sublayer.inner.bias": inner_bias,
+    "feed_forward.sublayer.outer.weight": outer,
+}
+doutput = np.array([[0, 1, -1, 0, 2], [2, -1, 0, 3, 1], [1, 0, -2, 1, 0]], dtype=float)
+
+
+def example() -> tuple[Block, np.ndarray]:
+    """A block with these weights, its norms without epsilon, in float64; its input (1, 3, 5)."""
+    config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=1, d_v=2, p_drop=0)
+    block = Block(config, np.random.default_rng(0))
+    pack(block, np.float64)
+    for name, values in WEIGHTS.items():
+        block.named_parameters()[name].data[...] = values
+    block.self_attention.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # numbers come out
+    return block, x[None]
+
+
+def watch(layer: Layer) -> dict:
+    """From now on: what goes into and comes out of every layer within, by name and direction."""
+    seen = {}
+
+    def watched(key, function):
+        def run(*arrays):
+            before = arrays[0].copy()  # who receives a gradient may overwrite it
+            result = function(*arrays)
+            seen[key] = before, (result[0] if isinstance(result, tuple) else result).copy()
+            return result
+
+        return run
+
+    for name, one in layer.named_layers().items():
+        for way in ("forward", "backward"):
+            setattr(one, way, watched((name, way), getattr(one, way)))
+    return seen
+
+
+# Of each matrix its symbol, its columns, the layer that it belongs to, and whether it goes into
+# this (0) or comes out of it (1).
+ATTENTION, FFN = "self_attention.sublayer", "feed_forward.sublayer"
+NORM_1, NORM_2, HIDDEN = "self_attention.norm", "feed_forward.norm", f"{FFN}.activation"
+MATRICES = {
+    "x": ("X", features, ATTENTION, "forward", 0),
+    "weights": ("A", tokens, "", "", 0),
+    "attended": ("O", features, ATTENTION, "forward", 1),
+    "sum_1": ("U", features, NORM_1, "forward", 0),
+    "normed": ("N", features, NORM_1, "forward", 1),
+    "hidden": ("R", memories, HIDDEN, "forward", 1),
+    "written": ("F", features, FFN, "forward", 1),
+    "sum_2": (r"U'", features, NORM_2, "forward", 0),
+    "y": ("Y", features, NORM_2, "forward", 1),
+    "dy": (r"\mathrm{d}Y", features, NORM_2, "backward", 0),
+    "dsum_2": (r"\mathrm{d}U'", features, NORM_2, "backward", 1),
+    "dwritten": (r"\mathrm{d}F", features, FFN, "backward", 0),
+    "dhidden": (r"\mathrm{d}H", memories, HIDDEN, "backward", 1),
+    "dnormed_2": (r"\mathrm{d}N_{\mathrm{ffn}}", features, FFN, "backward", 1),
+    "dnormed": (r"\mathrm{d}N", features, NORM_1, "backward", 0),
+    "dsum_1": (r"\mathrm{d}U", features, NORM_1, "backward", 1),
+    "dattended": (r"\mathrm{d}O", features, ATTENTION, "backward", 0),
+    "dx_1": (r"\mathrm{d}X_{\mathrm{att}}", features, ATTENTION, "backward", 1),
+    "dx": (r"\mathrm{d}X", features, "self_attention", "backward", 1),
+}  # fmt: skip
+GROUPS = [group.split() for group in (  # what is shown of each part, forward and then backward
+    "x", "x weights → attended", "x attended → sum_1", "sum_1 → normed",
+    "normed → hidden → written", "normed written → sum_2", "sum_2 → y",
+    "dsum_1 dx_1 → dx", "dattended → dx_1", "dsum_1 → dattended",
+    "dsum_2 dnormed_2 → dnormed → dsum_1", "dwritten → dhidden → dnormed_2",
+    "dsum_2 → dwritten", "dy → dsum_2",
+)]  # fmt: skip
+
+
+def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every matrix of the block, and which part of it a reader looks at, in which direction."""
+    (way, gradient), (block, batch) = dy, example()
+    seen = watch(block)
+    block.forward(batch)
+    weights = block.self_attention.sublayer.attention.saved[-1]["weights"][0, 0]
+    block.backward(gradient[None])
+    arrays = {name: weights if name == "weights" else seen[layer, direction][place][0]
+              for name, (*_, layer, direction, place) in MATRICES.items()}  # fmt: skip
+    groups = GROUPS[:7] if way > 0 else GROUPS[7:]
+    sizes = np.array([np.sqrt((arrays[group[-1]] ** 2).mean()) for group in groups])
+    group = part if way > 0 else 7 + part
+    return arrays | {"part": part, "way": way, "group": group, "sizes": sizes}
+
+
+PARTS = [
+    Option(0, "x", "The input, and on the way back its gradient. $X$ was used twice, by attention "
+           "and by the sum: its two gradients add up."),
+    Option(1, "attention", "The only part in which tokens see each other: $A$ says who looks at "
+           "whom (lesson 3). On the way back a token may get a gradient from another's result."),
+    Option(2, "add 1", "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
+           "$O$ as it is, and to $X$ as it is."),
+    Option(3, "norm 1", "Each row by itself: less its mean, divided by its standard deviation. On "
+           "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
+           "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
+    Option(4, "feed-forward", "Each row by itself: compared with six keys, of which those that fit "
+           "($R$) write their values ($F$). Nothing passes back where $R$ is 0."),
+    Option(5, "add 2", "$U' = N + F$: what the feed-forward network writes is added."),
+    Option(6, "norm 2", "The row of *cat* has mean 0 and standard deviation 1 already, so nothing "
+           "changes there. Let all entries of $\\mathrm{d}Y$ be 1: what comes out, and why?"),
+]  # fmt: skip
+
+
+def flow(way: int, matrix: np.ndarray, label: str, note: str) -> Option:
+    return Option((way, matrix), label, note, f"np.array({numbers(matrix)}, float)")
+
+
+FLOWS = [
+    flow(1, doutput, "data, forward", "Under each name: the typical size (root mean square) of "
+         "what the part hands on."),
+    flow(-1, doutput, "gradient, backward", "Some gradient $\\mathrm{d}Y$ comes from above. Read "
+         "from the last norm up to $x$. Under each name: the typical size of what it hands back."),
+    flow(-1, doutput * np.eye(3)[:, 1:2], "gradient, only cat", "The loss depends on the result of "
+         "*cat* alone. Which parts send something to the other tokens?"),
+    flow(-1, np.ones((3, 5)), "gradient, all ones", "The loss is the sum of all of $Y$. Look at "
+         "the last norm."),
+]  # fmt: skip
+
+
+def shown_as(name: str) -> Of:
+    symbol, columns, *_ = MATRICES[name]
+    below = {"weights": "who looks at whom", "hidden": "what fits, after the ReLU",
+             "dhidden": "before the ReLU"}.get(name, "")  # fmt: skip
+    return Of(name, symbol, tokens, columns, 1 if name == "weights" else 4, below)
+
+
+PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
+NAMES = ["x", "att", "add1", "norm1", "ffn", "add2", "norm2"]
+EDGES = "x-att x-add1 att-add1 add1-norm1 norm1-ffn norm1-add2 ffn-add2 add2-norm2"
+BOXES = [(name, part.label, place) for name, part, place in zip(NAMES, PARTS, PLACES, strict=True)]
+
+flows = Simulation(
+    name="block",
+    title="Data and gradient through the block",
+    say="Click a part of the block and see what goes in and what comes out. Begin with the data "
+    "and go from $x$ to the last norm. Then let the gradient flow, and go back up. Which part "
+    "hands something from one token to another, and which works on each row by itself?",
+    caption="The block: from $x$ down to the result. A number is the typical size of what a part "
+    "hands on. Below: what goes into the first norm, and what comes out.",
+    alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "
+    "around it to add, the first norm to feed-forward and around it to add.",
+    size=(7.6, 7),
+    controls=[
+        Choice("part", "Part of the block", PARTS, start=3),
+        Choice("dy", "What flows", FLOWS),
+        Choice("picked", "Picked token", tokens, start=1, shows_only=True),
+    ],
+    compute=compute,
+    views=[
+        Diagram(
+            [Box(name, label, *place) for name, label, place in BOXES],
+            [edge.split("-") for edge in EDGES.split()], "part", "way", "sizes", "part",
+        ),
+        Matrices([shown_as(name) for name in MATRICES], picked="picked", marked=list(MATRICES),
+                 groups=GROUPS, group="group"),
+    ],
+    code="""\
+import numpy as np
+from lessons.lesson_06.block import example
+
+dy = 0
+block, batch = example()
+x, y = batch[0], block.forward(batch)[0]
+dx = block.backward(dy[None])[0]
+print(y.round(2), dx.round(2), sep="\\n\\n")""",
+)  # fmt: skip
+
+# LayerNorm of one row: that of *cat*, where the first norm gets it.
+cat = np.array([4.0, -2, 0, 2, 1])
+UPSTREAM = [
+    Option(np.array([[2.0, -1, 0, 3, 1]]), "as given"),
+    Option(np.array([[1.0, 1, 1, 1, 1]]), "all the same", "The loss is the sum of the result. It "
+           "is always 0: the whole gradient lies along 1, and nothing is left."),
+    Option(np.array([[3.0, -3, -1, 1, 0]]), "like x̂", "Set *sound* to 2: this is $2\\hat x$, and "
+           "nothing is left. Then move *sound*."),
+    Option(np.array([[0.0, 0, 0, 1, 0]]), "only sound", "One entry of the result counts. Which "
+           "entries of $x$ get a gradient?"),
+]  # fmt: skip
+
+
+def normalise(sound: float, scale: float, shift: float, dy: np.ndarray) -> dict[str, np.ndarray]:
+    """The library's forward and backward with gamma 1, beta 0 and no epsilon, and their parts."""
+    row = cat.copy()
+    row[features.index("sound")] = sound
+    x = scale * row[None] + shift
+    gamma = np.ones(5)
+    _, hat, rstd = layer_norm(x, gamma, np.zeros(5), 0.0)
+    dx, _, _ = layer_norm_backward(dy, hat, rstd, gamma)
+    along_1 = np.full_like(x, dy.mean())
+    along_hat = hat * (dy * hat).mean()
+    places = np.arange(1, 6)
+    return {
+        "forward": np.concatenate([x, x - x.mean(), hat]),
+        "backward": np.concatenate([dy, along_1, along_hat, dy - along_1 - along_hat, dx]),
+        "hat": hat[0],
+        "dx": dx[0],
+        "x_points": np.stack([places, x[0]], axis=-1),
+        "hat_points": np.stack([places, hat[0]], axis=-1),
+        "mean": x.mean(),
+        "deviation": 1 / rstd[0, 0],
+        "total": dx.sum(),
+        "product": (dx * hat).sum(),
+    }
+
+
+row = Simulation(
+    name="row",
+    title="One row through LayerNorm",
+    say="First the way there: scale the row and shift it. Which numbers move, and which do not? "
+    r"Then the way back: which upstream gradient makes $\mathrm{d}x$ exactly 0? There are two "
+    "kinds; find both, or let the presets tell.",
+    caption="The row of *cat* with its gradient. Above its entries before and after, below what "
+    "backward takes away.",
+    alt="Points of the five entries of a row, before LayerNorm between minus 2 and 4 and after it "
+    "between minus 1.5 and 1.5. Then the row, the row less its mean and the row normalised, and "
+    "the gradient with the two parts that are taken from it.",
+    size=(7.6, 6.0),
+    controls=[
+        Slider("sound", "Entry sound", [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0], start=5),
+        Slider("scale", "Times", [0.5, 1.0, 2.0], start=1),
+        Slider("shift", "Plus", [-2.0, -1.0, 0.0, 1.0, 2.0], start=2),
+        Entries("dy", "Upstream gradient", r"\mathrm{d}\hat x", ["cat"], features, UPSTREAM),
+    ],
+    compute=normalise,
+    views=[
+        Chart(
+            [Drawn("x_points", "x", "dots"),
+             Drawn("hat_points", "x̂, after the norm", "dots", names=features)],
+            Axis("entry of the row of cat", 0.5, 6.0), Axis("value of the entry", -8, 12),
+        ),
+        Matrices([
+            Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),
+            Of("backward", r"\mathrm{d}x",
+               ["dx̂", "along 1", "along x̂", "what is left", "dx = left / deviation"],
+               features, 4.0, "backward: the second and third line are taken away"),
+        ]),
+        Figures({"mean": "mean of x", "deviation": "standard deviation of x", "total": "sum of dx",
+                 "product": "dx · x̂"}),
+    ],
+    code="""\
+import numpy as np
+from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+
+sound = 2.0
+scale = 1.0
+shift = 0.0
+dy = 0
+x = scale * np.array([[4, -2, 0, sound, 1]]) + shift
+gamma, beta = np.ones(5), np.zeros(5)
+y, x_hat, rstd = layer_norm(x, gamma, beta, 0.0)
+dx = layer_norm_backward(dy, x_hat, rstd, gamma)[0][0]
+hat = x_hat[0]
+print(hat.round(3), dx.round(3))""",
+)  # fmt: skip

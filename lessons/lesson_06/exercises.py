@@ -1,0 +1,109 @@
+"""The exercises of lesson 6: another norm, a gate, and a LayerNorm with a mistake."""
+
+import numpy as np
+
+from lessons.exercise import Exercise
+from lessons.solution import Mistake
+from numformer.layers.activation import relu
+from numformer.layers.layer_norm import layer_norm
+from numformer.layers.rms_norm import rms_norm
+
+CALLED = {"T": "the number of words", "D": "the width of a row"}
+
+
+def rms_norm_backward(dy, gamma, x_hat, rrms):
+    """dy (T, D) -> dx, dgamma.
+
+    Forward was y = gamma x_hat, x_hat = x rrms,
+    rrms = 1 / sqrt(mean(x^2) + 1e-5), the mean of each row, with
+    x and x_hat (T, D), gamma (D,), rrms (T, 1).
+    """
+    # dgamma. Every row was multiplied by the same gamma.
+    dgamma = (dy * x_hat).sum(axis=0)
+    # The gradient of x_hat. It lies before gamma, and what follows is about it.
+    dhat = dy * gamma
+    # The part along x_hat. Each row has one number for it: which mean is it?
+    along = (dhat * x_hat).mean(axis=-1, keepdims=True)
+    # dx. Every number of a row acts in two ways: by itself, and through the size of its row. In
+    # which direction can a row move without a change of the result?
+    dx = rrms * (dhat - x_hat * along)
+    return dx, dgamma
+
+
+def gated_backward(dy, x, gate, weight, hidden):
+    """dy (T, D) -> dx, dgate, dweight.
+
+    Forward was y = x + gate hidden, hidden = max(0, x weight), with
+    x and hidden (T, D), weight (D, D), and gate one number.
+    """
+    # dgate. One number multiplies all of hidden: where was it used?
+    dgate = (dy * hidden).sum()
+    # The gradient of x weight. It comes through the gate and through the ReLU.
+    dproduct = gate * dy * (hidden > 0)
+    # dweight. A row of the result comes from the row of x, and every row adds to it.
+    dweight = x.T @ dproduct
+    # dx. Count how often x is used.
+    dx = dy + dproduct @ weight.T
+    return dx, dgate, dweight
+
+
+def layer_norm_backward(dy, gamma, x_hat, rstd):
+    """dy (T, D) -> dx, dgamma, dbeta.
+
+    Forward was y = gamma x_hat + beta, x_hat = (x - mean) rstd,
+    rstd = 1 / sqrt(variance + 1e-5), with
+    x and x_hat (T, D), gamma and beta (D,), rstd (T, 1).
+    """
+    # dgamma. Every row was multiplied by the same gamma.
+    dgamma = (dy * x_hat).sum(axis=0)
+    # dbeta. It was added to every row.
+    dbeta = dy.sum(axis=0)
+    # The gradient of x_hat. It lies before gamma, and what follows is about it.
+    dhat = dy * gamma
+    # The mean of that gradient. Each row has its own.
+    mean = dhat.mean(axis=-1, keepdims=True)
+    # dx. A row can move in two directions without a change of the result. See “What is taken away,
+    # as geometry”.
+    dx = rstd * (dhat - mean - x_hat * (dhat * x_hat).mean(axis=-1, keepdims=True))
+    return dx, dgamma, dbeta
+
+
+CENTRED = Mistake(
+    "dx", lambda dhat, x_hat, along, rrms: (
+        rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)),
+    "The mean of the gradient is taken away, as LayerNorm does. Forward takes no mean away here: "
+    "a constant added to a row changes the result.",
+)  # fmt: skip
+EXERCISES = [
+    Exercise(
+        6, "RMSNorm, backwards", """*RMSNorm* (Zhang and Sennrich 2019) divides a row by the root of
+the mean of its squares, and leaves its mean alone. Derive its backward as the lesson derives that
+of LayerNorm, and write it. What is taken away from the gradient, and what is not?""",
+        rms_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,)),
+        "One direction is taken out instead of two: that along the row itself.",
+        lambda x, gamma: ((n := rms_norm(x, gamma, 1e-5))[0], dict(x_hat=n[1], rrms=n[2])),
+        [CENTRED], called=CALLED,
+    ),
+    Exercise(
+        6, "A gate on what is added", r"""Let a learned number $g$ say how much a sublayer adds:
+$y = x + g \max(0, xW)$. Where $g$ begins at 0, a deep network begins as one that changes nothing
+(Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
+learn?""",
+        gated_backward, lambda n: dict(x=(n.T, n.D), gate=np.array(0.6), weight=(n.D, n.D)),
+        "At a gate of 0 the weights get no gradient, but the gate gets one. So it opens, and then "
+        "the weights learn, too.",
+        lambda x, gate, weight: (x + gate * (h := relu(x @ weight)[0]), {"hidden": h}),
+        called=CALLED,
+    ),
+    Exercise(
+        6, "Find the mistake", """This backward of LayerNorm looks right: each row of `dx` sums to
+0, as it should. But something that depends on the row is taken for a constant. Find the line and
+mend it.""",
+        layer_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
+        "The variance depends on the row, too. Without that term the gradient asks for larger or "
+        "smaller rows, to which the result does not answer.",
+        lambda x, gamma, beta: (
+            (n := layer_norm(x, gamma, beta, 1e-5))[0], dict(x_hat=n[1], rstd=n[2])),
+        called=CALLED, to_find="dx = rstd * (dhat - mean)",
+    ),
+]  # fmt: skip

@@ -1,0 +1,747 @@
+# %% [markdown]
+# # The encoder block
+#
+# > A layer of the encoder is more than attention. What stands around attention, and what is each
+# > part for? What would go wrong without it?
+#
+# Attention mixes. Its result is a mean of values that are already there (lesson 3), and a mean of
+# means is again a mean. With attention alone, twelve layers would stir the same soup twelve times.
+# So each layer of the Transformer has a second half that works on every word by itself. And both
+# halves stand within two devices that look like details: a sum and a norm. Without these two, we
+# will see, a deep encoder learns next to nothing.
+#
+# The paper (section 3.1) puts it into one line. Each *sublayer*, attention or feed-forward network,
+# is wrapped in the same way:
+#
+# $$\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$$
+#
+# Here you follow three words through such a block and a gradient back, derive the backward of each
+# part, above all that of LayerNorm, which has a trap, and measure what the parts are for.
+
+# %%
+from collections import Counter
+
+import numpy as np
+
+from lessons.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.lesson_06 import block, depth
+from lessons.lesson_06.exercises import EXERCISES
+from lessons.quiz import Question
+from lessons.simulation import Simulation
+from numformer import Config, FeedForward, LayerNorm, Transformer
+from numformer.gradient_check.gradients import check
+from numformer.layers import Residual
+from numformer.layers.activation import relu_backward
+from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+from numformer.layers.linear import linear_backward
+from numformer.models.block import Block, TowerConfig
+
+# %% [markdown]
+# ## Three words go through
+#
+# The words are *the cat purrs*. Each is a row of five numbers, and in our example these numbers
+# mean something: how much of a noun, of a verb, of an animal the word is, how much it has to do
+# with a sound, and whether it is something definite.
+#
+# *cat* is a noun and no verb. That it is an animal, the row does not say; nor that there is a
+# sound. The block shall find out. It is a block of numformer, with weights that we have chosen so
+# that all that happens to *cat* can be computed by hand. Below is its way through the block, from
+# the top to the bottom.
+
+# %%
+tokens, features = block.tokens, block.features
+cat = tokens.index("cat")
+made = block.compute(part=0, dy=(-1, block.doutput))  # every matrix, there and back
+
+
+def plain(number: float) -> str:
+    return f"{number + 0.0:.5g}".replace("-", "−")
+
+
+def listed(numbers) -> str:
+    """A row of numbers in brackets."""
+    return f"({', '.join(map(plain, numbers))})"
+
+
+@show
+def one_row_through_the_block():
+    """The example, three words with five features, and what happens to the row of `cat`."""
+    steps = {
+        "**X**, the input": "x", "**O**, what attention writes": "attended",
+        "**U** = X + O": "sum_1", "**N**, the norm of U": "normed",
+        "**F**, what the feed-forward network writes": "written", "**U'** = N + F": "sum_2",
+        "**Y**, the norm of U'": "y",
+    }  # fmt: skip
+    rows = [(words, *map(plain, made[name][cat])) for words, name in steps.items()]
+    return [Matrix("X", block.x, tokens, features), table(["*cat*", *features], rows)]
+
+
+# %% [markdown]
+# 1. **Attention** brings news from other words. Here *cat* looks at all three words alike. It takes
+#    from *purrs* that there is a sound, and from *the* that it is something definite.
+# 2. **Add.** The news is added to the row. Nothing that was there is lost.
+# 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
+#    squares is 20 / 5 = 4, so the standard deviation is 2. Divide by it. Every row now has mean 0
+#    and standard deviation 1, however large it was before.
+# 4. **Feed-forward.** This part looks at one row alone. It knows: a noun with a sound is an
+#    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
+# 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
+#
+# The result has the shape of the input, so six such blocks can stand one on the other.
+#
+# ## Through the block, there and back
+#
+# Now all three words at once, with the gradient. All numbers come out of numformer's own `Block`.
+
+
+# %%
+@show
+def data_and_gradient() -> Simulation:
+    """The simulation: the parts of the block and what flows through them."""
+    return block.flows
+
+
+# %% [markdown]
+# You will have seen that only attention hands something from token to token: choose the gradient of
+# *cat* alone, and the rows of the other two stay 0 until attention. And the *add* hands the same
+# gradient to both sides. That is where we begin.
+#
+# ## The way around
+#
+# The sum $U = X + O$ is called a *residual connection*: the sublayer computes only what is to be
+# *added*, the residue, and the row itself goes around it (He et al. 2016).
+#
+# ### Backward
+#
+# Take a sublayer $f$, one row, and $u_j = x_j + f_j(x)$. Ask where $x_i$ is used: in the sum, with
+# the factor 1, and within the sublayer. Each use contributes, and the contributions add up:
+#
+# $$\mathrm{d}x_i = \mathrm{d}u_i + \sum_j \mathrm{d}u_j\,\frac{\partial f_j}{\partial x_i}$$
+#
+# The second term is what the sublayer's own backward gives. The first is there whatever the
+# sublayer does. A sublayer that passes nothing back cannot stop the gradient. For twelve sublayers
+# without the way around, a gradient must get through twelve Jacobians, one *times* the other. With
+# it, one of the paths from the end to the beginning goes through none.
+#
+# The library's class has the paper's order, the norm after the sum, and a later one, to which we
+# come back. Its dropout works in training alone (lesson 8).
+
+
+# %%
+@show
+def the_lines_of_the_residual():
+    """The library's residual connection, there and back."""
+    return [
+        Beside(Residual.forward, {
+            "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
+            "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` are what "
+            "attention needs besides, a mask for example.",
+        }),
+        Beside(Residual.backward, {
+            "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
+            "gradients = ": "Through the sublayer: the second term of the equation.",
+            "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
+            "if self.norm_first": "In the later order the norm stood within the path of the "
+            "sublayer, so the gradient of this path goes through it.",
+            "dx += dsum": "**The way around**: the first term. One line, without which nothing "
+            "deep would learn.",
+            "return": "The gradient of the input.",
+        }),
+    ]  # fmt: skip
+
+
+# %% [markdown]
+# ### What is it for?
+#
+# Let us take it away. Here is numformer's encoder with 12 layers, random weights and random data. A
+# gradient of length 1 comes in at the end. How long is it when it reaches each layer? Look at the
+# dotted line first: there all norms are left out. Guess before you take the residual connections
+# away: will that line be above 1 at the first layer, below 1, or about 1?
+
+
+# %%
+@show
+def gradient_against_depth() -> Simulation:
+    """The simulation: gradient against depth, with the norm after, before, nowhere."""
+    return depth.depth
+
+
+@show
+def with_and_without_the_way_around():
+    """What the lines say, the size of the data, and how alike words become."""
+    around, without = depth.measure("none", True), depth.measure("none", False)
+    assert around["input"][0] > 1e5 and without["input"][0] < 1e-3
+    post, lone = depth.measure("post", True), depth.measure("post", False)
+    assert lone["alike"][3] > 0.999 and max(lone["query"][4:]) < 1e-6 < 0.1 < post["query"][3]
+    near_1 = [depth.measure(n, way)["input"] for n in ("post", "pre") for way in (True, False)]
+    assert 0.2 < np.min(near_1) < np.max(near_1) < 1.5
+    shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (post, lone)]
+    return Words(f"""
+        Without norm and without the way around the gradient *vanishes*: each layer leaves about
+        {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
+        {scientific(without["input"][0])} arrives. So do the data: before layer {depth.LAYERS} their
+        typical size is {scientific(without["size"][-1])} of what it was. With the way around the
+        gradient does not vanish. But now it *explodes*, to {scientific(around["input"][0])}, and
+        the data grow to {around["size"][-1]:.0f} times their size: each sublayer adds something,
+        and nothing ever takes away. Something has to hold the size. That will be the norm.
+
+        The two lines with a norm stay near 1, even without the way around. Could the norm do it
+        alone, then? Choose the gradient of the queries' matrix, and look again: it falls off the
+        chart. To see why, measure how *alike* the words have become on their way: what share of all
+        squares the mean of all words has. At 1 all words have the same vector. With the norm after
+        the sum it is {shares[0]} before the first five layers, and without the way around
+        {shares[1]}: then all words are the same. Attention takes means, and nothing brings the
+        differences back (Dong et al. 2021). Where all keys are the same, it does not matter where a
+        word looks. So the queries get no gradient, and attention cannot learn. With the way around
+        words become more alike, too, as long as nothing is learned, but each keeps something of its
+        own.
+
+        So there are three reasons for one plus sign: the gradient arrives, a word stays itself, and
+        a sublayer that has nothing to say can say nothing.
+    """)
+
+
+# %% [markdown]
+# ## LayerNorm
+#
+# Take one row $x$ of $D$ numbers (Ba et al. 2016). Let $\mu$ be its mean, $\sigma^2$ its variance,
+# and $r$ one over its standard deviation:
+#
+# $$\mu = \frac{1}{D}\sum_j x_j \qquad \sigma^2 = \frac{1}{D}\sum_j (x_j - \mu)^2 \qquad
+# r = \frac{1}{\sqrt{\sigma^2}}$$
+#
+# $$\hat x_i = (x_i - \mu)\,r \qquad y_i = \gamma_i\,\hat x_i + \beta_i$$
+#
+# $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and ours are
+# still there. The library adds a small $\varepsilon$ to the variance, lest a row of equal numbers
+# divide by 0; our example leaves it out, so that numbers come out. The mean runs over the features
+# of *one* word: no other word comes into it, and no other sentence.
+#
+# Two things follow at once. Add the same number to all of $x$: $\mu$ takes it up, and $\hat x$
+# stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. Both are directions in
+# which $x$ can move and nothing happens behind the norm. Then what must the gradient in these two
+# directions be?
+
+
+# %%
+@show
+def one_row() -> Simulation:
+    """The simulation: LayerNorm of one row, and what its backward takes away."""
+    return block.row
+
+
+# %% [markdown]
+# ### Through the norm
+#
+# First the easy part, $y_i = \gamma_i\,\hat x_i + \beta_i$ for every row. Ask where each is used:
+# $\gamma_i$ and $\beta_i$ in every row $t$, $\hat x_i$ in its own row alone. So
+#
+# $$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti} \qquad
+# \mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti} \qquad
+# \mathrm{d}\hat x_{ti} = \mathrm{d}y_{ti}\,\gamma_i$$
+#
+# Now one row, $\hat x_i = (x_i - \mu)\,r$. The trap: it looks as if $\mathrm{d}x_i$ were
+# $\mathrm{d}\hat x_i\,r$. But $x_j$ acts on *every* $\hat x_i$, in three ways: directly where
+# $i = j$, through the mean, and through the variance. Take them one after the other.
+#
+# **The mean.** Each number has the share $1/D$ in it:
+#
+# $$\frac{\partial \mu}{\partial x_j} = \frac{1}{D}$$
+#
+# **The variance.** Where $x_j$ moves, its own term changes with $2(x_j - \mu)$. The mean moves too,
+# and with it all terms, but together they change by
+# $-\frac{2}{D}\sum_i (x_i - \mu)\,\frac{1}{D}$, and the sum of what is centred is 0. What is left:
+#
+# $$\frac{\partial \sigma^2}{\partial x_j} = \frac{2}{D}(x_j - \mu)$$
+#
+# **One over its root.** $r = (\sigma^2)^{-1/2}$ has the derivative $-\frac12 (\sigma^2)^{-3/2}$,
+# which is $-\frac12 r^3$. By the chain rule
+#
+# $$\frac{\partial r}{\partial x_j} = -\frac12 r^3 \cdot \frac{2}{D}(x_j - \mu)
+# = -\frac{r^2\,\hat x_j}{D}$$
+#
+# where one $r$ has gone into $(x_j - \mu)\,r = \hat x_j$.
+#
+# **Together**, by the product rule. Write $\delta_{ij}$ for 1 where $i = j$, and 0 elsewhere:
+#
+# $$\frac{\partial \hat x_i}{\partial x_j}
+# = \Bigl(\delta_{ij} - \frac{1}{D}\Bigr)\,r - (x_i - \mu)\,\frac{r^2\,\hat x_j}{D}
+# = r\,\Bigl(\delta_{ij} - \frac{1}{D} - \frac{\hat x_i\,\hat x_j}{D}\Bigr)$$
+#
+# **The gradient** collects over all $i$:
+# $\mathrm{d}x_j = \sum_i \mathrm{d}\hat x_i\,\frac{\partial \hat x_i}{\partial x_j}$. The three
+# terms give
+#
+# $$\mathrm{d}x_j = r\,\Bigl(\mathrm{d}\hat x_j - \frac{1}{D}\sum_i \mathrm{d}\hat x_i
+# - \hat x_j\,\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i\Bigr)$$
+#
+# Read it in words: from the gradient take away its mean, take away its part along $\hat x$, and
+# divide by the standard deviation. Now by hand, for the gradient that arrives at *cat* in the
+# block.
+
+
+# %%
+def product(left, right) -> str:
+    """A dot product to be followed by hand."""
+    pairs = [f"{plain(a)} · {plain(b)}" for a, b in zip(left, right, strict=True) if b]
+    pairs = [pair.replace("· −", "· (−") + ")" * ("· −" in pair) for pair in pairs]
+    return f"{' + '.join(pairs)} = {plain(left @ right)}".replace("+ −", "− ")
+
+
+@show
+def the_norm_backward_by_hand():
+    """The row of `cat`, from the gradient of its norm to that of its sum."""
+    dhat, hat = made["dnormed"][cat], made["normed"][cat]
+    along = dhat @ hat / 5
+    left = dhat - dhat.mean() - along * hat
+    lines = {
+        r"$\hat x$": hat, r"$\mathrm{d}\hat x$": dhat,
+        "its mean, taken away": np.full(5, -dhat.mean()),
+        r"its part along $\hat x$, taken away": -along * hat,
+        "what is left": left, r"times $r = 1/2$: $\mathrm{d}x$": left / 2,
+    }  # fmt: skip
+    assert np.allclose(left / 2, made["dsum_1"][cat])
+    rows = [(words, *map(plain, numbers)) for words, numbers in lines.items()]
+    return [
+        table(["*cat*", *features], rows),
+        Words(f"""
+            The mean is {plain(dhat.sum())} / 5 = {plain(dhat.mean())}. The sum of the products with
+            $\\hat x$ is {product(dhat, hat)}, a fifth of it {plain(along)}.
+
+            Add up the last line: 0. Multiply it with $\\hat x$ and add up: 0 again. These are the
+            two directions in which nothing happens, and there the gradient is 0. And look at
+            *definite*: the gradient there was 0. It gets the largest of all. Its number was the
+            mean of the row, and if it moves, it moves the mean, and so the four others.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### What is taken away, as geometry
+#
+# Look at the row as an arrow in $D$ dimensions. Let $\mathbf{1}$ be the arrow whose entries are all
+# ones. Its squared length is $D$, and that of $\hat x$ is $D$, too: the mean of its squares is 1.
+# They are at right angles, since $\hat x$ sums to 0. The part of an arrow $g$ along another arrow
+# $a$ is $a\,(a \cdot g)/(a \cdot a)$. For $\mathbf{1}$ this is the mean of $g$, in every entry. For
+# $\hat x$ it is $\hat x$ times the mean of $\hat x g$. So the two terms are two *projections*, and
+#
+# $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
+#
+# is the Jacobian: it takes two directions out and multiplies what is left by $r$. In our example
+# three directions are left, and each is multiplied by 1/2, because the standard deviation is 2. So
+# the norm also holds the *gradient*: what comes from large data is made smaller by just as much.
+#
+# Now the library's lines. In the code `rstd` is $r$, and `dot_last(a, b)` is the sum of the
+# products of each row.
+
+
+# %%
+@show
+def the_lines_of_layer_norm():
+    """The library's LayerNorm, there and back."""
+    return [
+        Beside(layer_norm, {
+            "centred = ": r"$x - \mu$, each row with its own mean.",
+            "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
+            "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
+            "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
+            "x_hat = ": "From here on it has this name.",
+            "y = gamma": r"$y = \gamma\,\hat x$ …",
+            "y += beta": r"… $+\ \beta$",
+            "return": "Backward will need $\\hat x$ and $r$.",
+        }),
+        Beside(layer_norm_backward, {
+            "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
+            "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
+            "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This has to come first: the "
+            r"two means are means of this, not of $\mathrm{d}y$.",
+            "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
+            "lines change the array.",
+            "dx = dx_hat": "The array becomes the result, line by line.",
+            "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
+            "dx -= x_hat": r"The part along $\hat x$: through the variance.",
+            "dx *= rstd": "Times $r$.",
+            "return": "",
+        }),
+    ]  # fmt: skip
+
+
+# %% [markdown]
+# ## The feed-forward network
+#
+# The second sublayer is a small network with one hidden layer (section 3.3, equation 2):
+#
+# $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
+#
+# It is *position-wise*: it takes one row, and the same weights serve every row. Change *the*, and
+# what it writes for *cat* stays the same. In the paper a row has 512 numbers and the hidden layer
+# 2,048; in our example it is 5 and 6.
+#
+# ### A memory of keys and values
+#
+# What does such a network compute? Write $k_j$ for column $j$ of $W_1$ and $v_j$ for row $j$ of
+# $W_2$. Then it is a sum over the hidden values:
+#
+# $$\mathrm{FFN}(x) = \sum_j \max(0,\, x \cdot k_j + b_j)\;v_j + b_2$$
+#
+# That is like attention: a query is compared with keys, each comparison becomes a weight, and
+# values are added up with these weights. Here $x$ is the query. But the keys and values are no
+# words: they are learned, and the same for every text. It is a memory (Geva et al. 2021). A ReLU
+# stands in the place of the softmax: if no key fits, nothing is written. Go through it for *cat*,
+# whose row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$ is 0.
+
+
+# %%
+@show
+def a_memory():
+    """The feed-forward network of the example as six keys and six values."""
+    before = made["normed"][cat] @ block.inner + block.inner_bias
+    columns = [block.inner.T, block.inner_bias, before, made["hidden"][cat], block.outer]
+    rows = [
+        (name, listed(key), *map(plain, numbers), listed(value))
+        for name, key, *numbers, value in zip(block.memories, *columns, strict=True)
+    ]
+    the, _, purrs = (" and ".join(np.array(block.memories)[row > 0]) for row in made["hidden"])
+    silent = np.array(block.memories)[~made["hidden"].any(axis=0)]
+    return [
+        table(
+            ["looks for", "key $k_j$", "$b_j$", "$n \\cdot k_j + b_j$", "ReLU", "value $v_j$"], rows
+        ),
+        Words(f"""
+            Two keys fit. The first is 1.5 + 0.5 − 1 = 1: a noun with a sound. Its value writes 2 to
+            *animal* and takes 1 from *sound*. The fourth is 1.5 + 1.5 − 1 = 2, so its value, −0.5
+            to *noun*, counts twice. Together they write {listed(made["written"][cat])}, as in the
+            table above.
+
+            *purrs* fits {purrs} alone, *the* fits {the}. The key *{silent.item()}* fits none of the
+            three words. Keep it in mind.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### Through the feed-forward network
+#
+# There are two products, two biases and a ReLU between them. Write $H = NW_1 + b_1$,
+# $R = \max(0, H)$, $F = RW_2 + b_2$. By entries the last is
+#
+# $$F_{ti} = \sum_j R_{tj}\,W_{ji} + b_i$$
+#
+# Ask where each is used. $R_{tj}$ is used in all of row $t$. $W_{ji}$ is used by every word $t$, in
+# column $i$. $b_i$ is used by every word, with the factor 1. So (lesson 3 did the same for
+# $O = AV$)
+#
+# $$\mathrm{d}R = \mathrm{d}F\,W_2^\top \qquad \mathrm{d}W_2 = R^\top\,\mathrm{d}F \qquad
+# \mathrm{d}b_2 = \sum_t \mathrm{d}F_t$$
+#
+# The ReLU is $H$ itself where $H$ is positive, with the slope 1, and 0 elsewhere, with the slope 0:
+#
+# $$\mathrm{d}H_{tj} = \begin{cases} \mathrm{d}R_{tj} & \text{if } H_{tj} > 0 \\
+# 0 & \text{else} \end{cases}$$
+#
+# And the first product is like the second: $\mathrm{d}N = \mathrm{d}H\,W_1^\top$,
+# $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$, $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$.
+
+
+# %%
+@show
+def the_memory_backward_by_hand():
+    """The gradient of the row of `cat` through the feed-forward network."""
+    df, dh = made["dwritten"][cat], made["dhidden"][cat]
+    return Words(f"""
+        By hand, for *cat*. Its row of $\\mathrm{{d}}F$ is {listed(df)}.
+
+        - Along the **values**: the first value with it, {product(df, block.outer[0])}. The fourth,
+          {product(df, block.outer[3])}. The other four did not fit, and get 0. So the row of
+          $\\mathrm{{d}}H$ is {listed(dh)}.
+        - Along the **keys**: {plain(dh[0])} times the first key and {plain(dh[3])}
+          times the fourth, together {listed(made["dnormed_2"][cat])}.
+        - The way around brings $\\mathrm{{d}}F$ itself, once more: the sum is
+          {listed(made["dnormed"][cat])}. This is what we sent through the norm above.
+
+        The weights learn what a memory should. Row $j$ of $\\mathrm{{d}}W_2$ is
+        $\\sum_t R_{{tj}}\\,\\mathrm{{d}}F_t$: a value learns from the words that its key fitted,
+        each as much as it fitted. A key that fits no word gets no gradient, and neither does its
+        value. Our *animal* learns nothing from this sentence. If it fits no word of any sentence,
+        it is *dead*: it cannot change any more, and only a change of its input can wake it.
+    """)
+
+
+# %%
+@show
+def the_lines_of_the_feed_forward_network():
+    """The library's backward of the feed-forward network."""
+    return [
+        Beside(FeedForward.backward, {
+            "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
+            "dropout, if there is any).",
+            "return": r"Through the ReLU to $\mathrm{d}H$, then through $W_1$ to $\mathrm{d}N$.",
+        }),
+        Beside(linear_backward, {
+            "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
+            "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
+            "sentences below each other.",
+            "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
+            "return": "",
+        }),
+        Beside(relu_backward, {"return": "`positive` is where $H > 0$."}),
+    ]  # fmt: skip
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# The library moves every input and every parameter a little and measures, as in lesson 3.
+
+
+# %%
+@show
+def gradient_check():
+    """The largest error of every gradient of the parts and of the whole block."""
+    rng, rows = np.random.default_rng(6), []
+    config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=2, d_v=4, p_drop=0)
+    for layer in (LayerNorm(5), FeedForward(5, 6, rng), Block(config, rng)):
+        found = check(layer, [rng.standard_normal((2, 3, 5))])
+        worst, name = max(found, key=lambda one: one.error), type(layer).__name__
+        rows.append((f"`{name}`", len(found), f"`{worst.name}`", scientific(worst.error)))
+    return table(["layer", "gradients checked", "the worst", "its relative error"], rows)
+
+
+# %% [markdown]
+# ## To take with you
+#
+# $T$ is the number of words, $D$ the width of a row, $d_{ff}$ that of the hidden layer. Write $g$
+# for $\mathrm{d}\hat x$, and $m(g)$ for the mean of each of its rows.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $U = X + O$ | $\mathrm{d}O = \mathrm{d}U$ | $(T, D)$ |
+# | | $\mathrm{d}X = \mathrm{d}U$, plus what comes back through the sublayer | $(T, D)$ |
+# | $\hat x = (x - \mu)\,r$ | $\mathrm{d}x = r\,(g - m(g) - \hat x\,m(g\,\hat x))$ | $(T, D)$ |
+# | $y = \gamma\,\hat x + \beta$ | $\mathrm{d}\hat x = \mathrm{d}y\,\gamma$ | $(T, D)$ |
+# | | $\mathrm{d}\gamma = \sum_t \mathrm{d}y_t\,\hat x_t$ | $(D)$ |
+# | | $\mathrm{d}\beta = \sum_t \mathrm{d}y_t$ | $(D)$ |
+# | $F = RW_2 + b_2$ | $\mathrm{d}R = \mathrm{d}F\,W_2^\top$ | $(T, d_{ff})$ |
+# | | $\mathrm{d}W_2 = R^\top\,\mathrm{d}F$ | $(d_{ff}, D)$ |
+# | | $\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$ | $(D)$ |
+# | $R = \max(0, H)$ | $\mathrm{d}H = \mathrm{d}R$ where $H > 0$, else 0 | $(T, d_{ff})$ |
+# | $H = NW_1 + b_1$ | $\mathrm{d}N = \mathrm{d}H\,W_1^\top$ | $(T, D)$ |
+# | | $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$ | $(D, d_{ff})$ |
+# | | $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$ | $(d_{ff})$ |
+
+# %% [markdown]
+# ## After the sum, or before the sublayer?
+#
+# The paper normalises *after* the sum (post-norm). Most later models normalise *before* the
+# sublayer (pre-norm), and once more at the very end:
+#
+# $$\text{post:}\quad y = \mathrm{norm}(x + f(x))$$
+#
+# $$\text{pre:}\quad y = x + f(\mathrm{norm}(x))$$
+#
+# It looks like a matter of taste. But look at the way around. In post-norm a gradient that goes
+# around all sublayers still passes every norm. In pre-norm it passes none but the last: there is a
+# path from the end to the beginning with nothing on it but plus signs.
+#
+# Go back to [gradient against depth](#depth). With a norm of either kind the gradient keeps its
+# size. There is a difference, though; choose the gradient of $W_2$ to see it. In pre-norm the sums
+# are never normalised, so the rows grow from layer to layer. The norm behind the last layer divides
+# the gradient by that size. Where there are more layers, it divides by more. Xiong et al. (2020)
+# prove it for the last layer: in pre-norm the gradient of its $W_2$ falls like $1/\sqrt L$ with the
+# number of layers $L$, in post-norm it does not fall. Measure it.
+
+
+# %%
+@show
+def the_last_layer():
+    """The gradient of the last layer's W_2 by the number of layers, post and pre."""
+    layers, norms = (3, 6, 12, 24), ("post", "pre")
+    found = [[depth.measure(norm, True, n)["value"][-1] for n in layers] for norm in norms]
+    post, pre = np.array(found)
+    scaled = pre * np.sqrt(layers)
+    assert max(post) < 1.2 * min(post) and max(scaled) < 1.2 * min(scaled)
+    lines = zip(layers, post, pre, scaled, strict=True)
+    rows = [(n, *(f"{each:.2f}" for each in line)) for n, *line in lines]
+    first, *_, last = depth.measure("pre", True)["value"]
+    return [
+        table(["layers $L$", "post", "pre", "pre times $\\sqrt{L}$"], rows),
+        Words(f"""
+            These are lengths, for a gradient of length 1 from above. The last column hardly
+            changes: it is $1/\\sqrt L$. Post-norm stays. Within a model, Xiong et al. report (their
+            Figure 3) that the gradient grows from layer to layer in post-norm and stays in
+            pre-norm. Our random data say otherwise: it stays in post-norm, and in pre-norm the
+            first layer has {first / last:.1f} times as much as the last. Measure your own model.
+
+            Does it matter for learning? Below, encoders of 12 layers read five symbols and have to
+            write them backwards. In one of six runs the learning rate rises from 0 for 60 steps, in
+            the others it is constant from the first step on.
+        """),
+    ]
+
+
+@show
+def does_it_learn():
+    """Losses of encoders with 12 layers, post, pre and without the way around."""
+    runs = {words: depth.learn(*run) for words, run in depth.RUNS.items()}
+    ends = [losses[100:].mean() for losses in runs.values()]
+    slow, fast, rising, slow_pre, fast_pre, without = ends
+    assert fast_pre < slow_pre < slow < fast - 0.25 and rising < fast - 0.25 < without - 0.2
+    rates = [f"{rate:g}" for _, _, rate, _ in depth.RUNS.values()]
+    rows = zip(runs, rates, (f"{end:.2f}" for end in ends), strict=True)
+    return [
+        table(["encoder", "learning rate", "loss, last 20 of 120 steps"], rows),
+        Words(f"""
+            Guessing among {depth.SYMBOLS} symbols costs {np.log(depth.SYMBOLS):.2f}. Without the
+            way around the encoder does no better. Pre-norm learns with either rate. Post-norm
+            learns with the small rate; with the large one it has found out which symbols there are,
+            and no more. But let only its first 60 steps be smaller, and it learns with the large
+            rate, too. This is the paper's *warm-up*: its rate rises for 4,000 steps (section 5.3,
+            lesson 8). Xiong et al. show that pre-norm can do without.
+
+            Why does post-norm need it? Its gradients are longer, but that explains little, since
+            Adam divides by their size. Liu et al. (2020) blame another thing: in post-norm a small
+            change of all weights changes the result of a deep model more.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## How many parameters?
+#
+# Count the base model of the paper (Table 3), row by row. Before you look: which part of an encoder
+# layer has more parameters, attention or the feed-forward network? And how much of the whole model
+# is the embedding, the table with a vector for each symbol?
+
+# %%
+VOCABULARY, EMBEDDING = 37_000, "embedding, also the output's weights"
+
+
+def base_rows(**changes) -> dict[str, tuple[int, int]]:
+    """Of each part of the library's base model: its parameters, and how often it is there."""
+    # One layer is as large as each other, and one symbol has as many numbers as each other.
+    model, sizes = Transformer(Config.base(100, layers=1, **changes)), Counter()
+    for name, parameter in model.named_parameters().items():
+        tower, *path = name.split(".")
+        if path[0] == "layers":
+            part = "norms" if path[3] == "norm" else path[2].replace("_", "-")
+            sizes[f"{tower}: {part}"] += parameter.size
+    rows = {EMBEDDING: (VOCABULARY * model.config.d_model, 1)}
+    rows |= {part: (size, 6) for part, size in sizes.items()}
+    return rows | {"**all**": (sum(size * times for size, times in rows.values()), 1)}
+
+
+@show
+def parameters_of_base():
+    """The parameters of the base model, row by row."""
+    rows = base_rows()
+    layer = sum(size for part, (size, _) in rows.items() if part.startswith("encoder"))
+    lines = [(part, f"{n:,}", times, f"{n * times:,}") for part, (n, times) in rows.items()]
+    return [
+        table(["part", "parameters", "times", "together"], lines),
+        Words(f"""
+            Attention has four matrices of 512 × 512, the feed-forward network two of 512 × 2,048
+            and two biases. So {100 * rows["encoder: feed-forward"][0] / layer:.0f} % of an encoder
+            layer are feed-forward: most of what it can remember, it remembers in these keys and
+            values. The norms are next to nothing. The embedding is
+            {100 * rows[EMBEDDING][0] / rows["**all**"][0]:.0f} % of the model.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims about the number of parameters, computed again."""
+    changes = {}, dict(d_k=16, d_v=64), dict(d_k=32, d_v=64), dict(d_k=16, d_v=16)
+    base, *others = (base_rows(**each)["**all**"][0] for each in changes)
+    separate, symbols = base + 2 * VOCABULARY * 512, (65_000_000 - base) / 512
+    saved_16, saved_32, saved_both = ((base - other) / 1e6 for other in others)
+    return Words(f"""
+        **“The base model has 65M parameters.”** The paper says so (Table 3). With the vocabulary
+        that it states, about 37,000 symbols shared by both languages (section 5.1), and one matrix
+        for both embeddings and the output (section 3.4), it comes to {base / 1e6:.1f}M. For 65M
+        there would have to be {symbols:,.0f} more symbols. The paper does not say where the
+        difference lies. Some implementations give each of the three its own matrix: then it is
+        {separate / 1e6:.1f}M, with the same computation in between.
+
+        **“d_k 16 instead of 64 saves 7M parameters.”** In Table 3 (rows B) the model with
+        $d_k = 16$ has 58M. It saves {saved_16:.1f}M only if the *values* keep their 64
+        numbers: then $W_Q$ and $W_K$ become a quarter, $W_V$ and $W_O$ stay. If values shrink too,
+        which is what the usual $d_v = d_k$ would do, it saves {saved_both:.1f}M. The other row says
+        the same: $d_k = 32$ saves {saved_32:.1f}M, and the paper has 60M.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    d, f = (getattr(Config.base(VOCABULARY), name) for name in ("d_model", "d_ff"))
+    return [
+        Question(
+            "LayerNorm gets the row (9, 3, 5, 7, 6), with $\\gamma = 1$ and $\\beta = 0$. What is "
+            "the first number of the result?",
+            "The mean is 6, the row less its mean (3, −3, −1, 1, 0), its standard deviation 2. So "
+            "it is 1.5: the row of *cat* plus 5, in another order. A constant changes nothing.",
+            float(layer_norm(np.array([9.0, 3, 5, 7, 6]), 1.0, 0.0, 0.0)[1][0]),
+        ),
+        Question(
+            "A row has 512 numbers. In how many directions, at right angles to each other, can a "
+            "gradient come back through its norm?",
+            "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.", d - 2,
+        ),
+        Question(
+            "A sublayer in a residual connection has all weights 0 in its last matrix and no norm "
+            "around it. What is the gradient of its input $x$?",
+            "Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the way "
+            "around. Many deep networks are begun like this on purpose: each layer starts as one "
+            "that changes nothing.",
+            1, ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
+        ),
+        Question(
+            "How many parameters has one feed-forward network of the base model, with its biases "
+            "($d_{model} = 512$, $d_{ff} = 2048$)?",
+            "Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.", 2 * d * f + f + d,
+        ),
+        Question(
+            "A hidden value of the feed-forward network is negative before the ReLU for every word "
+            "of a batch. Which parameters get a gradient of 0 from this batch?",
+            "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
+            "the value. Its column of $\\mathrm{d}H$ is 0, so $\\mathrm{d}W_1 = "
+            "N^\\top\\mathrm{d}H$ has a column of zeros, and the bias has 0.",
+            2, ("its key", "its value", "its key, its bias and its value", "none"),
+        ),
+    ]  # fmt: skip
+
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons start 6 mine.py` writes the file to begin with, `python -m lessons check 6
+# mine.py` tells what it thinks of yours.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `residual.py`, `layer_norm.py`, `feed_forward.py` and `rms_norm.py` in `numformer/layers`, put
+#   together in `numformer/models/block.py`.
+# - *Attention Is All You Need*, sections 3.1 and 3.3.
+# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*.
+# - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*.
+# - Lesson 7, when it is there: the decoder's block has one sublayer more.

@@ -1,0 +1,160 @@
+"""A small language to translate, and Transformers that learn it.
+
+"son chat noir saute" becomes "her black cat is jumping". "son" is his, her or its, each a third of
+the time: nothing in the French sentence tells which, so no honest model can be sure of that word.
+"""
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from numformer import Adam, PairBatch, Transformer, Vocabulary, greedy, pack
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import PADDING, START
+from numformer.layer import inference, mode
+from numformer.layers import Places, attention_mask
+from numformer.layers.softmax import softmax
+
+DETERMINERS = {"le": ["the"], "son": ["his", "her", "its"]}
+NOUNS = dict(chat="cat", chien="dog", cheval="horse", lapin="rabbit", renard="fox")
+ADJECTIVES = dict(noir="black", blanc="white", brun="brown", gris="grey")
+VERBS = dict(dort="sleeping", mange="eating", court="running", saute="jumping", chante="singing")
+ONE_WORD = NOUNS | ADJECTIVES | VERBS
+ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
+WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
+STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step on other sentences
+SEEDS = 2, 3
+FIRST = SEEDS[0]
+
+
+def translations(french: str) -> list[str]:
+    """Every right translation of a sentence."""
+    determiner, noun, *adjective, verb = french.split()
+    rest = [*map(ADJECTIVES.get, adjective), NOUNS[noun], "is", VERBS[verb]]
+    return [" ".join([first, *rest]) for first in DETERMINERS[determiner]]
+
+
+def sentences() -> tuple[list[str], list[str]]:
+    """The French sentences that are trained on, and 50 that are held out."""
+    adjectives = ["", *(f" {each}" for each in ADJECTIVES)]
+    parts = itertools.product(DETERMINERS, NOUNS, adjectives, VERBS)
+    every = [f"{first} {noun}{adjective} {verb}" for first, noun, adjective, verb in parts]
+    np.random.default_rng(7).shuffle(every)
+    return every[:-50], every[-50:]
+
+
+KNOWN, NEW = sentences()
+
+
+def floor(french: list[str]) -> float:
+    """The lowest mean loss of a position that can be had without seeing the translation."""
+    right = [translations(each) for each in french]
+    return sum(math.log(len(r)) for r in right) / sum(len(r[0].split()) + 1 for r in right)
+
+
+def ids_of(sentence: str) -> list[int]:
+    return WORDS.encode(sentence.split())
+
+
+def batch(french: list[str], rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """These sentences, each with one of its translations: source, what is read, what follows."""
+    english = [ids_of(rng.choice(translations(each))) for each in french]
+    return PairBatch.of(zip(map(ids_of, french), english, strict=True)).inputs
+
+
+class Leaky(Transformer):
+    """A Transformer whose decoder sees the whole target: someone forgot the causal mask."""
+
+    def forward(self, source, target, skip_padding: bool = False):
+        sources, targets = (Places(ids != PADDING, np, skip_padding) for ids in (source, target))
+        memory, x = self._encode(source, sources), self.target.forward(target, targets)
+        everything = attention_mask(targets, targets)  # here `causal=True` is lacking
+        x = self.decoder.forward(x, everything, memory, attention_mask(targets, sources))
+        return self.output.forward(x)
+
+
+class Zeroed(Leaky):
+    """The same, but later weights are set to 0 after the softmax, as dropout would do it."""
+
+    def __init__(self, config, seed=0):
+        super().__init__(config, seed)
+        for block in self.decoder.layers:
+            block.self_attention.sublayer.attention.dropout.draw = self.keep
+
+    @staticmethod
+    def keep(shape: tuple[int, ...], like):
+        """(..., T, S): 1 where the queries, the last T of S positions, may look, else 0."""
+        return np.tril(np.ones(shape, like.dtype), shape[-1] - shape[-2])
+
+
+# By how the future is hidden from its decoder.
+KINDS = {"before the softmax": Transformer, "not at all": Leaky, "after the softmax": Zeroed}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, its losses (STEPS,); of NEW its loss, what it writes, and how much is right."""
+
+    model: Transformer
+    losses: np.ndarray
+    held_out: float
+    written: dict[str, str]
+    right: float
+
+
+@functools.cache
+def trained(kind: type[Transformer], seed: int) -> Trained:
+    """One of KINDS after training; it is trained once in a process."""
+    sizes = dict(d_model=32, d_ff=64, heads=2, layers=1, p_drop=0.0)
+    model, losses = kind(kind.Config.base(len(WORDS), **sizes), seed), []
+    rng = np.random.default_rng(seed)
+    with threadpool_limits(1, "blas"):
+        objective, adam = model.objective(), Adam(pack(model))
+        for step in range(1, STEPS + 1):
+            objective.zero_grad()
+            losses.append(float(objective.forward(*batch(rng.choice(KNOWN, SENTENCES), rng))))
+            objective.backward()
+            adam.step(RATE * min(1, step / 50))
+        with inference():
+            held_out = float(objective.forward(*batch(NEW, rng)))
+        written = dict(zip(NEW, writes(model, NEW), strict=True))
+    right = np.mean([written[each] in translations(each) for each in NEW])
+    return Trained(model, np.array(losses), held_out, written, right)
+
+
+def writes(model: Transformer, french: list[str]) -> list[str]:
+    """What a model writes for each of these sentences, reading its own words."""
+    ids = greedy(model, pad_sources([*map(ids_of, french)]), max_length=8)
+    return [" ".join(WORDS.decode(each)) for each in ids]
+
+
+def look(model: Transformer, french: str, inputs: list[int]):
+    """A sentence and T ids that the decoder reads -> what it says and where it looks.
+
+    That is the probability (T, V) of each word at each position, the weights of self-attention
+    (T, T) and those of cross-attention (T, S), means over the heads.
+    """
+    with mode(training=False, saving=True):
+        logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
+    block = model.decoder.layers[0]
+    layers = block.self_attention.sublayer, block.cross_attention.sublayer
+    weights = [layer.attention.saved[-1]["dropped"][0].mean(axis=0) for layer in layers]
+    model.clear_saved()
+    return softmax(logits[0].astype(float)), *weights
+
+
+def inputs_of(model: Transformer, french: str, english: str, own: bool, position: int) -> list[int]:
+    """What the decoder reads: the start id and the right words, or its own up to a position.
+
+    Its own are all read anew before each further one.
+    """
+    if not own:
+        return [START, *ids_of(english)]
+    ids = [START]
+    for _ in range(position):
+        ids.append(int(look(model, french, ids)[0][-1].argmax()))
+    return ids

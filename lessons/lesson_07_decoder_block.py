@@ -1,0 +1,794 @@
+# %% [markdown]
+# # The decoder block
+#
+# > A model that writes reads its own words and says the next. To learn it, it is given finished
+# > texts. How can it read a text and learn to write it, without seeing the answer?
+#
+# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
+# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
+# it has written so far, and it looks across at the French words.
+#
+# To learn this it needs examples: French sentences with their translations. But a pupil who finds
+# the solution beside the exercise copies it, and learns to copy. A decoder's block is built so that
+# it can be given the whole solution and yet never see the part that it is asked for.
+#
+# Here you try to peek at the future, and prove that nobody can. You derive how the gradient gets
+# from the decoder back to the encoder. And you see what becomes of models that peek.
+
+# %%
+import math
+
+import numpy as np
+
+from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.lesson_07.exercises import EXERCISES
+from lessons.lesson_07.forcing import SENTENCES, forcing
+from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.toy import FIRST, KINDS, KNOWN, SEEDS, Leaky, floor, ids_of, look, trained
+from lessons.quiz import Question
+from lessons.simulation import Simulation
+from numformer import CrossAttention, PairBatch, Transformer, inference
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import START
+from numformer.gradient_check.gradients import check
+from numformer.layers.attention import (
+    MultiHeadAttention,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.mask import causal_mask
+from numformer.layers.softmax import softmax
+from numformer.models.block import Block, Tower, TowerConfig
+
+# %% [markdown]
+# ## Read the right words
+#
+# At each position the decoder reads one word and has to say the next. So it reads the translation
+# *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
+# translation itself, and an end mark: "outputs (shifted right)" in the paper's Figure 1.
+#
+# In training the decoder always reads the *right* words, whatever it has said: **teacher forcing**
+# (Williams and Zipser 1989). Its great advantage: all that is read is known from the start. One
+# forward pass treats all positions at once. Each is an exercise of its own, with a **loss** of its
+# own: minus the logarithm of the probability that it gave the right word.
+#
+# Below is a small model that was trained on such sentences. The last column comes from five
+# separate passes, each with no more than the beginning up to there. Compare the losses.
+
+# %%
+FRENCH, TARGET = "son chat saute", "her cat is jumping"
+
+
+@show
+def teacher_forcing():
+    """What the decoder reads and has to say, with the loss of each position."""
+    model = trained(Transformer, FIRST).model
+    batch = PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
+    inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
+
+    def losses(count):
+        """Those of a pass over the first positions."""
+        probabilities, *_ = look(model, FRENCH, inputs[:count])
+        return -np.log(probabilities[range(count), right[:count]])
+
+    at_once, says = losses(5), [*words[1:], "⟨end⟩"]
+    rows = [
+        (
+            t + 1,
+            words[t],
+            says[t],
+            *(f"{x:.4f}" for x in (math.exp(-loss), loss, losses(t + 1)[-1])),
+        )
+        for t, loss in enumerate(at_once)
+    ]
+    columns = ["position", "reads", "has to say", "probability", "loss", "loss, beginning alone"]
+    return [
+        table(columns, rows),
+        Words(f"""
+            They are the same: one pass has done the work of five. Training makes their mean small,
+            here {at_once.mean():.3f}. Most of it comes from the first word. *son* may be his, her
+            or its, and nothing tells which, so the model gives *her* about a third.
+        """),
+    ]
+
+
+# %% [markdown]
+# But stop. All five words are given to the model at once. Position 1 has to say *her*, and *her*
+# stands in the input, at position 2. If the model may look there, what will it learn?
+#
+# ## Hide the future
+#
+# Only one part of the decoder lets one position look at another: attention. (Residuals, norms and
+# the feed-forward network treat each position by itself.) So here is the decoder's self-attention
+# on our five words, with numbers that you can check by hand. As in lesson 3, each word has a query,
+# a key and a value; that is $d_k = 3$ and $d_v = 2$. We have been unfriendly: each query fits the
+# key of the word that comes *next*. This decoder wants to peek.
+
+
+# %%
+@show
+def it_peeks():
+    """Queries, keys and values of the words that are read, and the weights in two ways."""
+    query, key, value = vectors()
+    peeking, honest = (
+        scaled_dot_product_attention(query, key, value, hidden)[1] for hidden in (None, CAUSAL)
+    )
+    return [
+        Matrix("Q", query, words, "123"),
+        Matrix("K", key, words, "123"),
+        Matrix("V", value, words, "xy"),
+        Matrix(r"A_\text{open}", peeking, words, words, 1),
+        Matrix("M", CAUSAL.astype(int), words, words, 1),
+        Matrix("A", honest, words, words, 1),
+        Words(f"""
+            In $A_\\text{{open}}$ nothing is hidden. All rows but the last have their largest weight
+            in the next column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
+            {peeking[1, 2]:.2f}. Each has found the word that it is to say.
+
+            The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
+            at position $s$: 1 where $s \\le t$. (What stands at $t$ itself has been written.) All
+            later scores count as $-\\infty$, and their weights are exactly 0.
+
+            By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
+            (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
+        """),
+    ]
+
+
+# %% [markdown]
+# As an equation (sections 3.1 and 3.2.3), with $Z = QK^\top/\sqrt{d_k}$:
+#
+# $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_{u \le t} e^{Z_{tu}}} \;\text{ for } s \le t, \qquad A_{ts} = 0
+# \;\text{ for } s > t$$
+#
+# The mask and the shift by one belong together: position $t$ has read the words before the one that
+# it has to say, and nothing else. In numformer `causal_mask` makes $M$.
+#
+# ## Try to peek
+#
+# Does it hold? Change a word, and see which results change. Before you do: if *jumping* becomes
+# *eating*, which rows of the result $O$ may answer?
+
+
+# %%
+@show
+def simulation_of_the_mask() -> Simulation:
+    """The first simulation: the future hidden in three ways."""
+    return mask
+
+
+# %% [markdown]
+# ### Why before the softmax?
+#
+# Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
+# earlier rows answer to later words. How do they know? The softmax divides by a sum over *all*
+# keys. With $n_t = \sum_u e^{Z_{tu}}$, in which $u$ runs over hidden positions too, a weight that
+# stays is $A_{ts} = e^{Z_{ts}} / n_t$. The hidden word is still in $n_t$. Lesson 3 derived what a
+# score $Z_{tu}$ does to the weight of another key:
+#
+# $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
+#
+# Here $A_{tu}$ is the weight *before* it was set to 0. The better a hidden word fits, the less is
+# left for the others. Let $c_t$ be the sum of the weights that are left in a row. Then the row of
+# the result is $c_t$ times the honest one, and all that leaks is this one number. For ⟨s⟩, which
+# may look at itself alone, it is the weight that it gives itself:
+
+
+# %%
+@show
+def what_leaks():
+    """The weight that the first row gives itself, for four changes of the future."""
+    rows = [
+        (change.label, *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}"
+                         for how in (0, 2)))
+        for change in CHANGES
+    ]  # fmt: skip
+    scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
+    kept = softmax(scores) * [1, 1, 0]
+    with np.errstate(invalid="ignore"):
+        divided = kept / kept.sum()
+    return [
+        table(["changed", "masked before", "zeroed after"], rows, "What ⟨s⟩ gives itself."),
+        Words(f"""
+            Four futures, four different numbers. It sounds like little to know. Further below a
+            model is trained so, and you can see what it makes of it.
+
+            Divide each row by its sum once more? Then $n_t$ cancels, on paper. In a computer the
+            other exponentials are lost beside a large hidden one. With scores 0, 0 and a hidden 200
+            the weights that stay are 0 in float32, and dividing by their sum gives {divided[0]}.
+            Masked before, they are {softmax(scores, np.array([True, True, False]))[0]:g} each.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Nothing leaks: the proof
+#
+# One attention is safe. Is a whole decoder? Think of it as a chain. Row $t$ of every part's result
+# depends on rows up to $t$ of its input: in attention by the mask, in all other parts on row $t$
+# alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, through all blocks.
+#
+# Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
+# from some position on, and count the positions whose logits are the same, *bit for bit*.
+
+# %%
+SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
+
+
+def decoders() -> dict[str, Transformer]:
+    """Three random blocks with four heads, with the causal mask and without."""
+    config = Transformer.Config.base(20, d_model=16, d_ff=32, heads=4, layers=3, p_drop=0.0)
+    return {"with the mask": Transformer(config, 5), "without": Leaky(config, 5)}
+
+
+@show
+def forward_nothing_leaks():
+    """How many positions are the same bit for bit when later words change."""
+
+    def the_same(model, s):
+        changed = BEFORE.copy()
+        changed[0, s:] += 10
+        with inference():
+            before, after = (model.forward(SOURCE, ids)[0] for ids in (BEFORE, changed))
+        return sum(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+
+    return table(
+        ["words changed", *(f"the same, {name}" for name in decoders())],
+        [(f"from {s + 1} on", *(the_same(each, s) for each in decoders().values()))
+         for s in range(1, 6)],
+        "Positions, of six, whose logits have not changed in any bit.",
+    )  # fmt: skip
+
+
+# %% [markdown]
+# Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number
+# adds nothing. (But 0 · NaN is NaN: a mask does not protect from numbers that are broken.)
+#
+# ### The same, backwards
+#
+# The loss of position $t$ must not depend on later words: its gradient there has to be 0, and again
+# not nearly. For the scores lesson 3 derived
+#
+# $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
+#
+# Where $u$ is hidden from $t$, $A_{tu} = 0$, and so is $\mathrm{d}Z_{tu}$. Now look at the key and
+# the value of position $s$. They collect from every position that used them:
+#
+# $$\mathrm{d}K_{si} = \sum_{t \ge s} \mathrm{d}E_{ts}\,Q_{ti}, \qquad \mathrm{d}V_{sj} =
+# \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
+#
+# Terms with $t < s$ are 0. Data flow from earlier words to later results, gradients from later
+# losses to earlier words. Here is how long they are in the same decoder: row $t$ belongs to the
+# loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the first block.
+
+
+# %%
+def gradient_lengths(model: Transformer) -> np.ndarray:
+    """(T, T): row t has the lengths of the gradients of the loss at t at the decoder's inputs."""
+    lengths = np.zeros((6, 6))
+    for t in range(6):
+        logits = model.forward(SOURCE, BEFORE)
+        dlogits = np.zeros_like(logits)
+        dlogits[0, t] = softmax(logits[0, t])  # p - q, where the id 3 would be right
+        dlogits[0, t, 3] -= 1
+        dx, _ = model.decoder.backward(model.output.backward(dlogits))
+        lengths[t] = np.linalg.norm(dx[0], axis=1)
+        model.clear_saved()
+    return lengths
+
+
+@show
+def backward_nothing_leaks():
+    """The gradient of each position's loss at each word, with the mask and without."""
+    axes = [f"loss {t}" for t in range(1, 7)], [f"word {s}" for s in range(1, 7)]
+    found = {name: gradient_lengths(model) for name, model in decoders().items()}
+    return [
+        *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
+        Words("""
+            A 0 without decimals is exactly 0. So are all entries above the diagonal, with the mask.
+            Test any model that writes in this way: one other number there, and it peeks.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Look across: cross-attention
+#
+# The French sentence comes in through a second attention. The encoder has made $S$ vectors of it,
+# the **memory** $H$. The decoder's vectors are $X$, one for each of its $T$ positions. In
+# **cross-attention** queries come from the decoder, keys and values from the memory (3.2.3):
+#
+# $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
+#
+# Only padding is hidden: the whole French sentence is there before the first English word. Here is
+# our example, with one head. A decoder's vector has three numbers, for *article*, *noun* and
+# *verb*: which kind of word it wants to say. In a memory's vector they say which kind of word it
+# is. $d_k$ is 2, and $d_v$ is 1: each French word hands over a single number, 1 for *son*, 2 for
+# *chat*, 3 for *saute*.
+
+# %%
+french = ["son", "chat", "saute", "⟨end⟩"]
+kinds = ["article", "noun", "verb"]
+x = np.array([[1, 0, 0], [0, 1, 0], [0, -1, 1], [0, 0, 1], [0, 0, 0]], float)
+memory = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]], float)
+query_weight = np.array([[-1, -1], [2, 0], [0, 2]], float)
+key_weight = np.array([[-2, -2], [2, 0], [0, 2]], float)
+value_weight = np.array([[1], [2], [3]], float)
+doutput = np.array([[1], [-1], [2], [1], [-2]], float)
+
+query, key, value = x @ query_weight, memory @ key_weight, memory @ value_weight
+output, weights, dropped = scaled_dot_product_attention(query, key, value)
+
+
+@show
+def across_forward():
+    """Cross-attention on the example."""
+    return [
+        Matrix("X", x, words, kinds),
+        Matrix("W^Q", query_weight, kinds, "12"),
+        Matrix("Q", query, words, "12"),
+        Matrix("H", memory, french, kinds),
+        Matrix("W^K", key_weight, kinds, "12"),
+        Matrix("K", key, french, "12"),
+        Matrix("W^V", value_weight, kinds, "v"),
+        Matrix("V", value, french, "v"),
+        Matrix("A", weights, words, french, 1),
+        Matrix("O", output, words, "v"),
+        Words(f"""
+            By hand: the position of *her* wants a noun, its query is (2, 0). The key of *chat* is
+            (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is {4 / math.sqrt(2):.2f},
+            and *chat* gets the weight {weights[1, 1]:.2f}. The row of *jumping* asks for nothing:
+            all scores are 0, each of the four words gets a quarter, and the result is
+            (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### The way back, to both sides
+#
+# Attention's own backward (lesson 3) makes $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$ of
+# $\mathrm{d}O$. What is new is where they go.
+#
+# **To the decoder.** Where is $X_{ti}$ used? In the queries, $Q_{tk} = \sum_i X_{ti}\,W^Q_{ik}$,
+# for every $k$. And nowhere else. Each use contributes its factor times the gradient of its result:
+#
+# $$\mathrm{d}X_{ti} = \sum_k \mathrm{d}Q_{tk}\,W^Q_{ik}, \qquad \mathrm{d}X =
+# \mathrm{d}Q\,(W^Q)^\top$$
+#
+# **To the encoder.** Where is $H_{si}$ used? In the keys, $K_{sk} = \sum_i H_{si}\,W^K_{ik}$. And
+# in the values, $V_{sj} = \sum_i H_{si}\,W^V_{ij}$. A number that is used twice gets two
+# contributions, and they add up:
+#
+# $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
+# \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
+#
+# The first part says how the memory should change to be *found* by those who need it, the second
+# how to *give* them something better. Which is larger in our example, for *chat*?
+
+
+# %%
+@show
+def across_backward():
+    """The gradients of decoder and memory on the example."""
+    dquery, dkey, dvalue = scaled_dot_product_attention_backward(
+        doutput, query, key, value, weights, dropped, None
+    )
+    through_keys, through_values = dkey @ key_weight.T, dvalue @ value_weight.T
+    largest, total = np.abs(through_values).max(), through_keys + through_values
+    of_end = through_keys[3, 1], through_values[3, 1], total[3, 1]
+    numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], *of_end]
+    n = [f"{number:.4f}".replace("-", "−") for number in numbers]
+    return [
+        Matrix(r"\mathrm{d}O", doutput, words, "v"),
+        Matrix(r"\mathrm{d}X", dquery @ query_weight.T, words, kinds),
+        Matrix(r"\mathrm{d}K\,(W^K)^\top", through_keys, french, kinds, largest),
+        Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
+        Matrix(r"\mathrm{d}H", total, french, kinds, largest),
+        Words(f"""
+            By hand, the row of *chat*: $\\mathrm{{d}}V$ is {n[0]} there, and times 1, 2 and 3 it
+            is the row of the second part. $\\mathrm{{d}}K$ is ({n[1]}, {n[2]}). The row *noun* of
+            $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
+
+            For *chat* the values have more to say. For ⟨end⟩ it is the other way round: its noun
+            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Leave the
+            keys out, and not even the sign is right.
+        """),
+    ]
+
+
+# %% [markdown]
+# ### From every block
+#
+# A decoder has $N$ blocks, six in the paper, and all of them look at the *same* memory. So $H$ is
+# used $2N$ times: as keys and as values, in each block. All of these contributions add up:
+#
+# $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
+# \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
+#
+# The encoder has no loss of its own: $\mathrm{d}H$ is all that it learns from. Here are the
+# library's lines, those of one attention and of a tower of blocks.
+
+
+# %%
+@show
+def the_lines_of_the_way_back():
+    """The library's backward of attention and of a tower, line by line."""
+    return [
+        Beside(
+            MultiHeadAttention.backward,
+            {
+                "queries, keys = ": "Where padding was left out forward. It may be passed over.",
+                "dheads = ": r"""Back through the last projection and to the heads (lesson 4): this
+                    is $\mathrm{d}O$ of each.""",
+                "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
+                "dmemory = ": r"""The heads side by side again, and through the projection of the
+                    values: $\mathrm{d}V\,(W^V)^\top$.""",
+                "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
+                    all shapes would be right, too.""",
+                "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
+                    decoder, $\mathrm{d}H$ for the encoder.""",
+            },
+        ),
+        Beside(
+            Tower.backward,
+            {
+                "dx, dmemory = ": """Back through the last norm, where there is one. `dmemory`
+                    begins with 0.""",
+                "for block in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
+                    its own input. To `dmemory` each *adds* its part.""",
+                "return (dx, dmemory)": "One goes down to the English words, one to the encoder.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ### Is it true?
+#
+# Move the inputs a little and measure (lesson 3): for cross-attention with two heads and hidden
+# padding, then for a decoder of two blocks.
+
+
+# %%
+@show
+def gradient_check():
+    """Explicit gradients beside measured ones."""
+    rng, tower = np.random.default_rng(8), TowerConfig(d_model=6, d_ff=8, heads=2, layers=2)
+    x, memory = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 4, 6))
+    seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
+    attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
+    decoder = check(Tower(tower, rng, cross=True), [x, causal_mask(5), memory, seen])[:2]
+    rows = [
+        (name, row.name, *(f"{number:.8f}".replace("-", "−")
+                           for number in (row.explicit, row.numerical)), scientific(row.error))
+        for name, found in {"cross-attention": attention, "decoder": decoder}.items()
+        for row in found
+    ]  # fmt: skip
+    return table(["", "gradient of", "explicit", "measured", "relative error"], rows)
+
+
+# %% [markdown]
+# ## The whole block
+#
+# A decoder block has three parts (section 3.1), each in a residual with a norm (lesson 6):
+#
+# 1. **masked self-attention**: look back at what has been written,
+# 2. **cross-attention**: look across at what has been read,
+# 3. **feed-forward**: think about it, each position by itself.
+#
+# $$Y = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
+#
+# $$C = \mathrm{Norm}(Y + \mathrm{CrossAttention}(Y, H)), \quad X' = \mathrm{Norm}(C +
+# \mathrm{FFN}(C))$$
+
+
+# %%
+@show
+def the_diagram():
+    """A decoder block."""
+    parts = ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
+
+    def draw(figure):
+        axes, arrow = figure.subplots(), dict(arrowstyle="->", color="C3")
+        bent, words = arrow | dict(connectionstyle="arc3,rad=-0.6"), dict(ha="center", va="center")
+        for height, part in enumerate(parts):
+            box = dict(boxstyle="round", facecolor="none", edgecolor=f"C{height}")
+            axes.text(0, height, part, bbox=box, fontsize=9, **words)
+            axes.text(0, height + 0.53, "add, norm", color="C3", fontsize=8.5, **words)
+            axes.annotate("", (0, height + 0.46), (0, height + 0.19), arrowprops=arrow)
+            axes.annotate("", (-0.4, height + 0.53), (-0.4, height - 0.38), arrowprops=bent)
+        axes.text(1.3, 1, "memory $H$:\nkeys and values", fontsize=9, **words)
+        axes.annotate("", (0.4, 1), (0.8, 1), arrowprops=arrow)
+        axes.text(0, -0.45, "$X$", **words)
+        axes.text(0, 2.8, "$X'$", **words)
+        axes.set(xlim=(-1.1, 1.9), ylim=(-0.6, 2.9))
+        axes.axis("off")
+
+    return Picture(
+        "lesson_07_block",
+        draw,
+        "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, each "
+        "followed by add and norm and passed by an arrow. H enters the middle from the right.",
+        "**A decoder block.** The memory enters in the middle part alone.",
+        (3.4, 3.9),
+    )
+
+
+@show
+def the_lines_of_the_block():
+    """The library's block, backward."""
+    return Beside(
+        Block.backward,
+        {
+            "dx = self.feed_forward": "The last part first.",
+            "if not self.cross_attention": "An encoder's block has no middle part.",
+            "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
+                residual and norm stand around $Y$ alone.""",
+            "return self.self_attention": "The first part; the memory's gradient beside it.",
+        },
+    )
+
+
+# %% [markdown]
+# ## An honest model and one that peeks
+#
+# What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models
+# on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
+# *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
+# word: at best it pays $\ln 3 \approx 1.10$ for it. From this follows the lowest mean loss.
+#
+# Three kinds of models, with one encoder block and one decoder block: the future hidden before the
+# softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
+# the lowest loss? Which will translate best?
+
+
+# %%
+@show
+def three_ways_to_hide():
+    """Loss and translations of models trained with the future hidden in three ways."""
+    runs = {name: [trained(kind, seed) for seed in SEEDS] for name, kind in KINDS.items()}
+    french = SENTENCES[0][0]
+
+    def curves(figure):
+        axes = figure.subplots()
+        for (name, (run, _)), style in zip(runs.items(), ("-", "-", "--"), strict=True):
+            axes.plot(run.losses, style, label=name)
+        axes.axhline(floor(KNOWN), color="C3", linestyle=":", label="lowest possible")
+        axes.set(xlabel="step", ylabel="loss", yscale="log")
+        axes.legend()
+
+    rows = [
+        (name.split(" the")[0], f"{run.losses[-20:].mean():.4f}", f"{run.held_out:.4f}",
+         f"{run.right:.0%}", run.written[french] or "(nothing)")
+        for name, found in runs.items() for run in found
+    ]  # fmt: skip
+    honest, *peeking = runs.values()
+    ratio = honest[0].losses[-20:].mean() / peeking[0][0].losses[-20:].mean()
+    texts = [text for found in peeking for run in found for text in run.written.values()]
+    short = 100 * np.mean([len(text.split()) < 4 for text in texts])
+    return [
+        Picture(
+            "lesson_07_losses",
+            curves,
+            "Loss against step on a logarithmic scale. With the mask it falls to the dotted line "
+            "of the lowest possible loss. The other two fall through it, to a fortieth of it.",
+            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
+            "loss that is possible without seeing the translation.",
+        ),
+        table(
+            ["hidden", "loss, last steps", "loss, new sentences", "right", f"*{french}*"],
+            rows,
+            "Right: the share of 50 new sentences that are translated rightly when the model reads "
+            "its own words. The last column: what it writes for one of them.",
+        ),
+        Words(f"""
+            Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
+            they write, they are useless. And their loss is as low on new sentences: **held-out data
+            do not find this mistake**, because there, too, the answer stands in the input.
+
+            Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
+            each head and position, and training has found out how to write the next word into it.
+
+            What they learned is to read the answer off the input. When they write by themselves,
+            there is none. {short:.0f} % of what they write ends too early, before the fourth
+            word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
+
+            Two things do find it: a loss lower than it can be, and letting the model write.
+        """),
+    ]
+
+
+# %% [markdown]
+# Watch them. With the causal mask the first word of *son chat noir saute* gets about a third, as it
+# must. The others *know* that it is *her*. Nobody told them. They saw it.
+
+
+# %%
+@show
+def simulation_of_teacher_forcing() -> Simulation:
+    """The second simulation: reading the right words, or its own."""
+    return forcing
+
+
+# %% [markdown]
+# The honest model has a smaller worry: in training it has never read a mistake of its own, so when
+# it writes and makes one, it reads what it has not met before (*exposure bias*, Ranzato et al.
+# 2016). In our small language no mistake occurred.
+#
+# ## One word at a time
+#
+# A trained decoder writes one word after another. Must it compute all positions anew for each word?
+# Because of the mask it need not. What a position computes does not change when later words arrive.
+# Its keys and values can be kept: this is the **key-value cache** (lesson 10). A new word costs one
+# query, which looks at the kept keys. Nothing later is there to hide, so it needs no mask. Is the
+# result the same as that of all positions at once?
+
+
+# %%
+@show
+def one_at_a_time():
+    """Logits with a cache, word by word, beside those of one pass over all positions."""
+    source, inputs = pad_sources([ids_of(FRENCH)]), [START, *ids_of(TARGET)]
+
+    def differences(kind):
+        model = trained(kind, FIRST).model
+        with inference():
+            state = model.start(source, len(inputs))
+            one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
+            return np.abs(model.forward(source, np.array([inputs]))[0] - one_by_one).max(axis=1)
+
+    found = zip(words, differences(Transformer), differences(Leaky), strict=True)
+    rows = [(word, f"{a:.0e}".replace("-", "−"), f"{b:.2f}") for word, a, b in found]
+    about = "The largest difference between the logits of one pass and those word by word."
+    return [
+        table(["reads", "with the mask", "without"], rows, about),
+        Words(f"""
+            With the mask they are equal within rounding: the same numbers are added in another
+            order. The decoder computed 5 positions, one for each word. Anew for each word it would
+            be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
+
+            Without the mask they differ, but for the last, after which nothing comes: training and
+            writing compute different things.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Without an encoder
+#
+# Is the encoder needed at all? Write the French sentence and its translation in one row,
+# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder go on with it. What it has read
+# before ⟨s⟩ is all there in its own self-attention. So these fall away:
+#
+# - the encoder, the memory and its mask,
+# - cross-attention in each block, with its norm and its residual.
+#
+# The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
+# (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
+# numformer it is `LanguageModel`, made of the same `Block` without its middle part. In the paper's
+# size that saves 1,049,600 parameters a block: four matrices of 512 × 512, and a norm. What it
+# pays: the French words look back only, never ahead. Lesson 12 trains both kinds on one task.
+
+# %% [markdown]
+# ## To take with you
+#
+# $T$ is the number of positions of the decoder, $S$ that of the memory, $D$ the width of both.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $A_{ts} = 0$ for $s > t$ | $\mathrm{d}Z_{ts} = 0$ for $s > t$, exactly | $(T, T)$ |
+# | result $t$ uses words $s \le t$ | word $s$ collects from losses $t \ge s$ | |
+# | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ | $(T, D)$ |
+# | $K = HW^K$ | $\mathrm{d}H = \mathrm{d}K\,(W^K)^\top$ | $(S, D)$ |
+# | $V = HW^V$ | and to it $\mathrm{d}V\,(W^V)^\top$ | $(S, D)$ |
+# | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum over the $N$ blocks | $(S, D)$ |
+# | reads ⟨s⟩ and the target, shifted by one | a loss at each position, all at once | $(T)$ |
+
+# %% [markdown]
+# ## Often told: check it
+#
+# Computed without positions (lesson 5), with random vectors for the words.
+
+
+# %%
+@show
+def often_told():
+    """The attention matrices of two sentences of the same words."""
+    rng = np.random.default_rng(4)
+    layer, x = MultiHeadAttention(16, 1, rng), rng.standard_normal((1, 4, 16))[:, [0, 1, 2, 0, 3]]
+    swap = [0, 4, 2, 3, 1]  # cat and dog change places
+    for hidden in (None, causal_mask(5)):
+        for sentence in (x, x[:, swap]):
+            layer.forward(sentence, sentence, hidden)
+    one, other, masked_one, masked_other = (each["weights"][0, 0] for each in layer.attention.saved)
+    assert np.allclose(one, other[swap][:, swap])
+    as_is = np.abs(one - other).max()
+    masked = np.abs(masked_one - masked_other[swap][:, swap]).max()
+    return Words(f"""
+        **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
+        They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
+        *dog* and also their columns, and they are the same:
+        *equal up to a permutation*. Each word gives each other word the same weight in both
+        sentences, and that is what is meant.
+
+        With a causal mask even that no longer holds: after the exchange they differ by up to
+        {masked:.2f}. In the first sentence *cat* sees *the* and itself, in the second it sees all
+        five words. So a decoder can tell the order of words without being told positions.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question=f"A decoder with a causal mask reads the translation *{TARGET}*. How many "
+            "entries of its matrix of weights, in one head, may be other than 0?",
+            answer=int(np.tri(len(TARGET.split()) + 1).sum()),
+            why="It reads ⟨s⟩ and four words, so the matrix has 5 rows and 5 columns. Row $t$ has "
+            "$t$ entries that may be seen: $1 + 2 + 3 + 4 + 5 = 15$.",
+        ),
+        Question(
+            question="The hidden weights are set to 0 *after* the softmax. Then the last word of "
+            "five is exchanged. Which rows of the result may change?",
+            choices=("the last alone", "all five", "none"),
+            answer=1,
+            why="The sum by which each row is divided contains the last word's score, hidden or "
+            "not. So all weights of all rows may change a little, and that is a leak.",
+        ),
+        Question(
+            question="No model can know whether *son* is his, her or its. What is the lowest mean "
+            "loss at that word? (Natural logarithm, two decimals.)",
+            answer=math.log(3),
+            why="The best that can be done is to give each a third. The loss is $-\\ln(1/3) = \\ln "
+            "3 \\approx 1.10$. A model with less has seen the answer, or has been lucky.",
+        ),
+        Question(
+            question="Your new model has a far lower loss than the old one, also on held-out data. "
+            "When it writes by itself, it writes nonsense. What do you look at first?",
+            choices=("dropout", "the learning rate", "whether a loss depends on later inputs"),
+            answer=2,
+            why="Overfitting would show in the held-out loss. This looks like peeking: compute the "
+            "gradient of the loss at one position at the inputs after it. It has to be exactly 0.",
+        ),
+        Question(
+            question="A decoder has six blocks with cross-attention. How many projections, of keys "
+            "or of values, contribute to the gradient of the memory?",
+            answer=2 * 6,
+            why="In each block the memory gives keys and values, so $2 \\cdot 6 = 12$. Queries "
+            "come from the decoder and give the memory nothing.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the starting file, complete its functions, and let the checker tell you what it thinks:
+#
+# ```
+# python -m lessons start 7 mine.py
+# python -m lessons check 7 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder.
+# - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
+# - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
+# - Lesson 8, when it is there: how such a model is trained.

@@ -1,0 +1,150 @@
+"""Lesson 2: its numbers and claims, computed again another way."""
+
+import itertools
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import lessons
+from lessons.lesson import pieces
+from lessons.lesson_02 import lookup
+from lessons.lesson_02.lookup import DAY, HARD, STARTS, key, learning, move_the_wish, value
+from numformer.layers import attention
+
+at_each_temperature = [
+    pytest.mark.parametrize("temperature", [option.value for option in each.controls[1].options])
+    for each in (move_the_wish, learning)
+]
+
+
+def words_of(name: str) -> str:
+    """What a function of lesson 2 says, in one line."""
+    found = pieces(getattr(lessons.load(2), name))
+    return " ".join(" ".join(piece.markdown() for piece in found).split())
+
+
+def shares(q, temperature: float, distance: bool = False) -> list[float]:
+    """The weights of the jugs by plain formulas, at both ends by what the limits are."""
+    fits = [q[0] * k[0] + q[1] * k[1] for k in key]
+    if distance:
+        fits = [-((q[0] - k[0]) ** 2 + (q[1] - k[1]) ** 2) / 2 for k in key]
+    if temperature == HARD:
+        return [(fit == max(fits)) / fits.count(max(fits)) for fit in fits]
+    powers = [1 if temperature == math.inf else math.exp(fit / temperature) for fit in fits]
+    return [power / sum(powers) for power in powers]
+
+
+def loss(q, temperature: float) -> float:
+    return sum(a * (v[0] - v[1]) for a, v in zip(shares(q, temperature), value, strict=True))
+
+
+@pytest.mark.parametrize("score", ["dot product", "distance"])
+@at_each_temperature[0]
+def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
+    for q in itertools.product(lookup.GRID, lookup.GRID):
+        found = lookup.wish(np.array(q), temperature, score)
+        expected = shares(q, temperature, score == "distance")
+        assert_allclose(found["weights"], expected, atol=1e-9)
+        glass = [sum(a * v[i] for a, v in zip(expected, value, strict=True)) for i in (0, 1)]
+        assert_allclose(found["glass"], glass, atol=1e-9)
+        # To the left of each side of the area; and the apple is never alone on top.
+        corners = found["corners"]
+        for one, other in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+            (x, y), (u, w) = other - one, found["glass"] - one
+            assert x * w - y * u > -1e-6
+        assert score == "distance" or found["best"].tolist() != [4]
+    assert lookup.wish(key[4], temperature, "distance")["best"].tolist() == [4]
+
+
+@pytest.mark.parametrize("width", lookup.WIDTHS)
+def test_the_river_is_that_of_nadaraya_and_watson(width, rng):
+    pairs, off = list(zip(lookup.hours, lookup.levels, strict=True)), []
+    for place, hour in enumerate(DAY):
+        found = lookup.river(hour, width)
+        kernel = [math.exp(-((hour - k) ** 2) / (2 * width**2)) for k in lookup.hours]
+        estimate = sum(w * v for w, (_, v) in zip(kernel, pairs, strict=True)) / sum(kernel)
+        closest = min(pairs, key=lambda pair: abs(hour - pair[0]))
+        off.append(estimate - lookup.true_level(hour))
+        assert_allclose(found["curve"][place], estimate)
+        assert_allclose(found["largest"], max(kernel) / sum(kernel))
+        assert_allclose(found["effective"], sum(kernel) ** 2 / sum(k * k for k in kernel))
+        assert found["nearest"][place] == closest[1]
+    assert_allclose(found["error"], math.sqrt(sum(e * e for e in off) / len(off)))
+    weights, truth = lookup.shares(DAY, width), lookup.true_level(lookup.hours)
+    days = weights @ (truth + 0.4 * rng.standard_normal((5000, 24))).T  # measured again and again
+    mean = ((days.T - lookup.true_level(DAY)) ** 2).mean()
+    assert_allclose(sum(lessons.load(2).expected_error(weights)), mean, rtol=0.05)
+
+
+@pytest.mark.parametrize("start", [option.value for option in STARTS])
+@at_each_temperature[1]
+def test_a_query_walks_down_the_slope_that_is_measured(start, temperature):
+    path, step = lookup.walk(start, temperature), 1e-6 * np.eye(2)
+    assert np.abs(path).max() < 5  # the chart shows it
+    for q, after in itertools.pairwise(path):
+        slopes = [(loss(q + d, temperature) - loss(q - d, temperature)) / 2e-6 for d in step]
+        assert_allclose(after, q - 0.5 * np.array(slopes), atol=1e-6)
+    shown = lookup.learn(start, temperature, 7)
+    assert_allclose(shown["loss"], [loss(q, temperature) for q in path], atol=1e-9)
+    assert_allclose(shown["hard"], [loss(q, HARD) for q in path], atol=1e-9)
+    assert_allclose(shown["weights"], shares(path[7], temperature), atol=1e-9)
+    assert temperature != HARD or (path == start).all()
+
+
+def test_the_gradients_are_those_of_the_whole_attention():
+    lesson, stretch = lessons.load(2), math.sqrt(2) / 2.0  # attention divides by the root of d_k
+    inputs, doutput = (lesson.query * stretch, key, value), lesson.doutput
+    output, *weights = attention.scaled_dot_product_attention(*inputs)
+    backward = attention.scaled_dot_product_attention_backward
+    expected = backward(doutput, *inputs, *weights, None)
+    found = lesson.glass, lesson.dquery / stretch, lesson.dkey, lesson.dvalue
+    for ours, theirs in zip(found, (output, *expected), strict=True):
+        assert_allclose(ours, theirs)
+    away = (value - lesson.glass) @ doutput[0]  # how far each value lies from the blend
+    assert_allclose(lesson.dscaled, weights[0] * away)
+
+
+def test_the_numbers_in_the_text_are_these():
+    for name, said in {
+        "hard_and_soft": ["pours cherry: price 4, vitamin C 1"],
+        "temperatures": ["the mean of the five contents, (1.60, 2.00)"],
+        "blur_and_noise": ["| nearest | 0.032 | 0.160 | 0.192", "| 1.5 | 0.049 | 0.037 | 0.085"],
+        "back_through_the_score": ["that is 1.746", "(−0.444)"],
+        "the_first_steps": ["| 1 | 0.13 | 2.22 |"],
+        "many_wishes": ["| 8 | 0.367621 | 100 % |", "step 29 %", "from the length 2.2 to 4.3"],
+        "often_told": ["| banana | 0.28 | +0.09 |", "0.478 cherry, 0.163 banana, 0.359 lemon"],
+    }.items():
+        for words in said:
+            assert words in words_of(name), (name, words_of(name))
+    ways = [f"back_through_the_{name}" for name in ("blend", "softmax", "score")]
+    said = " ".join(map(words_of, ["hard_and_soft", *ways])).replace("·", "*").replace("−", "-")
+    sums = re.findall(r"((?:[(\d][\d.()-]* \* [\d.()-]+(?: \+ )?)+) [≈=] (-?\d+(?:\.\d+)?)", said)
+    for left, right in sums:  # by hand
+        off = abs(eval(left) - float(right))
+        assert off <= 0.5 * 10 ** -len(right.partition(".")[2]) + 1e-9, left
+    assert len(sums) == 5
+    assert all(int(power) <= -9 for power in re.findall(r"\{(-\d+)\}", words_of("promises_kept")))
+    bar = re.search(r">>> bar = (.*)", Path(lessons.load(2).__file__).read_text())[1]
+    assert eval(bar) == dict(zip(map(tuple, key), map(tuple, value), strict=True))
+    other = np.array([0.478, 0.163, 0.359]) @ value[:3]
+    assert_allclose(other, shares((1, 2), 2.0) @ value, atol=5e-3)
+    rows = re.findall(r"\| [\d.]+ \| [\d.]+ \| (\d+) % \|", words_of("many_wishes"))
+    assert sorted(rows, key=int) == rows and 29 <= int(rows[0]) < 50 < int(rows[-1])
+
+
+def test_what_the_text_says_of_slopes_and_of_weights_holds():
+    assert [loss((x, 2), HARD) for x in (-3, 0.66, 0.67, 3)] == [-3, -3, 3, 3]  # the cliff
+    assert all(loss((1.01, 2), each) > loss((0.99, 2), each) for each in (0.5, 2, 8))
+    thrown = lookup.walk((2.0, 0.5), 0.25)
+    assert shares(thrown[2], 0.25)[1] < 0.7 and shares(thrown[3], 0.25)[1] > 0.9999
+    assert np.abs(thrown[30] - thrown[3]).max() < 1e-3
+    a, changes = np.array(shares((1.5, 0.5), 2.0)), []
+    for hidden in range(5):  # the glass of the others, mixed anew
+        rest = np.delete(a, hidden) / (1 - a[hidden])
+        changes.append(rest @ np.delete(value @ [1, -1], hidden) - a @ value @ [1, -1])
+        assert_allclose(lessons.load(2).without(hidden), changes[-1])
+    assert np.argmin(np.abs(changes)) == 1 == np.argsort(a)[-2]
