@@ -681,7 +681,7 @@ def the_table_of_the_study():
             ],
             f"The share of {lengths.EXAMPLES} new sources whose whole target is right: mean of "
             "three seeds, lowest and highest. Over all lengths up to 10 the mean is above 0.99 in "
-            "every row. These runs took 2,000 to 3,600 steps; the command now takes fewer.",
+            "every row.",
         ),
         Words(f"""
             Look at length 15. ALiBi reverses {mean["reverse", "alibi"]} of the sources and copies
