@@ -120,8 +120,7 @@ def other_orders() -> Simulation:
 # vectors, and attention can tell them apart. But which vector for which place?
 #
 # - The number $p$ itself? It grows without bound. At place 500 nothing of the word would be left.
-# - A share, $p$ divided by the length? Then a step to the next word is another step in each
-#   sentence.
+# - A share, $p$ divided by the length? Then a step is another step in each sentence.
 #
 # We want numbers that stay small, that never repeat, and for which a step is the same step
 # everywhere. You have something like it on your wall. Each hand of a clock goes round and round and
@@ -129,9 +128,11 @@ def other_orders() -> Simulation:
 # not repeat for half a day.
 #
 # The paper's clock (section 3.5) has $d/2$ hands, where $d$ is the width of a word's vector. Hand
-# $i$ moves on by the angle $f_i$ at each place, and the tip of it gives two numbers:
+# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place, and its tip gives two numbers:
 #
-# $$PE(p, 2i) = \sin(p f_i), \quad PE(p, 2i+1) = \cos(p f_i), \quad f_i = 10000^{-2i/d}$$
+# $$PE(p, 2i) = \sin(p f_i)$$
+#
+# $$PE(p, 2i+1) = \cos(p f_i)$$
 #
 # For our width of 8 there are four hands, and the angles come out nicely: 1, 0.1, 0.01, 0.001.
 # (They are in radians; a full turn is 2π, about 6.28.) By hand, place 2: the first pair is
@@ -680,7 +681,7 @@ def the_table_of_the_study():
             ],
             f"The share of {lengths.EXAMPLES} new sources whose whole target is right: mean of "
             "three seeds, lowest and highest. Over all lengths up to 10 the mean is above 0.99 in "
-            "every row. These runs took 2,000 to 3,600 steps; the command now takes fewer.",
+            "every row.",
         ),
         Words(f"""
             Look at length 15. ALiBi reverses {mean["reverse", "alibi"]} of the sources and copies
@@ -811,7 +812,7 @@ def quiz() -> list[Question]:
 # ## Exercises
 #
 # Write the starting file, complete or mend its functions, and let the checker tell you what it
-# thinks. Only two of the gradients stand on this page.
+# thinks. Two of the gradients stand nowhere on this page.
 #
 # ```
 # python -m lessons start 5 mine.py

@@ -81,7 +81,7 @@ EXERCISES = [
         lesson=5,
         title="A pair, turned back, and a frequency that is learned",
         task="""The first two gradients stand in the lesson. The third does not: let the frequency,
-by which the angle grows from place to place, be learned. How does the loss change with it?""",
+by which the angle grows, be learned, too. `first` and `second` are the two numbers of each key.""",
         solution=turned_backward,
         forward=turned,
         inputs=lambda n: dict(u=(n.T,), v=(n.T,), first=(n.S,), second=(n.S,),

@@ -198,11 +198,11 @@ place = 2
 k = 1
 
 if what == "sinusoids":
-    before, after = positional.sinusoidal_table({LAST + 1}, 8)[[[0, 0], [place + k, place]]]
+    at_0, after = positional.sinusoidal_table({LAST + 1}, 8)[[[0, 0], [place + k, place]]]
 else:  # the query of dog, the key of man
-    before = np.array({x[[1, 3]].astype(int).tolist()}, float)
-    after = rotary.rotary(before, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
+    at_0 = np.array({x[[1, 3]].astype(int).tolist()}, float)
+    after = rotary.rotary(at_0, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
 later, earlier = after[:, 2 * pair : 2 * pair + 2]
-score, total, unturned = later @ earlier, after[0] @ after[1], before[0] @ before[1]
+score, total, unturned = later @ earlier, after[0] @ after[1], at_0[0] @ at_0[1]
 print(score, total, unturned)""",
 )  # fmt: skip
