@@ -258,8 +258,8 @@ row = Simulation(
         Matrices([
             Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),
             Of("backward", r"\mathrm{d}x",
-               ["dx̂", "along 1", "along x̂", "what is left", "dx = left / deviation"],
-               features, 4.0, "backward: the second and third line are taken away"),
+               ["dx̂", "along 1", "along x̂", "left", "dx"], features, 4.0,
+               "backward: two parts are taken away"),
         ]),
         Figures({"mean": "mean of x", "deviation": "standard deviation of x", "total": "sum of dx",
                  "product": "dx · x̂"}),
