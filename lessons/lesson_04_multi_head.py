@@ -382,9 +382,9 @@ def the_lines_of_linear_backward():
 # %% [markdown]
 # ### Merge undoes split
 #
-# Split and merge compute nothing. They put each number in one other place, once and with the factor
-# 1. So the gradient of a number is the gradient at the place where it went, and to go back is to
-# put everything back where it came from. What puts back what merge did is split, and what puts back
+# Split and merge compute nothing. They put each number in one other place, unchanged. So the
+# gradient of a number is the gradient at the place where it went, and to go back is to put
+# everything back where it came from. What puts back what merge did is split, and what puts back
 # what split did is merge ([step](#step-dwq)). Each is the backward of the other.
 #
 # ### Through each head
