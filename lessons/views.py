@@ -52,7 +52,7 @@ def numbers(array: np.ndarray, decimals: int = 6) -> list:
 
 def figure(value: float) -> str:
     """A number as it is read out: up to three digits that say something."""
-    return f"{float(f'{value + 0:.3g}'):.12g}".replace("-", "−")
+    return np.format_float_positional(float(f"{value + 0:.3g}"), trim="-").replace("-", "−")
 
 
 def tenth(x: np.ndarray) -> np.ndarray:
