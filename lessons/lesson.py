@@ -59,7 +59,7 @@ PLAIN = [
 ]
 SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
              to="→", tau="τ", mu="μ", sigma="σ", gamma="γ", beta="β", delta="δ",
-             varepsilon="ε")  # fmt: skip
+             varepsilon="ε", le="≤", ge="≥")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
