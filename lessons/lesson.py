@@ -44,7 +44,7 @@ STYLE = {
 PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
-    (r"\\(tanh|exp|log|max|sin|cos)(?![a-z])", r"\1"),
+    (r"\\(tanh|exp|log|ln|max|sin|cos)(?![a-z])", r"\1"),
     (r"\\hat ?\{?(\w)\}?", "\\1\u0302"),
     (r"\\sqrt\{([^{}]*)\}", r"√\1"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
