@@ -46,11 +46,14 @@ PLAIN = [
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
     (r"\\(tanh|exp|log|ln|max|sin|cos)(?![a-z])", r"\1"),
     (r"\\hat ?\{?(\w)\}?", "\\1\u0302"),
-    (r"\\sqrt\{([^{}]*)\}", r"√\1"),
+    (r"\\sqrt(?:\{([^{}]*)\}| ?(\w))", r"√\1\2"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
+    (r"\^\{(\w)\\top\}", r"^\1ᵀ"),
     (r"\\[Bb]ig[lr]|\\left|\\right", ""),
     (r"_\{([^{}]*=[^{}]*)\}\^\{?(\w*)\}?", r"(\1..\2) "),
+    (r"([_^])\{(\w+[-+][\w,]+)\}", r"\1(\2)"),
     (r"([_^])\{([\w.,−∞-]*)\}", r"\1\2"),
+    (r"([_^])\{([^{}\\]*[^{}\\\w.,−∞-][^{}\\]*)\}", r"\1(\2)"),
     (r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"(\1) / (\2)"),
     (r"\*\*|[$`]", ""),
     (r"^> ", ""),
@@ -58,8 +61,8 @@ PLAIN = [
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
 SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
-             to="→", tau="τ", mu="μ", sigma="σ", gamma="γ", beta="β", delta="δ",
-             varepsilon="ε", le="≤", ge="≥")  # fmt: skip
+             cdots="…", odot="⊙", le="≤", ge="≥", to="→", tau="τ", mu="μ", sigma="σ", gamma="γ",
+             beta="β", delta="δ", varepsilon="ε")  # fmt: skip
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 

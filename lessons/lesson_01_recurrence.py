@@ -465,7 +465,7 @@ def what_was_measured():
 # learned; lesson 3 has the backward of a softmax and compares the ways to score. Between a letter
 # that is written and a letter that was read there is now one step, whatever the length.
 #
-# Two measurements, in which all that reads and writes is a GRU, a cell with two gates and no memory
+# Two measurements, in which all that has a state is a GRU, a cell with two gates and no memory
 # apart. The first was made with `python -m toy_tasks.bottleneck`, which trains models with about
 # 75,000 parameters each on up to 20 of 26 letters (a few minutes). The second is trained for this
 # page: 8 letters, up to 8 of them, with 16 numbers for the fixed context. Before you look: where
@@ -561,9 +561,9 @@ def who_waits() -> Simulation:
 # | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ |
 #
 # The *path* is how many steps lie between two words: what a gradient has to survive. Now count on
-# numformer's layers, both 64 wide. Multiplications are those of all matrix products; what follows
-# one after another are the records on the cell's stack, or the four products of attention; and what
-# is kept are the numbers that a forward saves for its backward.
+# numformer's layers, both 64 wide: the multiplications ("mult.") of all matrix products; what comes
+# one after another, the records on the cell's stack or the four products of attention; and the
+# numbers that a forward keeps for its backward.
 
 
 # %%
@@ -596,7 +596,7 @@ def counted():
         done = [multiplications(each, n) / 1e6 for each in (LSTM, ATTENTION)]
         (a, kept), (b, also) = (steps_and_memory(each, n) for each in (LSTM, ATTENTION))
         rows.append((n, *(f"{x:.2f}" for x in done), a, b, f"{kept:,}", f"{also:,}"))
-    columns = "million multiplications", "one after another", "numbers kept"
+    columns = "million mult.", "one after another", "numbers kept"
     return [
         table(["words", *(f"{a}: {b}" for b in columns for a in ("LSTM", "attention"))], rows),
         Words("""

@@ -96,7 +96,8 @@ def the_jugs():
 # **Exact.** A Python dictionary finds the value whose key is *equal* to the query.
 #
 # ```
-# >>> bar = {(2, 1): (4, 1), (2, -1): (1, 0), (-1, 2): (2, 5), (-1, -1): (0, 2), (1, 0): (1, 2)}
+# >>> bar = {(2, 1): (4, 1), (2, -1): (1, 0), (-1, 2): (2, 5),
+# ...        (-1, -1): (0, 2), (1, 0): (1, 2)}
 # >>> bar[(-1, 2)]
 # (2, 5)
 # >>> bar[(1, 2)]
@@ -111,8 +112,7 @@ def the_jugs():
 #
 # $$e_s = q \cdot k_s$$
 #
-# For the lemon this is $1 \cdot (-1) + 2 \cdot 2 = 3$. The jug with the highest score is poured,
-# the others are not.
+# For the lemon this is $1 \cdot (-1) + 2 \cdot 2 = 3$. The jug with the highest score is poured.
 #
 # **Soft.** Let the guest have *all* jugs at once, mixed in one glass: much of a jug that fits well,
 # little of one that does not. The scores have to become shares $a_s$ that are positive and sum
@@ -292,8 +292,8 @@ def the_lines_of_forward():
 # ## What softness buys, and what it costs
 #
 # Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, independently of each other,
-# asked: what is a value at a place where nobody has measured? Measured were pairs: the hour $k_s$,
-# and the level $v_s$ of a river at that hour. Their answer is a weighted mean of *all*
+# asked: what is a value at a place where nobody has measured? Take a river, and measured pairs: the
+# hour $k_s$, and the level $v_s$ at that hour. Their answer is a weighted mean of *all*
 # measurements, in which those nearby count most. With the bell curve of Gauss this *kernel
 # regression* is
 #

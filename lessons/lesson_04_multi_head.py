@@ -156,8 +156,9 @@ def words_and_weights():
 #
 # Check it by hand. *bark* stands at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* stands
 # at 0 and has the key $(1, 0, 0)$: score $-4$. *trusts* stands at 1, key $(1, 1, 1)$: score
-# $-4 + 8 - 4 = 0$. Divide by $\sqrt 3$ and take the softmax: $e^{-4/\sqrt 3} \approx 0.1$, so *he*
-# gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4 and all others 0: ten to one again.
+# $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
+# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4 and all others 0: ten to one
+# again.
 
 
 # %%
@@ -382,9 +383,9 @@ def the_lines_of_linear_backward():
 # %% [markdown]
 # ### Merge undoes split
 #
-# Split and merge compute nothing. They put each number in one other place, once and with the factor
-# 1. So the gradient of a number is the gradient at the place where it went, and to go back is to
-# put everything back where it came from. What puts back what merge did is split, and what puts back
+# Split and merge compute nothing. They put each number in one other place, unchanged. So the
+# gradient of a number is the gradient at the place where it went, and to go back is to put
+# everything back where it came from. What puts back what merge did is split, and what puts back
 # what split did is merge ([step](#step-dwq)). Each is the backward of the other.
 #
 # ### Through each head
@@ -605,7 +606,7 @@ def often_told():
     return [
         Words("""
             **“In Table 3 of the paper h=16 loses 0.3 BLEU, d_k=32 loses 1.5, d_model=1024 gains
-            1.1.”** None of the three is there:
+            1.1.”** None of the three is there (0.3 is what 4 heads lose):
         """),
         table(
             ["row", "BLEU", "change", "told"],

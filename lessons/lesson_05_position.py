@@ -768,8 +768,8 @@ def quiz() -> list[Question]:
                 "it stays only if *dog* and *man* have equal weights",
             ),
             answer=0,
-            why="*bites* sees the same keys and values with the same scores. A sum does not care "
-            "which of its terms comes first.",
+            why="The word *bites* sees the same keys and values with the same scores. A sum does "
+            "not care which of its terms comes first.",
         ),
         Question(
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "

@@ -225,11 +225,12 @@ class Simulation(Picture):
         data = json.dumps({"name": self.name, **parts, **self.table()},
                           separators=(",", ":"), ensure_ascii=False)  # fmt: skip
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
+        places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
         return f"""\
 <figure class="simulation" id="{self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>{page.markdown(self.say)}</figcaption>
 <div class="simulation-picture">{self.svg()}{page.markdown(self.caption)}</div>
-<div class="simulation-stage" hidden></div>
+{places}<div class="simulation-stage" hidden></div>
 <details class="simulation-code"><summary>The same numbers in Python</summary>
 {page.code(self.python())}</details>
 <script type="application/json">{data}</script>

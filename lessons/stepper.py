@@ -73,6 +73,10 @@ class Stepper(View):
     height: float = 2.0
     kind: ClassVar = "stepper"
 
+    @property
+    def places(self) -> list[str]:
+        return [f"step-{step.id}" for step in self.steps]
+
     def more(self, page) -> dict:
         lines, symbols = self.lines(), {of.name: of.symbol for of in self.of}
         steps = [told(step, page) | self._code(step, lines, symbols, page) for step in self.steps]

@@ -65,6 +65,7 @@ class View(ABC):
 
     kind: ClassVar[str]
     height: float = 1.0
+    places: ClassVar[Sequence[str]] = ()  # that links can lead to
 
     @abstractmethod
     def draw(self, figure, arrays: Arrays, chosen: Chosen) -> None:

@@ -122,8 +122,7 @@ STEPS = (
     Step(
         "softmax", "softmax", "Each row becomes weights",
         "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
-        "to 1. The row's largest score is subtracted first: no weight changes by that, and no "
-        "exponential can overflow.",
+        "to 1. The row's largest score is subtracted first, so that no exponential overflows.",
         "Lower the temperature. What happens to the largest weight of each row?",
         "It goes to 1 and the others to 0: the soft lookup becomes a hard one. If several scores "
         "are the highest, they get equal weights. A high temperature makes all weights alike.",
@@ -135,8 +134,7 @@ STEPS = (
          Code(SOFTMAX, "total = sum_last", of("total", weights="exponentials")),
          Code(SOFTMAX, "weights /= ", of("weights", "total"))],
         ("masked",), ("exponentials", "total", "weights"), ("/", "exponentials", "total"),
-        note="`maximum(total, 1)`: a row that may see nothing has total 0, and 0 / 1 is 0. In "
-        "every other the largest score alone adds exp(0) = 1, so nothing changes.",
+        note="`maximum(total, 1)`: the total of a row that may see nothing is 0.",
         see="Four steps",
     ),
     Step(

@@ -13,7 +13,7 @@ export class Stepper {
     this.dots = this.steps.map((step, n) => {
       const label = `${n + 1}, ${step.inverts ? "backward" : "forward"}: ${step.title}`;
       const attributes = { type: "button", class: step.inverts ? "dot back" : "dot there", style: column(step.inverts || step.id) };
-      return element("button", { ...attributes, "aria-label": label, id: `step-${step.id}`, "data-go": step.id, onclick: () => this.go(n) }, step.name);
+      return element("button", { ...attributes, "aria-label": label, "data-go": step.id, onclick: () => this.go(n) }, step.name);
     });
     const mirrored = forward.map((step) => {
       const back = this.dots.filter((_, n) => this.steps[n].inverts === step.id).reverse();

@@ -68,7 +68,7 @@ def up_to_end(ids: list[int]) -> list[int]:
 
 def require_writer(model: Model) -> None:
     """Raise InputError for a model that does not write symbol after symbol."""
-    if not hasattr(model, "step"):
+    if not (hasattr(model, "start") and hasattr(model, "step")):
         raise InputError(
             "a model that writes has the methods start and step",
             f"a {type(model).__name__} without",

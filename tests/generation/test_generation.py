@@ -399,8 +399,9 @@ def test_modes_return_when_decoding_fails(search, complaint):
 
 @every_search
 def test_a_model_that_does_not_write_is_refused(search, complaint):
-    said = complaint(search, SimpleNamespace(step=None), SOURCE, 9)
-    assert "has the methods start and step; received a SimpleNamespace" in said
+    for has in "start", "step":
+        said = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
+        assert "has the methods start and step; received a SimpleNamespace" in said
 
 
 @pytest.mark.parametrize("value", [0, -1])

@@ -1,5 +1,6 @@
 """Sampling: symbols as often as they are probable, cut where they should be, reproducible."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -222,10 +223,19 @@ def test_a_device_draws_what_the_host_draws(stand_in):
     assert sample(on_device, SOURCE, 5) == sample(on_host, SOURCE, 5)
 
 
+def test_settings_are_checked_once_and_stay_as_they_are():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Sampling().temperature = -1
+
+
 @pytest.mark.parametrize(
     ("name", "fine", "refused"),
     [
-        ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, 10**400, "1", None, True]),
+        (
+            "temperature",
+            [0, 0.5, 3],
+            [-1, -0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True],
+        ),
         ("top_k", [None, 1, 10**30], [0, -1, 1.5, True, "1"]),
         ("top_p", [None, 1e-300, 0.5, 1, 1.0], [0, -0.1, 1.1, math.nan, "1", True]),
         ("seed", [0, 10**30], [-1, 0.5, None, True, "1"]),

@@ -103,9 +103,8 @@ def test_the_trained_model_is_as_the_text_says():
 
 
 def test_what_is_said_of_removed_heads_is_what_was_measured():
-    model, _ = reverse.trained()
+    model, alone = reverse.trained()[0], {}
     before = model.state_dict()
-    alone = {}
     for name in reverse.ATTENTIONS:
         value = reverse.layer(name).value.weight.data  # no value, nothing found: another way
         kept, alone[name] = value.copy(), 0.0
@@ -119,7 +118,9 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     assert alone[last] == min(alone.values()) < 0.3
     left = reverse.left_without
     assert left("encoder, layer 1", every) > 0.9 and left(last, every) < 0.1
-    assert max(left(last, (h,)) for h in every) < 0.97 and reverse.left_with_one_look(last) > 0.9
+    assert max(left(last, (h,)) for h in every) < 0.97
+    one_look = {name: reverse.left_with_one_look(name) for name in reverse.ATTENTIONS}
+    assert one_look[last] > 0.9 and min(one_look.values()) < 0.98
     assert all((array == before[name]).all() for name, array in model.state_dict().items())
     said = words_of("heads_removed")
     row = re.search(rf"\| {last} \| (.*?) \|\s+\*One", said)[1].split(" | ")

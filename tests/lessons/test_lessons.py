@@ -70,7 +70,7 @@ def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
     said = "\n".join(out)
     assert code == 1 and said.count("Not begun yet.") == 4 and out[-1] == "0 of 4 right"
     text = file.read_text()
-    for exercise in EXERCISES.values():
+    for exercise in lessons.load(3).EXERCISES:
         assert exercise.code in text and f". {exercise.title}\n" in text
         assert plain(exercise.task) in text.replace("# ", "")
     assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')

@@ -138,7 +138,9 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     assert links == page.locator("article h2").all_text_contents() and len(links) > 5
     assert page.locator(".simulation figcaption").first.inner_text()
     labels = "all => all.map(one => one.getAttribute('aria-label'))"
-    labels = page.eval_on_selector_all("figure svg[role=img]", labels)
+    labels = page.eval_on_selector_all(
+        ".picture svg[role=img], .simulation-picture svg[role=img]", labels
+    )
     assert labels and all(label and len(label) > 40 for label in labels)
     explains = [f for f in vars(module).values()  # those that measure something would take long
                 if getattr(f, "shown", False) and "Beside" in f.__code__.co_names]  # fmt: skip
