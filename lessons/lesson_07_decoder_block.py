@@ -138,16 +138,16 @@ def it_peeks():
 # %% [markdown]
 # As an equation (sections 3.1 and 3.2.3), with $Z = QK^\top/\sqrt{d_k}$:
 #
-# $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_{u \le t} e^{Z_{tu}}} \;\text{ for } s \le t, \qquad A_{ts} = 0
-# \;\text{ for } s > t$$
+# $$A_{ts} = \frac{e^{Z_{ts}}}{e^{Z_{t1}} + \ldots + e^{Z_{tt}}} \;\text{ for } s \le t, \qquad
+# A_{ts} = 0 \;\text{ for } s > t$$
 #
 # The mask and the shift by one belong together: position $t$ has read the words before the one that
 # it has to say, and nothing else. In numformer `causal_mask` makes $M$.
 #
 # ## Try to peek
 #
-# Does it hold? Change a word, and see which results change. Before you do: if *jumping* becomes
-# *eating*, which rows of the result $O$ may answer?
+# Does it hold? Change a word, and see which rows of the result $O = AV$ change. Before you do: if
+# *jumping* becomes *eating*, which rows may answer?
 
 
 # %%
@@ -336,7 +336,7 @@ def across_forward():
         Matrix("O", output, words, "v"),
         Words(f"""
             By hand: the position of *her* wants a noun, its query is (2, 0). The key of *chat* is
-            (2, 0) as well. Their score is 4, divided by $\\sqrt 2$ it is {4 / math.sqrt(2):.2f},
+            (2, 0) as well. Their score is 4, divided by $\\sqrt{{2}}$ it is {4 / math.sqrt(2):.2f},
             and *chat* gets the weight {weights[1, 1]:.2f}. The row of *jumping* asks for nothing:
             all scores are 0, each of the four words gets a quarter, and the result is
             (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
