@@ -24,7 +24,7 @@ from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, tab
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
 from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
-from lessons.lesson_07.toy import FIRST, KINDS, KNOWN, SEEDS, Leaky, floor, ids_of, look, trained
+from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer import CrossAttention, PairBatch, Transformer, inference
@@ -62,7 +62,7 @@ FRENCH, TARGET = "son chat saute", "her cat is jumping"
 @show
 def teacher_forcing():
     """What the decoder reads and has to say, with the loss of each position."""
-    model = trained(Transformer, FIRST).model
+    model = trained(Transformer, SEEDS[0]).model
     batch = PairBatch.of([(ids_of(FRENCH), ids_of(TARGET))])
     inputs, right = batch.target_in[0].tolist(), batch.target_out[0].tolist()
 
@@ -573,8 +573,8 @@ def three_ways_to_hide():
             curves,
             "Loss against step on a logarithmic scale. With the mask it falls to the dotted line "
             "of the lowest possible loss. The other two fall through it, to a fortieth of it.",
-            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest mean "
-            "loss that is possible without seeing the translation.",
+            f"**Too good to be true.** The dotted line, {floor(KNOWN):.3f}, is the lowest that "
+            f"a loss can be without peeking. For the new sentences that is {floor(NEW):.3f}.",
         ),
         table(
             ["hidden", "loss, last steps", "loss, new sentences", "right", f"*{french}*"],
@@ -632,7 +632,7 @@ def one_at_a_time():
     source, inputs = pad_sources([ids_of(FRENCH)]), [START, *ids_of(TARGET)]
 
     def differences(kind):
-        model = trained(kind, FIRST).model
+        model = trained(kind, SEEDS[0]).model
         with inference():
             state = model.start(source, len(inputs))
             one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]

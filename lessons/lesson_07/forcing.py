@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from lessons.lesson_07.toy import FIRST, KINDS, WORDS, ids_of, inputs_of, look, trained
+from lessons.lesson_07.toy import KINDS, SEEDS, WORDS, ids_of, inputs_of, look, trained
 from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer.data.vocabulary import END
@@ -20,7 +20,7 @@ POSITIONS = 6  # of each of these translations with its end
 @functools.cache
 def read(sentence, kind, own: bool, position: int):
     """What a model reads, with the probabilities of all words and its weights (look)."""
-    model = trained(kind, FIRST).model
+    model = trained(kind, SEEDS[0]).model
     inputs = inputs_of(model, *sentence, own, position)
     return inputs, *look(model, sentence[0], inputs)
 

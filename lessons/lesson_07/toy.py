@@ -28,7 +28,6 @@ ENGLISH = [*itertools.chain(*DETERMINERS.values()), "is", *ONE_WORD.values()]
 WORDS = Vocabulary([*DETERMINERS, *ONE_WORD, *ENGLISH], " ")
 STEPS, SENTENCES, RATE = 300, 32, 0.003  # each step on other sentences
 SEEDS = 2, 3
-FIRST = SEEDS[0]
 
 
 def translations(french: str) -> list[str]:
