@@ -658,7 +658,7 @@ def gradient_check():
 # first, and has to learn which fits which. Query and key are these vectors, so their size is
 # $d_k$. There are four score functions: the dot product with and without the scale, the additive
 # and the multiplicative. Each trains for the same 100 steps, three times from other random
-# numbers, with the best of the same five learning rates.
+# numbers, with the best of the same four learning rates.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
 

@@ -22,7 +22,7 @@ from numformer.layers.softmax import softmax, softmax_backward
 
 WORDS, SET, D_V = 32, 8, 8
 STEPS, SETS = 100, 16  # each step on new sets
-RATES = (0.001, 0.003, 0.01, 0.03, 0.1)  # every score at every width gets the best of these
+RATES = (0.003, 0.01, 0.03, 0.1)  # every score at every width gets the best of these
 
 SCORES = {
     "scaled dot product": lambda width, rng: DotProductScore(),

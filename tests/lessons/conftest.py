@@ -17,20 +17,26 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session")
-def site(request, tmp_path_factory, compared_once):
+def builder():
+    """The module lessons.build, where the packages are that it needs."""
+    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
+        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
+    from lessons import build
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def site(request, tmp_path_factory, compared_once, builder):
     """The folder of the pages, and the last line that building them prints.
 
     The folder stays until the next run of the tests, which builds only what has changed.
     """
-    for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
-        pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
-    from lessons.build import build
-
     kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
     folder = kept.mkdir("pages") if kept else tmp_path_factory.mktemp("pages")
     for page in folder.glob("*.html"):
         page.unlink()
-    return folder, build(folder)
+    return folder, builder.build(folder)
 
 
 @pytest.fixture(scope="session")

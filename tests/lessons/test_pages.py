@@ -247,10 +247,9 @@ def test_questions_answer_at_once(entry, open_page):
 
 
 @pytest.fixture
-def course(tmp_path, monkeypatch):
+def course(tmp_path, monkeypatch, builder):
     """Two small lessons, of which the second names the first; and which of them were built."""
-    build = pytest.importorskip("lessons.build")
-    folder, built = tmp_path / "lessons", []
+    build, folder, built = builder, tmp_path / "lessons", []
     shutil.copytree(Path(lessons.FOLDER) / "page", folder / "page")
     for name, text in (
         ("lesson_01_one.py", "# %% [markdown]\n# # One\n#\n# ## To take with you\n#\n# $x_1$\n"),
@@ -307,8 +306,8 @@ def test_only_what_changed_or_is_damaged_is_built_anew(name, change, anew, cours
     assert course.run() == ([1, 2], last_line)
 
 
-def test_how_long_a_lesson_takes():
-    made = pytest.importorskip("lessons.build").Made
+def test_how_long_a_lesson_takes(builder):
+    made = builder.Made
     words = "<p>" + 1000 * "two words <b>and</b> <math><mi>x</mi></math> " + "</p>"  # 4000
     unread = f"<svg>{words}</svg><pre>{words}</pre><script>{words}</script>"
     assert made(words + unread, "", {}).minutes == 20
