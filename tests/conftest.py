@@ -9,12 +9,20 @@ import cupy_stand_in
 import numpy as np
 import pytest
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
 from toy_tasks.script import exit_code
 from toy_tasks.sequences import SequenceTask
+
+
+def pytest_configure(config):
+    """Each of several processes has one core, or the threads of all wait for each other."""
+    if hasattr(config, "workerinput"):
+        threadpool_limits(1, "blas")
+
 
 settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
 settings.load_profile("numformer")
