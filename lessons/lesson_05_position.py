@@ -583,7 +583,7 @@ def gradient_check():
 #
 # A small task (`lessons/lesson_05/beyond.py`): say at each place the letter of the place *before*.
 # To do it the model must know what *before* is, and nothing else. A decoder of two blocks trains on
-# sequences of 12 letters, for 200 steps, three times from other random numbers. Then it gets
+# sequences of 12 letters, for 200 steps, twice from other random numbers. Then it gets
 # sequences of 48. (Places count from 1 here.)
 
 
@@ -622,7 +622,7 @@ def the_letter_before():
             "Five curves of accuracy against place, four of them near 1 up to place 12. Beyond, "
             "that of learned positions falls at once, that of sinusoids soon, the rotary one after "
             "more than twice the length; that of ALiBi stays near 0.9.",
-            "**Trained up to place 12** (grey line), mean of three seeds. Guessing is right once "
+            "**Trained up to place 12** (grey line), mean of two seeds. Guessing is right once "
             "in 8.",
             (5.2, 3.5),
         ),
