@@ -35,7 +35,7 @@ CALLED = {
 # Where all sizes are equal every product can be formed, so that it can be compared with others.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3, 3)
 
-SMALLER = "Take an example small enough to do by hand, and compare line by line."
+SMALLER = "Take a small example, one that you can do by hand, and compare line by line."
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:

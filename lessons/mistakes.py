@@ -118,7 +118,7 @@ def other_line(node, line, solution, whole):
     """Another array in the place of a line, or one more as a factor, or two that change places."""
     text = ast.unparse(node)
     if whole:
-        yield f"-({text})", "The wrong sign: that of {it}."
+        yield f"-({text})", "The sign of {it} is wrong."
     for name, what in line.what.items() if whole else ():
         if solution.shape(name) == solution.shape(line.name) != ():
             words = f"Where {{it}} belongs, there is {what}."
