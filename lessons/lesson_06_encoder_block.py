@@ -77,8 +77,8 @@ def one_row_through_the_block():
 
 
 # %% [markdown]
-# 1. **Attention** brings news from other words. *cat* looks at all three alike. A third of the 3
-#    for sound of *purrs*, doubled by the last matrix, is 2; a third of the 3 of *the* is 1.
+# 1. **Attention** brings news from other words. *cat* looks at all three alike. It takes a third
+#    of *the*'s 3 for definite, and a third of *purrs*' 3 for sound, which the last matrix doubles.
 # 2. **Add.** The news is added to the row. Nothing that was there is lost.
 # 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
 #    squares is 20 / 5 = 4, so the standard deviation is 2. Divide by it. Every row now has mean 0
@@ -723,7 +723,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 6 mine.py` writes a file to begin with; with `check` it checks yours.
+# `python -m lessons start 6 mine.py` writes a file to begin with, and with `check` it checks it.
 
 
 # %%
