@@ -94,8 +94,7 @@ class Page:
 
     def math(self, latex: str, display: bool = False) -> str:
         """A formula in LaTeX -> MathML."""
-        made = self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
-        return made.replace("<math", '<math display="block"', 1) if display else made
+        return self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
 
     def code(self, python: str) -> str:
         """Python, with its words in the classes that pygments gives them."""

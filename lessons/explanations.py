@@ -35,7 +35,7 @@ CALLED = {
 # Where all sizes are equal every product can be formed, so that it can be compared with others.
 EQUAL = Sizes(3, 3, 3, 3, 3, 3, 3)
 
-SMALLER = "Take a small example, one sequence with two tokens, and compare line by line."
+SMALLER = "Take a small example, one that you can do by hand, and compare line by line."
 
 
 def listed(words: Iterable[str], last: str = "and") -> str:
@@ -81,8 +81,10 @@ def _pattern(its: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> st
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * abs(true).max())
 
     ratio = float((its * true).sum() / (true * true).sum())
-    if same(its, 0).all():
+    if not its.any():
         return "Every entry is 0: what was computed does not get into the result."
+    if same(its, 0).all():
+        return "Every entry is 0, but for rounding: what is added up cancels. Is it the right axis?"
     if same(its, -true).all():
         return "Every entry has the wrong sign."
     power = _of_size(ratio, called)

@@ -108,7 +108,7 @@ def other_orders() -> Simulation:
 
 
 # %% [markdown]
-# Look at the last choice, too. A causal mask (lesson 7) lets a word see only what stands before it.
+# Look at the last choice, too. A causal mask (lesson 7) lets a word see itself and what is before.
 # That alone breaks the symmetry: the first word sees one word, the second sees two. So a decoder
 # can find out something about order with no positions at all. How much? The last section measures
 # it.
@@ -347,10 +347,11 @@ def a_row_collects():
 
 
 # %% [markdown]
-# Adding rows at given indices, however often an index occurs, is called *scatter-add*. The backward
-# of word embeddings is one as well. A large $C$ would be a waste: there the library sorts the rows
-# by their index and adds up. For tables as small as this it does build $C^\top$, because then one
-# product is the fastest way (`scatter_add` in `numformer/backend.py`).
+# Adding rows at given indices, however often an index occurs, is called *scatter-add*. (NumPy's
+# `dW[places] += dY` is none; of all rows for a place it adds only the last. `np.add.at` is one.)
+# The backward of word embeddings is a scatter-add, too. A large $C$ would be a waste: there the
+# library sorts the rows by their index and adds up. For tables as small as this it does build
+# $C^\top$: then one product is the fastest way (`scatter_add` in `numformer/backend.py`).
 
 
 # %%
@@ -582,7 +583,7 @@ def gradient_check():
 #
 # A small task (`lessons/lesson_05/beyond.py`): say at each place the letter of the place *before*.
 # To do it the model must know what *before* is, and nothing else. A decoder of two blocks trains on
-# sequences of 12 letters, for 200 steps, three times from other random numbers. Then it gets
+# sequences of 12 letters, for 200 steps, twice from other random numbers. Then it gets
 # sequences of 48. (Places count from 1 here.)
 
 
@@ -621,7 +622,7 @@ def the_letter_before():
             "Five curves of accuracy against place, four of them near 1 up to place 12. Beyond, "
             "that of learned positions falls at once, that of sinusoids soon, the rotary one after "
             "more than twice the length; that of ALiBi stays near 0.9.",
-            "**Trained up to place 12** (grey line), mean of three seeds. Guessing is right once "
+            "**Trained up to place 12** (grey line), mean of two seeds. Guessing is right once "
             "in 8.",
             (5.2, 3.5),
         ),
@@ -704,7 +705,7 @@ def the_table_of_the_study():
 # |---|---|---|
 # | sinusoids: $Y = X + PE$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
 # | learned: $Y = X + CW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | | $\mathrm{d}W = C^\top\,\mathrm{d}Y$, a scatter-add | (longest, $d$) |
+# | | $\mathrm{d}W = C^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
 # | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys alike | $(T, d_k)$ |
 # | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
 #
@@ -811,13 +812,9 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete or mend its functions, and let the checker tell you what it
-# thinks. Two of the gradients stand nowhere on this page.
-#
-# ```
-# python -m lessons start 5 mine.py
-# python -m lessons check 5 mine.py
-# ```
+# `python -m lessons start 5 mine.py` writes a file to begin with. Complete or mend its functions,
+# and let `python -m lessons check 5 mine.py` tell you what it thinks. Two of the gradients stand
+# nowhere on this page.
 
 
 # %%

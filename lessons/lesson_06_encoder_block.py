@@ -77,8 +77,8 @@ def one_row_through_the_block():
 
 
 # %% [markdown]
-# 1. **Attention** brings news from other words. Here *cat* looks at all three words alike. It takes
-#    from *purrs* that there is a sound, and from *the* that it is something definite.
+# 1. **Attention** brings news from other words. *cat* looks at all three alike. It takes a third
+#    of *the*'s 3 for definite, and a third of *purrs*' 3 for sound, which the last matrix doubles.
 # 2. **Add.** The news is added to the row. Nothing that was there is lost.
 # 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
 #    squares is 20 / 5 = 4, so the standard deviation is 2. Divide by it. Every row now has mean 0
@@ -87,7 +87,7 @@ def one_row_through_the_block():
 #    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
 # 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
 #
-# The result has the shape of the input, so six such blocks can stand one on the other.
+# The result has the shape of the input, so blocks can stand one on the other.
 #
 # ## Through the block, there and back
 #
@@ -723,7 +723,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 6 mine.py` writes a file to begin with; `check 6 mine.py` checks yours.
+# `python -m lessons start 6 mine.py` writes a file to begin with, and with `check` it checks it.
 
 
 # %%
@@ -741,4 +741,4 @@ def exercises():
 # - *Attention Is All You Need*, sections 3.1 and 3.3.
 # - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*.
 # - Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories*.
-# - Lesson 7, when it is there: the decoder's block has one sublayer more.
+# - Lesson 7: the decoder's block has one sublayer more.

@@ -209,7 +209,8 @@ def what_leaks():
 # alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, through all blocks.
 #
 # Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
-# from some position on, and count the positions whose logits are the same, *bit for bit*.
+# from some position on, and count the positions whose *logits* are the same, bit for bit: the
+# numbers of which the last softmax makes probabilities.
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -257,9 +258,9 @@ def forward_nothing_leaks():
 # $$\mathrm{d}K_{si} = \sum_{t \ge s} \mathrm{d}E_{ts}\,Q_{ti}, \qquad \mathrm{d}V_{sj} =
 # \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
 #
-# Terms with $t < s$ are 0. Data flow from earlier words to later results, gradients from later
-# losses to earlier words. Here is how long they are in the same decoder: row $t$ belongs to the
-# loss of position $t$ alone, column $s$ to the vector of word $s$ as it enters the first block.
+# ($\mathrm{d}E = \mathrm{d}Z / \sqrt{d_k}$.) Terms with $t < s$ are 0. Data flow from earlier words
+# to later results, gradients from later losses to earlier words. Their lengths in the same decoder:
+# row $t$ is the loss of position $t$ alone, column $s$ the vector of word $s$ as it comes in.
 
 
 # %%
@@ -378,7 +379,7 @@ def across_backward():
     largest, total = np.abs(through_values).max(), through_keys + through_values
     of_end = through_keys[3, 1], through_values[3, 1], total[3, 1]
     numbers = [dvalue[1, 0], *dkey[1], through_keys[1, 1], *of_end]
-    n = [f"{number:.4f}".replace("-", "−") for number in numbers]
+    n = [f"{x:.{4 if i < 4 else 2}f}".replace("-", "−") for i, x in enumerate(numbers)]
     return [
         Matrix(r"\mathrm{d}O", doutput, words, "v"),
         Matrix(r"\mathrm{d}X", dquery @ query_weight.T, words, kinds),
@@ -536,7 +537,8 @@ def the_lines_of_the_block():
 # What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models
 # on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
 # *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
-# word: at best it pays $\ln 3 \approx 1.10$ for it. From this follows the lowest mean loss.
+# word: at best it pays $\ln 3 \approx 1.10$ for it. Half of the sentences have a *son*, and on
+# average 5.8 words are to be said, with ⟨end⟩: the lowest mean loss is near 1.10 / 2 / 5.8 = 0.095.
 #
 # Three kinds of models, with one encoder block and one decoder block: the future hidden before the
 # softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
@@ -563,9 +565,10 @@ def three_ways_to_hide():
          f"{run.right:.0%}", run.written[french] or "(nothing)")
         for name, found in runs.items() for run in found
     ]  # fmt: skip
-    honest, *peeking = runs.values()
-    ratio = honest[0].losses[-20:].mean() / peeking[0][0].losses[-20:].mean()
-    texts = [text for found in peeking for run in found for text in run.written.values()]
+    losses = np.array([[run.losses[-20:].mean() for run in found] for found in runs.values()])
+    ratio = losses[0].mean() / losses[1:].mean()
+    peeking = [run for found in [*runs.values()][1:] for run in found]
+    texts = [text for run in peeking for text in run.written.values()]
     short = 100 * np.mean([len(text.split()) < 4 for text in texts])
     return [
         Picture(
@@ -648,8 +651,9 @@ def one_at_a_time():
             order. The decoder computed 5 positions, one for each word. Anew for each word it would
             be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
 
-            Without the mask they differ, but for the last, after which nothing comes: training and
-            writing compute different things.
+            Without the mask they differ: training and writing compute different things. Only the
+            last position agrees, after which nothing comes. (With a second block it would not: the
+            earlier positions, at which it looks there, saw less when they were computed.)
         """),
     ]
 
@@ -770,12 +774,8 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# Write the starting file, complete its functions, and let the checker tell you what it thinks:
-#
-# ```
-# python -m lessons start 7 mine.py
-# python -m lessons check 7 mine.py
-# ```
+# `python -m lessons start 7 mine.py` writes a file to begin with. Complete or mend its functions,
+# and let `python -m lessons check 7 mine.py` tell you what it thinks.
 
 
 # %%

@@ -41,7 +41,9 @@ class Question(Piece):
     @property
     def solution(self) -> str:
         """The right answer in words."""
-        return self.choices[self.answer] if self.choices else f"{self.answer:.4g}"
+        if self.choices:
+            return self.choices[self.answer]
+        return f"{self.answer:{',.0f' if float(self.answer).is_integer() else '.4g'}}"
 
     def markdown(self) -> str:
         choices = zip(LETTERS, self.choices, strict=False)
@@ -58,7 +60,8 @@ class Question(Piece):
             names = [*LETTERS[: len(self.choices)], *map(str, range(1, len(self.choices) + 1))]
             return names.index(text) % len(self.choices) if text in names else None
         try:
-            numerator, _, denominator = text.replace(",", ".").partition("/")
+            text = text.replace(",", "" if text.count(",") > 1 else ".")  # 2,000,000 or 0,5
+            numerator, _, denominator = text.partition("/")
             number = float(numerator) / float(denominator or 1)
         except (ValueError, ZeroDivisionError):
             return None

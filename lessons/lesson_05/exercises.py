@@ -48,7 +48,7 @@ def sloped_backward(dweights, distance, weights):
     """
     # The average of a row. Each row is a softmax of its own.
     average = (weights * dweights).sum(axis=-1, keepdims=True)
-    # dscores. What is subtracted from the scores does not depend on them.
+    # dscores. The slopes play no part in it: it is the softmax's own backward (lesson 3).
     dscores = weights * (dweights - average)
     # What a slope does to the loss through each score. It lowers a score by the distance.
     through = -dscores * distance

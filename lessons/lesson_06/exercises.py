@@ -20,7 +20,7 @@ def rms_norm_backward(dy, gamma, x_hat, rrms):
     """
     # dgamma. Every row was multiplied by the same gamma.
     dgamma = (dy * x_hat).sum(axis=0)
-    # The gradient of x_hat. It lies before gamma, and what follows is about it.
+    # The gradient of x_hat. Forward did something to x_hat before it was y.
     dhat = dy * gamma
     # The part along x_hat. Each row has one number for it: which mean is it?
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
@@ -58,7 +58,7 @@ def layer_norm_backward(dy, gamma, x_hat, rstd):
     dgamma = (dy * x_hat).sum(axis=0)
     # dbeta. It was added to every row.
     dbeta = dy.sum(axis=0)
-    # The gradient of x_hat. It lies before gamma, and what follows is about it.
+    # The gradient of x_hat. Forward did something to x_hat before it was y.
     dhat = dy * gamma
     # The mean of that gradient. Each row has its own.
     mean = dhat.mean(axis=-1, keepdims=True)

@@ -98,8 +98,8 @@ queries. The lesson does not derive their gradient. You can.""",
         forward=distance_bias,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), bias=(n.T,)),
         mistakes=[
-            Mistake("dbias", lambda dscores: dscores.sum(axis=1), "You add up the rows: that is "
-                    "for a bias of each query. A row holds keys at many distances."),
+            Mistake("dbias", lambda dscores: dscores.sum(axis=0), "You add up the columns: that is "
+                    "for a bias of each key. A column holds queries at many distances."),
             Mistake("dbias", lambda dscores: np.array([np.diagonal(dscores, -d).mean()
                                                        for d in range(len(dscores))]),
                     "You take means. One entry of the bias changes all of these scores."),

@@ -91,7 +91,7 @@ forcing = Simulation(
         Heatmap("attended", "after", "looks across at", row="position", row_names="inputs",
                 column_names="source", vocabulary=VOCABULARY),
         Chart([Drawn(name, label, at=range(1, POSITIONS + 1)) for name, label in LINES.items()],
-              Axis("position", 1, POSITIONS), Axis("probability of the right word", 0, 1),
+              Axis("position", 1, POSITIONS), Axis("probability of the right word", 0, 1.1),
               "position", range(1, POSITIONS + 1)),
     ],
     code="""\

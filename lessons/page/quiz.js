@@ -1,8 +1,9 @@
 // Questions answer at once; without scripts their answers can be unfolded.
 
-// "1/2" and "0,5" are numbers too; NaN where it is none.
+// "1/2", "0,5" and "2,000,000" are numbers too; NaN where it is none.
 function number(text) {
-  const parts = text.replaceAll(",", ".").split("/").map((part) => (part.trim() ? Number(part) : NaN));
+  const plain = text.replaceAll(",", text.split(",").length > 2 ? "" : ".");
+  const parts = plain.split("/").map((part) => (part.trim() ? Number(part) : NaN));
   return parts.length > 2 ? NaN : parts[0] / (parts[1] ?? 1);
 }
 

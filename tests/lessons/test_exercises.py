@@ -145,6 +145,7 @@ S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=T
         (f"-5 * {S_BACKWARD}", "is -5 times what it should be, which is -5, and 5 is the number"),
         (f"{S_BACKWARD} / math.sqrt(7)", "which is 1/sqrt(7), and 7 is the number of keys here"),
         ("np.zeros_like(weights)", "Every entry is 0:"),
+        ("({}).sum(axis=-1, keepdims=True) * weights", "is 0, but for rounding: what is added up"),
         ("{} + (weights == 0) * dweights", "It is not 0 everywhere where weights is 0. A masked"),
         ("{} + weights * dweights.max()", "Its rows do not sum to 0. One number added"),
         ("{} * (weights @ dweights.T).sum()", "Three times the upstream gradient has to give"),

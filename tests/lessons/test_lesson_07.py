@@ -109,6 +109,7 @@ def test_what_is_said_of_leaks_is_so():
 def test_what_is_said_of_the_models_is_what_was_measured():
     assert len({*KNOWN, *NEW}) == 250 and len(NEW) == 50
     unsure = sum(each.startswith("son") for each in KNOWN) * math.log(3)
+    assert round(floor(KNOWN + NEW), 3) == 0.095  # "1.10 / 2 / 5.8"
     assert math.isclose(floor(KNOWN), unsure / sum(len(each.split()) + 2 for each in KNOWN))
     losses, held_out, right = (column("three_ways_to_hide", number) for number in (1, 2, 3))
     assert right == [100, 100, 0, 0, 0, 0]

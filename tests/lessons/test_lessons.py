@@ -157,6 +157,12 @@ def test_nonsense_is_asked_again(monkeypatch, capsys):
     assert said.count("This asks for a number such as 0.5 or 1/2, and '") == 5
 
 
+def test_a_large_number_has_its_thousands_marked():
+    parameters = Question("How many?", "Count.", 2_099_712)
+    assert parameters.solution == "2,099,712"
+    assert all(parameters.right(parameters.read(text)) for text in ("2099712", "2,099,712"))
+
+
 def test_an_empty_line_shows_the_answer(monkeypatch, capsys):
     right, said = answered(monkeypatch, capsys, "\n\n")
     assert right == 0 and "The answer is: two" in said and "Not right" not in said

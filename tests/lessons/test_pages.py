@@ -234,6 +234,7 @@ def test_questions_answer_at_once(entry, open_page):
             comma = f"{right:.4f}".replace(".", ",")
             given = [(f"{2 * right} / 2", "right"), (comma, "right")]
             given.insert(0, (f"{right + 1.5 * question.tolerance}", "wrong"))
+            given += [(f"{right:,}", "right")] * (right >= 1e6)
         for answer, judged in given:
             fields.nth(answer).check() if count else fields.fill(answer)
             assert verdict.inner_text() == "" and form.get_attribute("data-verdict") is None
