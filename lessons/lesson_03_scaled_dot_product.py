@@ -928,4 +928,4 @@ def exercises():
 #   a page.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: where attention came from.
-# - Lesson 4, when it is there: why one look is not enough.
+# - Lesson 4: why one look is not enough.

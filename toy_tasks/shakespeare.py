@@ -14,7 +14,7 @@ plays, on which it does not train: nats per character, the smaller the better.
 
   python -m toy_tasks.shakespeare                      2 minutes; target: 1.75
   python -m toy_tasks.shakespeare --preset quarter     15 minutes; target: 1.60
-  python -m toy_tasks.shakespeare --preset hour        45 minutes; target: 1.50
+  python -m toy_tasks.shakespeare --preset hour        40 minutes; target: 1.50
   python -m toy_tasks.shakespeare --run runs/shakespeare --input "ROMEO:"
 """
 
