@@ -211,7 +211,8 @@ def findings_and_output():
 #
 # The paper's $Q$, $K$ and $V$ are the words themselves, before any weight. In the library they are
 # `x`, the words that look, and `memory`, those that are looked at: in *self-attention* the same, in
-# *cross-attention* another text, of a length $S$ of its own. $B$ counts the sentences of a batch.
+# *cross-attention* another text, of a length $S$ of its own. $B$ counts the sentences of a batch,
+# $D$ the numbers of a word.
 
 
 # %%
@@ -554,8 +555,8 @@ def heads_removed():
         ),
         Words(f"""
             **Some heads are not needed.** Without all four heads of *{first[0]}* the model still
-            writes {100 * first[6]:.0f} % of the words. They were trained like the others. A single
-            head can also be missed: in *{of_least}* there is one without which
+            writes {100 * first[6]:.0f} % of the words. They were trained like the others. Elsewhere
+            one head alone matters: in *{of_least}* there is one without which only
             {100 * least:.0f} % are left.
 
             **Heads that look alike can all be needed.** The four of *{last[0]}* look at the same

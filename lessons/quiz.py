@@ -1,6 +1,7 @@
 """Questions with explained answers, in the terminal and on a page."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,9 @@ class Question(Piece):
     @property
     def solution(self) -> str:
         """The right answer in words."""
-        return self.choices[self.answer] if self.choices else f"{self.answer:.4g}"
+        if self.choices:
+            return self.choices[self.answer]
+        return f"{self.answer:.4g}" if abs(self.answer) < 1e4 else f"{self.answer:.0f}"
 
     def markdown(self) -> str:
         choices = zip(LETTERS, self.choices, strict=False)
@@ -58,7 +61,8 @@ class Question(Piece):
             names = [*LETTERS[: len(self.choices)], *map(str, range(1, len(self.choices) + 1))]
             return names.index(text) % len(self.choices) if text in names else None
         try:
-            numerator, _, denominator = text.replace(",", ".").partition("/")
+            thousands = re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text.strip())  # 36,864
+            numerator, _, denominator = text.replace(",", "" if thousands else ".").partition("/")
             number = float(numerator) / float(denominator or 1)
         except (ValueError, ZeroDivisionError):
             return None

@@ -168,6 +168,13 @@ def test_the_end_of_the_input_ends_the_quiz(typed, right, left, monkeypatch, cap
     assert count == right and said.endswith(f"left: {left}.\n{right} of 2 right\n")
 
 
+def test_a_large_number_is_written_out_and_may_have_a_comma():
+    question = Question("How many?", "So many.", 36864)
+    assert question.solution == "36864"
+    read = {"36,864": 36864, "1,048,576": 1048576, "0,500": 0.5, "1,25": 1.25, "1,25/2": 0.625}
+    assert {text: question.read(text) for text in read} == read
+
+
 @pytest.mark.parametrize(
     ("answer", "choices"), [(2, ("a", "b")), (-1, ("a", "b")), (0, ("a",)), (np.nan, ())]
 )
