@@ -143,9 +143,9 @@ RIGHT = {
 WRONG = {
     "through_time_backward": {
         through_time("weight.dot(d[t])", "weight.dot(g)"): "a step is left out: the gradient of a",
-        through_time("    if t:\n        W", "    W"): "the last state there",
+        through_time("    if t:\n        W", "    W"): "you take the last state",
         through_time("W +=", "W ="): "each replaces the one before",
-        through_time("[t - 1], d[t]", "[t - 1], g"): "has to go through it first",
+        through_time("[t - 1], d[t]", "[t - 1], g"): "go back through the tanh first",
         through_time("h[t] ** 2", "np.tanh(h[t]) ** 2"): "The tanh is taken twice",
     },
     "unit_backward": {
