@@ -423,7 +423,7 @@ def what_was_measured():
         a word gets its gradient in a single step, by the weight that the last word gives it. Here
         the others get {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last
         word gets itself (which gets more, for it also chose where to look). With more words each
-        share is smaller, for the weights sum to 1: it counts how *many* there are, not how far away.
+        share is smaller, for the weights sum to 1. It counts how *many* there are, not how far off.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
         it there: a little less and the far words are lost, a little more and they drown the rest.
