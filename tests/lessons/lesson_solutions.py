@@ -117,7 +117,19 @@ return dq.sum(1), -dq.sum(0), (d * away ** 2 / ({power})).sum()
     return function("river_backward", body, "doutput, query, keys, values, width, weights")
 
 
+def handed(plus: str = "+=") -> str:
+    body = f"""
+dM, dW = np.zeros(M.shape), np.zeros(W.shape)
+for i, (A, dO) in enumerate(zip(weights, dheads)):
+    dM {plus} A.T @ dO @ W[:, i].T
+    dW[:, i] = M.T @ A.T @ dO
+return dM, dW
+"""
+    return function("handed_backward", body, "dheads, M, W, weights")
+
+
 RIGHT = {
+    "handed_backward": [handed()],
     "through_time_backward": [through_time()],
     "unit_backward": [unit()],
     "river_backward": [river()],
@@ -141,6 +153,7 @@ RIGHT = {
 }  # fmt: skip
 
 WRONG = {
+    "handed_backward": {handed("="): "Only the last head is left"},
     "through_time_backward": {
         through_time("weight.dot(d[t])", "weight.dot(g)"): "a step is left out: the gradient of a",
         through_time("    if t:\n        W", "    W"): "you take the last state",
