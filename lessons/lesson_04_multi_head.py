@@ -156,7 +156,7 @@ def words_and_weights():
 # Check it by hand. *bark* stands at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* stands
 # at 0 and has the key $(1, 0, 0)$: score $-4$. *trusts* stands at 1, key $(1, 1, 1)$: score
 # $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
-# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one again.
+# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one.
 
 
 # %%
