@@ -28,7 +28,7 @@ class Step:
     """A step from the arrays `inputs` to `results`. In `equation` @name is an array's symbol.
 
     `worked` says how an entry of the last result comes about: (left, axis, right, axis) for a
-    product, by which axis of each; ("/", a, b), or with "+", "-" or "*", for one of two entries,
+    product, by which axis of each; ("/", a, b), ("-", a, b) or ("*", a, b) for one of two entries,
     the second of which may be a number or have one column; ("sum", a) for the sum of a row.
     `inverts` is the forward step that a backward step goes back through, `note` is on the code, and
     `see` the heading of the page under which the step is derived.

@@ -100,7 +100,7 @@ STEPS = (
         "are made likewise by $W^K$ and $W^V$.",
         "What would a third head need?", "Columns 7 to 9: a wider weight, nothing else.",
         r"@q = @x @wq", [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
-        ("x", "wq"), ("q",), ("x", "row", "wq", "column"), see="Two heads by hand",
+        ("x",), ("q",), ("x", "row", "wq", "column"), see="Two heads by hand",
     ),
     Step(
         "attend", "attend", "Split, and attend: each head by itself",
@@ -129,7 +129,7 @@ STEPS = (
         "Which rows of $W^O$ belong to head 2?",
         "The last three. Make them 0, and nobody reads what head 2 finds: it is removed.",
         r"@y = @c @wo", [Code("forward", "return self.output.forward(merge_heads(heads")],
-        ("c", "wo"), ("y",), ("c", "row", "wo", "column"), see="Two heads by hand",
+        ("c", "wo"), ("y",), see="Two heads by hand",
     ),
     Step(
         "dc", "dC", "A gradient comes back, to what the heads found",
@@ -139,7 +139,7 @@ STEPS = (
         "The row *1 noun* of $W^O$ is 0: nobody reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
         [Code("linear_backward", "dx = matmul", {"dx": "dc", "dy": "dy", "weight": "wo"})],
-        ("dy", "wo"), ("dc",), ("dy", "row", "wo", "row"), "output", see="Through the projections",
+        ("dy", "wo"), ("dc",), (), "output", see="Through the projections",
     ),
     Step(
         "dattend", "attend", "Back through merge, and through each head",
@@ -161,7 +161,7 @@ STEPS = (
         r"@dq = (@dqone \mid @dqtwo)" "\n\n" r"@dwq = @x^\top @dq",
         [Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
          Code("linear_backward", "dweight = ", {"dweight": "dwq", "dy": "dq", "x": "x"})],
-        ("x", "dq"), ("dwq",), ("x", "column", "dq", "column"), "project", see="Merge undoes split",
+        ("dq",), ("dwq",), ("x", "column", "dq", "column"), "project", see="Merge undoes split",
     ),
     Step(
         "dx", "dX", "Three ways back to a word",
@@ -170,7 +170,7 @@ STEPS = (
         "Then $\\mathrm{d}M$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",
         [Code("backward", "dx += dmemory", {"dx": "dx", "dmemory": "dmemory"})],
-        ("dxq", "dmemory"), ("dx",), ("+", "dxq", "dmemory"), "project",
+        ("dxq", "dmemory"), ("dx",), (), "project",
         see="Three ways back to a word",
     ),
 )  # fmt: skip

@@ -137,7 +137,7 @@ export class Stepper {
   }
 }
 
-const WAYS = { "/": [(a, b) => a / b, " / "], "-": [(a, b) => a - b, " − "], "+": [(a, b) => a + b, " + "], "*": [(a, b) => a * b, " · "], sum: [(a) => a, ""] };
+const WAYS = { "/": [(a, b) => a / b, " / "], "-": [(a, b) => a - b, " − "], "*": [(a, b) => a * b, " · "], sum: [(a) => a, ""] };
 
 /** How an entry comes about, "0.5 · 2 + 1 · (−1) = 0", with as many digits as it takes to see it. */
 function arithmetic(worked, arrays, result, row, column) {
