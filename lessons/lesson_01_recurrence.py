@@ -44,8 +44,7 @@ from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward
 # Here $h_{t-1}$ is the state before word $t$, a row of $H$ numbers, and $W$ is a learned matrix
 # $(H, H)$, the same at every step. What the word gives is $a_t$. In a model that is the word's own
 # vector times another learned matrix, plus a bias. It needs no state, so it is computed for all
-# words at once, and we take it as given. The tanh is applied to each number; it keeps them between
-# −1 and 1.
+# words at once, and we take it as given. The tanh keeps each number between −1 and 1.
 #
 # In our example the state has two numbers, u and v. It begins as (0, 0).
 
@@ -93,8 +92,7 @@ def three_states():
 #
 # Suppose that a loss looks at the last state and finds: u should be smaller, v should be larger.
 # That is the gradient (1, −1) of the last state. What should *not* have done differently? The
-# answer has to travel back through every step. How each line of the backward table comes about is
-# derived right below.
+# answer has to travel back through every step. Right below, each line of "backward" is derived.
 #
 # Guess first: $W$ makes every vector 1.118 times longer (its rows stand at a right angle to each
 # other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way back?
@@ -127,8 +125,7 @@ def there_and_back() -> Simulation:
 #
 # After the last step nothing follows, so there the second part is 0.
 #
-# **The sum $s_t$ is used in the tanh.** The slope of tanh is $1 - \tanh^2$, and the tanh is already
-# there as $h_t$:
+# **The sum $s_t$ is used in the tanh.** Its slope is $1 - \tanh^2$, and the tanh is there as $h_t$:
 #
 # $$\mathrm{d}s_{t,j} = \mathrm{d}h_{t,j}\,(1 - h_{t,j}^2)$$
 #
@@ -191,8 +188,7 @@ def back_through_three_words():
 
 # %% [markdown]
 # How does the cell know $h_{t-1}$ and $h_t$ again? Each forward puts a record of them on a stack,
-# each backward takes the latest one from it. Three steps forward put three records there, and three
-# steps back find them in reverse order. So each step back meets the numbers of its own step
+# each backward takes the latest one from it. So each step back meets the numbers of its own step
 # forward, by construction, and each adds its part to the gradient of the one weight.
 #
 # ## Why gradients vanish
@@ -215,8 +211,7 @@ def back_through_three_words():
 #
 # So a step makes a gradient at most $m$ times as long, and $k$ steps at most $m^k$ times. If
 # $m < 1$, the gradient **must vanish**. If $m > 1$ it **may explode**, but need not, for the slopes
-# work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu, Mikolov and Bengio
-# 2013).
+# work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu et al. 2013).
 
 
 # %%
@@ -233,8 +228,8 @@ def jacobians_of_the_example():
         Words(rf"""
             In the example the gradient has the length {lengths[2]:.2f} at *good*,
             {lengths[1]:.2f} at *very* and {lengths[0]:.2f} at *not*. $W$ alone would have made it
-            longer twice; the slopes took that away. With half of $W$ only {scaled[0]:.2f} arrive at
-            *not*, with twice $W$ {scaled[1]:.2f}.
+            longer twice; the slopes took that away. Half of $W$ lets only {scaled[0]:.2f} through
+            to *not*, twice $W$ {scaled[1]:.2f}.
 
             Two steps do little harm. A text has many more. A factor of 0.9 at every step leaves
             {0.9**100:.5f} after 100 steps; a factor of 1.1 makes {1.1**100:,.0f} of 1.
@@ -303,12 +298,12 @@ def an_lstm_reads():
     return [
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
         Words(f"""
-            *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}. By
-            hand, its memory is {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈
-            {comma(c, 2)}. Its output gate is nearly shut, so it shows only
-            {comma(o)} · ({comma(tanh_c)}) ≈ {comma(h, 2)} of it. *good* writes
-            {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still there: together
-            {comma(rows[2, 4], 2)}. Not very good.
+            *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}.
+            (What words give to the gates stands in the code.) By hand, its memory is
+            {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈ {comma(c, 2)}. Its output
+            gate is nearly shut, so it shows only {comma(o)} · ({comma(tanh_c)}) ≈ {comma(h, 2)} of
+            it. *good* writes {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still
+            there: together {comma(rows[2, 4], 2)}. Not very good.
         """),
         Beside(lstm, notes, whole=False),
     ]
@@ -364,8 +359,7 @@ def the_lines_of_lstm_backward():
             at *good*. Of what it gets at *very*, {comma(dc[1], 3)}, most came along the memory:
             {comma(f[2])} · {comma(dc[2])} ≈ {comma(f[2] * dc[2], 3)}. The rest came through $h$. At
             *not* it gets {comma(dc[0], 3)}, which is {100 * dc[0] / dc[2]:.0f} % of what it was.
-            The two forget gates alone would keep {comma(f[2])} · {comma(f[1])} ≈
-            {comma(f[1] * f[2], 2)}.
+            The forget gates alone keep {comma(f[2])} · {comma(f[1])} ≈ {comma(f[1] * f[2], 2)}.
         """),
     ]
 
@@ -429,8 +423,7 @@ def what_was_measured():
         a word gets its gradient in a single step, by the weight that the last word gives it. Here
         the others get {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last
         word gets itself (which gets more, for it also chose where to look). With more words each
-        share is smaller, for the weights sum to 1. But that depends on how *many* there are, not on
-        how far away they are.
+        share is smaller, for the weights sum to 1. It counts how *many* there are, not how far off.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
         it there: a little less and the far words are lost, a little more and they drown the rest.
@@ -445,8 +438,7 @@ def what_was_measured():
 #
 # To translate, one network reads the source, and another one writes the target, beginning with the
 # last state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all that
-# the writer ever learns of the source: a **fixed context**. Its size is the same for a word and for
-# a page.
+# the writer ever learns of the source: a **fixed context**, as long for a word as for a page.
 #
 # Is it too small? Count. Take random letters, to be written in reverse. One of 26 letters is
 # $\log_2 26 \approx 4.7$ bits, 20 of them are 94 bits. Let the state have 64 numbers. Then each
@@ -532,9 +524,9 @@ def the_fall_by_length():
 # thousands of things at once does one. In self-attention a word needs the other words of the layer
 # *below*, and these are all there.
 #
-# In the simulation a *turn* is the time of one product. A recurrent step takes one (the words'
-# shares are computed beforehand). A layer of self-attention takes four: queries, keys and values;
-# scores; blend; output. Guess: with 4 words and 2 layers, which is done first?
+# In the simulation a *turn* is the time of one product. A recurrent step takes one (the
+# product with what comes from below is not counted). A layer of self-attention takes four: queries,
+# keys and values; scores; blend; output. Guess: with 4 words and 2 layers, which is done first?
 
 
 # %%
@@ -627,8 +619,7 @@ def counted():
 # | $h_t = o_t \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t o_t (1 - \tanh^2(c_t))$ | $(H)$ |
 #
 # A product of many factors vanishes or explodes. Clipping helps against the second. Against the
-# first helps only another path: a memory with an open gate, or attention, where every path is one
-# step long.
+# first helps only another path: a memory with an open gate, or attention, one step long.
 
 # %% [markdown]
 # ## Often told: check it
@@ -640,17 +631,17 @@ def often_told():
     """Popular claims, counted and measured."""
     at = [f"{typical('LSTM', bias)[20]:.3g}" for bias in (0, 1)]
     return Words(f"""
-            **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it
-            begins small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$:
-            equally many at $n = 2d$. That is the row of 128 words in the table above, and 1,024
-            words in a model 512 wide. Below that attention needs fewer, and at any length it has
-            hardly anything to wait for. (A plain RNN, with $2nd^2$, always needs the fewest.) True
-            is that for very long texts the square wins, in operations and in memory. What is slower
-            by the clock depends on the machine: on how many multiplications it can do at once.
+        **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it begins
+        small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
+        at $n = 2d$. That is the row of 128 words in the table above, and 1,024 words in a model 512
+        wide. Below that attention needs fewer, and at any length it has hardly anything to wait
+        for. (A plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square
+        does win, in operations and in memory. What is slower by the clock depends on the machine:
+        on how many multiplications it can do at once.
 
-            **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only
-            as the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives
-            from 20 words back; with the bias 0 it is {at[0]} %.
+        **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only as
+        the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives from 20
+        words back; with the bias 0 it is {at[0]} %.
     """)
 
 

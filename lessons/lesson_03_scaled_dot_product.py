@@ -97,7 +97,7 @@ def the_three_vectors_of_each_token():
 # $$E = QK^\top$$
 #
 # **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by $\sqrt 3 \approx 1.73$. Why that is
-# needed is the question of the next section but one; for now, do it.
+# needed is the question of the next section; for now, do it.
 #
 # $$Z = \frac{E}{\sqrt{d_k}}$$
 #

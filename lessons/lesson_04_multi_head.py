@@ -55,8 +55,7 @@ from numformer.layers.linear import linear_backward
 #
 # It is smallest at $c = a/(a^2 + b^2)$, and then it is $b^2/(a^2 + b^2)$. In the same way it is
 # $a^2/(a^2 + b^2)$ for $v$. Now add the two: whatever the weights, the sum is **1**. Two numbers of
-# variance 1 were sent, and half of it all is lost. To look harder at one word only moves the loss
-# to the other.
+# variance 1 were sent, and half of it all is lost. To look harder at one only moves the loss.
 #
 # Is it so when a layer *learns* its weights? Here is one attention layer and nothing else. Six
 # words have eight random numbers each, and a mark of their place. From the third on, each has to
@@ -157,8 +156,7 @@ def words_and_weights():
 # Check it by hand. *bark* stands at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* stands
 # at 0 and has the key $(1, 0, 0)$: score $-4$. *trusts* stands at 1, key $(1, 1, 1)$: score
 # $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
-# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4 and all others 0: ten to one
-# again.
+# *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one.
 
 
 # %%
@@ -211,7 +209,8 @@ def findings_and_output():
 #
 # The paper's $Q$, $K$ and $V$ are the words themselves, before any weight. In the library they are
 # `x`, the words that look, and `memory`, those that are looked at: in *self-attention* the same, in
-# *cross-attention* another text, of a length $S$ of its own. $B$ counts the sentences of a batch.
+# *cross-attention* another text, of a length $S$ of its own. $B$ counts the sentences of a batch,
+# $D$ the numbers of a word.
 
 
 # %%
@@ -554,8 +553,8 @@ def heads_removed():
         ),
         Words(f"""
             **Some heads are not needed.** Without all four heads of *{first[0]}* the model still
-            writes {100 * first[6]:.0f} % of the words. They were trained like the others. A single
-            head can also be missed: in *{of_least}* there is one without which
+            writes {100 * first[6]:.0f} % of the words. They were trained like the others. Elsewhere
+            one head alone matters: in *{of_least}* there is one without which only
             {100 * least:.0f} % are left.
 
             **Heads that look alike can all be needed.** The four of *{last[0]}* look at the same
@@ -653,8 +652,7 @@ def quiz() -> list[Question]:
             question="One look gives two words the weights 0.8 and 0.2. What share of a number of "
             "the *first* word is lost at best? (Two decimals.)",
             answer=0.2**2 / (0.8**2 + 0.2**2),
-            why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the other number 0.94 is "
-            "lost: together 1, as always.",
+            why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the other 0.94: together 1.",
         ),
         Question(
             question="What makes up $\\mathrm{d}M$, the gradient of a memory that is another text?",

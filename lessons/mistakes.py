@@ -147,13 +147,14 @@ def sources(line: ast.Assign | None) -> set[str]:
 def other_array(node, line, solution, whole):
     """x -> y of the same shape, or any in a matrix product, where another may fit."""
     sized = [each.value for each in ast.walk(line.value) if getattr(each, "attr", "") == "shape"]
-    own = getattr(node, "id", "")
+    text = ast.unparse(line.value)
+    own = getattr(node.value if isinstance(node, ast.Subscript) else node, "id", "")  # x or x[t]
     for name, what in line.what.items() if own in line.what and node not in sized else ():
         right, shape = line.made.get(own), solution.shape(name)
         if right and name in names(right.value) and on_the_way(name, line, solution.parameters[0]):
             words = f"On the way to {{it}}, a step is left out: {what} is taken for {right.it}."
             yield name, words, right.hint
-        elif shape and (shape == solution.shape(own) or "@" in ast.unparse(line.value)):
+        elif shape and (shape == solution.shape(ast.unparse(node)) or "@" in text):
             yield name, f"In {{it}}, {what} stands where another array belongs."
 
 

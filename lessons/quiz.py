@@ -1,6 +1,7 @@
 """Questions with explained answers, in the terminal and on a page."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,8 +61,8 @@ class Question(Piece):
             names = [*LETTERS[: len(self.choices)], *map(str, range(1, len(self.choices) + 1))]
             return names.index(text) % len(self.choices) if text in names else None
         try:
-            text = text.replace(",", "" if text.count(",") > 1 else ".")  # 2,000,000 or 0,5
-            numerator, _, denominator = text.partition("/")
+            thousands = re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", text.strip())  # 36,864
+            numerator, _, denominator = text.replace(",", "" if thousands else ".").partition("/")
             number = float(numerator) / float(denominator or 1)
         except (ValueError, ZeroDivisionError):
             return None

@@ -78,7 +78,8 @@ gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
     say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
-    "and a bias at which the LSTM does. Then move the slider one notch further.",
+    "and a bias at which the LSTM does. Then move the slider one notch further. (What would leave "
+    "the chart is drawn at its edge.)",
     caption="As the cells begin: what reaches a word, in percent of what reaches the last one.",
     alt="Three curves on a logarithmic axis against the distance from the last word. That of the "
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",

@@ -65,7 +65,7 @@ through_time = Simulation(
     name="through-time",
     title="Three words, there and back",
     say="Press **Play**, or move the slider: three steps forward, then three back. The number in a "
-    "block is the length of its state or, on the way back, of the gradient that arrived there.",
+    "block is the length of what it holds or, on the way back, of the gradient that arrived there.",
     caption="The first word has been read. On the way back the same blocks are met in reverse.",
     alt="A diagram of three states below each other, each with its word beside it, and tables of "
     "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",

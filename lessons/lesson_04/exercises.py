@@ -3,6 +3,7 @@
 import numpy as np
 
 from lessons.exercise import Exercise
+from lessons.solution import Mistake
 from numformer.layers.attention import split_heads
 
 
@@ -36,6 +37,8 @@ HANDED = dict(
     forward=handed,
     inputs=lambda n: dict(memory=(n.S, n.D), w_v=(n.D, n.H, n.K),
                           weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T))),
+    mistakes=[Mistake("dmemory", lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T, "Only the last "
+                      "head is left in dmemory: each replaces what came before it.")],
 )  # fmt: skip
 
 

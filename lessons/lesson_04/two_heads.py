@@ -71,7 +71,7 @@ def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
         x=embedded(sentence), q=merge_heads(heads["query"]), c=merge_heads(heads["heads"]), wo=W_O,
         y=find(lines, "forward", "return self.output").value, dc=merge_heads(within["dheads"]),
         dy=dy, dq=merge_heads(within["dquery"]), dwq=layer.query.weight.grad, dmemory=dmemory,
-        dx=dx, dxq=dx - dmemory,
+        dx=dx, dxq=dx - dmemory, wq=W_Q,
     )  # fmt: skip
     for name, of_both in dict(q=heads["query"], a=weights, dq=within["dquery"]).items():
         arrays |= {f"{name}one": of_both[0, 0], f"{name}two": of_both[0, 1]}
@@ -81,6 +81,7 @@ def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
 SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the darkest entry
     "x": ("X", words, features, 4), "q": ("Q", words, columns, 16),
     "qone": ("Q_1", words, parts, 16), "qtwo": ("Q_2", words, parts, 16),
+    "wq": ("W^Q", features, columns, 8),
     "aone": ("A_1", words, words, 1), "atwo": ("A_2", words, words, 1),
     "c": ("C", words, handed, 1), "wo": ("W^O", handed, features, 1),
     "y": ("Y", words, features, 1), "dy": (r"\mathrm{d}Y", words, features, 2),
@@ -90,10 +91,7 @@ SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the d
     "dxq": (r"\mathrm{d}Q\,W^{Q\top}", words, features, 2),
     "dmemory": (r"\mathrm{d}M", words, features, 2), "dx": (r"\mathrm{d}X", words, features, 2),
 }  # fmt: skip
-OF = [
-    Of(name, symbol, rows, names, largest, f"{len(rows)} × {len(names)}")
-    for name, (symbol, rows, names, largest) in SHOWN.items()
-]
+OF = [Of(name, *shown) for name, shown in SHOWN.items()]
 
 STEPS = (
     Step(
@@ -101,8 +99,8 @@ STEPS = (
         "Three columns of $W^Q$ make the query of head 1, three that of head 2. Keys and values "
         "are made likewise by $W^K$ and $W^V$.",
         "What would a third head need?", "Columns 7 to 9: a wider weight, nothing else.",
-        r"@q = @x W^Q", [Code("linear", "y = matmul", {"x": "x", "y": "q"})], ("x",), ("q",),
-        see="Two heads by hand",
+        r"@q = @x @wq", [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
+        ("x",), ("q",), ("x", "row", "wq", "column"), see="Two heads by hand",
     ),
     Step(
         "attend", "attend", "Split, and attend: each head by itself",
@@ -163,7 +161,7 @@ STEPS = (
         r"@dq = (@dqone \mid @dqtwo)" "\n\n" r"@dwq = @x^\top @dq",
         [Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
          Code("linear_backward", "dweight = ", {"dweight": "dwq", "dy": "dq", "x": "x"})],
-        ("dq",), ("dwq",), (), "project", see="Merge undoes split",
+        ("dq",), ("dwq",), ("x", "column", "dq", "column"), "project", see="Merge undoes split",
     ),
     Step(
         "dx", "dX", "Three ways back to a word",

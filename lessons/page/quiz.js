@@ -1,9 +1,9 @@
 // Questions answer at once; without scripts their answers can be unfolded.
 
-// "1/2", "0,5" and "2,000,000" are numbers too; NaN where it is none.
+// "1/2", "0,5" and "36,864" are numbers too; NaN where it is none.
 function number(text) {
-  const plain = text.replaceAll(",", text.split(",").length > 2 ? "" : ".");
-  const parts = plain.split("/").map((part) => (part.trim() ? Number(part) : NaN));
+  const thousands = /^[1-9]\d{0,2}(,\d{3})+$/.test(text.trim());
+  const parts = text.replaceAll(",", thousands ? "" : ".").split("/").map((part) => (part.trim() ? Number(part) : NaN));
   return parts.length > 2 ? NaN : parts[0] / (parts[1] ?? 1);
 }
 

@@ -125,7 +125,7 @@ export class Stepper {
     const { worked } = this.steps[this.at];
     if (!worked.length) return this.worked.replaceChildren();
     const { columns, rows, symbol } = this.data.of[this.result];
-    const row = at ?? rows.indexOf(this.label);
+    const row = at ?? Math.max(0, rows.indexOf(this.label)); // the first where rows are no words
     const spelt = (column) => element("dd", {}, arithmetic(worked, this.arrays, this.result, row, column));
     const lines = columns.map((name, n) => element("div", { class: n === used ? "used" : null }, element("dt", {}, name), spelt(n)));
     this.worked.replaceChildren(element("p", { class: "note" }, `${symbol.plain}, row ${rows[row]}, by hand:`), element("dl", {}, ...lines));

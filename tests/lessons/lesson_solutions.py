@@ -81,7 +81,58 @@ def again(Q, K):
     return A / A.sum(axis=-1, keepdims=True)
 """
 
+
+def through_time(old: str = "", new: str = "") -> str:
+    """A loop that adds up the weight's gradient as it goes, a part of its text replaced."""
+    body = """
+later, d, W = 0, 0 * h, 0 * weight
+for t in range(len(h) - 1, -1, -1):
+    g = doutput[t] + later
+    d[t] = g * (1 - h[t] ** 2)
+    later = weight.dot(d[t])
+    if t:
+        W += np.outer(h[t - 1], d[t])
+return d, W
+"""
+    return function("through_time_backward", body.replace(old, new), "doutput, h, weight")
+
+
+def unit(dn: str = "dnew * f") -> str:
+    body = f"""
+de = {dn} * (1 - n * n)
+dkept = np.einsum("bj,ij->bi", de, r)
+da = (dnew * (n - h) + dkept * h) * f * (1 - f)
+return da, de, dnew - dnew * f + dkept * f + np.einsum("bj,ij->bi", da, u)
+"""
+    return function("unit_backward", body, "dnew, h, u, r, f, n")
+
+
+def river(power: str = "width ** 3") -> str:
+    body = f"""
+away = keys - query[:, None]
+d = doutput[:, None] * weights * (values - (weights @ values)[:, None])
+dq = (d * away / width ** 2)
+return dq.sum(1), -dq.sum(0), (d * away ** 2 / ({power})).sum()
+"""
+    return function("river_backward", body, "doutput, query, keys, values, width, weights")
+
+
+def handed(plus: str = "+=") -> str:
+    body = f"""
+dM, dW = np.zeros(M.shape), np.zeros(W.shape)
+for i, (A, dO) in enumerate(zip(weights, dheads)):
+    dM {plus} A.T @ dO @ W[:, i].T
+    dW[:, i] = M.T @ A.T @ dO
+return dM, dW
+"""
+    return function("handed_backward", body, "dheads, M, W, weights")
+
+
 RIGHT = {
+    "handed_backward": [handed()],
+    "through_time_backward": [through_time()],
+    "unit_backward": [unit()],
+    "river_backward": [river()],
     "softmax_backward": [
         softmax("return weights * (dweights - (dweights * weights).sum(-1, keepdims=True))"),
         softmax(ROW_BY_ROW),
@@ -102,6 +153,19 @@ RIGHT = {
 }  # fmt: skip
 
 WRONG = {
+    "handed_backward": {handed("="): "Only the last head is left"},
+    "through_time_backward": {
+        through_time("weight.dot(d[t])", "weight.dot(g)"): "a step is left out: the gradient of a",
+        through_time("    if t:\n        W", "    W"): "you take the last state",
+        through_time("W +=", "W ="): "each replaces the one before",
+        through_time("[t - 1], d[t]", "[t - 1], g"): "go back through the tanh first",
+        through_time("h[t] ** 2", "np.tanh(h[t]) ** 2"): "The tanh is taken twice",
+    },
+    "unit_backward": {
+        unit("dnew * (1 - f)"): "The two shares of the gate have changed places",
+        unit("dnew * f**3"): "wrong da: 33 of 33 entries",  # and nothing of sequences that mix
+    },
+    "river_backward": {river("2 * width ** 3"): "is 0.5 times what it should be"},
     "softmax_backward": {
         softmax("slope = weights - weights ** 2\nreturn slope * dweights"): "its own weight alone",
         softmax("return weights - weights ** 2"): "Three times the upstream gradient",

@@ -157,12 +157,6 @@ def test_nonsense_is_asked_again(monkeypatch, capsys):
     assert said.count("This asks for a number such as 0.5 or 1/2, and '") == 5
 
 
-def test_a_large_number_has_its_thousands_marked():
-    parameters = Question("How many?", "Count.", 2_099_712)
-    assert parameters.solution == "2,099,712"
-    assert all(parameters.right(parameters.read(text)) for text in ("2099712", "2,099,712"))
-
-
 def test_an_empty_line_shows_the_answer(monkeypatch, capsys):
     right, said = answered(monkeypatch, capsys, "\n\n")
     assert right == 0 and "The answer is: two" in said and "Not right" not in said
@@ -172,6 +166,14 @@ def test_an_empty_line_shows_the_answer(monkeypatch, capsys):
 def test_the_end_of_the_input_ends_the_quiz(typed, right, left, monkeypatch, capsys):
     count, said = answered(monkeypatch, capsys, typed)
     assert count == right and said.endswith(f"left: {left}.\n{right} of 2 right\n")
+
+
+def test_a_large_number_has_its_thousands_marked_and_a_comma_may_be_a_point():
+    question = Question("How many?", "So many.", 36864)
+    assert question.solution == "36,864" and question.right(question.read(question.solution))
+    assert Question("How much?", "So much.", 0.51234).solution == "0.5123"
+    read = {"36,864": 36864, "1,048,576": 1048576, "0,500": 0.5, "1,25": 1.25, "1,25/2": 0.625}
+    assert {text: question.read(text) for text in read} == read
 
 
 @pytest.mark.parametrize(
