@@ -11,6 +11,7 @@ HERE = Path(__file__).parent
 LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items):
     """Whichever test comes first waits until all pages are built; one process tests them all."""
     for item in items:
