@@ -1,6 +1,7 @@
 """Rotary positions: turned pairs, and scores that know how far apart two positions are."""
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 from numformer.layers import RotaryAttention, ScaledDotProductAttention
@@ -31,14 +32,18 @@ def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):
     assert abs(score(7, 3) - score(3, 7)) > 1e-3
 
 
-def test_queries_stand_at_the_last_of_the_keys(rng):
-    """As they do after the keys of a cache; of any number of axes before the positions."""
-    layer = RotaryAttention(ScaledDotProductAttention())
-    query, key, value = rng.standard_normal((3, B, H, T, K))
-    whole = layer.forward(query, key, value)
-    assert_allclose(layer.forward(query[:, :, 4:], key, value), whole[:, :, 4:], atol=1e-12)
-    assert_allclose(layer.forward(query[0, :, 4:], key[0], value[0]), whole[0, :, 4:], atol=1e-12)
-    assert abs(layer.forward(query[:, :, :2], key, value) - whole[:, :, :2]).max() > 1e-3
+@pytest.mark.parametrize("count", [T, 70])
+def test_queries_stand_at_the_last_of_the_keys(count, rng):
+    """As they do after the keys of a cache, also of more than a first table of turns is for."""
+
+    def attend(*inputs):
+        return RotaryAttention(ScaledDotProductAttention()).forward(*inputs)
+
+    query, key, value = rng.standard_normal((3, B, H, count, K))
+    whole = attend(query, key, value)
+    assert_allclose(attend(query[:, :, -2:], key, value), whole[:, :, -2:], atol=1e-12)
+    assert_allclose(attend(query[0, :, -2:], key[0], value[0]), whole[0, :, -2:], atol=1e-12)
+    assert abs(attend(query[:, :, :2], key, value) - whole[:, :, :2]).max() > 1e-3
 
 
 def test_what_has_no_pairs_cannot_be_turned(rng, complaint):
