@@ -113,6 +113,7 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
 def test_labels_that_are_none_of_the_classes_are_refused(labels, received, complaint):
     said = complaint(small().objective().forward, IMAGES[:2], labels)
     assert f"integers from 0 to {SIZES['classes'] - 1}" in said and received in said
+    small().objective().forward(IMAGES[:1], np.array([0]))  # one will do
 
 
 def test_coloured_images_have_their_channels(complaint):

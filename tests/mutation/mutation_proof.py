@@ -251,6 +251,19 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
     return observed
 
 
+def by_test_file() -> dict[str, tuple[float, set[str]]]:
+    """Of each file of tests how long it takes, where that was observed, and which files it runs."""
+    known = STATE / "observed.json"
+    observed = json.loads(known.read_text())["observed"] if known.exists() else {}
+    found = {path: (0.0, set()) for path in suite()}
+    for nodeid, (seconds, functions) in observed.items():
+        path = str(ROOT / nodeid.partition("::")[0])
+        if path in found:
+            files = {name.partition(" ")[0] for name in functions}
+            found[path] = found[path][0] + seconds, found[path][1] | files
+    return found
+
+
 def live_functions() -> dict[str, list[types.FunctionType]]:
     """The functions of each file. Looking for them in each forked process would copy its memory."""
     found: dict[str, list] = {}
@@ -278,10 +291,10 @@ def swap_code(source: Source, mutant: Mutant, functions: list[types.FunctionType
             function.__code__ = new
 
 
-def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of those that run a function of the file `stem`.
+def most_telling(items: list[pytest.Item], path: str, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of those that run a function of the file at `path`.
 
-    First the file's own tests, then those of layers, then others: one of each test function,
+    First the file's own tests, then those of its room, then others: one of each test function,
     another of each, and so on. Those that run few functions come first: they look closest.
     """
 
@@ -294,7 +307,8 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
         met[item.path, item.originalname] += 1
 
     def foreign(item):
-        return [f"test_{stem}", "test_layers", item.path.stem].index(item.path.stem)
+        own = item.path.stem == f"test_{Path(path).stem}"
+        return 0 if own else 1 if item.path.parent.name == Path(path).parent.name else 2
 
     chosen = sorted(items, key=lambda item: (foreign(item), rank[item]))[:MOST_TESTS]
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
@@ -404,7 +418,7 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
 
         def job(mutant, note):
             tests = tests_of[f"{mutant.path} {mutant.place}"]
-            tests = most_telling(tests, Path(mutant.path).stem, observed)
+            tests = most_telling(tests, mutant.path, observed)
             tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
             source = files[mutant.path]
             swap_code(source, mutant, functions[str(source.file)])
@@ -436,8 +450,9 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
 
         def hope(path):
             name, room = Path(path).name, Path(path).parent.name
-            before = noticed[mutant.path, name]
-            return name == f"test_{broken.stem}.py", before, room == broken.parent.name
+            before, (seconds, runs) = noticed[mutant.path, name], files_observed[path]
+            own, same_room = name == f"test_{broken.stem}.py", room == broken.parent.name
+            return own, before, mutant.path in runs, same_room, -seconds
 
         paths = sorted(suite(), key=hope, reverse=True)
         return who_notices_at_import(files[mutant.path], mutant, paths, note)
@@ -445,6 +460,7 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
     # What no test runs afterwards takes effect when the library is imported.
     left = [mutant for mutant in left if mutant.name not in verdicts.of]
     noticed = Counter()  # what has noticed a mutant of a file may notice the next
+    files_observed = by_test_file()
     for mutant, verdict in in_processes(left, job_at_import):
         noticed[mutant.path, verdict.partition(" in ")[2]] += 1
         take(mutant, verdict)
