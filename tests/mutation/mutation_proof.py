@@ -291,10 +291,10 @@ def swap_code(source: Source, mutant: Mutant, functions: list[types.FunctionType
             function.__code__ = new
 
 
-def most_telling(items: list[pytest.Item], path: str, observed: dict) -> list[pytest.Item]:
-    """Up to MOST_TESTS of those that run a function of the file at `path`.
+def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    First the file's own tests, then those of its room, then others: one of each test function,
+    First the file's own tests, then those of layers, then others: one of each test function,
     another of each, and so on. Those that run few functions come first: they look closest.
     """
 
@@ -307,8 +307,7 @@ def most_telling(items: list[pytest.Item], path: str, observed: dict) -> list[py
         met[item.path, item.originalname] += 1
 
     def foreign(item):
-        own = item.path.stem == f"test_{Path(path).stem}"
-        return 0 if own else 1 if item.path.parent.name == Path(path).parent.name else 2
+        return [f"test_{stem}", "test_layers", item.path.stem].index(item.path.stem)
 
     chosen = sorted(items, key=lambda item: (foreign(item), rank[item]))[:MOST_TESTS]
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
@@ -418,7 +417,7 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
 
         def job(mutant, note):
             tests = tests_of[f"{mutant.path} {mutant.place}"]
-            tests = most_telling(tests, mutant.path, observed)
+            tests = most_telling(tests, Path(mutant.path).stem, observed)
             tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
             source = files[mutant.path]
             swap_code(source, mutant, functions[str(source.file)])

@@ -192,7 +192,7 @@ def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint)
 @pytest.mark.parametrize(
     "found",
     [
-        None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None},
+        None, 0.5, [0.5], {}, {"measure": "high"}, {"measure": None},
         {"measure": 1.0, "step": 99}, {"measure": 1.0, "seconds": 3.0}, {"measure": 1.0, 3: 1.0},
         {"measure": 10**400},
     ],
@@ -204,6 +204,18 @@ def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, found,
     text = complaint(run, tmp_path, task=task)
     assert "gives a number for each measure by its name, 'measure' among them" in text
     assert repr(found)[:200] in text
+
+
+def test_the_measure_that_chooses_the_best_is_not_left_out(tmp_path, complaint):
+    task = Copying()
+    task.evaluate = lambda model: {"other": 1.0}
+    assert "'measure' among them" in complaint(run, tmp_path, task=task)
+
+
+def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complaint):
+    said = complaint(run, tmp_path, task=Copying)
+    assert "takes a task, an object; received the class Copying. Write Copying(...)" in said
+    assert "received object without metric" in complaint(run, tmp_path, task=object())
 
 
 # Time and progress.
