@@ -448,10 +448,11 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
         broken = Path(mutant.path)
 
         def hope(path):
+            """What a second of this file's tests is worth; reading a file takes about one, too."""
             name, room = Path(path).name, Path(path).parent.name
             before, (seconds, runs) = noticed[mutant.path, name], files_observed[path]
-            own, same_room = name == f"test_{broken.stem}.py", room == broken.parent.name
-            return own, before, mutant.path in runs, same_room, -seconds
+            worth = (1 + before + 3 * (room == broken.parent.name)) / (1 + seconds)
+            return name == f"test_{broken.stem}.py", mutant.path in runs, worth
 
         paths = sorted(suite(), key=hope, reverse=True)
         return who_notices_at_import(files[mutant.path], mutant, paths, note)
