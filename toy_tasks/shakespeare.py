@@ -1,4 +1,24 @@
-"""Learn to write like Shakespeare, character by character: a decoder-only language model."""
+"""Learn to write like Shakespeare, character by character: a decoder-only language model.
+
+What its parts bring: the validation loss after the usual 2,000 steps, each row with one part of the
+first exchanged, the sizes chosen for as many parameters (seed 1; with --parts 1).
+
+| instead of                 |                         | loss   |
+| -------------------------- | ----------------------- | ------ |
+| (nothing)                  |                         | 1.636  |
+| rotary positions           | ALiBi                   | 1.705  |
+|                            | sinusoids, as the paper | 1.721  |
+|                            | learned                 | 1.836  |
+|                            | none                    | 1.926  |
+| SwiGLU, d_ff 344           | ReLU, d_ff 512          | 1.679  |
+|                            | GELU, d_ff 512          | 1.681  |
+| RMSNorm                    | LayerNorm               | 1.641  |
+| AdamW, weight decay 0.1    | Adam                    | 1.645  |
+| decay along a cosine       | along a line            | 1.629  |
+| all of these, and pre-norm | as the paper            | 1.768  |
+
+Positions and SwiGLU bring most.
+"""
 
 import math
 import sys
