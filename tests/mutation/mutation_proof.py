@@ -461,6 +461,8 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
     left = [mutant for mutant in left if mutant.name not in verdicts.of]
     noticed = Counter()  # what has noticed a mutant of a file may notice the next
     files_observed = by_test_file()
+    for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):
+        importlib.import_module(library)  # once for all processes
     for mutant, verdict in in_processes(left, job_at_import):
         noticed[mutant.path, verdict.partition(" in ")[2]] += 1
         take(mutant, verdict)
