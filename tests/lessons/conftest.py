@@ -1,22 +1,17 @@
 """The pages of the course, built once for all tests, in a real browser."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 import lessons
 
-HERE = Path(__file__).parent
 LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items):
-    """Whichever test comes first waits until all pages are built; one process tests them all."""
+    """Whichever test comes first waits until all pages are built."""
     for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("lessons"))
         if "site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(1200))
 
