@@ -24,6 +24,15 @@ def pytest_configure(config):
         threadpool_limits(1, "blas")
 
 
+def pytest_sessionstart(session):
+    """A product of finite numbers may warn of an invalid value, even where warnings are errors.
+
+    OpenBLAS computes on parts of vector registers that hold no operand, and their numbers raise
+    the processor's flag: https://github.com/numpy/numpy/issues/24067.
+    """
+    session.add_marker(pytest.mark.filterwarnings("ignore:invalid value encountered in matmul"))
+
+
 settings.register_profile("numformer", deadline=None, derandomize=True, database=None)
 settings.load_profile("numformer")
 

@@ -1,5 +1,6 @@
 """The pages of the course, built once for all tests, in a real browser."""
 
+import os
 import shutil
 
 import pytest
@@ -30,10 +31,12 @@ def builder():
 def site(request, tmp_path_factory, compared_once, builder):
     """The folder of the pages, and the last line that building them prints.
 
-    The folder stays until the next run of the tests, which builds only what has changed.
+    The folder stays until the next run of the tests, which builds only what has changed. Each
+    process that runs tests has its own.
     """
     kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
-    folder = kept.mkdir("pages") if kept else tmp_path_factory.mktemp("pages")
+    name = "pages_" + os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    folder = kept.mkdir(name) if kept else tmp_path_factory.mktemp("pages")
     for page in folder.glob("*.html"):
         page.unlink()
     return folder, builder.build(folder)

@@ -44,16 +44,17 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
         return weights @ value, weights
 
     found = compute(HIDING[how].value, CHANGES[change].value)
-    before, _ = attention(*vectors())
     after, weights = attention(*vectors(CHANGES[change].value))
-    for name, wanted in dict(output=before, after=after, weights=weights).items():
-        np.testing.assert_allclose(found[name], wanted, atol=1e-12)
+    np.testing.assert_allclose(found["output"], attention(*vectors())[0], atol=1e-12)
+    np.testing.assert_allclose(found["after"], after, atol=1e-12)
+    np.testing.assert_allclose(found["weights"], weights, atol=1e-12)
     answering = range(change if how == 0 else 0, 5) if change else ()
     assert np.flatnonzero(found["difference"].any(axis=1)).tolist() == [*answering]
     if how == 2:  # all that leaks is one number for each row
         honest = compute(HIDING[0].value, CHANGES[change].value)["after"]
         np.testing.assert_allclose(after, weights.sum(axis=1, keepdims=True) * honest)
-    assert how != 1 or change or weights.argmax(axis=1).tolist()[:4] == [1, 2, 3, 4]
+    if how == 1 and not change:
+        assert weights.argmax(axis=1).tolist()[:4] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("sentence", forcing.SENTENCES)
