@@ -1,6 +1,5 @@
 """Lesson 7: its simulations by plain formulas, its numbers and its claims."""
 
-import math
 import re
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
         weights = np.zeros((5, 5))
         for t in range(5):
             all_there = range(t + 1) if how == 0 else range(5)
-            scores = {s: math.exp(query[t] @ key[s] / math.sqrt(3)) for s in all_there}
+            scores = {s: np.exp(query[t] @ key[s] / np.sqrt(3)) for s in all_there}
             for s in range(5 if how == 1 else t + 1):
                 weights[t, s] = scores[s] / sum(scores.values())
         return weights @ value, weights
@@ -69,7 +68,7 @@ def test_what_a_decoder_reads_and_says_is_what_it_does_step_by_step(sentence):
         found = forcing.compute(sentence, Transformer, False, t)
         np.testing.assert_allclose(found["honest"], probabilities[range(6), right], atol=1e-5)
         assert found["said"] == logits[t].argmax() and found["wanted"] == right[t]
-        assert math.isclose(found["loss"], -math.log(found["honest"][t]))
+        assert np.isclose(found["loss"], -np.log(found["honest"][t]))
         np.testing.assert_allclose(found["seen"].sum(axis=1), 1, atol=1e-5)
         assert not found["seen"][np.triu_indices(6, 1)].any()
         assert min(*found["leaky"], *found["zeroed"]) > 0.9
@@ -109,9 +108,9 @@ def test_what_is_said_of_leaks_is_so():
 
 def test_what_is_said_of_the_models_is_what_was_measured():
     assert len({*KNOWN, *NEW}) == 250 and len(NEW) == 50
-    unsure = sum(each.startswith("son") for each in KNOWN) * math.log(3)
+    unsure = sum(each.startswith("son") for each in KNOWN) * np.log(3)
     assert round(floor(KNOWN + NEW), 3) == 0.095  # "1.10 / 2 / 5.8"
-    assert math.isclose(floor(KNOWN), unsure / sum(len(each.split()) + 2 for each in KNOWN))
+    assert np.isclose(floor(KNOWN), unsure / sum(len(each.split()) + 2 for each in KNOWN))
     losses, held_out, right = (column("three_ways_to_hide", number) for number in (1, 2, 3))
     assert right == [100, 100, 0, 0, 0, 0]
     assert min(losses[:2]) > 0.9 * floor(KNOWN) and max(losses[2:]) < floor(KNOWN) / 40
