@@ -263,6 +263,8 @@ def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings
     found = text.write(model, asked, seed=3, **settings)
     assert found == text.write(model, asked, seed=3, **settings)
     assert found != text.write(model, asked, seed=4, **settings)
+    usual = text.write(model, asked, **settings)
+    assert usual == text.write(model, asked, seed=0, **settings)
     sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
     ids = sample(model, sources, 6, seed=3, **settings)
     assert found[:3] == [LETTERS.decode(each) for each in ids]
@@ -290,6 +292,8 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
     assert found[1] == expected and len(expected) > 7
     assert found != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
+    usual = text.write(model, [["a"], ["b"]], temperature=1.5)
+    assert usual == text.write(model, [["a"], ["b"]], temperature=1.5, seed=0)
 
 
 @pytest.mark.parametrize("context", [3, 99])

@@ -66,6 +66,7 @@ def test_cosine_decay_is_half_a_cosine_from_the_peak_to_0():
 def test_a_run_no_longer_than_the_warm_up_only_rises(steps, decay):
     for step in range(1, steps + 1):
         assert decay(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
+        assert decay(step, steps, 64) == pytest.approx(warmup_rate(step, 64, 4000))  # the paper's
 
 
 def test_the_decay_of_the_recipe_chooses_the_schedule():
@@ -82,9 +83,11 @@ def test_a_recipe_hands_its_optimizer_the_settings_that_it_takes(rng):
     made = Recipe(beta1=0.5, beta2=0.7, adam_epsilon=0.3).optimizer_of(pack(Linear(3, 2, rng)))
     assert made.rule is optim.adam
     assert made.settings == dict(beta1=0.5, beta2=0.7, epsilon=0.3)
-    made = Recipe(optimizer="adamw", weight_decay=0.2).optimizer_of(pack(Linear(3, 2, rng)))
-    assert made.rule is optim.adamw
-    assert made.settings == dict(beta1=0.9, beta2=0.98, epsilon=1e-9, weight_decay=0.2)
+    for decay in ({"weight_decay": 0.2}, {}):
+        made = Recipe(optimizer="adamw", **decay).optimizer_of(pack(Linear(3, 2, rng)))
+        assert made.rule is optim.adamw
+        usual = dict(beta1=0.9, beta2=0.98, epsilon=1e-9, weight_decay=0.01)
+        assert made.settings == usual | decay
 
 
 def test_another_optimizer_is_one_function(rng):
