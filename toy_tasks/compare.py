@@ -140,7 +140,7 @@ def report(runs: list[Run]) -> str:
     """A table of the runs and, where there are several seeds of one setting, one of these."""
     names, groups = differing(runs), grouped(runs)
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
-    rows = [["run", *names, "seed", "best at step", *measures, "steps taken", "seconds"]]
+    rows = [["run", *names, "seed", "kept at step", *measures, "steps taken", "seconds"]]
     for run in runs:
         taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]

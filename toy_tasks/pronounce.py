@@ -24,7 +24,7 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --da
 DEFAULTS = dict(
     steps=10000, batch_size=64, evaluate_every=500, d_model=128, d_ff=512, heads=4, layers=3,
     tying="target", positions="sinusoidal_rotary", p_drop=0.15,
-    warmup=300, factor=0.4, average=10,
+    warmup=300, factor=0.4, average=5,
 )  # fmt: skip
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
 BEAM = 5

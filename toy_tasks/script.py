@@ -348,7 +348,7 @@ def train_task(
             raise Interrupted(f"{stopped}; go on with: {again}") from None
         if options.resume and folders.read_config(folder)["options"]["steps"] != options.steps:
             folders.write_config(folder, settings)
-        print(f"best at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
+        print(f"kept at step {best['step']}: {task.metric} {best[task.metric]:.4f}")
         if not options.no_plots:
             metrics = read_metrics(folder / "metrics.jsonl")
             loss_curve(folder / "loss.png", metrics, task.metric, folder.name)

@@ -71,7 +71,9 @@ class Recipe(settings.Settings):
         None, "largest global norm of a gradient (the paper does not clip)"
     )
     average: int = settings.size(
-        1, "latest evaluations, the mean of whose weights is evaluated and kept (6.1: 5 or 20)"
+        1,
+        "latest evaluations, the mean of whose weights is evaluated, and kept at the end "
+        "(6.1: 5 or 20); with 1 the best is kept",
     )
 
     @property

@@ -54,7 +54,7 @@ def start(*flags) -> subprocess.Popen:
 def result(process: subprocess.Popen, folder: Path) -> tuple:
     """What a finished run leaves: exit code, errors, the lines after training, every file."""
     out, err = process.communicate()
-    printed = out[out.find("best at step") :].replace(str(folder), "FOLDER")
+    printed = out[out.find("kept at step") :].replace(str(folder), "FOLDER")
     err = re.sub(r"^step \d+ of .*\n", "", err, flags=re.M)  # how far a slow machine is
     return process.returncode, err, printed, without_seconds(folder)
 

@@ -85,7 +85,7 @@ def test_the_table_of_runs_and_of_their_seeds(call):
     code, out, err = call(compare.main, "a", "b", "c")
     assert (code, err) == (0, [])
     assert out == [
-        "run  heads  seed  best at step  exact_match  held_out_loss  steps taken  seconds",
+        "run  heads  seed  kept at step  exact_match  held_out_loss  steps taken  seconds",
         "a        1     1             2       0.5000         5.0000            4      9.0",
         "b        1    22             4       0.7500         7.5000            4      9.0",
         "c       16     1             2       0.2500              -       3 of 4        -",

@@ -653,7 +653,10 @@ def test_a_saved_run_pronounces_words(data, call):
     assert {*call(pronounce.main, *asked)[1]} == {out[0]}
 
 
-def test_test_words_are_read_once_and_last(data, call, monkeypatch):
+@pytest.mark.parametrize(
+    ("average", "kept"), [(1, "2: word_error_rate 10"), (5, "3: word_error_rate 20")]
+)
+def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kept):
     """The best is chosen by development words, greedily, and a lower error rate is better."""
     measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
 
@@ -667,9 +670,9 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch):
     monkeypatch.setattr(pronounce.PronunciationTask, "written", written)
     monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
     (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
-    _, out, _ = learn(call, data, "--evaluate-every", "1")
+    _, out, _ = learn(call, data, "--evaluate-every", "1", "--average", str(average))
     assert measured == [(6, 1)] * 3 + [(1, 5)]
-    assert "best at step 2: word_error_rate 10.0000" in out
+    assert f"kept at step {kept}.0000" in out
     assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
 
 
