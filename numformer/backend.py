@@ -275,7 +275,7 @@ def cache_sized_pieces(vector) -> list[slice]:
     return [slice(start, start + piece) for start in range(0, len(vector), piece)]
 
 
-PURPOSES = ("weights", "data", "dropout", "held out", "sampling")
+PURPOSES = ("weights", "data", "dropout", "held out", "sampling", "subwords")
 
 
 def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSequence:

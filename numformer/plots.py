@@ -72,10 +72,12 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
     # Inches. Places by hand: matplotlib's own layout takes seconds for so many maps.
-    side, between, left, right, top, bottom = 2.0, 0.15, 1.1, 0.9, 0.65, 0.5
+    side, between, left, right, top = 2.0, 0.15, 1.1, 0.9, 0.65
+    upright = [0.07 * _longest_word(kind.looks_at) for kind, _ in rows]
+    bottom = 0.5 + upright[-1]
     below = [bottom]  # the lower edge of each row, from the last one up
-    for labelled in last[-2::-1]:
-        below.insert(0, below[0] + side + (0.65 if labelled else 0.3))
+    for labelled, word in zip(last[-2::-1], upright[-2::-1], strict=True):
+        below.insert(0, below[0] + side + (0.65 + word if labelled else 0.3))
     width = left + heads * (side + between) + right
     height = below[0] + side + top
     figure = new_figure(width, height)
@@ -86,17 +88,18 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
         x = left + column * (side + between)
         return [x / width, edge / height, wide / width, side / height]
 
-    def label(ticks: Callable, symbols: Sequence[str]) -> None:
-        ticks(range(len(symbols)), [symbol.replace(" ", "␣") for symbol in symbols], **as_it_is)
+    def label(ticks: Callable, symbols: Sequence[str], **how) -> None:
+        shown = [symbol.replace(" ", "␣") for symbol in symbols]
+        ticks(range(len(symbols)), shown, **how, **as_it_is)
 
-    for (kind, layer), edge, labelled in zip(rows, below, last, strict=True):
+    for (kind, layer), edge, labelled, word in zip(rows, below, last, upright, strict=True):
         for head, weights in enumerate(kind.weights[layer, :16]):
             axes = figure.add_axes(place(edge, head), xticks=[], yticks=[])
             image = axes.imshow(weights, vmin=0, vmax=1, cmap="Blues", aspect="auto")
             axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, pad=3)
             axes.tick_params(length=2, labelsize=7)
             if labelled:
-                label(axes.set_xticks, kind.looks_at)
+                label(axes.set_xticks, kind.looks_at, rotation=90 if word else 0)
             if head == 0:
                 label(axes.set_yticks, kind.reads)
                 axes.set_ylabel(kind.kind.replace("_", "-"), fontsize=8)
@@ -105,6 +108,12 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     scale = figure.add_axes(place((below[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
     figure.savefig(path, dpi=110)
+
+
+def _longest_word(symbols: Sequence[str]) -> int:
+    """Characters of the longest symbol; 0 where they are so short that they fit side by side."""
+    longest = max(map(len, symbols), default=0)
+    return longest if longest > 2 else 0
 
 
 def new_figure(width: float, height: float, **settings):

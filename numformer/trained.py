@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from numformer.errors import InputError
+from numformer.generation.described import text_of
 from numformer.generation.text import Text
-from numformer.generation.texts import text_of
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.training.checkpoints import load_model
@@ -49,9 +49,11 @@ class Attention:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
             raise InputError(rule, repr(str(path)), "Name it so.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        arrow = f" → {self.written[:60]}" if self.written else ""
+        text, written = (each if len(each) <= 60 else f"{each[:59]}…"
+                         for each in (self.text, self.written))  # fmt: skip
+        arrow = f" → {written}" if written else ""
         signs = "   (⊢ start, ⊣ end)" if any("⊢" in each.looks_at for each in self.maps) else ""
-        attention_maps(path, self.maps, f"{self.text[:60]}{arrow}{signs}")
+        attention_maps(path, self.maps, f"{text}{arrow}{signs}")
 
 
 @dataclass(frozen=True, repr=False)

@@ -291,10 +291,15 @@ for _name in """absolute add bitwise_and bitwise_or bitwise_xor copysign cos div
                 logical_and logical_not logical_or maximum minimum multiply negative not_equal
                 power reciprocal rint sign sin sqrt square subtract tanh true_divide""".split():
     _functions[_name] = _Ufunc(_name)
-for _name in """all any arange argmax argmin argsort ascontiguousarray broadcast_to clip concatenate
-                cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones ones_like
-                outer prod ravel repeat reshape searchsorted split squeeze stack sum swapaxes
-                tensordot transpose tril triu vdot zeros zeros_like""".split():
+for _name in (
+    """all any arange argmax argmin argpartition argsort
+                ascontiguousarray broadcast_to clip concatenate cumsum dot einsum
+                expand_dims full_like matmul max mean min moveaxis ones ones_like
+                outer prod ravel repeat reshape searchsorted sort split squeeze
+                stack sum swapaxes take_along_axis tensordot transpose tril triu
+                vdot zeros zeros_like"""
+    "".split()
+):
     _functions[_name] = _checked(getattr(np, _name), _name)
 
 

@@ -92,7 +92,8 @@ REFUSED = [
         "a task has metric, higher_is_better, batch, evaluate, description; received object "
         "without metric."]),
     ("pairs for a batch", "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "
-     "train(model, t, folder, 1, parts=1)", ["gives a Batch; received list. Return for example"]),
+     "train(model, t, folder, 1, parts=1)", [
+        "gives a Batch, or a list of them; received tuple. Return for example"]),
     ("a text of other symbols", "t = Reversing(0); t.text = Transduction(vocabulary, Vocabulary("
      "'ab'), 9); train(model, t, folder, 1)", ["the vocabularies that its model was built for"]),
     ("a text that is none", "t = Reversing(0); t.text = 'abc'; train(model, t, folder, 1)", [

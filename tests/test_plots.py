@@ -1,5 +1,7 @@
 """Attention weights as the forward pass had them, and pictures that are pictures."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -129,6 +131,20 @@ def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
         x, y, *_ = axes.get_position().bounds
         right, below = found[-1].get_position().bounds[:2]
         assert (x == right) == (head == HEADS - 1) and (y == below) == (layer == LAYERS - 1)
+
+
+def test_words_stand_upright_below_maps_and_hide_neither_each_other_nor_a_map(drawn):
+    weights, long, short = np.full((1, 1, 9, 9), 1 / 9), ["▁umbrellas"] * 9, [*"abcdefghi"]
+    kinds = [maps(weights, short, long), maps(weights, long, short), maps(weights, long, long)]
+    figure = drawn(attention_maps, kinds, "")
+    boxes = []
+    for axes in figure.axes[:3]:
+        of = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert not any(a.overlaps(b) for a, b in pairwise(of))
+        boxes.append((axes.get_window_extent(), min(box.y0 for box in of)))
+    for (_, lowest), (below, _) in pairwise(boxes):
+        assert lowest > below.y1
+    assert boxes[-1][1] > 0
 
 
 def test_more_maps_than_a_picture_can_hold_are_left_out(tmp_path):

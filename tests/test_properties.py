@@ -771,10 +771,10 @@ def test_an_epoch_holds_every_pair_once_and_its_steps_come_in_any_order(
     pairs, batch_size, pool, seed, data
 ):
     batches = EpochBatches(pairs, batch_size, seed, pool)
-    steps = range(1, 3 * batches.per_epoch + 1)
+    steps = range(1, 3 * batches.count() + 1)
     in_order = [unpadded(batches(step)) for step in steps]
     for epoch in range(3):
-        of_epoch = in_order[epoch * batches.per_epoch :][: batches.per_epoch]
+        of_epoch = in_order[epoch * batches.count() :][: batches.count()]
         found = Counter(map(str, itertools.chain(*of_epoch)))
         assert found == Counter(map(str, pairs))
         assert max(map(len, of_epoch)) <= batch_size

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import numformer
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.generation import Continuation, Transduction, beam_search, greedy
+from numformer.generation.described import text_of
 from numformer.generation.text import MOST
-from numformer.generation.texts import text_of
 from numformer.layer import inference, pack
 from numformer.models import Config, Transformer
 from numformer.models.language_model import LanguageModel
@@ -102,11 +102,12 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     monkeypatch.setattr("numformer.generation.texts.beam_search", copied("beam"))
     rng = np.random.default_rng(0)
     asked = [rng.choice([*"abcde"], rng.integers(1, 9)).tolist() for _ in range(600)]
-    text = Transduction(LETTERS, LETTERS, max_length=9, beam=5, length_penalty=0.5)
+    text = Transduction(LETTERS, LETTERS, 9, None, beam=5, length_penalty=0.5, penalty="length")
+    how = 9, 5, 0.5, "length"
     model = SimpleNamespace(config=SimpleNamespace(longest=None))
     assert text.write(model, asked) == asked
-    assert [each[1:] for each in seen] == [(250, 8, 9, 5, 0.5), (250, seen[1][2], 9, 5, 0.5),
-                                           (100, seen[2][2], 9, 5, 0.5)]  # fmt: skip
+    assert [each[1:] for each in seen] == [(250, 8, *how), (250, seen[1][2], *how),
+                                           (100, seen[2][2], *how)]  # fmt: skip
     assert 8 >= seen[1][2] >= seen[2][2] and seen[2][2] < 8
     del seen[:]
     model.config.longest = 7  # learned positions end there

@@ -163,7 +163,7 @@ def _fits(value, default) -> bool:
     if bool in (type(value), type(default)):
         return type(value) is type(default)
     if type(default) is list or (type(value) is list and value):
-        kind = str if default is None else int
+        kind = type(default[0]) if default else str
         lists = type(default) in (type(None), list) and type(value) is list and value != []
         return lists and all(type(each) is kind for each in value)
     return type(value) in (int, float, str) or value == default

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 
 from numformer.backend import (
     BACKENDS,
@@ -27,7 +28,7 @@ from numformer.plots import PICTURES, loss_curve
 from numformer.settings import Settings
 from numformer.trained import load
 from numformer.training.checkpoints import require_numbers
-from numformer.training.files import locked
+from numformer.training.files import locked, write_atomically
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import usual_parts
@@ -39,9 +40,11 @@ from toy_tasks.folders import SAMPLING
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
-FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps"}
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps",
+                  "minutes", "patience"}  # fmt: skip
 MOST_PARTS = 128  # each may be a process
 WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING}
+WITH_RUN |= {"source", "reference", "n_best"}  # of toy_tasks/translate.py
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -103,13 +106,15 @@ def parser(
     asked_by: str = "--input",
     presets: Mapping[str, dict] | None = None,
     several: bool = False,
+    by_tokens: bool = False,
     **defaults,
 ) -> argparse.ArgumentParser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
     `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
     `presets` where it is asked for. A script that trains `several` models (toy_tasks/study.py) has
-    --seeds and --jobs in place of --seed and --parts.
+    --seeds and --jobs in place of --seed and --parts. With `by_tokens` the size of a batch is
+    --max-tokens, `options.batch_size` all the same.
     """
     made = Parser(
         prog=f"python -m toy_tasks.{name}",
@@ -125,7 +130,11 @@ def parser(
         add("--preset", choices=presets, help="other defaults of the flags below; a flag that is "
             "given counts all the same")  # fmt: skip
     add("--steps", type=integer, default=1000, help="training steps")
-    add("--batch-size", type=integer, default=64, help="sequences in a batch")
+    if by_tokens:
+        add("--max-tokens", type=integer, default=1024, dest="batch_size", help="tokens in a batch "
+            "on each side, padding included")  # fmt: skip
+    else:
+        add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if several:
         add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED",
             help="each trains every way once: initial weights, data order and dropout")  # fmt: skip
@@ -137,6 +146,9 @@ def parser(
             "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
+    add("--minutes", type=float, metavar="M", help="end after so long: evaluate and save")
+    add("--patience", type=integer, metavar="N", help="end where N evaluations in turn brought "
+        "nothing better")  # fmt: skip
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
     add("--out", type=path, help="run folder; default: the next free one under runs/")
     add("--resume", action="store_true", help="continue the run in --out, or the latest run")
@@ -303,11 +315,16 @@ def _lines() -> Iterator[list[str]]:
 
 
 def train_task(
-    task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
+    task: Task,
+    kind: type[Model],
+    config: Settings,
+    options: argparse.Namespace,
+    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> tuple[Model, Path]:
     """Train a kind of model as the options say -> the best one, its run folder.
 
-    The folder gets config.json, the checkpoints and, unless told otherwise, loss.png.
+    The folder gets config.json, the task's `files` by their names, the checkpoints and, unless told
+    otherwise, loss.png.
     """
     xp = find_backend(options.backend)
     options.parts = options.parts or min(usual_parts(xp), options.batch_size)
@@ -339,6 +356,8 @@ def train_task(
             print(_where_it_stands(folder, options.steps))
         else:
             folders.begin(folder, settings)
+            for name, content in files.items():
+                write_atomically(folder / name, content)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:
@@ -399,7 +418,8 @@ def require(
     Raises InputError for what cannot be trained, before anything is built or written.
     """
     recipe = chosen(options, Recipe)
-    schedule = Schedule(options.steps, options.log_every, options.evaluate_every)
+    when = "steps", "log_every", "evaluate_every", "minutes", "patience"
+    schedule = Schedule(*(getattr(options, name) for name in when))
     kept = len(vectors_of(OPTIMIZERS[recipe.optimizer]))
     _require_length(config, task)
     _require_memory(config, options, kept, memory(xp))

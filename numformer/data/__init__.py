@@ -1,7 +1,15 @@
 """Symbols and batches: from text to the arrays that a model takes."""
 
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
-from numformer.data.batching import Batch, EpochBatches, PairBatch, pad, pad_sources
+from numformer.data.subwords import Subwords
+from numformer.data.batching import (
+    Batch,
+    EpochBatches,
+    PairBatch,
+    TokenBatches,
+    pad,
+    pad_sources,
+)
 
 __all__ = [
     "END",
@@ -9,9 +17,11 @@ __all__ = [
     "START",
     "UNKNOWN",
     "Vocabulary",
+    "Subwords",
     "Batch",
     "PairBatch",
     "EpochBatches",
+    "TokenBatches",
     "pad",
     "pad_sources",
 ]

@@ -1,6 +1,7 @@
 """From lists of ids to padded batches."""
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -142,29 +143,117 @@ class EpochBatches:
                 "Give it data.",
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
-        self.per_epoch = -(-len(pairs) // batch_size)
+        self._ends = [0]  # how many batches the epochs have up to each of them
         self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
 
     def __call__(self, step: int) -> PairBatch:
-        epoch, place = divmod(step - 1, self.per_epoch)
+        epoch, place = self.place(step)
+        pairs = self.of_epoch(epoch)
+        return PairBatch.of([pairs[index] for index in self._epoch(epoch)[place]])
+
+    def place(self, step: int) -> tuple[int, int]:
+        """In which epoch a step (from 1) lies, and which of its batches it has (both from 0)."""
+        while self._ends[-1] < step:
+            self._ends.append(self._ends[-1] + self.count(len(self._ends) - 1))
+        epoch = bisect.bisect_left(self._ends, step) - 1
+        return epoch, step - 1 - self._ends[epoch]
+
+    def count(self, epoch: int = 0) -> int:
+        """How many batches an epoch has."""
+        return len(self._epoch(epoch))
+
+    def of_epoch(self, epoch: int) -> Sequence[Pair]:
+        """The pairs as this epoch has them."""
+        return self.pairs
+
+    def _epoch(self, epoch: int) -> list[list[int]]:
         if epoch not in self._batches:
             self._batches = {epoch: self._shuffle(epoch)}
-        return PairBatch.of([self.pairs[index] for index in self._batches[epoch][place]])
+        return self._batches[epoch]
 
     def _shuffle(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))
-        order = rng.permutation(len(self.pairs))
-        size = self.pool * self.batch_size
+        pairs = self.of_epoch(epoch)
+        order = rng.permutation(len(pairs))
+        size = self._in_pool()
         order = [
             index
             for start in range(0, len(order), size)
             for index in sorted(
-                order[start : start + size], key=lambda i: tuple(map(len, self.pairs[i]))
+                order[start : start + size], key=lambda i: tuple(map(len, pairs[i]))
             )
         ]
-        batches = [
-            order[start : start + self.batch_size]
-            for start in range(0, len(order), self.batch_size)
-        ]
+        batches = self._cut(order, pairs)
         rng.shuffle(batches)
         return batches
+
+    def _in_pool(self) -> int:
+        """How many pairs are sorted together."""
+        return self.pool * self.batch_size
+
+    def _cut(self, order: list[int], pairs: Sequence[Pair]) -> list[list[int]]:
+        """An order of the pairs, cut into batches."""
+        size = self.batch_size
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+class TokenBatches(EpochBatches):
+    """As EpochBatches, each batch of up to `max_tokens` tokens a side, padding included (5.1).
+
+    Long sentences are in company of few, short ones of many, so each batch takes about as long and
+    as much memory. `sampled(epoch)` gives the pairs of an epoch anew, such as other cuts into
+    subwords; a run that is resumed asks for all epochs up to its own, to know where they end.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        max_tokens: int,
+        seed: int,
+        pool: int = 20,
+        sampled: Callable[[int], Sequence[Pair]] | None = None,
+    ):
+        super().__init__(pairs, 1, seed, pool)
+        self.max_tokens, self.sampled = max_tokens, sampled
+        lengths = [*map(_tokens, pairs)]
+        self.mean_length = sum(lengths) / len(lengths)
+        if max(lengths) > max_tokens:
+            raise InputError(
+                f"a batch of {max_tokens} tokens holds each pair",
+                f"a pair of {max(lengths)}",
+                "Ask for more tokens (--max-tokens), or leave long sentences out.",
+            )
+        self._sampled: dict[int, Sequence[Pair]] = {}  # of the latest epoch
+
+    def of_epoch(self, epoch: int) -> Sequence[Pair]:
+        if self.sampled is None:
+            return self.pairs
+        if epoch not in self._sampled:
+            self._sampled = {epoch: self.sampled(epoch)}
+        return self._sampled[epoch]
+
+    def padding_share(self, epoch: int = 0) -> float:
+        """Which share of the positions of an epoch's batches, both sides, is padding."""
+        pairs = self.of_epoch(epoch)
+        sides = [[[len(pairs[i][side]) + 1 for i in batch] for batch in self._epoch(epoch)]
+                 for side in (0, 1)]  # fmt: skip
+        real = sum(sum(batch) for side in sides for batch in side)
+        return 1 - real / sum(max(batch) * len(batch) for side in sides for batch in side)
+
+    def _in_pool(self) -> int:
+        return max(1, round(self.pool * self.max_tokens / self.mean_length))
+
+    def _cut(self, order, pairs):
+        batches, longest = [], 0
+        for index in order:
+            longest = max(longest, _tokens(pairs[index]))
+            if not batches or longest * (len(batches[-1]) + 1) > self.max_tokens:
+                batches.append([])
+                longest = _tokens(pairs[index])
+            batches[-1].append(index)
+        return batches
+
+
+def _tokens(pair: Pair) -> int:
+    """Positions of the longer side, with the id of the start or of the end."""
+    return max(map(len, pair)) + 1

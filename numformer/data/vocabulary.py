@@ -27,6 +27,10 @@ class Vocabulary:
         sequences = (made.split(text) if isinstance(text, str) else text for text in texts)
         return cls(sorted({symbol for sequence in sequences for symbol in sequence}), separator)
 
+    def description(self) -> dict:
+        """JSON values from which the same is made again."""
+        return {"symbols": self.symbols, "separator": self.separator}
+
     def __len__(self) -> int:
         return len(SPECIAL) + len(self.symbols)
 

@@ -1,9 +1,10 @@
 """Generation: what a trained model writes, by greedy choice, beam search or sampling."""
 
 from numformer.generation.greedy import greedy, log_probabilities
-from numformer.generation.beam import Hypothesis, beam_search, length_penalty, n_best
+from numformer.generation.beam import Hypothesis, beam_search, by_length, length_penalty, n_best
 from numformer.generation.sampling import Sampling, sample
 from numformer.generation.texts import Continuation, Infilling, Transduction
+from numformer.generation.translation import Translation
 
 __all__ = [
     "greedy",
@@ -11,10 +12,12 @@ __all__ = [
     "Hypothesis",
     "beam_search",
     "length_penalty",
+    "by_length",
     "n_best",
     "sample",
     "Sampling",
     "Transduction",
     "Continuation",
     "Infilling",
+    "Translation",
 ]

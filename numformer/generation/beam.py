@@ -8,7 +8,7 @@ import numpy as np
 from numformer.data.vocabulary import END
 from numformer.errors import InputError
 from numformer.generation.greedy import (
-    log_probabilities,
+    most_probable,
     require_positive,
     require_writer,
     up_to_end,
@@ -22,9 +22,17 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+def by_length(length: int, alpha: float) -> float:
+    """length^alpha: with alpha 1 a hypothesis counts by the mean log probability of its symbols."""
+    return length**alpha
+
+
+PENALTIES = {"paper": length_penalty, "length": by_length}
+
+
 @dataclass(frozen=True, order=True)
 class Hypothesis:
-    """What a model may write: log probability / length_penalty, and the ids without the end id."""
+    """What a model may write: log probability / length penalty, and the ids without the end id."""
 
     score: float
     ids: list[int] = field(compare=False)
@@ -36,12 +44,13 @@ def beam_search(
     max_length: int,
     beam: int = 4,
     alpha: float = 0.6,
+    penalty: str = "paper",
 ) -> list[list[int]]:
     """inputs (B, S), as model.start takes them -> for each row the ids of its best hypothesis.
 
     As `n_best` with one hypothesis. The paper has beam 4, alpha 0.6 (section 6.1).
     """
-    return [best.ids for (best,) in n_best(model, inputs, max_length, 1, beam, alpha)]
+    return [best.ids for (best,) in n_best(model, inputs, max_length, 1, beam, alpha, penalty)]
 
 
 def n_best(
@@ -51,10 +60,12 @@ def n_best(
     count: int,
     beam: int = 4,
     alpha: float = 0.6,
+    penalty: str = "paper",
 ) -> list[list[Hypothesis]]:
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
-    Best is the largest log probability / length_penalty, the length counting the end id. A row is
+    Best is the largest log probability / length penalty, the length counting the end id; `penalty`
+    names one of PENALTIES. A row is
     done when none of the open hypotheses can still become one of them, or when `beam` have ended
     and none of the open ones is ahead of them. The results hold neither start nor end id and at
     most `max_length` ids. `count` is at most `beam`, or fewer than `count` might be found.
@@ -69,6 +80,10 @@ def n_best(
         )
     if not alpha >= 0:
         raise InputError("alpha is at least 0", alpha, "The paper uses 0.6; 0 does not normalise.")
+    if penalty not in PENALTIES:
+        rule = f"a length penalty is one of {', '.join(PENALTIES)}"
+        raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
+    divisor = PENALTIES[penalty]
     batch = len(inputs)
     best: list[list[Hypothesis]] = [[] for _ in range(batch)]
     ended = np.zeros(batch, int)
@@ -76,7 +91,7 @@ def n_best(
     def offer(row: int, log_probability: float, ids: list[int]) -> None:
         if log_probability == -np.inf:
             return
-        score = float(log_probability / length_penalty(len(ids), alpha))
+        score = float(log_probability / divisor(len(ids), alpha))
         found = Hypothesis(score, up_to_end(ids))
         best[row] = heapq.nlargest(count, [*best[row], found])
 
@@ -93,9 +108,9 @@ def n_best(
         state.choose(np.repeat(np.arange(batch), beam))
         ids = state.ids
         for length in range(1, max_length + 1):
-            log_p = log_probabilities(model.step(ids, state)).reshape(*scores.shape, -1)
             # A hypothesis has one way to end, so twice the beam leaves enough that go on.
-            totals, parents, symbols = _largest(scores[:, :, None] + log_p, 2 * beam)
+            symbols, log_p = most_probable(model.step(ids, state), 2 * beam)
+            totals, parents, symbols = _largest(scores, symbols, log_p, 2 * beam)
             ends = symbols == END
             for row, rank in np.argwhere(ends[:, :beam] & np.isfinite(totals[:, :beam])):
                 hypothesis = [*written[row, parents[row, rank]].tolist(), END]
@@ -112,9 +127,9 @@ def n_best(
             worst = [worst_kept(row) for row in open_rows]
             best_open = scores.max(axis=-1)
             # The best that an open hypothesis can reach: no further loss, the largest divisor.
-            can_win = best_open / length_penalty(max_length, alpha) > worst
+            can_win = best_open / divisor(max_length, alpha) > worst
             # A sure hypothesis sees many improbable ones end before it does.
-            ahead = best_open / length_penalty(length, alpha) > worst
+            ahead = best_open / divisor(length, alpha) > worst
             remain = can_win & (ahead | (ended[open_rows] < beam))
             state.choose((each_row * beam + parents)[remain].ravel())
             open_rows, scores, written = (array[remain] for array in (open_rows, scores, written))
@@ -127,9 +142,14 @@ def n_best(
     return best
 
 
-def _largest(candidates: np.ndarray, count: int):
-    """candidates (N, beam, V) -> the `count` largest, best first, as values, beams and symbols."""
-    flat = candidates.reshape(len(candidates), -1)
-    chosen = np.argsort(-flat, kind="stable")[:, :count]
-    beams, symbols = np.divmod(chosen, candidates.shape[-1])
-    return flat[np.arange(len(flat))[:, None], chosen], beams, symbols
+def _largest(scores: np.ndarray, symbols: np.ndarray, log_p: np.ndarray, count: int):
+    """The `count` best ways on of scores (N, beam), by the most probable symbols of each.
+
+    symbols and log_p (N beam, C) -> totals, parents and symbols (N, count), best first.
+    """
+    rows, beam = scores.shape
+    totals = (scores[:, :, None] + log_p.reshape(rows, beam, -1)).reshape(rows, -1)
+    chosen = np.argsort(-totals, kind="stable")[:, :count]
+    each_row = np.arange(rows)[:, None]
+    parents = chosen // (totals.shape[1] // beam)
+    return totals[each_row, chosen], parents, symbols.reshape(rows, -1)[each_row, chosen]

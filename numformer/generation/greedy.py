@@ -25,12 +25,34 @@ def log_probabilities(logits) -> np.ndarray:
     shifted = logits.astype(xp.float64)
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
-    if np.isnan(result).any():
+    _require_numbers(result)
+    result[:, [PADDING, START, UNKNOWN]] = -np.inf
+    return result
+
+
+def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
+
+    Both (N, count), on the host, in the order of ids; where the vocabulary is smaller, of all. As
+    log_probabilities, but of few: the softmax of each row needs one number more, its normaliser.
+    """
+    xp = array_module(logits)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    normaliser = xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True, dtype=xp.float64))
+    _require_numbers(to_host(normaliser))
+    for symbol in (PADDING, START, UNKNOWN):
+        shifted[:, symbol] = -xp.inf
+    count = min(count, shifted.shape[-1])
+    symbols = xp.sort(xp.argpartition(shifted, -count, axis=-1)[:, -count:], axis=-1)
+    log_p = xp.take_along_axis(shifted, symbols, axis=-1) - normaliser
+    return to_host(symbols), to_host(log_p)
+
+
+def _require_numbers(array: np.ndarray) -> None:
+    if np.isnan(array).any():
         raise BrokenNumbers(
             "logits are NaN: the weights are broken, or so large that they overflow"
         )
-    result[:, [PADDING, START, UNKNOWN]] = -np.inf
-    return result
 
 
 def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]:

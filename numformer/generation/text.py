@@ -72,9 +72,7 @@ class Text(ABC):
 
 
 def _plain(value):
-    if not isinstance(value, Vocabulary):
-        return value
-    return {"symbols": value.symbols, "separator": value.separator}
+    return value.description() if isinstance(value, Vocabulary) else value
 
 
 def is_length(value) -> bool:

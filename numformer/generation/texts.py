@@ -4,15 +4,14 @@ What a model was trained to do with texts is saved beside it (`description`), so
 `numformer.load` finds its vocabularies. Each class here is one thing to do with texts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from numformer.data import END, PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
-from numformer.generation.beam import beam_search
+from numformer.generation.beam import PENALTIES, beam_search, n_best
 from numformer.generation.greedy import greedy, log_probabilities, require_positive
 from numformer.generation.sampling import Sampling, random_streams
 from numformer.generation.text import Symbols, Text, is_length
@@ -26,8 +25,8 @@ class Transduction(Text):
     """From a sequence of one vocabulary to one of another (section 1): an encoder-decoder's work.
 
     At most `max_length` symbols are written; `longest` is the most that a source had in training,
-    where that is known. `beam` is the size of beam search, greedy with 1, and `length_penalty` its
-    alpha.
+    where that is known. `beam` is the size of beam search, greedy with 1, `length_penalty` its
+    alpha and `penalty` the kind of it, a name of PENALTIES.
     """
 
     source: Vocabulary
@@ -36,6 +35,7 @@ class Transduction(Text):
     longest: int | None = None
     beam: int = 1
     length_penalty: float = 1.0
+    penalty: str = "paper"
 
     @property
     def read(self) -> Vocabulary:
@@ -74,24 +74,45 @@ class Transduction(Text):
                 "Leave out one of them.",
             )
         beam = self.beam if beam is None else beam
-        max_length = self.max_length if max_length is None else max_length
-        max_length = min(max_length, model.config.longest or max_length)
-        order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
+        max_length = self._room(model, max_length)
         written: list[list[str]] = [[]] * len(texts)
-        while order:  # texts of similar length together, and fewer the longer they are
-            positions = len(texts[order[0]]) + 1  # with the end id
-            count = max(1, min(250, 2**20 // positions**2))
-            part, order = order[:count], order[count:]
-            source = pad_sources([self.source.encode(texts[index]) for index in part])
+        for part, source in self._batches(texts):
             if sampling:
                 found = sampling.write(model, source, max_length, random_streams(seed, part))
             elif beam == 1:
                 found = greedy(model, source, max_length)
             else:
-                found = beam_search(model, source, max_length, beam, self.length_penalty)
+                how = beam, self.length_penalty, self.penalty
+                found = beam_search(model, source, max_length, *how)
             for index, ids in zip(part, found, strict=True):
                 written[index] = self.target.decode(ids)
         return written
+
+    def n_best(
+        self, model: Model, texts: Sequence[Symbols], count: int, max_length: int | None = None
+    ) -> list[list[tuple[float, list[str]]]]:
+        """For each source the `count` best targets, best first, each with its score."""
+        found: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
+        how = dict(alpha=self.length_penalty, penalty=self.penalty, beam=max(count, self.beam))
+        for part, source in self._batches(texts):
+            best = n_best(model, source, self._room(model, max_length), count, **how)
+            for index, hypotheses in zip(part, best, strict=True):
+                found[index] = [(each.score, self.target.decode(each.ids)) for each in hypotheses]
+        return found
+
+    def _room(self, model: Model, max_length: int | None) -> int:
+        """The most symbols that may be written."""
+        max_length = self.max_length if max_length is None else max_length
+        return min(max_length, model.config.longest or max_length)
+
+    def _batches(self, texts: Sequence[Symbols]) -> Iterator[tuple[list[int], np.ndarray]]:
+        """Places of texts and their ids: of similar length together, and fewer where long."""
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
+        while order:
+            positions = len(texts[order[0]]) + 1  # with the end id
+            count = max(1, min(250, 2**20 // positions**2))
+            part, order = order[:count], order[count:]
+            yield part, pad_sources([self.source.encode(texts[index]) for index in part])
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
@@ -117,7 +138,8 @@ class Transduction(Text):
         known = [getattr(config, f"{side}_vocabulary", None) for side in ("source", "target")]
         lengths = [self.max_length, self.beam] + ([] if self.longest is None else [self.longest])
         fits = [len(self.source), len(self.target)] == known and all(map(is_length, lengths))
-        return fits and type(self.length_penalty) in (int, float) and 0 <= self.length_penalty <= 9
+        fits = fits and self.penalty in PENALTIES and type(self.length_penalty) in (int, float)
+        return fits and 0 <= self.length_penalty <= 9
 
 
 @dataclass(frozen=True)
@@ -253,28 +275,3 @@ class Infilling(Text):
     def fits(self, config) -> bool:
         known = len(self.vocabulary) == getattr(config, "vocabulary", None)
         return known and self.hole in self.vocabulary.symbols and is_length(self.context)
-
-
-TEXTS: dict[str, Callable[..., Text]] = {
-    each.__name__.lower(): each for each in (Transduction, Continuation, Infilling)
-}
-
-
-def text_of(described: Any, config) -> Text | None:
-    """The Text of a description, if it is one and a model of this config fits it."""
-    try:
-        fields = dict(described)
-        made = TEXTS[fields.pop("kind")]
-        for name, value in fields.items():
-            if isinstance(value, dict):
-                fields[name] = _vocabulary(**value)
-        text = made(**fields)
-        return text if text.fits(config) else None
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _vocabulary(symbols, separator) -> Vocabulary:
-    if not all(isinstance(symbol, str) for symbol in symbols) or separator not in ("", " "):
-        raise ValueError("no vocabulary")
-    return Vocabulary(symbols, separator)

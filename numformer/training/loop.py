@@ -58,18 +58,35 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a run trains, and how often it reports (steps)."""
+    """How long a run trains, and how often it reports (steps).
+
+    It ends before its last step after `minutes` of training, those before it was resumed included,
+    or where `patience` evaluations in turn were none better than the best before them.
+    """
 
     steps: int
     log_every: int = 50
     evaluate_every: int = 250
+    minutes: float | None = None
+    patience: int | None = None
 
     def __post_init__(self):
         for name, value in asdict(self).items():
-            if type(value) is not int or value < 1:
+            kind, fits = "an integer of at least 1", type(value) is int and value >= 1
+            if name == "minutes":
+                kind, fits = "a number above 0", type(value) in (int, float) and 0 < value < np.inf
+            if not fits and (name not in ("minutes", "patience") or value is not None):
                 flag = name.replace("_", "-")
-                rule = f"{name} is an integer of at least 1"
-                raise InputError(rule, repr(value), f"Change {name} (--{flag}).")
+                raise InputError(f"{name} is {kind}", repr(value), f"Change {name} (--{flag}).")
+
+    def ends_early(self, trainer: Trainer) -> str:
+        """Why a run is over before its last step; nothing where it is not."""
+        if self.minutes and trainer.seconds >= 60 * self.minutes:
+            return f"{self.minutes:g} minutes are over"
+        worse = (trainer.evaluated - trainer.best.get("step", 0)) // self.evaluate_every
+        if self.patience and worse >= self.patience:
+            return f"{worse} evaluations were none better than that of step {trainer.best['step']}"
+        return ""
 
 
 def _require_task(task) -> None:
@@ -135,12 +152,13 @@ def train(
         if not trainer.finished:
             trainer.parts.start()
         progress = _Progress(trainer)
+        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
         with progress.bar, interrupts() as interrupted:
-            while not trainer.finished:
+            while not (trainer.finished or over):
                 if trainer.step < steps:  # a resumed run may have taken the last one
                     trainer.advance()
                     progress.bar.update()
-                at_end = trainer.step == steps
+                at_end = trainer.step == steps or schedule.ends_early(trainer)
                 if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
                 if trainer.step % schedule.evaluate_every == 0 or at_end:
@@ -148,6 +166,8 @@ def train(
                     trainer.save()
                     line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
                     tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
+                    if over := schedule.ends_early(trainer):
+                        tqdm.write(f"ends here: {over}", file=sys.stdout)
                     sys.stdout.flush()
                 if interrupted:
                     trainer.save()

@@ -64,21 +64,26 @@ class Parts:
             self._share()
             self.processes = Processes(self, self.count)
 
-    def gradient(self, step: int, batch: Batch):
+    def gradient(self, step: int, batch: Batch | list[Batch]):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
 
-        The dropout masks of a part are those of (seed, step, part).
+        Of several batches it is that of all their predictions together, as of one large batch that
+        would need more memory. The dropout masks of a part are those of (seed, step, part).
         """
-        if not isinstance(batch, Batch):
+        batches = batch if isinstance(batch, list) and batch else [batch]
+        if wrong := [each for each in batches if not isinstance(each, Batch)]:
             raise InputError(
-                "a task's batch(step) gives a Batch",
-                type(batch).__name__,
+                "a task's batch(step) gives a Batch, or a list of them",
+                type(wrong[0]).__name__,
                 "Return for example PairBatch.of(pairs of ids).",
             )
-        parts = batch.split(self.count)
-        whole = max(sum(part.weight for part in parts), 1)
-        shares = [float(part.weight / whole) for part in parts]  # NumPy's float64 would widen
-        jobs = [(step, index, *each) for index, each in enumerate(zip(parts, shares, strict=True))]
+        parts = [each.split(self.count) for each in batches]
+        whole = max(sum(part.weight for each in parts for part in each), 1)
+        jobs = [
+            (step, [(index + self.count * number, each[index], float(each[index].weight / whole))
+                    for number, each in enumerate(parts) if index < len(each)])
+            for index in range(max(map(len, parts)))
+        ]  # fmt: skip
         if self.processes:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
@@ -96,13 +101,15 @@ class Parts:
 
     # What every process does
 
-    def _compute(self, step: int, index: int, part: Batch, share: float):
-        """`share` times the mean loss of one part, its gradient in the parameters' vector."""
-        dropout_stream.reseed(self.seed, step, index)
+    def _compute(self, step: int, parts: list[tuple[int, Batch, float]]):
+        """The sum of `share` times the mean loss of each part, its gradient in the vector."""
         self.optimizer.parameters.zero_grad()
-        loss = self.objective.forward(*part.inputs)
-        self.objective.backward(share)
-        return loss * share
+        losses = []
+        for number, part, share in parts:
+            dropout_stream.reseed(self.seed, step, number)
+            losses.append(self.objective.forward(*part.inputs) * share)
+            self.objective.backward(share)
+        return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:
         """Add the gradients of the first `used` parts into the first's, along this stretch."""

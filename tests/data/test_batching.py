@@ -8,7 +8,14 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.backend import seed_sequence
-from numformer.data.batching import Batch, EpochBatches, PairBatch, pad, pad_sources
+from numformer.data.batching import (
+    Batch,
+    EpochBatches,
+    PairBatch,
+    TokenBatches,
+    pad,
+    pad_sources,
+)
 from numformer.data.vocabulary import END, PADDING, START
 
 
@@ -24,8 +31,8 @@ def numbers_in(batch: PairBatch) -> list[int]:
 
 def epoch(batches: EpochBatches, number: int) -> list[list[int]]:
     """The pairs of every batch of an epoch (from 0)."""
-    first = number * batches.per_epoch + 1
-    return [numbers_in(batches(step)) for step in range(first, first + batches.per_epoch)]
+    first = number * batches.count() + 1
+    return [numbers_in(batches(step)) for step in range(first, first + batches.count())]
 
 
 def mixed(count: int = 50) -> list:
@@ -87,7 +94,7 @@ def test_making_a_batch_leaves_the_pairs_as_they_are():
 @pytest.mark.parametrize(("count", "size"), [(50, 8), (48, 8), (5, 8), (9, 1), (200, 3)])
 def test_every_epoch_holds_every_pair_once(count, size):
     batches = EpochBatches(mixed(count), size, seed=1)
-    assert batches.per_epoch == -(-count // size)
+    assert batches.count() == -(-count // size)
     for number in range(3):
         assert sorted(chain(*epoch(batches, number))) == list(range(count))
 
@@ -218,3 +225,56 @@ def test_a_batch_is_not_changed_once_it_is_checked():
     batch = PairBatch.of([([4], [5])])
     with pytest.raises(dataclasses.FrozenInstanceError):
         batch.source = batch.target_in
+
+
+# Batches by tokens.
+
+
+def test_batches_by_tokens_hold_every_pair_once_an_epoch():
+    """As many rows as fit, counted with padding; long ones are in company of few."""
+    pairs = mixed(200)
+    batches = TokenBatches(pairs, 60, seed=3, pool=20)
+    orders, rows = [], {}
+    for number in range(3):
+        first = sum(batches.count(each) for each in range(number)) + 1
+        steps = range(first, first + batches.count(number))
+        assert [batches.place(step) for step in steps] == [(number, i) for i in range(len(steps))]
+        found = [batches(step) for step in steps]
+        assert sorted(chain(*map(numbers_in, found))) == list(range(200))
+        orders.append(list(map(numbers_in, found)))
+        for batch in found:
+            assert batch.target_in.size <= 60 and batch.source.size <= 60
+            rows.setdefault(batch.target_in.shape[1], []).append(len(batch.source))
+    assert orders[0] != orders[1] != orders[2]
+    assert max(rows[13]) == 4 < 10 < max(rows[min(rows)])
+    full = sum(max(batch.source.size, batch.target_in.size) > 40 for batch in found)
+    assert full > 0.6 * len(found)
+    again = TokenBatches(pairs, 60, seed=3, pool=20)  # a resumed run begins anywhere
+    last = sum(batches.count(each) for each in range(3))
+    assert numbers_in(again(last)) == orders[2][-1]
+    real = sum(len(s) + 1 + len(t) + 1 for s, t in pairs)
+    every = [batches(step + 1) for step in range(batches.count(0))]
+    positions = sum(batch.source.size + batch.target_in.size for batch in every)
+    assert batches.padding_share() == pytest.approx(1 - real / positions)
+    assert 0 < batches.padding_share() < 0.3
+
+
+def test_each_epoch_may_have_its_pairs_in_another_form():
+    """Once an epoch they are asked for; their places are those of the usual form."""
+    pairs, asked = mixed(30), []
+
+    def sampled(epoch):
+        asked.append(epoch)
+        return [([n + 4] * (epoch + 1), target) for n, (_, target) in enumerate(pairs)]
+
+    batches, usual = (TokenBatches(pairs, 40, 1, sampled=how) for how in (sampled, None))
+    for step in range(1, 2 * batches.count() + 1):
+        batch, epoch = batches(step), batches.place(step)[0]
+        assert numbers_in(batch) == numbers_in(usual(step))
+        assert batch.source.shape[1] == epoch + 2
+    assert asked == [0, 1]
+
+
+def test_a_pair_longer_than_a_batch_is_refused(complaint):
+    assert "a pair of 13" in complaint(TokenBatches, pairs_of([3, 11]), 12, 1)
+    assert TokenBatches(pairs_of([3, 11]), 13, 1).count() == 2

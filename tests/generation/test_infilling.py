@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from numformer import load
 from numformer.data import Vocabulary
 from numformer.generation import Infilling
-from numformer.generation.texts import text_of
+from numformer.generation.described import text_of
 from numformer.layer import pack
 from numformer.models.masked import MaskedLanguageModel
 from numformer.training import save_model

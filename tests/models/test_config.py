@@ -212,8 +212,8 @@ def test_tying_all_needs_one_vocabulary(complaint):
 @pytest.mark.parametrize(
     ("called", "defaults"),
     [
-        (beam_search, dict(beam=4, alpha=0.6)),  # section 6.1
-        (n_best, dict(beam=4, alpha=0.6)),
+        (beam_search, dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
+        (n_best, dict(beam=4, alpha=0.6, penalty="paper")),
         (Adam, dict(beta1=0.9, beta2=0.98, epsilon=1e-9)),  # 5.3
         (warmup_rate, dict(warmup=4000, factor=1.0)),
         (linear_rate, dict(warmup=4000, factor=1.0)),
@@ -231,7 +231,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (Residual, dict(p_drop=0.0, norm="post", normalization=LayerNorm)),  # 3.1
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
-        (Schedule, dict(log_every=50, evaluate_every=250)),
+        (Schedule, dict(log_every=50, evaluate_every=250, minutes=None, patience=None)),
         (train, dict(recipe=None, seed=0, xp=np, resume=False, parts=None)),
         (Trainer, dict(seed=0, xp=np, parts=1)),
     ],

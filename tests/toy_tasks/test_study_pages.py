@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.data.vocabulary import SPECIAL
-from toy_tasks import induction, lengths
+from numformer.models import Config
+from toy_tasks import ablation, induction, lengths
 from toy_tasks.induction import InductionTask
 from toy_tasks.lengths import LengthTask
 from toy_tasks.sequences import held_out
@@ -176,3 +178,58 @@ def test_lengths_are_studied_and_drawn(call, monkeypatch):
     assert len(files) == 3 + 3
     code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", ".ab=")
     assert code == 0 and out[0].startswith(".ab=")
+
+
+# Ablation.
+
+
+def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
+    figures = {
+        "base": (3, 4),
+        "C layers 1": (4.1, 9),
+        "D smoothing 0": (1, 2.9),
+        "A heads 8": (2, 3.5),
+    }
+    results = {
+        row: [{"figure": each, "parameters": 1234} for each in runs]
+        for row, runs in figures.items()
+    }
+    found = ablation.compared(results)
+    assert found["C layers 1"] == ("worse", "worse") and found["A heads 8"] == ("same", "?")
+    assert found["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
+    _, said, target = ablation.verdict(results)
+    assert [*said.values()] == ["1 of 3 rows", "1 of 2"] and target is None
+    _, base, *_, heads = ablation.table(results)
+    assert base == ["base", "1,234", "3.50 (3.00 to 4.00)", "4.92", "25.8", "", ""]
+    assert heads[-2:] == ["same", "?"]
+
+
+def test_every_row_of_the_paper_s_table_builds_a_model_in_its_proportions():
+    names = {field.name for field in dataclasses.fields(Config)} & ablation.DEFAULTS.keys()
+    base = {name: ablation.DEFAULTS[name] for name in names}
+    for row, (differs, perplexity, bleu) in ablation.ROWS.items():
+        sizes = {
+            name: value for name, value in (base | differs).items() if name != "label_smoothing"
+        }
+        config = Config(source_vocabulary=9, target_vocabulary=9, **sizes)
+        if row.startswith("A"):  # what heads do together stays as large
+            assert config.heads * config.d_k == config.heads * config.d_v == config.d_model
+        assert 4.6 < perplexity < 6.2 and 23.6 < bleu < 26.3
+    letters = [row.partition(" ")[0] for row in ablation.ROWS]
+    assert Counter(letters) == dict(base=1, A=4, B=2, C=7, D=4, E=1)
+
+
+@pytest.mark.parametrize("task", ablation.FIGURES)
+def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
+    rows = {row: ablation.STUDY.rows[row] for row in ("base", "A heads 1", "E learned positions")}
+    monkeypatch.setattr(ablation, "STUDY", dataclasses.replace(ablation.STUDY, rows=rows))
+    pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
+    data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
+    monkeypatch.setattr(ablation, "pronunciations", lambda *asked: data)
+    monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
+    monkeypatch.setitem(ablation.OF_TRANSLATE, "vocabulary", 30)
+    code, out, err = call(ablation.main, "--task", task, "--data", "any", *TINY)
+    assert (code, err) == (0, []) and out[-2] == "too close to say: 2 of 2 rows"
+    folder = Path("runs/ablation-quick")
+    files = {path.name for path in folder.iterdir()}
+    assert {"table.md", "ablation.png", "base-3", "A-heads-1-3"} < files

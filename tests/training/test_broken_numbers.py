@@ -76,9 +76,9 @@ def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
     """The replay is in this process, whichever the numbers broke in."""
     model, now, compute = tiny(), [], Parts._compute
 
-    def noted(self, step, index, *others):
-        now[:] = [index]
-        return compute(self, step, index, *others)
+    def noted(self, step, parts):
+        now[:] = [number for number, *_ in parts]
+        return compute(self, step, parts)
 
     def break_this_part(dx):
         if now == [index]:

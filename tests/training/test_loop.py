@@ -321,6 +321,51 @@ def test_a_schedule_counts_whole_steps_from_1(name, value, complaint):
     assert f"--{name.replace('_', '-')})." in text
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [({"minutes": 0}, "a number above 0; received 0"), ({"patience": 0}, "is an integer of at"),
+     ({"minutes": float("inf")}, "received inf"), ({"minutes": "1"}, "received '1'"),
+     ({"minutes": True}, "received True"), ({"patience": 2.0}, "received 2.0")],
+)  # fmt: skip
+def test_limits_of_a_schedule_are_numbers(limits, said, complaint):
+    assert said in complaint(Schedule, 5, **limits)
+    assert Schedule(5, minutes=0.5).minutes == 0.5
+
+
+def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
+    """It stays ended, and with more patience goes on as if it had never stopped."""
+    measures = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 9.0, 2.0]
+    how = dict(steps=8, evaluate_every=1, log_every=1)
+    _, best = run(tmp_path / "a", task=Copying(measures), patience=2, **how)
+    assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
+    assert (
+        "ends here: 2 evaluations were none better than that of step 4" in capsys.readouterr().out
+    )
+    _, best = run(tmp_path / "a", task=Copying(measures), patience=2, resume=True, **how)
+    assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
+    run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **how)
+    _, best = run(tmp_path / "b", task=Copying(measures), **how)
+    assert best["step"] == 7
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
+    """What was trained is evaluated and saved; with more minutes the same steps follow."""
+
+    def task():
+        return slow(clock, dict.fromkeys(range(1, 10), 25))
+
+    run(tmp_path / "a", minutes=1, task=task())
+    assert "ends here: 1 minutes are over" in capsys.readouterr().out
+    assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
+    run(tmp_path / "a", minutes=1, resume=True, task=task())
+    assert last(tmp_path / "a")[1]["step"] == 3
+    run(tmp_path / "a", minutes=60, resume=True, task=task())
+    run(tmp_path / "b", task=task())
+    weights = [last(tmp_path / name)[0] for name in "ab"]
+    assert_same_weights(*weights)
+
+
 def test_a_schedule_is_not_changed_once_it_is_checked():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Schedule(3).steps = 0

@@ -81,6 +81,23 @@ def test_the_parts_sum_to_the_whole_batch(make, count, cores):
         assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_batches_are_one_large_batch(make, count):
+    """Also where they have not so many rows as there are parts; the masks of each are others."""
+    several = [PairBatch.of(WORDS[:1]), PairBatch.of(WORDS[1:3]), PairBatch.of(WORDS[3:])]
+    whole, parts = make(1, p_drop=0.0), make(count, p_drop=0.0)
+    assert_allclose(parts.gradient(1, several), whole.gradient(1, PairBatch.of(WORDS)), rtol=1e-9)
+    found, expected = (each.optimizer.parameters.grad for each in (parts, whole))
+    assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
+    side_by_side, in_turn = make(count), make(count, 1)
+    twice = [several[0]] * 2
+    for batches in (several, twice):
+        assert side_by_side.gradient(1, batches) == in_turn.gradient(1, batches)
+        grads = [each.optimizer.parameters.grad for each in (side_by_side, in_turn)]
+        assert_array_equal(*grads)
+    assert in_turn.gradient(1, twice) != pytest.approx(in_turn.gradient(1, twice[:1]), rel=1e-9)
+
+
 def test_a_batch_of_one_target_id_counts_whole(make):
     batch, parts = PairBatch.of([([4, 5], [])]), make(1, p_drop=0.0)
     expected = parts.objective.forward(*batch.inputs)
@@ -92,7 +109,7 @@ def test_parts_and_steps_drop_different_values(make):
     """The same sequence in both parts gives different losses, and so it does in the next step."""
     words = PairBatch.of([WORDS[0]] * 2)
     parts = make(2, 1, p_drop=0.5)
-    jobs = [(1, 0, words, 1.0), (1, 1, words, 1.0), (2, 0, words, 1.0)]
+    jobs = [(1, [(0, words, 1.0)]), (1, [(1, words, 1.0)]), (2, [(0, words, 1.0)])]
     losses = [float(parts._compute(*job)) for job in jobs]
     assert len(set(losses)) == 3
     assert losses[0] == float(parts._compute(*jobs[0]))

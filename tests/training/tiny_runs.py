@@ -102,11 +102,14 @@ def run(
     seed=1,
     resume=False,
     parts=1,
+    minutes=None,
+    patience=None,
     **changes,
 ):
     """Train a tiny model in `folder` -> the model and the best evaluation."""
     how = recipe(**{name: changes.pop(name) for name in OF_RECIPE & changes.keys()})
-    model, schedule = tiny(**changes), Schedule(steps, log_every, evaluate_every)
+    model = tiny(**changes)
+    schedule = Schedule(steps, log_every, evaluate_every, minutes, patience)
     task = task or Copying()
     return model, train(model, task, folder, schedule, how, seed, resume=resume, parts=parts)
 

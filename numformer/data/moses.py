@@ -1,0 +1,30 @@
+"""Sentences as people write them, and as tokens with spaces between: Moses's rules."""
+
+import functools
+
+from numformer.errors import InputError
+
+
+@functools.cache
+def _moses(language: str):
+    try:
+        from sacremoses import MosesDetokenizer, MosesTokenizer
+    except ImportError:
+        raise InputError(
+            "sentences are cut into tokens by the library sacremoses",
+            "an installation without it",
+            "Install the extra: pip install 'numformer[translate]'",
+        ) from None
+    return MosesTokenizer(language), MosesDetokenizer(language)
+
+
+def tokenized(sentence: str, language: str) -> str:
+    """A sentence in lower case, its tokens with spaces between; one that was so stays as it is."""
+    tokenizer, _ = _moses(language)
+    return tokenizer.tokenize(detokenized(sentence.lower(), language), return_str=True)
+
+
+def detokenized(tokens: str, language: str) -> str:
+    """Tokens with spaces between -> the sentence as people write it, its case as it was."""
+    _, detokenizer = _moses(language)
+    return detokenizer.detokenize(tokens.split())

@@ -1,0 +1,96 @@
+"""Subwords: frequent pieces of words as symbols (section 5.1), cut by sentencepiece."""
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
+from numformer.errors import InputError
+
+KINDS = "bpe", "unigram"
+SPACE = "▁"  # in a piece: the space before a word
+
+
+def _sentencepiece():
+    try:
+        import sentencepiece
+    except ImportError:
+        raise InputError(
+            "subwords need the library sentencepiece",
+            "an installation without it",
+            "Install the extra: pip install 'numformer[translate]'",
+        ) from None
+    return sentencepiece
+
+
+class Subwords(Vocabulary):
+    """Pieces of words; frequent words are one piece, others several (Sennrich et al. 2016).
+
+    `model` is the content of a sentencepiece model file, whose first four pieces are ours: padding,
+    start, end and unknown.
+    """
+
+    def __init__(self, model: bytes):
+        try:
+            self._processor = _sentencepiece().SentencePieceProcessor(model_proto=model)
+        except RuntimeError as problem:
+            raise InputError(
+                "subwords are made of a sentencepiece model", problem, "Give it the file's content."
+            ) from None
+        of = self._processor
+        if (of.pad_id(), of.bos_id(), of.eos_id(), of.unk_id()) != (PADDING, START, END, UNKNOWN):
+            raise InputError(
+                "the model's ids 0 to 3 are padding, start, end and unknown",
+                [of.pad_id(), of.bos_id(), of.eos_id(), of.unk_id()],
+                "Make it by Subwords.learned(texts, size).",
+            )
+        self.model = model
+        ids = range(UNKNOWN + 1, of.get_piece_size())
+        super().__init__(map(of.id_to_piece, ids), " ")
+
+    @classmethod
+    def learned(cls, texts: Iterable[str], size: int, kind: str = "bpe") -> "Subwords":
+        """The `size` subwords that fit the texts best, the four special ids among them.
+
+        `kind` is "bpe" (Sennrich et al. 2016: pairs of pieces that often stand together become one)
+        or "unigram" (Kudo 2018: pieces of which the texts are most probable). Raises InputError
+        where the texts have not so many pieces, or more characters.
+        """
+        if kind not in KINDS:
+            raise InputError(f"the kind is one of {', '.join(KINDS)}", repr(kind), "Name one.")
+        library, written = _sentencepiece(), io.BytesIO()
+        try:
+            library.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts), model_writer=written, vocab_size=size,
+                model_type=kind, pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN,
+                character_coverage=1.0, normalization_rule_name="identity", num_threads=1,
+                shuffle_input_sentence=False, minloglevel=2,
+            )  # fmt: skip
+        except RuntimeError as problem:
+            raise InputError(
+                "a number of subwords suits the texts",
+                f"{size}, of which sentencepiece says: {str(problem).split(') ')[-1]}",
+                "Ask for another number, or give more text.",
+            ) from None
+        return cls(written.getvalue())
+
+    def description(self) -> dict:
+        return {"sentencepiece": base64.b64encode(self.model).decode()}
+
+    def split(self, text: str) -> list[str]:
+        """The pieces of a text."""
+        return self._processor.encode(text, out_type=str)
+
+    def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
+        """The ids of each text, cut at random: each merge of BPE is left out with a probability.
+
+        BPE dropout (Provilkov et al. 2020): the model sees a word in many cuts, and so what its
+        pieces are made of. The same seed gives the same ids.
+        """
+        _sentencepiece().set_random_generator_seed(seed)
+        how = dict(enable_sampling=True, alpha=dropout, num_threads=1)  # each has its own stream
+        return self._processor.encode(list(texts), **how)
+
+    def join(self, symbols: Iterable[str]) -> str:
+        """The text of the pieces."""
+        return "".join(symbols).replace(SPACE, " ").strip()

@@ -1,0 +1,144 @@
+"""The translator: files in every shape, a run that is whole by itself, figures of any test set."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numformer.data import END, START, Subwords
+from numformer.training.run_folder import read_metrics
+from tests.equal_runs import without_seconds
+from toy_tasks import corpus, script
+from toy_tasks.corpus import read_corpus, read_parallel
+from toy_tasks.translate import TranslationTask, main
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+WORDS = {"a": "ein", "dog": "hund", "man": "mann", "runs": "läuft", "sits": "sitzt", "and": "und",
+         "fast": "schnell", ",": ",", "here": "hier"}  # fmt: skip
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1".split()
+TINY += "--vocabulary 50 --evaluate-every 3 --log-every 1 --no-plots --beam 2".split()
+
+
+def sentences(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
+    rng = np.random.default_rng(seed)
+    english = [[*rng.choice([*WORDS], rng.integers(3, 9)), "."] for _ in range(count)]
+    return [" ".join(words) for words in english], [
+        " ".join(WORDS.get(word, word) for word in words) for words in english
+    ]
+
+
+def write(name: str, lines: list[str], end: str = "\n", encoding: str = "utf-8") -> Path:
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes("".join(line + end for line in lines).encode(encoding))
+    return path
+
+
+@pytest.fixture
+def data() -> Path:
+    for number, (split, count) in enumerate({"train": 40, "val": 6, "test": 5}.items()):
+        for language, lines in zip(("en", "de"), sentences(count, number), strict=True):
+            write(f"data/{split}.tok.{language}", lines)
+    return Path("data")
+
+
+def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
+    """In the middle of an epoch, with other cuts each time and several batches in an update."""
+    how = [*TINY, "--data", str(data), "--bpe-dropout", "0.2", "--accumulate", "2"]
+    how += ["--decay", "inverse_sqrt"]
+    code, out, err = call(main, *how, "--out", "whole")
+    assert (code, err) == (0, []) and out[-1].startswith("BLEU ")
+    assert "40 pairs, " in out[0] and "% of their positions padding" in out[0]
+    call(main, *how, "--out", "part", "--steps", "4")
+    code, again, err = call(main, "--resume", "--out", "part", "--steps", "6")
+    assert (code, err) == (0, []) and again[-1] == out[-1]
+    lines = [[{**line, "seconds": 0} for line in read_metrics(Path(name, "metrics.jsonl"))
+              if line["step"] != 4 or "gradient_norm" in line]
+             for name in ("whole", "part")]  # fmt: skip
+    assert lines[0] == lines[1]
+    weights = [without_seconds(Path(name))["best.safetensors"] for name in ("whole", "part")]
+    assert weights[0] == weights[1]
+
+    for path in data.iterdir():
+        path.unlink()
+    code, out, err = call(main, "--run", "whole", "--text", "A dog, and a MAN.", "a ☃")
+    assert code == 0 and len(out) == 2 and "never saw" in err[0] and "☃" in err[0]
+    english, german = sentences(5, 9)
+    raw = write("raw.en", [*english, ""], "\r\n", "utf-8-sig")
+    right = write("raw.de", [*german, "nichts"])
+    code, out, _ = call(main, "--run", "whole", "--source", str(raw), "--reference", str(right))
+    assert code == 0 and out[0] == "1 lines with an empty side count all the same"
+    assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
+    assert out[-1].startswith("BLEU ")
+    code, out, _ = call(main, "--run", "whole", "--source", str(raw))
+    assert code == 0 and len(out) == 6 and out[-1] == ""
+    code, out, _ = call(main, "--run", "whole", "--n-best", "2", "--text", english[0])
+    values = [float(line.split("\t")[0]) for line in out]
+    assert code == 0 and len(values) == 2 and values == sorted(values, reverse=True)
+    assert len({line.split("\t")[1] for line in out}) == 2
+
+
+def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
+    pairs = read_corpus(data, ("en", "de"))
+    assert pairs["train"] == list(zip(*sentences(40), strict=True))
+    options = script.parser("translate", "", __import__("numformer").Transformer)
+    options = options.parse_args([])
+    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
+                    length_penalty=1.0, penalty="paper")  # fmt: skip
+    vars(options).update(settings)
+    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
+    task = TranslationTask(pairs, subwords, options)
+    seen = []
+    for step in range(1, task.batches.count() // 2 + 1):
+        for batch in task.batch(step):
+            for source, target in zip(batch.source, batch.target_out, strict=True):
+                sides = [subwords.decode(ids[: list(ids).index(END)]) for ids in (source, target)]
+                seen.append(tuple(map(subwords.join, sides)))
+            assert (batch.target_in[:, 0] == START).all()
+    assert len(seen) == len({*seen} & {*pairs["train"]}) or len({*pairs["train"]}) < 40
+    assert {*seen} <= {*pairs["train"]} and len(seen) > 30
+    task.dropout = 0.5
+    cut = [tuple(subwords.join(subwords.decode(ids)) for ids in pair) for pair in task.sampled(3)]
+    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
+    monkeypatch.setattr("toy_tasks.translate.MOST", 8)
+    shorter = TranslationTask(pairs, subwords, options)
+    assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
+    assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
+
+
+def test_files_in_every_shape_are_read(capsys):
+    """A byte order mark, Windows line ends, case, punctuation; empty sides are counted."""
+    for split in corpus.SPLITS:
+        write(f"raw/{split}.en", ["A dog, here.", "", "Two."], "\r\n", "utf-8-sig")
+        write(f"raw/{split}.de", ["Ein Hund, hier.", "Leer.", "Zwei."])
+    found = read_corpus(Path("raw"), ("en", "de"))
+    assert found["train"] == [("a dog , here .", "ein hund , hier ."), ("two .", "zwei .")]
+    assert len(found["test"]) == 3, "lines of a test stay where they are"
+    assert "train: 1 lines with an empty side are left out" in capsys.readouterr().out
+
+
+def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
+    def refused(*flags) -> str:
+        code, _, err = call(main, *TINY, *flags)
+        assert code == 2 and len(err) == 1 and err[0].startswith("error: ")
+        return err[0]
+
+    assert "train*.fr" in refused("--data", "data", "--languages", "en", "fr")
+    assert "which is no folder" in refused("--data", "none")
+    assert "received 9, of which" in refused("--data", "data", "--vocabulary", "9")
+    assert "a batch of 5 tokens" in refused("--data", "data", "--max-tokens", "5")
+    for flags, said in {
+        ("--accumulate", "0"): "--accumulate is at least 1", ("--beam", "0"): "--beam is at least",
+        ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
+        ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
+    }.items():  # fmt: skip
+        assert said in refused("--data", "data", *flags)
+    write("data/val.tok.de", ["ein"] * 5)
+    assert "6 and 5 lines" in refused("--data", "data")
+    write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")
+    assert "must be UTF-8" in refused("--data", "data")
+    write("data/val.tok.de", [""] * 6)
+    assert "val holds pairs of sentences; received none" in refused("--data", "data")
+    other = write("other.de", ["a", "b"]), write("other.en", ["a"])
+    assert "2 and 1 lines" in complaint(read_parallel, *other, ("de", "en"))

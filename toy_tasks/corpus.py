@@ -1,0 +1,95 @@
+"""Sentences and their translations, line by line in two files."""
+
+from pathlib import Path
+
+from numformer.data.moses import tokenized
+from numformer.errors import InputError
+from toy_tasks.datasets import CACHE, Pair, fetch, read_text
+
+ADDRESS = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/tok"
+)
+"""Multi30k (Elliott et al. 2016): descriptions of pictures. For research and education."""
+
+SHA256 = {
+    "train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "test_2016_flickr.lc.norm.tok.en": (
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2"
+    ),
+    "test_2016_flickr.lc.norm.tok.de": (
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"
+    ),
+}
+SPLITS = "train", "val", "test"
+TOKENS = ".tok."
+"""What stands in the name of a file whose sentences are cut into tokens, in lower case."""
+
+
+def multi30k(cache: Path = CACHE / "multi30k", address: str = ADDRESS) -> Path:
+    """The folder of English and German Multi30k, downloaded first where it is missing."""
+    for name, sum_ in SHA256.items():
+        otherwise = f"download its six files from {address}/ and pass their folder with --data DIR"
+        fetch(f"{address}/{name}", cache / name, sum_, otherwise)
+    return cache
+
+
+def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
+    """The pairs of "train", "val" and "test", tokens with spaces between them.
+
+    They are read from the files whose names begin so and end in .LANGUAGE, the first of them by the
+    alphabet. What is left out is printed. Raises InputError where one is missing, and as
+    `read_parallel` does.
+    """
+    corpus = {}
+    for split in SPLITS:
+        files = [find(folder, split, language) for language in languages]
+        pairs = read_parallel(*files, languages)
+        kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
+        if len(kept) < len(pairs):
+            print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
+        if not kept:
+            fix = "Put sentences into both files."
+            raise InputError(f"{split} holds pairs of sentences", "none", fix)
+        corpus[split] = kept
+    return corpus
+
+
+def find(folder: Path, split: str, language: str) -> Path:
+    """The file of a split in a language."""
+    found = sorted(folder.glob(f"{split}*.{language}")) if folder.is_dir() else []
+    if not found:
+        raise InputError(
+            f"--data names a folder with {split}*.{language}, a sentence on each line",
+            f"{folder}, which has none" if folder.is_dir() else f"{folder}, which is no folder",
+            "Name another folder or other --languages, or leave out --data to download Multi30k.",
+        )
+    return found[0]
+
+
+def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> list[Pair]:
+    """The lines of two files side by side, as tokens in lower case.
+
+    Raises InputError for a file that `read_text` refuses, and for files of which one has more
+    lines than the other: where one is missing, all later ones belong to other lines.
+    """
+    sides = [read_sentences(*each) for each in zip((source, target), languages, strict=True)]
+    if len(sides[0]) != len(sides[1]):
+        raise InputError(
+            f"{source} and {target} have a line for each line of the other",
+            f"{len(sides[0]):,} and {len(sides[1]):,} lines",
+            "Find the line that is missing, or leave an empty line where there is no translation.",
+        )
+    return list(zip(*sides, strict=True))
+
+
+def read_sentences(path: Path, language: str) -> list[str]:
+    """The lines of a file as tokens in lower case; what is so by its name is taken as it is."""
+    text = read_text(path, "Name a file with a sentence on each line.")
+    lines = text.removesuffix("\n").split("\n")
+    if TOKENS in path.name:
+        return [" ".join(line.split()) for line in lines]
+    return [tokenized(line, language) if line.strip() else "" for line in lines]
