@@ -2,6 +2,7 @@
 
 import io
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.texts import Transduction
+from numformer.generation.translation import Translation
 
 TEXTS = [f"the {a} {b} &apos;s {c} ." for a in ("small", "tall", "smallest") for b in ("dog", "cat")
          for c in ("running", "jumping", "runner", "jumper", "rüben")]  # fmt: skip
@@ -101,3 +103,14 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
     assert tokenized(sentence, language) == tokens
     assert tokenized(tokens, language) == tokens
     assert detokenized(tokens, language) == sentence.lower()
+
+
+def test_a_translation_reads_and_writes_sentences(subwords, complaint):
+    text, pieces = Translation(subwords, subwords, 9, to="en"), subwords.split(TEXTS[0])
+    sentence = "The small dog's running."
+    assert text.symbols(sentence) == pieces and text.join(pieces) == sentence.lower()
+    assert "a text is a string" in complaint(text.symbols, 3)
+    config = SimpleNamespace(source_vocabulary=len(subwords), target_vocabulary=len(subwords))
+    assert text.fits(config)
+    for wrong in (dict(to=3), dict(from_=None), dict(max_length=0)):
+        assert not replace(text, **wrong).fits(config)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from numformer.data.vocabulary import END, PADDING, START, UNKNOWN
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
     Hypothesis,
+    Transduction,
     beam,
     beam_search,
     greedy,
@@ -21,6 +22,7 @@ from numformer.generation import (
     log_probabilities,
     n_best,
 )
+from numformer.generation.greedy import most_probable
 from numformer.layer import inference, mode, pack
 from numformer.models import Config, Transformer
 
@@ -427,3 +429,24 @@ def test_logits_that_are_no_numbers_are_told_of(search):
     model.output.weight.data[3, 2] = np.nan
     with pytest.raises(BrokenNumbers, match="logits are NaN"):
         search(model, SOURCE, 3)
+
+
+def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities(rng):
+    logits = rng.normal(size=(5, V))
+    symbols, log_p = most_probable(logits, 3)
+    expected = log_probabilities(logits)
+    assert symbols.tolist() == np.sort(np.argsort(expected, axis=-1)[:, -3:], axis=-1).tolist()
+    assert_allclose(log_p, np.take_along_axis(expected, symbols, axis=-1), rtol=1e-12)
+    assert most_probable(logits, 99)[0].tolist() == [[*range(V)]] * 5
+
+
+def test_the_n_best_texts_have_the_scores_of_their_penalty():
+    letters = Vocabulary("abc")
+    model, source = peaked(1), np.array([[4, 5, END]])
+    for how in (dict(alpha=0.0, penalty="paper"), dict(alpha=2.0, penalty="length")):
+        others = dict(length_penalty=how["alpha"], penalty=how["penalty"])
+        text = Transduction(letters, letters, 6, beam=3, **others)
+        ((first, second),) = text.n_best(model, [[*"ab"]], 2)
+        (expected,) = n_best(model, source, 6, 2, 3, **how)
+        assert [first[0], second[0]] == [each.score for each in expected]
+        assert first[1] == letters.decode(expected[0].ids)
