@@ -43,7 +43,7 @@ DEFAULTS = dict(
 )  # fmt: skip
 PRESETS = {
     "minutes": {},
-    "hour": dict(vocabulary=8000, steps=30000, evaluate_every=1000, p_drop=0.2, bpe_dropout=0.1),
+    "hour": dict(vocabulary=8000, steps=30000, evaluate_every=1000, p_drop=0.2),
     "published": dict(
         vocabulary=10000, steps=8000, batch_size=4096, accumulate=2, evaluate_every=75,
         norm="post", positions="sinusoidal", p_drop=0.3, warmup=2000, factor=2.53,

@@ -19,10 +19,11 @@ class Translation(Transduction):
     to: str = "de"
 
     def symbols(self, text: str) -> list[str]:
-        return super().symbols(tokenized(text, self.from_) if isinstance(text, str) else text)
+        text = tokenized(text, self.from_) if isinstance(text, str) else text
+        return Transduction.symbols(self, text)
 
     def join(self, symbols: Symbols) -> str:
         return detokenized(self.target.join(symbols), self.to)
 
     def fits(self, config) -> bool:
-        return super().fits(config) and {type(self.from_), type(self.to)} == {str}
+        return Transduction.fits(self, config) and {type(self.from_), type(self.to)} == {str}
