@@ -55,6 +55,12 @@ def share(default: float, what: str):
     return _setting(default, what, Rule(words, lambda v: _is_number(v) and 0 <= v < 1, float))
 
 
+def weight(default: float, what: str):
+    """What multiplies a part of a sum, which 0 leaves out."""
+    words = "a number of at least 0"
+    return _setting(default, what, Rule(words, lambda v: _is_number(v) and v >= 0, float))
+
+
 def above_zero(default: float | None, what: str):
     """A positive number; a default of None stands for "without"."""
     words = "a number above 0" if default is not None else "a number above 0, or None"

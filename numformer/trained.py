@@ -3,13 +3,15 @@
 import inspect
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from numformer.data import Vocabulary
 from numformer.errors import InputError
 from numformer.generation.described import text_of
+from numformer.generation.ensemble import Ensemble
 from numformer.generation.text import Text
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
@@ -60,8 +62,8 @@ class Attention:
 class Trained:
     """What `load` gives: `trained(text)` is what the model writes for it.
 
-    `model` is the model, `text` knows its vocabularies, `metadata` is what was saved beside them,
-    such as the `best` evaluation.
+    `model` is the model, or an Ensemble of several, `text` knows its vocabularies, `metadata` is
+    what was saved beside them, such as the `best` evaluation.
     """
 
     model: Model
@@ -103,6 +105,9 @@ class Trained:
 
         Raises InputError for a model without attention.
         """
+        if isinstance(self.model, Ensemble):
+            rule, fix = "a map shows where one model looks", "Load one run."
+            raise InputError(rule, f"{len(self.model.models)} models", fix)
         asked, written, maps = self.text.maps(self.model, self.text.symbols(text))
         if not maps:
             rule, fix = "a model that looks somewhere has attention", "Ask one that has."
@@ -130,12 +135,36 @@ def best_of(run: Path) -> Path:
     return path
 
 
-def load(run: str | Path) -> Trained:
+def load(run: str | Path, *others: str | Path) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
-    Raises InputError where there is no such run, and where its task has nothing to do with texts
-    (then `load_model` loads the model).
+    With `others`, runs of the same vocabularies, all write together as an Ensemble. Raises
+    InputError where there is no such run, where its task has nothing to do with texts (then
+    `load_model` loads the model), and for runs of other vocabularies.
     """
+    trained = _loaded(run)
+    if not others:
+        return trained
+    models = [trained.model]
+    for other in others:
+        found = _loaded(other)
+        if _vocabularies(found.text) != _vocabularies(trained.text):
+            raise InputError(
+                "runs that write together have the same vocabularies",
+                f"{run} and {other}, which differ",
+                "Train them on the same data, with --seed or sizes of the model changed.",
+            )
+        models.append(found.model)
+    return replace(trained, model=Ensemble(models))
+
+
+def _vocabularies(text: Text) -> dict:
+    """What stands for what in a text, by name."""
+    return {name: each.description() for name, each in vars(text).items()
+            if isinstance(each, Vocabulary)}  # fmt: skip
+
+
+def _loaded(run: str | Path) -> Trained:
     path = best_of(Path(run))
     model, metadata = load_model(path)
     text = text_of(metadata.get("text"), model.config)

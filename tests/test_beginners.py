@@ -173,14 +173,14 @@ PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
 WARNED = [
     ("an evaluation before the next step",
      "objective.forward(*batch.inputs)\nobjective.forward(*batch.inputs)\nobjective.zero_grad()",
-     3, "received forwards without one, which left 84 records, forgotten now. Evaluate in "
+     3, "received forwards without one, which left 86 records, forgotten now. Evaluate in "
      "`with numformer.inference():`, where nothing is saved and dropout is off."),
     ("an evaluation by the model",
      "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()",
      2, "each forward that saves is followed by its backward; received forwards without one"),
     ("evaluations and never a step",
      "for _ in range(25):\n    objective.forward(*batch.inputs)",
-     2, "which left 420 records so far. Evaluate in `with numformer.inference():`"),
+     2, "which left 388 records so far. Evaluate in `with numformer.inference():`"),
     ("steps without zero_grad", PREPARE + 2 * STEP,
      3, "each step has gradients of its own; received a sum with those that an earlier step has "
      "used. Begin each step with objective.zero_grad()."),

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
 from numformer.data import PairBatch, Vocabulary, pad_sources
-from numformer.generation import Continuation, Transduction, beam_search, greedy
+from numformer.generation import Continuation, Ensemble, Transduction, beam_search, greedy
 from numformer.generation.described import text_of
 from numformer.generation.text import MOST
 from numformer.layer import inference, pack
@@ -218,6 +218,22 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path):
     assert imread(tmp_path / "new" / "a.png").std() > 0
     with pytest.raises(numformer.InputError, match=r"ends in .png, .pdf, .svg"):
         found.draw(tmp_path / "a.bmp")
+
+
+def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
+    for name, text in {"one": TRANSDUCTION, "two": TEXTS[1], "other": CONTINUATION}.items():
+        model = model_of(text)
+        model.output.weight.data[...] *= len(name)
+        (tmp_path / name).mkdir()
+        save_model(tmp_path / name / "best.safetensors", model, text=text.description())
+    runs = [tmp_path / name for name in ("one", "two", "two")]
+    trained, (one, *two) = numformer.load(*runs), map(numformer.load, runs)
+    assert trained.text.description() == one.text.description()
+    assert len(trained.model.models) == 3
+    model = Ensemble([one.model, *(each.model for each in two)])
+    assert trained("bade") == replace(one, model=model)("bade")
+    assert "one model looks; received 3 models" in complaint(trained.attention, "bad")
+    assert "same vocabularies" in complaint(numformer.load, runs[0], tmp_path / "other")
 
 
 def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):

@@ -23,6 +23,7 @@ on the development sentences of `translate`. Several seeds tell what is more tha
 DEFAULTS = dict(
     steps=2500, batch_size=64, evaluate_every=500, d_model=96, d_ff=384, heads=4, layers=3,
     tying="target", p_drop=0.1, warmup=250, factor=0.5, decay="linear", log_every=100,
+    seeds=[1, 2, 3, 4, 5],
 )  # fmt: skip
 ROWS = {
     "base": ({}, 4.92, 25.8),

@@ -16,7 +16,9 @@ from numformer.training.files import PARTIAL, write_atomically
 
 # Flags that say how a script is called and nothing of the run.
 SAMPLING = {"temperature", "top_k", "top_p"}
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name", *SAMPLING}
+TRANSLATING = {"ensemble", "source", "reference", "n_best"}
+OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+OF_THE_CALL |= SAMPLING | TRANSLATING
 
 
 def new_folder(name: str, out: Path | None) -> Path:

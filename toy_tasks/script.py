@@ -26,7 +26,7 @@ from numformer.layer import pack
 from numformer.models import Model
 from numformer.plots import PICTURES, loss_curve
 from numformer.settings import Settings
-from numformer.trained import load
+from numformer.trained import Trained, load
 from numformer.training.checkpoints import require_numbers
 from numformer.training.files import locked, write_atomically
 from numformer.training.loop import Interrupted, Schedule, Task, train
@@ -35,7 +35,7 @@ from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks import folders
-from toy_tasks.folders import SAMPLING
+from toy_tasks.folders import SAMPLING, TRANSLATING
 
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
@@ -43,8 +43,7 @@ from toy_tasks.folders import SAMPLING
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps",
                   "minutes", "patience"}  # fmt: skip
 MOST_PARTS = 128  # each may be a process
-WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING}
-WITH_RUN |= {"source", "reference", "n_best"}  # of toy_tasks/translate.py
+WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
@@ -270,12 +269,12 @@ def _require_use(made: Parser, options: argparse.Namespace) -> None:
         )
 
 
-def use(options: argparse.Namespace, **how) -> int:
+def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> int:
     """Answer --input, or the lines of standard input, with the model of --run; the exit code.
 
-    `how` is what the model's Text is to know about writing.
+    `trained` is what was loaded already, `how` what the model's Text is to know about writing.
     """
-    trained = load(options.run)
+    trained = trained or load(options.run)
     task = (trained.metadata.get("task") or {}).get("name")
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
@@ -465,6 +464,9 @@ def exit_code(main: Callable[[], int]) -> int:
         return main()
     except InputError as problem:
         return _complain(problem, 2)
+    except UnicodeDecodeError as problem:  # read_text has told of files
+        fix = "Convert the text, with iconv for example."
+        return _complain(InputError("standard input is UTF-8", problem, fix), 2)
     except MemoryError as problem:
         rule, fix = "the model and its batches fit into memory", "Choose smaller sizes."
         return _complain(InputError(rule, problem or "no memory", fix), 2)

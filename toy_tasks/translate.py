@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 import sys
 import zlib
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
 from numformer.generation import Translation
+from numformer.generation import text as texts
 from numformer.generation.beam import PENALTIES
 from numformer.layer import pack
 from numformer.models import Config, Transformer
@@ -23,6 +25,7 @@ from numformer.trained import load
 from toy_tasks import script
 from toy_tasks.corpus import multi30k, read_corpus, read_parallel, read_sentences
 from toy_tasks.datasets import Pair
+from toy_tasks.folders import SAMPLING
 from toy_tasks.transduction import TransductionTask
 
 DESCRIPTION = """\
@@ -54,6 +57,8 @@ PRESETS = {
 TARGETS = {"minutes": 37.5, "hour": 41.5, "published": 41.02}
 MOST = 256
 """Subwords of a sentence to train on; pairs with a longer one are left out."""
+HELD_OUT = 128
+"""Pairs of a batch for the perplexity."""
 
 
 class TranslationTask(TransductionTask):
@@ -72,16 +77,25 @@ class TranslationTask(TransductionTask):
 
         self.seed, self.dropout = options.seed, options.bpe_dropout
         self.accumulate = options.accumulate
-        encoded = [(pair, tuple(map(ids, pair))) for pair in data["train"]]
-        encoded = [each for each in encoded if max(map(len, each[1])) < MOST]
-        if left_out := len(data["train"]) - len(encoded):
-            print(f"train: {left_out} pairs of {MOST} or more subwords are left out")
-        self.pairs, pairs = map(list, zip(*encoded, strict=True))
+        kept = {}
+        for split in ("train", "val"):
+            encoded = [(pair, tuple(map(ids, pair))) for pair in data[split]]
+            kept[split] = [each for each in encoded if max(map(len, each[1])) < MOST]
+            if left_out := len(encoded) - len(kept[split]):
+                print(f"{split}: {left_out} pairs of {MOST} or more subwords are left out")
+            if not kept[split]:
+                rule = f"{split} holds pairs of fewer than {MOST} subwords"
+                raise InputError(rule, "none", "Put a sentence on each line, not a text.")
+        self.pairs, pairs = map(list, zip(*kept["train"], strict=True))
+        development, others = map(list, zip(*kept["val"], strict=True))
         source, target = (max(map(len, side)) for side in zip(*pairs, strict=True))
         how = options.beam, options.length_penalty, options.penalty, *options.languages
         text = Translation(subwords, subwords, 2 * target, source, *how)
-        super().__init__(text, data["val"], data["test"])
-        self.longest = text.max_length
+        super().__init__(text, development, data["test"])
+        asked = split_up(text, [source for source, _ in data["test"]])
+        read = [*asked, *(side for pair in pairs + others for side in pair)]
+        cut_anew = MOST if self.dropout else 0
+        self.longest = max(text.max_length, cut_anew + 1, 1 + max(map(len, read)))
         sampled = self.sampled if self.dropout else None
         self.batches = TokenBatches(pairs, options.batch_size, self.seed, sampled=sampled)
 
@@ -100,7 +114,7 @@ class TranslationTask(TransductionTask):
     @property
     def held_out(self) -> list[PairBatch]:
         pairs = sorted(self.encode(self.development), key=lambda pair: len(pair[1]))
-        return [PairBatch.of(pairs[i : i + 128]) for i in range(0, len(pairs), 128)]
+        return [PairBatch.of(pairs[i : i + HELD_OUT]) for i in range(0, len(pairs), HELD_OUT)]
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """The development sentences' mean loss of a token, without smoothing, and e to it."""
@@ -121,9 +135,35 @@ class TranslationTask(TransductionTask):
         }
 
 
+def split_up(text: Translation, sources: Sequence[str]) -> list[list[str]]:
+    """Tokens of sentences -> their subwords. Raises InputError for a sentence that is too long."""
+    asked = [text.source.split(source) for source in sources]
+    for number, symbols in enumerate(asked, start=1):
+        if len(symbols) > texts.MOST:
+            rule = f"a sentence to translate has at most {texts.MOST} subwords"
+            received = f"{len(symbols):,} in line {number}"
+            raise InputError(rule, received, "Put a sentence on each line, not a text.")
+    return asked
+
+
+def tell(text: Translation, asked: Sequence[Sequence[str]]) -> None:
+    """Note how many sentences, as subwords, are not like those of training."""
+    known = {*text.source.symbols}
+    if strange := [unseen for symbols in asked if (unseen := {*symbols} - known)]:
+        which = sorted(set.union(*strange))
+        some = " ".join(map(repr, which[:20])) + " ..." * (len(which) > 20)
+        script.note(
+            f"{len(strange)} of {len(asked)} sentences have what training never saw: {some}"
+        )
+    if long := sum(len(symbols) > text.longest for symbols in asked):
+        script.note(f"{long} of {len(asked)} sentences are longer than any of training, which had "
+                    f"at most {text.longest} subwords")  # fmt: skip
+
+
 def translated(text: Translation, model: Transformer, sources: Sequence[str]) -> list[str]:
     """Tokens of sentences -> tokens of their translations; an empty one stays so."""
-    asked = [text.source.split(source) for source in sources]
+    asked = split_up(text, sources)
+    tell(text, asked)
     some = [index for index, symbols in enumerate(asked) if symbols]
     written = [""] * len(sources)
     for index, found in zip(some, text.write(model, [asked[i] for i in some]), strict=True):
@@ -165,6 +205,8 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
     add("--penalty", choices=PENALTIES, default="length", help="divide by ((5 + length) / 6)^alpha "
         "(the paper's) or by length^alpha")  # fmt: skip
     use = flags.add_argument_group("using a trained translator")
+    use.add_argument("--ensemble", type=script.path, nargs="+", default=[], metavar="DIR",
+        help="further runs, of other seeds for example: all translate together")  # fmt: skip
     use.add_argument("--source", type=script.path, metavar="FILE", help="translate its lines")
     use.add_argument("--reference", type=script.path, metavar="FILE",
         help="their right translations: print BLEU and chrF")  # fmt: skip
@@ -174,24 +216,32 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
 
 def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
+    trained = load(options.run, *options.ensemble)
     if not options.source and not options.n_best:
-        return script.use(options)
-    trained = load(options.run)
+        return script.use(options, trained)
     pack(trained.model, xp=find_backend(options.backend))
     text = trained.text
-    if options.n_best:
-        asked = options.input or [line.rstrip("\r\n") for line in sys.stdin]
-        symbols = [text.symbols(sentence) for sentence in asked]
-        for best in text.n_best(trained.model, symbols, options.n_best):
-            for score, written in best:
-                print(f"{score:.4f}\t{text.join(written)}")
+    if not isinstance(text, Translation):
+        rule, fix = "--source and --n-best are for a translator", "Name a run of translate."
+        raise InputError(rule, options.run, fix)
+    if options.reference:
+        pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
+        print(f"BLEU {measure(trained.model, text, pairs):.2f}")
         return 0
-    if not options.reference:
-        for line in translated(text, trained.model, read_sentences(options.source, text.from_)):
+    lines = read_sentences(options.source, text.from_) if options.source else options.input
+    if not options.n_best:
+        for line in translated(text, trained.model, lines):
             print(detokenized(line, text.to))
         return 0
-    pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
-    print(f"BLEU {measure(trained.model, text, pairs):.2f}")
+    lines = lines or [line.rstrip("\r\n") for line in sys.stdin]
+    asked = [text.symbols(line) for line in lines if line.strip()]
+    tell(text, asked)
+    found = iter(text.n_best(trained.model, asked, options.n_best))
+    for line in lines:
+        for score, written in next(found) if line.strip() else []:
+            print(f"{score:.4f}\t{text.join(written)}")
+        if not line.strip():  # an empty line is answered by one
+            print()
     return 0
 
 
@@ -206,9 +256,27 @@ def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> flo
 
 def require(options: argparse.Namespace) -> None:
     """Raise InputError for flags that say nothing sensible."""
-    for name in ("accumulate", "beam"):
-        if (value := getattr(options, name)) < 1:
-            raise InputError(f"--{name} is at least 1", value, "Ask for more.")
+    use = "source", "reference", "n_best", "ensemble"
+    if any(getattr(options, name) not in (None, []) for name in use) and not options.run:
+        rule = "--source, --reference, --n-best and --ensemble are for a trained translator"
+        raise InputError(rule, "no --run", "Name the folder of a run: --run runs/translate.")
+    if options.reference and not options.source:
+        fix = "Name the file of the sentences to translate with --source."
+        raise InputError("--reference has the right translations of --source", "no --source", fix)
+    others = {"source": ["input"], "n_best": ["reference"]}
+    for one, wrong in others.items():
+        for other in [*wrong, "attention", *sorted(SAMPLING)]:
+            if None not in (getattr(options, one), getattr(options, other)):
+                flags = (f"--{name}".replace("_", "-") for name in (one, other))
+                rule = " goes without ".join(flags).replace("--input", "--text")
+                raise InputError(rule, "both", "Leave out one of them.")
+    for name in ("accumulate", "beam", "n_best"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} is at least 1", value, "Ask for more.")
+    for language in options.languages:
+        if not re.fullmatch(r"[\w.-]+", language):
+            rule = "a language is the end of a file's name, of letters, digits, _, . and -"
+            raise InputError(rule, repr(language), "Name two as in --languages en de.")
     if not 0 <= options.bpe_dropout <= 1:
         fix = "0.1 is the usual one, 0 cuts words always alike."
         raise InputError("--bpe-dropout is a share, from 0 to 1", options.bpe_dropout, fix)
@@ -222,7 +290,6 @@ def require(options: argparse.Namespace) -> None:
 
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
-    require(options)
     data = read_corpus(options.data or multi30k(), tuple(options.languages))
     task = TranslationTask(data, subwords_of(options, data["train"]), options)
     size = len(task.text.source)
@@ -244,6 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
                           by_tokens=True, **DEFAULTS)  # fmt: skip
     add_flags(flags)
     options = script.parse(flags, lambda options: "translate", arguments)
+    require(options)
     if options.run:
         return use(options)
     task, config = made(options)
@@ -258,7 +326,8 @@ def main(arguments: list[str] | None = None) -> int:
     target = TARGETS.get(options.preset)
     reached = None if target is None else (f"BLEU {target}", bleu >= target)
     what = f"{len(test):,} sentences that training never saw"
-    example = detokenized(task.test[0][0], task.text.from_)
+    filled = next((source for source, _ in task.test if source), None)
+    example = filled and detokenized(filled, task.text.from_)
     return script.finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
 
 

@@ -2,7 +2,10 @@
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import InputError
@@ -67,9 +70,10 @@ class Subwords(Vocabulary):
                 shuffle_input_sentence=False, minloglevel=2,
             )  # fmt: skip
         except RuntimeError as problem:
+            said = str(problem).rpartition("] ")[2].rstrip(".")  # before it stands its source file
             raise InputError(
                 "a number of subwords suits the texts",
-                f"{size}, of which sentencepiece says: {str(problem).split(') ')[-1]}",
+                f"{size}, of which sentencepiece says: {said}",
                 "Ask for another number, or give more text.",
             ) from None
         return cls(written.getvalue())
@@ -78,19 +82,55 @@ class Subwords(Vocabulary):
         return {"sentencepiece": base64.b64encode(self.model).decode()}
 
     def split(self, text: str) -> list[str]:
-        """The pieces of a text."""
+        """The pieces of a text. Raises InputError for one that is no Unicode."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # what Python made of bytes of another encoding
+            fix = "Write or save it as UTF-8."
+            raise InputError("a text is UTF-8", f"{text!r:.80}", fix) from None
         return self._processor.encode(text, out_type=str)
 
     def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
         """The ids of each text, cut at random: each merge of BPE is left out with a probability.
 
         BPE dropout (Provilkov et al. 2020): the model sees a word in many cuts, and so what its
-        pieces are made of. The same seed gives the same ids.
+        pieces are made of. The same seed gives the same ids in every process, which sentencepiece's
+        own random numbers do not.
         """
-        _sentencepiece().set_random_generator_seed(seed)
-        how = dict(enable_sampling=True, alpha=dropout, num_threads=1)  # each has its own stream
-        return self._processor.encode(list(texts), **how)
+        rng, usual, found = np.random.default_rng(seed), {}, []
+        for text in texts:
+            chances = (rng.random(3 * len(text) + 3) < dropout).tolist()
+            pieces, place = [], 0
+            for word in filter(None, text.split(" ")):
+                word = SPACE + word
+                left_out = chances[place : (place := place + 3 * len(word))]
+                if word not in usual:
+                    usual[word] = _cut(word, self._ids, [False] * len(left_out))
+                merges = len(word) - len(usual[word])
+                pieces += _cut(word, self._ids, left_out) if any(left_out[:merges]) else usual[word]
+            found.append(self.encode(pieces))
+        return found
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of the pieces."""
         return "".join(symbols).replace(SPACE, " ").strip()
+
+
+def _cut(word: str, ranks: Mapping[str, int], left_out: Iterable[bool]) -> list[str]:
+    """A word's pieces by BPE: of the merges that make a piece, that of the lowest rank first.
+
+    `left_out` says of each that comes to its turn whether it is left out: of n characters, up to
+    n - 1 at first, and up to two more for each that is made.
+    """
+    ends, skipped, chances = [*range(len(word) + 1)], set(), iter(left_out)
+    while merges := [
+        (ranks[word[a:c]], a, b, c)
+        for a, b, c in zip(ends, ends[1:], ends[2:], strict=False)
+        if word[a:c] in ranks and (a, b, c) not in skipped
+    ]:
+        _, *merge = min(merges)
+        if next(chances):
+            skipped.add((*merge,))
+        else:
+            ends.remove(merge[1])
+    return [word[a:b] for a, b in pairwise(ends)]

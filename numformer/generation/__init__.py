@@ -2,6 +2,7 @@
 
 from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, by_length, length_penalty, n_best
+from numformer.generation.ensemble import Ensemble
 from numformer.generation.sampling import Sampling, sample
 from numformer.generation.texts import Continuation, Infilling, Transduction
 from numformer.generation.translation import Translation
@@ -14,6 +15,7 @@ __all__ = [
     "length_penalty",
     "by_length",
     "n_best",
+    "Ensemble",
     "sample",
     "Sampling",
     "Transduction",

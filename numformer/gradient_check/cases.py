@@ -25,6 +25,7 @@ from numformer.layers.attention import (
     SelfAttention,
 )
 from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.divergence import Divergence
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
@@ -192,6 +193,10 @@ LAYERS = [
     Case("label_smoothed_cross_entropy", "cross_entropy", lambda rng, x, memory: (
         CrossEntropy(0.1), [3 * rng.standard_normal((B, T, V)), TARGET_OUT, TARGET_OUT != 0]),
         dict(smoothing=0.1)),
+    Case("divergence", "divergence", lambda rng, x, memory: (
+        Divergence(), [*rng.standard_normal((2, B, T, V))])),
+    Case("divergence_where_it_counts", "divergence", lambda rng, x, memory: (
+        Divergence(), [*rng.standard_normal((2, B, T, V)), TARGET_OUT != 0])),
 ]  # fmt: skip
 PARTS = [
     ("input_embedding", "input_embedding", lambda config, rng, x, memory: (
@@ -239,6 +244,13 @@ def of_objective(name: str, smoothing: float, **changes) -> Case:
     config = Config(**(SMALL | changes | dict(p_drop=0.0)))
     build = partial(objective, config, smoothing=smoothing)
     return Case(name, "objective", build, dict(config=config, smoothing=smoothing))
+
+
+def r_drop(config, rng, x, memory):
+    """With dropout, so without padding: its masks have other shapes where that is left out."""
+    model = Transformer(config, int(rng.integers(100)))
+    ids = (rng.integers(4, V, (B, length)) for length in (S, T, T))
+    return Objective(model, 0.1, r_drop=3.0), [*ids]
 
 
 LANGUAGE = LanguageModel.Config(
@@ -321,5 +333,7 @@ TABLE = [
     Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
     of_objective("objective", 0.1),
     of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
+    Case("objective_r_drop", "objective_r_drop", partial(r_drop, Config(**SMALL)),
+         dict(config=Config(**SMALL), smoothing=0.1, r_drop=3.0)),
 ]  # fmt: skip
 CASES = {case.name: case for case in TABLE}

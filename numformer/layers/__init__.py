@@ -31,6 +31,7 @@ from numformer.layers.residual import Residual
 from numformer.layers.patches import ClassToken, Patches
 from numformer.layers.picked import Pick
 from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.divergence import Divergence
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
 ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
@@ -90,4 +91,5 @@ __all__ = [
     "ClassToken",
     "Pick",
     "CrossEntropy",
+    "Divergence",
 ]

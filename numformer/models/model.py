@@ -9,10 +9,11 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.layer import Layer, never_met_a_backward
+from numformer.layer import Layer, never_met_a_backward, training
 from numformer.layers import (
     NORMALIZATIONS,
     CrossEntropy,
+    Divergence,
     FeedForward,
     KeyValueCache,
     LearnedPositions,
@@ -47,13 +48,14 @@ class Model(Layer):
     def predictions(self, *inputs):
         """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
 
-        `backward` takes dlogits (..., V) afterwards.
+        A third result, `valid` (...), says which targets count, where not all do. `backward` takes
+        dlogits (..., V) afterwards.
         """
         raise NotImplementedError(f"{type(self).__name__} has no predictions")
 
-    def objective(self, label_smoothing: float = 0.0) -> "Objective":
+    def objective(self, label_smoothing: float = 0.0, r_drop: float = 0.0) -> "Objective":
         """The layer from the inputs of a batch to the loss that training makes small."""
-        return Objective(self, label_smoothing)
+        return Objective(self, label_smoothing, r_drop)
 
     def parameter_counts(self) -> dict[str, int]:
         """Number of parameters by role: embedding, positions, attention, feed_forward, norm, total.
@@ -83,23 +85,40 @@ class Model(Layer):
 class Objective(Layer):
     """The inputs of a batch -> the mean loss of its predictions, (); `backward` takes dloss.
 
+    With `r_drop` > 0 (R-Drop: Liang et al. 2021) the batch is predicted twice in training, and
+    dropout differs: loss = (loss_1 + loss_2 + r_drop (KL(p_1 || p_2) + KL(p_2 || p_1)) / 2) / 2.
     Warns when MANY of its forwards wait for a backward.
     """
 
     MANY = 10
 
-    def __init__(self, model: Model, label_smoothing: float = 0.0):
+    def __init__(self, model: Model, label_smoothing: float = 0.0, r_drop: float = 0.0):
         self.model = model
         self.loss = CrossEntropy(label_smoothing)
+        self.r_drop, self.divergence = r_drop, Divergence()
 
     def forward(self, *inputs):
-        loss = self.loss.forward(*self.model.predictions(*inputs))
-        if len(self.loss.saved) == self.MANY:
+        twice = self.r_drop > 0 and training()
+        self.save(twice=twice)
+        if len(self.saved) == self.MANY:
             warnings.warn(never_met_a_backward(f"{self.pending()} records so far"), stacklevel=2)
-        return loss
+        logits, targets, *valid = self.model.predictions(*inputs)
+        loss = self.loss.forward(logits, targets, *valid)
+        if not twice:
+            return loss
+        others = self.model.predictions(*inputs)[0]
+        loss_2 = self.loss.forward(others, targets, *valid)
+        return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
     def backward(self, dloss=1.0):
-        return self.model.backward(self.loss.backward(dloss))
+        if not self.pop_saved()["twice"]:
+            return self.model.backward(self.loss.backward(dloss))
+        dloss = dloss / 2
+        dlogits, dothers = self.divergence.backward(self.r_drop * dloss)
+        dothers += self.loss.backward(dloss)
+        self.model.backward(dothers)
+        dlogits += self.loss.backward(dloss)
+        return self.model.backward(dlogits)
 
 
 def require_batch(ids, rule: str, fix: str) -> None:

@@ -53,6 +53,9 @@ class Recipe(settings.Settings):
     """How a model is trained; defaults are the paper's (section 5). InputError for other values."""
 
     label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
+    r_drop: float = settings.weight(
+        0.0, "how much two predictions under dropout are to agree (not the paper's: R-Drop; 5)"
+    )
     optimizer: str = settings.choice("adam", OPTIMIZERS, "what makes a step of a gradient (5.3)")
     beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
     beta2: float = settings.share(0.98, "Adam's decay of the mean squared gradient (5.3)")

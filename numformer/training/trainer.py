@@ -44,7 +44,9 @@ class Trainer:
         model.clear_saved()  # what an interrupted step may have left
         self.model, self.task, self.recipe, self.steps, self.seed = model, task, recipe, steps, seed
         self.optimizer = recipe.optimizer_of(pack(model, np.float32, xp))
-        objective = model.objective(recipe.label_smoothing)
+        # An objective of a model of one's own needs to know R-Drop only where it is asked for.
+        asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
+        objective = model.objective(recipe.label_smoothing, **asked)
         self.parts = Parts(objective, self.optimizer, seed, parts)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
         self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live

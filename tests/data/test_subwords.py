@@ -1,6 +1,7 @@
 """Subwords and tokens: text to pieces and back, the same pieces for the same seed."""
 
 import io
+import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import sentencepiece
 
 from numformer.data import UNKNOWN, Subwords
 from numformer.data.moses import detokenized, tokenized
+from numformer.data.subwords import _cut as cut_into_pieces
 from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
 from numformer.generation.described import text_of
@@ -38,7 +40,8 @@ def test_a_text_is_its_pieces_put_together(subwords):
     assert max(len(subwords.split(text)) for text in TEXTS) > 8  # some words are cut
 
 
-def test_what_was_never_seen_is_unknown_and_named(subwords):
+def test_what_was_never_seen_is_unknown_and_named(subwords, complaint):
+    assert "a text is UTF-8; received 'the \\udcff'" in complaint(subwords.split, "the \udcff")
     pieces = subwords.split("the ☃ dog")
     assert UNKNOWN in subwords.encode(pieces) and "☃" in "".join(pieces)
     text = Transduction(subwords, subwords, 9)
@@ -73,9 +76,30 @@ def test_dropout_cuts_the_same_text_in_other_ways():
     )  # characters alone, and the space before the first word
 
 
+@pytest.mark.parametrize(
+    ("left_out", "pieces"),
+    [("", "abc d"), ("0", "abc d"), ("10", "abc d"), ("101", "a bc d"), ("110", "a b cd"),
+     ("01", "ab cd"), ("1111", "a b c d")],
+)  # fmt: skip
+def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left_out, pieces):
+    ranks = {piece: rank for rank, piece in enumerate(["ab", "bc", "abc", "cd", "a", "b"])}
+    chances = [*map(int, left_out), *[0] * 12][:12]
+    assert cut_into_pieces("abcd", ranks, chances) == pieces.split()
+
+
+def test_dropout_cuts_alike_in_every_process_so_that_a_run_can_be_resumed(tmp_path):
+    subwords, path = Subwords.learned(TEXTS, 45), tmp_path / "subwords.model"
+    path.write_bytes(subwords.model)
+    said = "import sys; from pathlib import Path; from numformer.data import Subwords; "
+    said += "print(Subwords(Path(sys.argv[1]).read_bytes()).sampled(sys.argv[2:], 0.3, 7))"
+    command = [sys.executable, "-c", said, path, *TEXTS]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert found.strip() == str(subwords.sampled(TEXTS, 0.3, 7))
+
+
 def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
     assert "suits the texts; received 9, of which" in complaint(Subwords.learned, TEXTS, 9)
-    assert "received 90000" in complaint(Subwords.learned, TEXTS, 90000)
+    assert "says: Vocabulary size too high" in complaint(Subwords.learned, TEXTS, 90000)
     assert "one of bpe, unigram" in complaint(Subwords.learned, TEXTS, 45, "words")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     assert "numformer[translate]" in complaint(Subwords.learned, TEXTS, 45)

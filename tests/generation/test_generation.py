@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
+    Ensemble,
     Hypothesis,
     Transduction,
     beam,
@@ -102,6 +103,18 @@ class Remembering:
         )
 
 
+class Together(Ensemble):
+    """Two models; a whole forward is the mean of their distributions, made by hand."""
+
+    def __init__(self, seed: int):
+        super().__init__([peaked(seed), peaked(seed + 8)])
+
+    def forward(self, source, target):
+        logits = [model.forward(source, target) for model in self.models]
+        p = [np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in logits]
+        return np.log((p[0] + p[1]) / 2)
+
+
 def full_forward(model, row, targets):
     """Log probabilities (N, T, V) after start and `targets` (N, T - 1), without a cache."""
     targets = np.array(targets).reshape(len(targets), -1).astype(int)
@@ -137,7 +150,7 @@ def exhaustive(model, row, alpha, count=1):
     return [(candidates[ids], list(ids)) for ids in ranked[:count]]
 
 
-@pytest.mark.parametrize("kind", [peaked, Remembering])
+@pytest.mark.parametrize("kind", [peaked, Remembering, Together])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(kind, alpha):
     """Results of every length occur, or this would show little."""
@@ -150,7 +163,7 @@ def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(kind, alph
     assert lengths >= {0, 1, LENGTH}
 
 
-@pytest.mark.parametrize("kind", [peaked, Remembering])
+@pytest.mark.parametrize("kind", [peaked, Remembering, Together])
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_the_n_best_and_their_scores_are_those_of_exhaustive_search(kind, alpha):
     for seed in SEEDS[:3]:
@@ -408,6 +421,25 @@ def test_a_model_that_does_not_write_is_refused(search, complaint):
     for has in "start", "step":
         said = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
         assert "has the methods start and step; received a SimpleNamespace" in said
+
+
+def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complaint):
+    assert "an ensemble has models" in complaint(Ensemble, [])
+    assert "start and step" in complaint(Ensemble, [peaked(), SimpleNamespace(start=None)])
+    assert Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
+    assert Ensemble([peaked(positions="none")]).config.longest is None
+
+
+def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_impossible():
+    models = [Chain({START: {symbol: 1.0}}) for symbol in (4, 5, 4)]
+    for model in models:
+        model.probabilities[START, 6] = 0
+    all_ = Ensemble(models)
+    with inference(), np.errstate(divide="ignore"):
+        state = all_.start(SOURCE, 3)
+        log_p = all_.step(state.ids, state)
+    assert_allclose(np.exp(log_p[:, [4, 5, 6]]), [[2 / 3, 1 / 3, 0]] * 4, atol=1e-6)
+    assert (log_p[:, 6] == -np.inf).all()
 
 
 @pytest.mark.parametrize("value", [0, -1])

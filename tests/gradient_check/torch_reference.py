@@ -304,6 +304,14 @@ def cross_entropy(p, logits, targets, valid=None, *, smoothing):
     return F.cross_entropy(logits[counts], targets[counts], label_smoothing=smoothing)
 
 
+def divergence(p, first, second, valid=None):
+    counts = torch.ones(first.shape[:-1], dtype=torch.bool) if valid is None else valid
+    log_p, log_q = (logits[counts].log_softmax(dim=-1) for logits in (first, second))
+    both = (F.kl_div(*pair, log_target=True, reduction="batchmean")
+            for pair in ((log_p, log_q), (log_q, log_p)))  # fmt: skip
+    return sum(both) / 2
+
+
 # What a Config composes
 
 
@@ -407,6 +415,13 @@ def vision(p, images, *, config):
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
     logits = reference(model)(within(p, "model"), source, target_in, config=config)
     return cross_entropy({}, logits, target_out, target_out != 0, smoothing=smoothing)
+
+
+def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
+    one, other = (transformer(within(p, "model"), source, target_in, config=config)
+                  for _ in range(2))  # fmt: skip
+    losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in (one, other))
+    return (sum(losses) + r_drop * divergence({}, one, other)) / 2
 
 
 # What is compared

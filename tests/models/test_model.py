@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from numformer.layer import Layer, Parameter
+from numformer.layer import Layer, Parameter, mode
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
-from numformer.models import Tower, TowerConfig
+from numformer.layers.divergence import Divergence
+from numformer.models import Objective, Tower, TowerConfig, Transformer
 from numformer.models.model import Model, require_batch
 
 
@@ -32,6 +33,13 @@ class Mixed(Model):
         self.again = self.anything[0]
 
 
+class Several(Model):
+    """Predictions without a parameter."""
+
+    def predictions(self):
+        return np.zeros((2, 3)), np.array([0, 2])
+
+
 def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
     assert Mixed(rng).parameter_counts() == {
         "positions": 5 * 4,
@@ -53,3 +61,27 @@ def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):
     config = TowerConfig(d_model=6, d_ff=5, heads=2, d_k=4, d_v=1, layers=3)
     matrices = [p.size for p in Tower(config, rng).named_parameters().values() if len(p.shape) > 1]
     assert config.least_parameters == sum(matrices)
+
+
+def test_an_evaluation_predicts_once_with_r_drop_too():
+    """Without dropout two predictions are one, and the record of one serves one backward."""
+    config = Transformer.Config(source_vocabulary=7, target_vocabulary=7, d_model=4, d_ff=4,
+                                heads=2, layers=1, p_drop=0.5)  # fmt: skip
+    model, ids = Transformer(config), np.array([[4, 5, 2]])
+    with mode(training=False):
+        losses = [Objective(model, 0.1, r_drop).forward(ids, ids, ids) for r_drop in (0.0, 4.0)]
+    assert losses[0] == losses[1] and len(model.output.saved) == 2
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 4.0])
+def test_ten_forwards_without_a_backward_are_warned_of(r_drop):
+    objective = Objective(Several(), r_drop=r_drop)
+    for _ in range(Objective.MANY - 1):
+        objective.forward()
+    with pytest.warns(UserWarning, match="backward"):
+        objective.forward()
+
+
+def test_logits_of_other_shapes_are_not_compared(complaint):
+    said = complaint(Divergence().forward, np.zeros((2, 3)), np.zeros((3, 2)))
+    assert "one shape; received (2, 3) and (3, 2)" in said

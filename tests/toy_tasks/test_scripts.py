@@ -116,6 +116,7 @@ def test_a_program_stopped_by_ctrl_c_or_sigterm_has_saved(number):
     [
         (MemoryError("no 9 TiB"), "fit into memory; received no 9 TiB"),
         (ChildProcessError("one was ended"), "all its processes; received one was ended"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "standard input is UTF-8; received"),
         (OSError(28, "No space left on device"), "written; received [Errno 28] No space"),
     ],
     ids=lambda each: type(each).__name__,

@@ -4,13 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sacrebleu
+from sacrebleu import corpus_bleu, corpus_chrf
 
-from numformer.data import END, START, Subwords
+from numformer.data import END, START, PairBatch, Subwords
+from numformer.data.moses import detokenized
+from numformer.generation import log_probabilities
+from numformer.models import Config, Transformer
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 from toy_tasks import corpus, script
 from toy_tasks.corpus import read_corpus, read_parallel
-from toy_tasks.translate import TranslationTask, main
+from toy_tasks.translate import TranslationTask, main, scores
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -71,9 +76,19 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     assert code == 0 and out[0] == "1 lines with an empty side count all the same"
     assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
     assert out[-1].startswith("BLEU ")
-    code, out, _ = call(main, "--run", "whole", "--source", str(raw))
-    assert code == 0 and len(out) == 6 and out[-1] == ""
+    pair = "--source", str(raw), "--reference", str(right)
+    assert call(main, "--run", "whole", "--ensemble", "whole", *pair)[1] == out
+    strange = write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
+    code, out, err = call(main, "--run", "whole", "--source", str(strange))
+    assert code == 0 and len(out) == 3 and out[1] == "" and all(out[::2])
+    assert "1 of 3 sentences have what training never saw: '☃'" in err[0] and len(err) == 2
+    assert "1 of 3 sentences are longer than any of training" in err[1]
+    code, lines, _ = call(main, "--run", "whole", "--source", str(strange), "--n-best", "2")
+    best = [lines[place].partition("\t")[2] for place in (0, 2, 3)]
+    assert code == 0 and best == out and len(lines) == 5 and lines[2] == ""
+    code, gaps, _ = call(main, "--run", "whole", "--n-best", "2", "--text", "", english[0])
     code, out, _ = call(main, "--run", "whole", "--n-best", "2", "--text", english[0])
+    assert gaps == ["", *out]
     values = [float(line.split("\t")[0]) for line in out]
     assert code == 0 and len(values) == 2 and values == sorted(values, reverse=True)
     assert len({line.split("\t")[1] for line in out}) == 2
@@ -82,7 +97,7 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
 def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     pairs = read_corpus(data, ("en", "de"))
     assert pairs["train"] == list(zip(*sentences(40), strict=True))
-    options = script.parser("translate", "", __import__("numformer").Transformer)
+    options = script.parser("translate", "", Transformer)
     options = options.parse_args([])
     settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
                     length_penalty=1.0, penalty="paper")  # fmt: skip
@@ -101,10 +116,44 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     task.dropout = 0.5
     cut = [tuple(subwords.join(subwords.decode(ids)) for ids in pair) for pair in task.sampled(3)]
     assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
+    sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(subwords))
+    model = Transformer(Config(**sizes, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0), 1)
+    log_p = 0.0
+    for source, target in (batch.inputs[::2] for batch in map(PairBatch.of, zip(task.encode(
+            pairs["val"])))):  # fmt: skip
+        start = np.full((1, 1), START)
+        logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
+        log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
+    count = sum(len(subwords.split(target)) + 1 for _, target in pairs["val"])
+    monkeypatch.setattr("toy_tasks.translate.HELD_OUT", 4)  # batches of unlike weights
+    measured = task.evaluate(model)
+    assert measured["held_out_loss"] == pytest.approx(-log_p / count, rel=1e-5)
+    assert measured["perplexity"] == pytest.approx(np.exp(-log_p / count), rel=1e-5)
     monkeypatch.setattr("toy_tasks.translate.MOST", 8)
     shorter = TranslationTask(pairs, subwords, options)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
+
+
+def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(capsys):
+    written = ["ein hund läuft hier .", "der mann &apos;s hut , und der Hund ."]
+    right = [
+        "ein hund läuft schnell hier , ein mann .",
+        "der mann &apos;s hut , und der hund .",
+    ]
+
+    def figures(*sides) -> list[float]:
+        written, right = ([detokenized(line, "de") for line in side] for side in sides)
+        return [corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
+                corpus_chrf(sides[0], [sides[1]]).score,
+                corpus_bleu(written, [right], lowercase=True).score,
+                sacrebleu.CHRF(lowercase=True).corpus_score(written, [right]).score]  # fmt: skip
+
+    expected, turned = figures(written, right), figures(right, written)
+    assert scores(written, right, "de") == round(expected[0], 2) != round(turned[0], 2)
+    lines = capsys.readouterr().out.splitlines()
+    found = [float(line.split(": ")[1].split()[0]) for line in lines]
+    assert found == pytest.approx(expected, abs=0.006) and len({*found}) == 4
 
 
 def test_files_in_every_shape_are_read(capsys):
@@ -132,8 +181,27 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
         ("--accumulate", "0"): "--accumulate is at least 1", ("--beam", "0"): "--beam is at least",
         ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
         ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
+        ("--n-best", "2"): "are for a trained translator; received no --run",
+        ("--ensemble", "x"): "no --run", ("--n-best", "0"): "no --run",
+        ("--languages", "**", "de"): "a language is the end of a file's name",
     }.items():  # fmt: skip
         assert said in refused("--data", "data", *flags)
+    for flags, said in {
+        ("--reference", "y"): "no --source", ("--n-best", "0"): "--n-best is at least 1",
+        ("--source", "y", "--text", "a"): "--source goes without --text",
+        ("--source", "y", "--top-k", "3"): "--source goes without --top-k",
+        ("--n-best", "2", "--text", "a", "--attention", "a.png"): "--n-best goes without --atten",
+        ("--n-best", "2", "--source", "y", "--reference", "z"): "--n-best goes without --reference",
+    }.items():  # fmt: skip
+        code, _, err = call(main, "--run", "x", *flags)
+        assert code == 2 and said in err[0]
+    learned = "--data", "data", "--positions", "learned", "--max-length"
+    write("data/test.tok.en", ["dog " * 60, *sentences(4)[0]])
+    assert "= 60; received a task that needs 241" in refused(*learned, "60")
+    write("data/test.tok.en", ["dog " * 5000, *sentences(4)[0]])
+    assert "at most 4096 subwords; received 20,000 in line 1" in refused("--data", "data")
+    write("data/val.tok.de", ["hund " * 300] * 6)
+    assert "val holds pairs of fewer than 256 subwords" in refused("--data", "data")
     write("data/val.tok.de", ["ein"] * 5)
     assert "6 and 5 lines" in refused("--data", "data")
     write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")

@@ -35,6 +35,7 @@ from tiny_runs import (
 from numformer.backend import dropout_stream
 from numformer.layer import inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
+from numformer.layers.divergence import Divergence
 from numformer.models import Config, Transformer
 from numformer.training import parts
 from numformer.training.checkpoints import load_model, save_checkpoint
@@ -74,6 +75,17 @@ def test_steps_are_those_of_a_plain_loop(tmp_path):
     for name, vector in optimizer.state.items():
         assert_array_equal(tensors.pop(f"optimizer.{name}"), vector)
     assert_same_weights(tensors, model.state_dict())
+
+
+def test_with_r_drop_a_step_s_loss_is_that_of_two_predictions(tmp_path):
+    run(tmp_path, steps=1, p_drop=0.3, label_smoothing=0.2, r_drop=2.0, seed=9)
+    model, batch = tiny(p_drop=0.3), Copying().batch(1)
+    dropout_stream.reseed(9, 1)
+    one, other = (model.predictions(*batch.inputs)[0] for _ in range(2))
+    targets = batch.target_out[batch.target_in != 0]
+    losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (one, other)]
+    loss = (sum(losses) + 2.0 * Divergence().forward(one, other)) / 2
+    assert logged(tmp_path, "loss") == [pytest.approx(loss, rel=1e-6)]
 
 
 def test_clipping_is_applied_and_the_norm_before_it_is_recorded(tmp_path):

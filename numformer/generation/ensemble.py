@@ -1,0 +1,60 @@
+"""Several models that write together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from numformer.backend import array_module
+from numformer.errors import InputError
+from numformer.generation.greedy import require_writer
+from numformer.layer import Layer
+from numformer.layers.softmax import softmax
+from numformer.models import Model
+
+
+@dataclass
+class States:
+    """How far each model of an ensemble has written; the next `ids` (B,) are the same for all."""
+
+    each: list
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.each[0].ids
+
+    def choose(self, rows: np.ndarray) -> None:
+        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        for state in self.each:
+            state.choose(rows)
+
+
+class Ensemble(Layer):
+    """Models of one vocabulary, which write what is most probable to all of them together.
+
+    p(y) is the mean of the models' p_m(y), so what only one of them takes for right counts little.
+    `greedy`, `beam_search` and `sample` take it as they take a model. `config.longest` is the
+    fewest positions that one of them has room for, or None.
+    """
+
+    def __init__(self, models: Sequence[Model]):
+        if not models:
+            raise InputError("an ensemble has models", "none", "Name one or more.")
+        for model in models:
+            require_writer(model)
+        self.models = [*models]
+        rooms = [model.config.longest for model in models if model.config.longest]
+        self.config = SimpleNamespace(longest=min(rooms, default=None))
+
+    def start(self, inputs, length: int) -> States:
+        """What every model's `start` takes -> the States before the first position."""
+        return States([model.start(inputs, length) for model in self.models])
+
+    def step(self, ids, state: States):
+        """The next position of every row: ids (B,) -> log p (B, V), which serve as its logits."""
+        each = zip(self.models, state.each, strict=True)
+        p = [softmax(model.step(ids, its)) for model, its in each]
+        mean = sum(p[1:], start=p[0]) / len(p)
+        with np.errstate(divide="ignore"):  # what no model can write has log 0 = -inf
+            return array_module(mean).log(mean)
