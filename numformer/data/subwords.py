@@ -106,8 +106,8 @@ class Subwords(Vocabulary):
                 left_out = chances[place : (place := place + 3 * len(word))]
                 if word not in usual:
                     usual[word] = _cut(word, self._ids, [False] * len(left_out))
-                merges = len(word) - len(usual[word])
-                pieces += _cut(word, self._ids, left_out) if any(left_out[:merges]) else usual[word]
+                other = any(left_out[: len(word)])  # the usual cut has fewer merges than characters
+                pieces += _cut(word, self._ids, left_out) if other else usual[word]
             found.append(self.encode(pieces))
         return found
 
