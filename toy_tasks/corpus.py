@@ -40,14 +40,13 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = ADDRESS) -> Path:
 def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
     """The pairs of "train", "val" and "test", tokens with spaces between them.
 
-    They are read from the files whose names begin so and end in .LANGUAGE, the first of them by the
-    alphabet. What is left out is printed. Raises InputError where one is missing, and as
-    `read_parallel` does.
+    They are read from the two files whose names begin so and end in .LANGUAGE, the first two by the
+    alphabet that are alike else. What is left out is printed. Raises InputError where there are no
+    such two, and as `read_parallel` does.
     """
     corpus = {}
     for split in SPLITS:
-        files = [find(folder, split, language) for language in languages]
-        pairs = read_parallel(*files, languages)
+        pairs = read_parallel(*find(folder, split, languages), languages)
         kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(kept) < len(pairs):
             print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
@@ -58,16 +57,20 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair
     return corpus
 
 
-def find(folder: Path, split: str, language: str) -> Path:
-    """The file of a split in a language."""
-    found = sorted(folder.glob(f"{split}*.{language}")) if folder.is_dir() else []
-    if not found:
+def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
+    """The two files of a split, whose names differ in nothing but the language."""
+    endings = [f".{language}" for language in languages]
+    each = ({path.name.removesuffix(ending) for path in folder.glob(f"{split}*{ending}")}
+            for ending in endings)  # fmt: skip
+    wanted = " and ".join(f"{split}*{ending}" for ending in endings)
+    if not (found := set.intersection(*each)):
         raise InputError(
-            f"--data names a folder with {split}*.{language}, a sentence on each line",
+            f"--data names a folder with {wanted}, "
+            "alike before that ending, a sentence on each line",
             f"{folder}, which has none" if folder.is_dir() else f"{folder}, which is no folder",
             "Name another folder or other --languages, or leave out --data to download Multi30k.",
         )
-    return found[0]
+    return [folder / f"{min(found)}{ending}" for ending in endings]
 
 
 def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> list[Pair]:

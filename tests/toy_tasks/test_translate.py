@@ -161,6 +161,8 @@ def test_files_in_every_shape_are_read(capsys):
     for split in corpus.SPLITS:
         write(f"raw/{split}.en", ["A dog, here.", "", "Two."], "\r\n", "utf-8-sig")
         write(f"raw/{split}.de", ["Ein Hund, hier.", "Leer.", "Zwei."])
+        write(f"raw/{split}-1.en", ["Of another text."])  # before the others by the alphabet
+        write(f"raw/{split}-2.de", ["Von noch einem."])
     found = read_corpus(Path("raw"), ("en", "de"))
     assert found["train"] == [("a dog , here .", "ein hund , hier ."), ("two .", "zwei .")]
     assert len(found["test"]) == 3, "lines of a test stay where they are"
