@@ -2,8 +2,8 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -66,8 +66,7 @@ class Subwords(Vocabulary):
             library.SentencePieceTrainer.train(
                 sentence_iterator=iter(texts), model_writer=written, vocab_size=size,
                 model_type=kind, pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN,
-                character_coverage=1.0, normalization_rule_name="identity", num_threads=1,
-                shuffle_input_sentence=False, minloglevel=2,
+                character_coverage=1.0, normalization_rule_name="identity", minloglevel=2,
             )  # fmt: skip
         except RuntimeError as problem:
             said = str(problem).rpartition("] ")[2].rstrip(".")  # before it stands its source file
@@ -97,18 +96,11 @@ class Subwords(Vocabulary):
         pieces are made of. The same seed gives the same ids in every process, which sentencepiece's
         own random numbers do not.
         """
-        rng, usual, found = np.random.default_rng(seed), {}, []
+        rng, found = np.random.default_rng(seed), []
         for text in texts:
-            chances = (rng.random(3 * len(text) + 3) < dropout).tolist()
-            pieces, place = [], 0
-            for word in filter(None, text.split(" ")):
-                word = SPACE + word
-                left_out = chances[place : (place := place + 3 * len(word))]
-                if word not in usual:
-                    usual[word] = _cut(word, self._ids, [False] * len(left_out))
-                other = any(left_out[: len(word)])  # the usual cut has fewer merges than characters
-                pieces += _cut(word, self._ids, left_out) if other else usual[word]
-            found.append(self.encode(pieces))
+            left_out = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
+            cuts = (_cut(SPACE + word, self._ids, left_out) for word in text.split(" ") if word)
+            found.append(self.encode([*chain.from_iterable(cuts)]))
         return found
 
     def join(self, symbols: Iterable[str]) -> str:
@@ -116,20 +108,20 @@ class Subwords(Vocabulary):
         return "".join(symbols).replace(SPACE, " ").strip()
 
 
-def _cut(word: str, ranks: Mapping[str, int], left_out: Iterable[bool]) -> list[str]:
+def _cut(word: str, ranks: Mapping[str, int], left_out: Iterator[bool]) -> list[str]:
     """A word's pieces by BPE: of the merges that make a piece, that of the lowest rank first.
 
     `left_out` says of each that comes to its turn whether it is left out: of n characters, up to
     n - 1 at first, and up to two more for each that is made.
     """
-    ends, skipped, chances = [*range(len(word) + 1)], set(), iter(left_out)
+    ends, skipped = [*range(len(word) + 1)], set()
     while merges := [
         (ranks[word[a:c]], a, b, c)
         for a, b, c in zip(ends, ends[1:], ends[2:], strict=False)
         if word[a:c] in ranks and (a, b, c) not in skipped
     ]:
         _, *merge = min(merges)
-        if next(chances):
+        if next(left_out):
             skipped.add((*merge,))
         else:
             ends.remove(merge[1])

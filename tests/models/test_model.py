@@ -1,7 +1,10 @@
 """What every model has: what it refuses, what it predicts, and what its parameters are for."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from numformer.layer import Layer, Parameter, mode
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
@@ -80,6 +83,45 @@ def test_ten_forwards_without_a_backward_are_warned_of(r_drop):
         objective.forward()
     with pytest.warns(UserWarning, match="backward"):
         objective.forward()
+
+
+class Drawn(Model):
+    """Each prediction gives other logits, which are its parameters."""
+
+    def __init__(self, *logits):
+        self.logits, self.gradients = logits, []
+        self.turns = cycle(logits)
+
+    def predictions(self):
+        return next(self.turns), np.array([0, 2])
+
+    def backward(self, dlogits):
+        self.gradients.insert(0, dlogits)
+
+
+def test_r_drop_gives_each_prediction_its_gradient(rng):
+    model = Drawn(*rng.standard_normal((2, 2, 3)))
+    objective = Objective(model, 0.1, r_drop=3.0)
+    objective.forward()
+    objective.backward(2.0)
+    for logits, gradient in zip(model.logits, model.gradients, strict=True):
+        direction, losses = 1e-6 * rng.standard_normal(logits.shape), []
+        for sign in 1, -1:
+            logits += sign * direction
+            losses.append(objective.forward())
+            logits -= sign * direction
+        assert losses[0] - losses[1] == pytest.approx(direction.ravel() @ gradient.ravel(), 1e-5)
+    objective.clear_saved()
+
+
+def test_the_divergence_is_the_mean_of_the_rows_that_count(rng):
+    layer, (first, second) = Divergence(), rng.standard_normal((2, 3, 5))
+    apart = layer.forward(first, second, np.array([False, True, False]))
+    one, _ = layer.backward()
+    assert apart == layer.forward(first[1:2], second[1:2]) and (one[[0, 2]] == 0).all()
+    assert_allclose(one[1:2], layer.backward(1.0)[0], rtol=1e-12)
+    assert layer.forward(first, second, np.zeros(3, bool)) == 0
+    assert not np.any(layer.backward())
 
 
 def test_logits_of_other_shapes_are_not_compared(complaint):
