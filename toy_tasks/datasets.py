@@ -128,8 +128,9 @@ def read_text(path: Path, fix: str) -> str:
         # A pipe would keep its reader waiting, a device might never end.
         if path.exists() and not path.is_file():
             raise OSError(None, "a folder" if path.is_dir() else "no plain file")
-        if path.stat().st_size > MAX_BYTES:
-            raise OSError(None, f"more than {MAX_BYTES} bytes")
+        if (size := path.stat().st_size) > MAX_BYTES:
+            rule = f"{path} has at most {MAX_BYTES:,} bytes"
+            raise InputError(rule, f"{size:,}", "Make a file of a part of its lines.")
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} must be a file that can be read", error.strerror, fix) from error

@@ -355,7 +355,8 @@ def train_task(
             print(_where_it_stands(folder, options.steps))
         else:
             folders.begin(folder, settings)
-            for name, content in files.items():
+        for name, content in files.items():
+            if not (folder / name).exists():
                 write_atomically(folder / name, content)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)

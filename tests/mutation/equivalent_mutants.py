@@ -1,6 +1,41 @@
 """Mutants that compute what the library computes, each with the proof: no test can notice them."""
 
 EQUIVALENT: dict[str, str] = {
+    "data/subwords.py Subwords.sampled: missing call: (rng.random(3 * len(text) + 3) < dropout)"
+    ".tolist() -> rng.random(3 * len(text) + 3) < dropout": (
+        "The same truths, which Python reads more slowly one by one."
+    ),
+    "data/subwords.py Subwords.sampled: other operator: rng.random(3 * len(text) + 3) < dropout -> "
+    "rng.random(3 * len(text) + 3) <= dropout": (
+        "Another truth only where a random number of 53 bits is the probability itself."
+    ),
+    "layers/divergence.py Divergence.forward: other constant: 0 -> 1": (
+        "What both logits are where they do not count; logits that are the same are not apart."
+    ),
+    "data/subwords.py Subwords.learned: missing argument: "
+    "library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
+    " -> library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (3)": (
+        "START is sentencepiece's own number."
+    ),
+    "data/subwords.py Subwords.learned: missing argument: "
+    "library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
+    " -> library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (4)": (
+        "END is sentencepiece's own number."
+    ),
+    "data/subwords.py Subwords.learned: missing argument: "
+    "library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
+    " -> library.SentencePieceTrainer.train("
+    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (8)": (
+        "How much sentencepiece tells of its work on standard error."
+    ),
+    "data/subwords.py Subwords.learned: other constant: 2 -> 3": (
+        "How much sentencepiece tells of its work on standard error."
+    ),
     "backend.py scatter_add: other constant: 1 -> 2": (
         "np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first "
         "difference is above 0 either way, and whether it is 0 is all that counts."

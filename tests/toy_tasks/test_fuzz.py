@@ -461,5 +461,6 @@ def test_something_in_a_data_file_s_place_is_refused(kind, split):
 def test_a_giant_data_file_is_refused_unread(tmp_path):
     with open(tmp_path / "toy_train.tsv", "wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(InputError, match=f"received more than {MAX_BYTES} bytes"):
+    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
+    with pytest.raises(InputError, match=said):
         read_pairs(tmp_path / "toy_train.tsv")

@@ -1,5 +1,6 @@
 """The translator: files in every shape, a run that is whole by itself, figures of any test set."""
 
+import filecmp
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,10 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     assert (code, err) == (0, []) and out[-1].startswith("BLEU ")
     assert "40 pairs, " in out[0] and "% of their positions padding" in out[0]
     call(main, *how, "--out", "part", "--steps", "4")
+    Path("part/subwords.model").unlink()  # as where it was killed early
     code, again, err = call(main, "--resume", "--out", "part", "--steps", "6")
     assert (code, err) == (0, []) and again[-1] == out[-1]
+    assert filecmp.cmp("part/subwords.model", "whole/subwords.model", shallow=False)
     lines = [[{**line, "seconds": 0} for line in read_metrics(Path(name, "metrics.jsonl"))
               if line["step"] != 4 or "gradient_norm" in line]
              for name in ("whole", "part")]  # fmt: skip
