@@ -9,7 +9,7 @@ TASKS = {
     "pairs": ("from 1 min", "turn texts into others", "what a Transformer makes of your data"),
     "pronounce": ("7 min", "pronounce a language", "a real task beside published figures"),
     "translate": ("from 10 min", "translate", "a translator beside a published one"),
-    "ablation": ("2 h", "pronounce, by 19 models", "what each choice of the paper brings"),
+    "ablation": ("100 min", "pronounce, by 19 models", "what each choice of the paper brings"),
     "bottleneck": ("4 min", "reverse up to 20 letters", "what attention is for"),
     "induction": ("35 s", "go on with what is repeated", "how two layers find what came after"),
     "lengths": ("25 min", "be right beyond trained lengths", "what kinds of positions do there"),
