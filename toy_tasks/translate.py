@@ -34,7 +34,7 @@ published (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Witho
 and German Multi30k are downloaded: 29,000 descriptions of pictures.
 
   python -m toy_tasks.translate --preset minutes       10 minutes
-  python -m toy_tasks.translate --preset hour          60 minutes
+  python -m toy_tasks.translate --preset hour          40 minutes
   python -m toy_tasks.translate --run runs/translate --text "A man in an orange hat."
   python -m toy_tasks.translate --run runs/translate --source FILE.en --reference FILE.de
 """
@@ -46,7 +46,10 @@ DEFAULTS = dict(
 )  # fmt: skip
 PRESETS = {
     "minutes": {},
-    "hour": dict(vocabulary=8000, steps=30000, evaluate_every=1000, p_drop=0.2),
+    "hour": dict(
+        vocabulary=8000, steps=22000, evaluate_every=1000, p_drop=0.2, optimizer="adamw",
+        weight_decay=0.1,
+    ),
     "published": dict(
         vocabulary=10000, steps=8000, batch_size=4096, accumulate=2, evaluate_every=75,
         norm="post", positions="sinusoidal", p_drop=0.3, warmup=2000, factor=2.53,
