@@ -34,7 +34,7 @@ published (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Witho
 and German Multi30k are downloaded: 29,000 descriptions of pictures.
 
   python -m toy_tasks.translate --preset minutes       10 minutes
-  python -m toy_tasks.translate --preset hour          30 minutes
+  python -m toy_tasks.translate --preset hour          40 minutes
   python -m toy_tasks.translate --run runs/translate --text "A man in an orange hat."
   python -m toy_tasks.translate --run runs/translate --source FILE.en --reference FILE.de
 """
