@@ -224,6 +224,10 @@ def parse(
                     f"Leave out --{key.replace('_', '-')}, or start a new run.",
                 )
         options.out, options.name = folder, its_name
+    elif options.weight_decay != made.get_default("weight_decay"):
+        if "weight_decay" not in inspect.signature(OPTIMIZERS[options.optimizer]).parameters:
+            rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
+            raise InputError(rule, f"--optimizer {options.optimizer}", fix)
     options.program = made.prog
     several = hasattr(options, "seeds")
     seeds = options.seeds if several else [options.seed]

@@ -193,8 +193,11 @@ def scores(written: Sequence[str], references: Sequence[str], language: str) -> 
     return round(found["BLEU, tokens"], 2)
 
 
-def add_flags(flags: argparse.ArgumentParser) -> None:
-    add = flags.add_argument
+def flags() -> argparse.ArgumentParser:
+    """Those that every script has, and the translator's own."""
+    made = script.parser("translate", DESCRIPTION, Transformer, "--text", PRESETS,
+                         by_tokens=True, **DEFAULTS)  # fmt: skip
+    add = made.add_argument
     add("--data", type=script.path, metavar="DIR", help="folder with train*.en, train*.de, and so "
         "for val and test, a sentence a line; without, Multi30k is downloaded")  # fmt: skip
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
@@ -207,7 +210,7 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
     add("--length-penalty", type=float, default=1.0, help="its exponent alpha")
     add("--penalty", choices=PENALTIES, default="length", help="divide by ((5 + length) / 6)^alpha "
         "(the paper's) or by length^alpha")  # fmt: skip
-    use = flags.add_argument_group("using a trained translator")
+    use = made.add_argument_group("using a trained translator")
     use.add_argument("--ensemble", type=script.path, nargs="+", default=[], metavar="DIR",
         help="further runs, of other seeds for example: all translate together")  # fmt: skip
     use.add_argument("--source", type=script.path, metavar="FILE", help="translate its lines")
@@ -215,6 +218,7 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
         help="their right translations: print BLEU and chrF")  # fmt: skip
     use.add_argument("--n-best", type=script.integer, metavar="N",
         help="print the N best translations of each text with their scores")  # fmt: skip
+    return made
 
 
 def use(options: argparse.Namespace) -> int:
@@ -253,8 +257,7 @@ def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> flo
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
         print(f"{empty} lines with an empty side count all the same")
-    bleu = scores(translated(text, model, sources), references, text.to)
-    return bleu
+    return scores(translated(text, model, sources), references, text.to)
 
 
 def require(options: argparse.Namespace) -> None:
@@ -310,10 +313,7 @@ def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("translate", DESCRIPTION, Transformer, "--text", PRESETS,
-                          by_tokens=True, **DEFAULTS)  # fmt: skip
-    add_flags(flags)
-    options = script.parse(flags, lambda options: "translate", arguments)
+    options = script.parse(flags(), lambda options: "translate", arguments)
     require(options)
     if options.run:
         return use(options)

@@ -65,10 +65,10 @@ def n_best(
     """inputs (B, S) -> for each row the `count` best hypotheses found with `beam`, best first.
 
     Best is the largest log probability / length penalty, the length counting the end id; `penalty`
-    names one of PENALTIES. A row is
-    done when none of the open hypotheses can still become one of them, or when `beam` have ended
-    and none of the open ones is ahead of them. The results hold neither start nor end id and at
-    most `max_length` ids. `count` is at most `beam`, or fewer than `count` might be found.
+    names one of PENALTIES. A row is done when none of the open hypotheses can still become one of
+    the best, or when `beam` have ended and none of the open ones is ahead of them. The results hold
+    neither start nor end id and at most `max_length` ids. `count` is at most `beam`, or fewer than
+    `count` might be found.
     """
     require_writer(model)
     require_positive("max_length", max_length)

@@ -54,7 +54,9 @@ class Recipe(settings.Settings):
 
     label_smoothing: float = settings.share(0.1, "probability spread over all symbols (5.4)")
     r_drop: float = settings.weight(
-        0.0, "how much two predictions under dropout are to agree (not the paper's: R-Drop; 5)"
+        0.0,
+        "how much two predictions under dropout are to agree (not the paper's: R-Drop, whose "
+        "authors take 5)",
     )
     optimizer: str = settings.choice("adam", OPTIMIZERS, "what makes a step of a gradient (5.3)")
     beta1: float = settings.share(0.9, "Adam's decay of the mean gradient (5.3)")
@@ -75,8 +77,8 @@ class Recipe(settings.Settings):
     )
     average: int = settings.size(
         1,
-        "latest evaluations, the mean of whose weights is evaluated, and kept at the end "
-        "(6.1: 5 or 20); with 1 the best is kept",
+        "latest evaluations, the mean of whose weights is evaluated, and kept after the last step "
+        "(6.1: 5 or 20); with 1, or where a run ends before, the best is kept",
     )
 
     @property

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from numformer.data import Subwords
 from numformer.data.vocabulary import SPECIAL
 from numformer.models import Config
 from toy_tasks import ablation, induction, lengths
@@ -197,6 +197,9 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     found = ablation.compared(results)
     assert found["C layers 1"] == ("worse", "worse") and found["A heads 8"] == ("same", "?")
     assert found["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
+    of_perplexity = results | {"base": [run | {"perplexity": 9} for run in results["base"]]}
+    assert ablation.compared(of_perplexity)["D smoothing 0"] == ("better", "better")
+    assert ablation.compared(of_perplexity)["A heads 8"] == ("same", "?")
     _, said, target = ablation.verdict(results)
     assert [*said.values()] == ["1 of 3 rows", "1 of 2"] and target is None
     _, base, *_, heads = ablation.table(results)
@@ -204,19 +207,50 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     assert heads[-2:] == ["same", "?"]
 
 
-def test_every_row_of_the_paper_s_table_builds_a_model_in_its_proportions():
-    names = {field.name for field in dataclasses.fields(Config)} & ablation.DEFAULTS.keys()
-    base = {name: ablation.DEFAULTS[name] for name in names}
-    for row, (differs, perplexity, bleu) in ablation.ROWS.items():
-        sizes = {
-            name: value for name, value in (base | differs).items() if name != "label_smoothing"
-        }
-        config = Config(source_vocabulary=9, target_vocabulary=9, **sizes)
-        if row.startswith("A"):  # what heads do together stays as large
-            assert config.heads * config.d_k == config.heads * config.d_v == config.d_model
-        assert 4.6 < perplexity < 6.2 and 23.6 < bleu < 26.3
-    letters = [row.partition(" ")[0] for row in ablation.ROWS]
-    assert Counter(letters) == dict(base=1, A=4, B=2, C=7, D=4, E=1)
+PAPER = """\
+heads=8 layers=6 d_model=512 d_ff=2048 d_k=64 d_v=64 p_drop=0.1 label_smoothing=0.1 4.92 25.8
+heads=1 d_k=512 d_v=512 5.29 24.9
+heads=4 d_k=128 d_v=128 5.00 25.5
+heads=16 d_k=32 d_v=32 4.91 25.8
+heads=32 d_k=16 d_v=16 5.01 25.4
+d_k=16 5.16 25.1
+d_k=32 5.01 25.4
+layers=2 6.11 23.7
+layers=4 5.19 25.3
+layers=8 4.88 25.5
+d_model=256 d_k=32 d_v=32 5.75 24.5
+d_model=1024 d_k=128 d_v=128 4.66 26.0
+d_ff=1024 5.12 25.4
+d_ff=4096 4.75 26.2
+p_drop=0.0 5.77 24.6
+p_drop=0.2 4.95 25.5
+label_smoothing=0.0 4.67 25.3
+label_smoothing=0.2 5.47 25.7
+positions=learned 4.92 25.7"""
+"""Table 3 of the paper, without its row of the big model: the base, and where a row differs."""
+
+
+def test_the_rows_are_those_of_the_paper_s_table_in_small():
+    names = {field.name for field in dataclasses.fields(Config)}
+    base, sizes = {}, {}
+    for line, (row, (differs, *figures)) in zip(
+            PAPER.splitlines(), ablation.ROWS.items(), strict=True):  # fmt: skip
+        *settings, perplexity, bleu = line.split()
+        assert figures == [float(perplexity), float(bleu)]
+        here = {name: value for name, value in (ablation.DEFAULTS | differs).items()
+                if name in names}  # fmt: skip
+        config = Config(source_vocabulary=9, target_vocabulary=9, **here)
+        ours = dataclasses.asdict(config) | {"label_smoothing": differs.get("label_smoothing", 0.1)}
+        ours |= {name: ours[name] or config.d_model // config.heads for name in ("d_k", "d_v")}
+        theirs = dict(setting.split("=") for setting in settings)
+        base, sizes = base or theirs, sizes or ours
+        assert (ours["positions"] == "learned") == (theirs.get("positions") == "learned")
+        for name, value in base.items():
+            if name in ("p_drop", "label_smoothing"):
+                assert ours[name] == float(theirs.get(name, value))
+            elif row != "A heads 1":
+                assert ours[name] / sizes[name] == int(theirs.get(name, value)) / int(value)
+    assert ablation.ROWS["A heads 1"][0] == dict(heads=1, d_k=96, d_v=96), "one, of all the width"
 
 
 @pytest.mark.parametrize("task", ablation.FIGURES)
@@ -225,10 +259,12 @@ def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     monkeypatch.setattr(ablation, "STUDY", dataclasses.replace(ablation.STUDY, rows=rows))
     pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
-    monkeypatch.setattr(ablation, "pronunciations", lambda *asked: data)
+    monkeypatch.setattr(ablation, "pronunciations", lambda language, _: {"xyz": data}[language])
     monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
-    monkeypatch.setitem(ablation.OF_TRANSLATE, "vocabulary", 30)
-    code, out, err = call(ablation.main, "--task", task, "--data", "any", *TINY)
+    subwords = Subwords.learned((side for pair in pairs for side in pair), 30)
+    monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what: subwords)
+    how = "--task", task, "--data", "any", "--language", "xyz", *TINY
+    code, out, err = call(ablation.main, *how)
     assert (code, err) == (0, []) and out[-2] == "too close to say: 2 of 2 rows"
     folder = Path("runs/ablation-quick")
     files = {path.name for path in folder.iterdir()}

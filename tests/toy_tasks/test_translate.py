@@ -1,5 +1,6 @@
 """The translator: files in every shape, a run that is whole by itself, figures of any test set."""
 
+import argparse
 import filecmp
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from sacrebleu import corpus_bleu, corpus_chrf
 
 from numformer.data import END, START, PairBatch, Subwords
 from numformer.data.moses import detokenized
-from numformer.generation import log_probabilities
+from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
+from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 from toy_tasks import corpus, script
@@ -79,8 +81,6 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     assert code == 0 and out[0] == "1 lines with an empty side count all the same"
     assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
     assert out[-1].startswith("BLEU ")
-    pair = "--source", str(raw), "--reference", str(right)
-    assert call(main, "--run", "whole", "--ensemble", "whole", *pair)[1] == out
     strange = write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
     code, out, err = call(main, "--run", "whole", "--source", str(strange))
     assert code == 0 and len(out) == 3 and out[1] == "" and all(out[::2])
@@ -119,6 +119,9 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     task.dropout = 0.5
     cut = [tuple(subwords.join(subwords.decode(ids)) for ids in pair) for pair in task.sampled(3)]
     assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
+    other = dict(vars(options), bpe_dropout=0.5, seed=2)
+    other = TranslationTask(pairs, subwords, argparse.Namespace(**other))
+    assert other.sampled(3) != task.sampled(3) and other.batches.of_epoch(1) == other.sampled(1)
     sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(subwords))
     model = Transformer(Config(**sizes, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0), 1)
     log_p = 0.0
@@ -136,6 +139,40 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     shorter = TranslationTask(pairs, subwords, options)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
+
+
+def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monkeypatch):
+    """Who writes all that is right gets 100, of tokens: a detokenised text would not."""
+    right = dict(zip(*sentences(5, 2), strict=True))
+    asked = []
+
+    def write(text, model, texts):
+        asked.extend(text.source.join(symbols) for symbols in texts)
+        return [text.target.split(right[source]) for source in asked[-len(texts) :]]
+
+    monkeypatch.setattr(Translation, "write", write)
+    code, out, err = call(main, *TINY, "--data", str(data))
+    assert (code, err) == (0, []) and out[-1] == "BLEU 100.00"
+    assert asked == [*right] and "5 sentences that training never saw" in "".join(out)
+
+
+def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
+    how = [*TINY, "--data", str(data), "--subwords", "unigram", "--vocabulary", "30",
+           "--languages", "de", "en",
+           "--beam", "3", "--length-penalty", "0.5", "--penalty", "paper"]  # fmt: skip
+    for seed in "12":
+        code, _, err = call(main, *how, "--seed", seed, "--out", f"seed{seed}")
+        assert (code, err) == (0, [])
+    text = load(Path("seed1")).text
+    assert (text.beam, text.length_penalty, text.penalty) == (3, 0.5, "paper")
+    assert (text.from_, text.to) == ("de", "en")
+    lines = [line for pair in read_corpus(data, ("de", "en"))["train"] for line in pair]
+    assert text.source.model == Subwords.learned(lines, 30, "unigram").model
+    asked = "--n-best", "2", "--text", "ein hund läuft"
+    one, other = (call(main, "--run", f"seed{seed}", *asked)[1] for seed in "12")
+    both = call(main, "--run", "seed1", "--ensemble", "seed2", *asked)[1]
+    assert len({*map(tuple, (one, other, both))}) == 3
+    assert call(main, "--run", "seed2", "--ensemble", "seed1", *asked)[1] == both
 
 
 def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(capsys):
@@ -186,6 +223,7 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
         ("--accumulate", "0"): "--accumulate is at least 1", ("--beam", "0"): "--beam is at least",
         ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
         ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
+        ("--weight-decay", "0.1"): "is for --optimizer adamw; received --optimizer adam",
         ("--n-best", "2"): "are for a trained translator; received no --run",
         ("--ensemble", "x"): "no --run", ("--n-best", "0"): "no --run",
         ("--languages", "**", "de"): "a language is the end of a file's name",
