@@ -34,7 +34,7 @@ published (41.02 for a Transformer of 2.57 M parameters, trained on GPUs). Witho
 and German Multi30k are downloaded: 29,000 descriptions of pictures.
 
   python -m toy_tasks.translate --preset minutes       10 minutes
-  python -m toy_tasks.translate --preset hour          40 minutes
+  python -m toy_tasks.translate --preset hour          50 minutes
   python -m toy_tasks.translate --run runs/translate --text "A man in an orange hat."
   python -m toy_tasks.translate --run runs/translate --source FILE.en --reference FILE.de
 """
@@ -47,7 +47,7 @@ DEFAULTS = dict(
 PRESETS = {
     "minutes": {},
     "hour": dict(
-        vocabulary=8000, steps=22000, evaluate_every=1000, p_drop=0.2, optimizer="adamw",
+        vocabulary=8000, steps=34000, evaluate_every=1000, p_drop=0.2, optimizer="adamw",
         weight_decay=0.1,
     ),
     "published": dict(
@@ -57,7 +57,8 @@ PRESETS = {
     ),
 }  # fmt: skip
 """The published one is that of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
-TARGETS = {"minutes": 37.5, "hour": 41.5, "published": 41.02}
+TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
+"""Of one seed; 41.02 is the published BLEU."""
 MOST = 256
 """Subwords of a sentence to train on; pairs with a longer one are left out."""
 HELD_OUT = 128
