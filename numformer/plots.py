@@ -72,7 +72,8 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
     # Inches. Places by hand: matplotlib's own layout takes seconds for so many maps.
-    side, between, left, right, top = 2.0, 0.15, 1.1, 0.9, 0.65
+    side, between, right, top = 2.0, 0.15, 0.9, 0.65
+    left = 0.5 + max(0.6, 0.07 * max(_longest_word(kind.reads) for kind in kinds))
     upright = [0.07 * _longest_word(kind.looks_at) for kind, _ in rows]
     bottom = 0.5 + upright[-1]
     below = [bottom]  # the lower edge of each row, from the last one up

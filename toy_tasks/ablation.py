@@ -51,7 +51,7 @@ development set. The proportions to the base are the paper's, which has 8 heads 
 d_model 512, d_ff 2048 and dropout 0.1; but of heads it is the number 1 that both have."""
 TOKENS = 16
 """About what a sentence has of them, as batches of sentences become batches of tokens."""
-FIGURES = {"pronounce": "word error rate", "translate": "perplexity"}
+TASKS = "pronounce", "translate"
 
 
 def make(options):
@@ -73,6 +73,11 @@ def measure(model: Transformer, task, folder: Path) -> dict:
     return found | {"figure": found[task.metric], "parameters": model.parameter_counts()["total"]}
 
 
+def named(results: study.Results) -> str:
+    """What the figures of the study's task are."""
+    return "perplexity" if "perplexity" in results["base"][0] else "word error rate"
+
+
 def compared(results: study.Results) -> dict[str, tuple[str, str]]:
     """Of each row the direction of the paper and ours, seen from the base: better, worse, same.
 
@@ -81,7 +86,8 @@ def compared(results: study.Results) -> dict[str, tuple[str, str]]:
     the paper's of perplexity, of which 0.04 or more count.
     """
     base = [run["figure"] for run in results["base"]]
-    place, least, sign = (1, 0.035, -1) if "perplexity" in results["base"][0] else (2, 0.15, 1)
+    of_perplexity = named(results) == "perplexity"
+    place, least, sign = (1, 0.035, -1) if of_perplexity else (2, 0.15, 1)
     directions = {}
     for row, runs in results.items():
         figures = [run["figure"] for run in runs]
@@ -98,8 +104,8 @@ def compared(results: study.Results) -> dict[str, tuple[str, str]]:
 
 def table(results: study.Results) -> list[list[str]]:
     """The paper's rows beside ours."""
-    head = ["row", "parameters", "ours (lowest to highest)", "paper: perplexity", "BLEU",
-            "paper says", "we see"]  # fmt: skip
+    head = ["row", "parameters", f"{named(results)} (lowest to highest)", "paper: perplexity",
+            "BLEU", "paper says", "we see"]  # fmt: skip
     directions = compared(results)
     return [head] + [
         [row, f"{runs[0]['parameters']:,}", study.spread([run["figure"] for run in runs], ".2f"),
@@ -120,7 +126,7 @@ def draw(results: study.Results, folder: Path) -> None:
     axes.axvline(np.mean([run["figure"] for run in results["base"]]), color="grey", linestyle=":")
     axes.set_yticks(range(len(results)), results)
     axes.invert_yaxis()
-    axes.set(xlabel="figure on the development set: the lower the better")
+    axes.set(xlabel=f"{named(results)} on the development set: the lower the better")
     axes.grid(alpha=0.3)
     figure.savefig(folder / "ablation.png", dpi=110)
 
@@ -137,7 +143,7 @@ def verdict(results: study.Results):
 
 
 def add_flags(flags) -> None:
-    flags.add_argument("--task", choices=FIGURES, default="pronounce", help="what is learned")
+    flags.add_argument("--task", choices=TASKS, default="pronounce", help="what is learned")
     flags.add_argument("--language", default="fre", help="of pronounce")
     flags.add_argument("--data", type=script.path, metavar="DIR", help="the task's data")
 

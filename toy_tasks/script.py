@@ -1,6 +1,7 @@
 """What every script does: flags, training, using what was trained, complaints, exit codes."""
 
 import argparse
+import contextlib
 import difflib
 import inspect
 import io
@@ -89,6 +90,10 @@ class Parser(argparse.ArgumentParser):
     before: dict[str, object]
     presets: Mapping[str, dict] = {}
 
+    def flag(self, name: str) -> str:
+        """What a flag is called, by the name of its option."""
+        return next(each.option_strings[-1] for each in self._actions if each.dest == name)
+
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
         known = [flag for action in self._actions for flag in action.option_strings]
@@ -107,7 +112,7 @@ def parser(
     several: bool = False,
     by_tokens: bool = False,
     **defaults,
-) -> argparse.ArgumentParser:
+) -> Parser:
     """The flags that every script has, and those of a kind of model and of the recipe.
 
     `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
@@ -130,8 +135,8 @@ def parser(
             "given counts all the same")  # fmt: skip
     add("--steps", type=integer, default=1000, help="training steps")
     if by_tokens:
-        add("--max-tokens", type=integer, default=1024, dest="batch_size", help="tokens in a batch "
-            "on each side, padding included")  # fmt: skip
+        add("--max-tokens", type=integer, default=1024, dest="batch_size",
+            metavar="MAX_TOKENS", help="tokens in a batch on each side, with padding")  # fmt: skip
     else:
         add("--batch-size", type=integer, default=64, help="sequences in a batch")
     if several:
@@ -145,7 +150,12 @@ def parser(
             "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
-    add("--minutes", type=float, metavar="M", help="end after so long: evaluate and save")
+    add(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="end after so long, what came before --resume included: evaluate and save",
+    )
     add("--patience", type=integer, metavar="N", help="end where N evaluations in turn brought "
         "nothing better")  # fmt: skip
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
@@ -196,7 +206,7 @@ def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> 
 
 
 def parse(
-    made: argparse.ArgumentParser,
+    made: Parser,
     name: Callable,
     arguments: list[str] | None,
     free: Collection[str] = FREE_TO_CHANGE,
@@ -221,7 +231,7 @@ def parse(
                 raise InputError(
                     f"a resumed run keeps its settings, here {key} = {kept[key]}",
                     getattr(options, key),
-                    f"Leave out --{key.replace('_', '-')}, or start a new run.",
+                    f"Leave out {made.flag(key)}, or start a new run.",
                 )
         options.out, options.name = folder, its_name
     elif options.weight_decay != made.get_default("weight_decay"):
@@ -236,7 +246,9 @@ def parse(
     if len({*seeds}) < len(seeds):
         raise InputError("every seed is another one", seeds, "Change --seeds.")
     if options.batch_size < 1:
-        raise InputError("a batch size is at least 1", options.batch_size, "Change --batch-size.")
+        raise InputError(
+            "a batch size is at least 1", options.batch_size, f"Change {made.flag('batch_size')}."
+        )
     most = MOST_PARTS if several else min(options.batch_size, MOST_PARTS)
     flag, to = ("jobs", "") if several else ("parts", "the batch size and ")
     count = getattr(options, flag)
@@ -289,7 +301,7 @@ def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> i
         how |= sampling | {"seed": seed}
     pack(trained.model, xp=find_backend(options.backend))
     attention = trained.attention(options.input[0]) if options.attention else None
-    try:
+    with while_read():
         for texts in [options.input] if options.input else _lines():
             filled = [text for text in texts if text.strip()] if not options.input else texts
             answers = iter(trained.write(filled, say=note, **how))
@@ -297,11 +309,19 @@ def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> i
                 how["seed"] += len(filled)  # the next texts get other random numbers
             for text in texts:  # an empty line is answered by one, so that lines stay side by side
                 print(next(answers) if text.strip() or options.input else "", flush=True)
-    except BrokenPipeError:  # who read the answers has gone, `| head` for example
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if attention:
         attention.draw(options.attention)
     return 0
+
+
+@contextlib.contextmanager
+def while_read() -> Iterator[None]:
+    """What is printed here ends where who read it has gone, `| head` for example."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def note(text: str) -> None:

@@ -5,7 +5,7 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -175,10 +175,21 @@ def translated(text: Translation, model: Transformer, sources: Sequence[str]) ->
     return written
 
 
+def _sacrebleu():
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError:
+        raise InputError(
+            "BLEU and chrF need the library sacrebleu",
+            "an installation without it",
+            "Install the extra: pip install 'numformer[translate]'",
+        ) from None
+    return BLEU, CHRF
+
+
 def scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
     """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens."""
-    from sacrebleu.metrics import BLEU, CHRF
-
+    BLEU, CHRF = _sacrebleu()
     metrics = {
         "BLEU, tokens": BLEU(tokenize="none", force=True),
         "chrF, tokens": CHRF(),
@@ -236,29 +247,43 @@ def use(options: argparse.Namespace) -> int:
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
         print(f"BLEU {measure(trained.model, text, pairs):.2f}")
         return 0
+    with script.while_read():
+        for line in answers(options, text, trained.model):
+            print(line)
+    return 0
+
+
+def answers(options: argparse.Namespace, text: Translation, model: Transformer) -> Iterator[str]:
+    """The lines that --source and --n-best ask for; an empty line is answered by one."""
     lines = read_sentences(options.source, text.from_) if options.source else options.input
     if not options.n_best:
-        for line in translated(text, trained.model, lines):
-            print(detokenized(line, text.to))
-        return 0
+        yield from (detokenized(line, text.to) for line in translated(text, model, lines))
+        return
     lines = lines or [line.rstrip("\r\n") for line in sys.stdin]
     asked = [text.symbols(line) for line in lines if line.strip()]
     tell(text, asked)
-    found = iter(text.n_best(trained.model, asked, options.n_best))
+    found = iter(text.n_best(model, asked, options.n_best))
     for line in lines:
-        for score, written in next(found) if line.strip() else []:
-            print(f"{score:.4f}\t{text.join(written)}")
-        if not line.strip():  # an empty line is answered by one
-            print()
-    return 0
+        if not line.strip():
+            yield ""
+            continue
+        yield from (f"{score:.4f}\t{text.join(written)}" for score, written in next(found))
 
 
 def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> float:
     """Translate, print figures, BLEU in the last line -> BLEU."""
+    require_filled(pairs)
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
         print(f"{empty} lines with an empty side count all the same")
     return scores(translated(text, model, sources), references, text.to)
+
+
+def require_filled(pairs: Sequence[Pair]) -> None:
+    """Raise InputError for a test without a sentence."""
+    if not any(source and reference for source, reference in pairs):
+        fix = "Name files with a sentence on each line."
+        raise InputError("a test has sentences on both sides", "none", fix)
 
 
 def require(options: argparse.Namespace) -> None:
@@ -277,9 +302,12 @@ def require(options: argparse.Namespace) -> None:
                 flags = (f"--{name}".replace("_", "-") for name in (one, other))
                 rule = " goes without ".join(flags).replace("--input", "--text")
                 raise InputError(rule, "both", "Leave out one of them.")
-    for name in ("accumulate", "beam", "n_best"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise InputError(f"--{name.replace('_', '-')} is at least 1", value, "Ask for more.")
+    for name, most in {"accumulate": 10**6, "beam": 1000, "n_best": 1000}.items():
+        if (value := getattr(options, name)) is not None and not 1 <= value <= most:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} is from 1 to {most:,}", value, f"Change {flag}.")
+    if options.reference or not options.run:
+        _sacrebleu()
     for language in options.languages:
         if not re.fullmatch(r"[\w.-]+", language):
             rule = "a language is the end of a file's name, of letters, digits, _, . and -"
@@ -298,6 +326,7 @@ def require(options: argparse.Namespace) -> None:
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
     data = read_corpus(options.data or multi30k(), tuple(options.languages))
+    require_filled(data["test"])
     task = TranslationTask(data, subwords_of(options, data["train"]), options)
     size = len(task.text.source)
     return task, script.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)

@@ -8,23 +8,28 @@ from numformer.errors import InputError
 @functools.cache
 def _moses(language: str):
     try:
-        from sacremoses import MosesDetokenizer, MosesTokenizer
+        from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
     except ImportError:
         raise InputError(
             "sentences are cut into tokens by the library sacremoses",
             "an installation without it",
             "Install the extra: pip install 'numformer[translate]'",
         ) from None
-    return MosesTokenizer(language), MosesDetokenizer(language)
+    plain = MosesPunctNormalizer(language, norm_quote_commas=False, norm_numbers=False)
+    return plain, MosesTokenizer(language), MosesDetokenizer(language)
 
 
 def tokenized(sentence: str, language: str) -> str:
-    """A sentence in lower case, its tokens with spaces between; one that was so stays as it is."""
-    tokenizer, _ = _moses(language)
-    return tokenizer.tokenize(detokenized(sentence.lower(), language), return_str=True)
+    """A sentence in lower case, its tokens with spaces between; one that was so stays as it is.
+
+    Quotation marks and dashes become those of a keyboard, as corpora have them.
+    """
+    plain, tokenizer, _ = _moses(language)
+    sentence = plain.normalize(detokenized(sentence.lower(), language))
+    return tokenizer.tokenize(sentence, return_str=True)
 
 
 def detokenized(tokens: str, language: str) -> str:
     """Tokens with spaces between -> the sentence as people write it, its case as it was."""
-    _, detokenizer = _moses(language)
+    *_, detokenizer = _moses(language)
     return detokenizer.detokenize(tokens.split())

@@ -76,7 +76,7 @@ class Transduction(Text):
         beam = self.beam if beam is None else beam
         max_length = self._room(model, max_length)
         written: list[list[str]] = [[]] * len(texts)
-        for part, source in self._batches(texts):
+        for part, source in self._batches(texts, 1 if sampling else beam):
             if sampling:
                 found = sampling.write(model, source, max_length, random_streams(seed, part))
             elif beam == 1:
@@ -93,8 +93,9 @@ class Transduction(Text):
     ) -> list[list[tuple[float, list[str]]]]:
         """For each source the `count` best targets, best first, each with its score."""
         found: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
-        how = dict(alpha=self.length_penalty, penalty=self.penalty, beam=max(count, self.beam))
-        for part, source in self._batches(texts):
+        beam = max(count, self.beam)
+        how = dict(alpha=self.length_penalty, penalty=self.penalty, beam=beam)
+        for part, source in self._batches(texts, beam):
             best = n_best(model, source, self._room(model, max_length), count, **how)
             for index, hypotheses in zip(part, best, strict=True):
                 found[index] = [(each.score, self.target.decode(each.ids)) for each in hypotheses]
@@ -105,12 +106,14 @@ class Transduction(Text):
         max_length = self.max_length if max_length is None else max_length
         return min(max_length, model.config.longest or max_length)
 
-    def _batches(self, texts: Sequence[Symbols]) -> Iterator[tuple[list[int], np.ndarray]]:
-        """Places of texts and their ids: of similar length together, and fewer where long."""
+    def _batches(
+        self, texts: Sequence[Symbols], beam: int
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
+        """Places of texts and their ids: of similar length together, fewer where long or wide."""
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
         while order:
             positions = len(texts[order[0]]) + 1  # with the end id
-            count = max(1, min(250, 2**20 // positions**2))
+            count = max(1, min(250, 2**20 // positions**2, 1250 // beam))
             part, order = order[:count], order[count:]
             yield part, pad_sources([self.source.encode(texts[index]) for index in part])
 

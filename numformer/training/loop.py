@@ -166,12 +166,13 @@ def train(
                     trainer.save()
                     line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
                     tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
-                    if over := schedule.ends_early(trainer):
-                        tqdm.write(f"ends here: {over}", file=sys.stdout)
+                    over = schedule.ends_early(trainer)
                     sys.stdout.flush()
                 if interrupted:
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}, which is saved")
+        if over:
+            print(f"ends here: {over}", flush=True)
     return trainer.use_best()
 
 

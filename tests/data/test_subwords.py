@@ -139,6 +139,13 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
     assert detokenized(tokens, language) == sentence.lower()
 
 
+def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
+    assert tokenized("The girl’s “hat” – red…", "en") == (
+        "the girl &apos;s &quot; hat &quot; - red ..."
+    )
+    assert tokenized("„Hut“ sagt er.", "de") == "&quot; hut &quot; sagt er ."
+
+
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):
     text, pieces = Translation(subwords, subwords, 9, to="en"), subwords.split(TEXTS[0])
     sentence = "The small dog's running."

@@ -253,7 +253,7 @@ def test_the_rows_are_those_of_the_paper_s_table_in_small():
     assert ablation.ROWS["A heads 1"][0] == dict(heads=1, d_k=96, d_v=96), "one, of all the width"
 
 
-@pytest.mark.parametrize("task", ablation.FIGURES)
+@pytest.mark.parametrize("task", ablation.TASKS)
 def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     rows = {row: ablation.STUDY.rows[row] for row in ("base", "A heads 1", "E learned positions")}
     monkeypatch.setattr(ablation, "STUDY", dataclasses.replace(ablation.STUDY, rows=rows))

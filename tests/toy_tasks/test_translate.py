@@ -220,7 +220,8 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
     assert "received 9, of which" in refused("--data", "data", "--vocabulary", "9")
     assert "a batch of 5 tokens" in refused("--data", "data", "--max-tokens", "5")
     for flags, said in {
-        ("--accumulate", "0"): "--accumulate is at least 1", ("--beam", "0"): "--beam is at least",
+        ("--accumulate", "0"): "--accumulate is from 1 to", ("--beam", "1001"): "from 1 to 1,000",
+        ("--max-tokens", "0"): "Change --max-tokens",
         ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
         ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
         ("--weight-decay", "0.1"): "is for --optimizer adamw; received --optimizer adam",
@@ -230,7 +231,7 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
     }.items():  # fmt: skip
         assert said in refused("--data", "data", *flags)
     for flags, said in {
-        ("--reference", "y"): "no --source", ("--n-best", "0"): "--n-best is at least 1",
+        ("--reference", "y"): "no --source", ("--n-best", "0"): "--n-best is from 1 to",
         ("--source", "y", "--text", "a"): "--source goes without --text",
         ("--source", "y", "--top-k", "3"): "--source goes without --top-k",
         ("--n-best", "2", "--text", "a", "--attention", "a.png"): "--n-best goes without --atten",
@@ -249,6 +250,9 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
     assert "6 and 5 lines" in refused("--data", "data")
     write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")
     assert "must be UTF-8" in refused("--data", "data")
+    write("data/test.tok.en", [""] * 5)
+    write("data/val.tok.de", ["ein"] * 6)
+    assert "a test has sentences on both sides; received none" in refused("--data", "data")
     write("data/val.tok.de", [""] * 6)
     assert "val holds pairs of sentences; received none" in refused("--data", "data")
     other = write("other.de", ["a", "b"]), write("other.en", ["a"])

@@ -372,6 +372,7 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
     assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
     run(tmp_path / "a", minutes=1, resume=True, task=task())
     assert last(tmp_path / "a")[1]["step"] == 3
+    assert "ends here: 1 minutes are over" in capsys.readouterr().out
     run(tmp_path / "a", minutes=60, resume=True, task=task())
     run(tmp_path / "b", task=task())
     weights = [last(tmp_path / name)[0] for name in "ab"]
