@@ -76,7 +76,7 @@ class Transduction(Text):
         beam = self.beam if beam is None else beam
         max_length = self._room(model, max_length)
         written: list[list[str]] = [[]] * len(texts)
-        for part, source in self._batches(texts, 1 if sampling else beam):
+        for part, source in self._batches(texts, beam):
             if sampling:
                 found = sampling.write(model, source, max_length, random_streams(seed, part))
             elif beam == 1:

@@ -143,6 +143,7 @@ def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
     assert tokenized("The girl’s “hat” – red…", "en") == (
         "the girl &apos;s &quot; hat &quot; - red ..."
     )
+    assert tokenized("a “hat”, 3\u00a0500 of them", "en") == ("a &quot; hat &quot; , 3 500 of them")
     assert tokenized("„Hut“ sagt er.", "de") == "&quot; hut &quot; sagt er ."
 
 
