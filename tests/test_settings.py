@@ -21,6 +21,7 @@ def mine():
         drop: float = settings.share(0.25, "how much is dropped")
         rate: float = settings.above_zero(0.5, "how fast")
         clip: float | None = settings.above_zero(None, "how far")
+        part: float = settings.weight(0.0, "how much it counts")
         bias: bool = settings.switch(False, "whether there is one")
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "where it stands")
 
@@ -36,6 +37,7 @@ def mine():
         ("drop", 0.25, "how much is dropped", "a number of at least 0 and below 1", float, None),
         ("rate", 0.5, "how fast", "a number above 0", float, None),
         ("clip", None, "how far", "a number above 0, or None", float, None),
+        ("part", 0.0, "how much it counts", "a number of at least 0", float, None),
         ("bias", False, "whether there is one", "True or False", bool, None),
         ("norm", "post", "where it stands", "one of post, pre", str, ("post", "pre")),
     ],
@@ -60,6 +62,7 @@ NUMBERS = [None, "1", [1], math.nan, math.inf, -math.inf, -1]
         ("drop", [0, 0.0, 0.5, 0.999, np.float64(0.5)], [*NUMBERS, 1, 1.0, 1.5]),
         ("rate", [1e-9, 0.5, 1, 1.5, 3, np.float64(0.5)], [*NUMBERS, 0, 0.0]),
         ("clip", [None, 1e-9, 0.5, 1, 1.5, 3], [*NUMBERS[1:], 0, 0.0]),
+        ("part", [0, 0.0, 0.5, 3, np.float64(0.5)], NUMBERS),
         ("bias", [False, True], [None, 0, 1, "True"]),
         ("norm", ["post", "pre"], [None, "", "po", "mine", 1]),
     ],

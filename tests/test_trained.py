@@ -110,6 +110,12 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
                                            (100, seen[2][2], *how)]  # fmt: skip
     assert 8 >= seen[1][2] >= seen[2][2] and seen[2][2] < 8
     del seen[:]
+    assert text.write(model, asked[:3], beam=417) == asked[:3]
+    assert [rows for _, rows, *_ in seen] == [2, 1], "of many hypotheses fewer rows"
+    del seen[:]
+    assert text.write(model, asked[:251], beam=1) == asked[:251]
+    assert [rows for _, rows, *_ in seen] == [250, 1]
+    del seen[:]
     model.config.longest = 7  # learned positions end there
     long = [["a"] * 511, ["b"], ["c"] * 511, *[["d"] * 511] * 5]
     assert text.write(model, long, beam=1) == long

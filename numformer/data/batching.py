@@ -241,16 +241,18 @@ class TokenBatches(EpochBatches):
         return 1 - real / sum(max(batch) * len(batch) for side in sides for batch in side)
 
     def _in_pool(self) -> int:
-        return max(1, round(self.pool * self.max_tokens / self.mean_length))
+        return round(self.pool * self.max_tokens / self.mean_length)
 
     def _cut(self, order, pairs):
         batches, longest = [], 0
         for index in order:
-            longest = max(longest, _tokens(pairs[index]))
-            if not batches or longest * (len(batches[-1]) + 1) > self.max_tokens:
-                batches.append([])
-                longest = _tokens(pairs[index])
-            batches[-1].append(index)
+            tokens = _tokens(pairs[index])
+            if batches and max(longest, tokens) * (len(batches[-1]) + 1) <= self.max_tokens:
+                batches[-1].append(index)
+                longest = max(longest, tokens)
+            else:
+                batches.append([index])
+                longest = tokens
         return batches
 
 

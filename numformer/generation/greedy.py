@@ -42,9 +42,9 @@ def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
     _require_numbers(to_host(normaliser))
     for symbol in (PADDING, START, UNKNOWN):
         shifted[:, symbol] = -xp.inf
-    count = min(count, shifted.shape[-1])
-    symbols = xp.sort(xp.argpartition(shifted, -count, axis=-1)[:, -count:], axis=-1)
-    log_p = xp.take_along_axis(shifted, symbols, axis=-1) - normaliser
+    count = min(count, shifted.shape[1])
+    symbols = xp.sort(xp.argpartition(shifted, -count)[:, -count:])
+    log_p = xp.take_along_axis(shifted, symbols, axis=1) - normaliser
     return to_host(symbols), to_host(log_p)
 
 

@@ -106,14 +106,20 @@ class Objective(Layer):
         loss = self.loss.forward(logits, targets, *valid)
         if not twice:
             return loss
-        others = self.model.predictions(*inputs)[0]
+        return self._agreed(inputs, logits, loss)
+
+    def _agreed(self, inputs, logits, loss):
+        """The mean loss of two predictions, and what keeps them from being the same."""
+        others, targets, *valid = self.model.predictions(*inputs)
         loss_2 = self.loss.forward(others, targets, *valid)
         return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
     def backward(self, dloss=1.0):
         if not self.pop_saved()["twice"]:
             return self.model.backward(self.loss.backward(dloss))
-        dloss = dloss / 2
+        return self._agreed_backward(dloss / 2)
+
+    def _agreed_backward(self, dloss):
         dlogits, dothers = self.divergence.backward(self.r_drop * dloss)
         dothers += self.loss.backward(dloss)
         self.model.backward(dothers)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 
-from numformer.data import UNKNOWN, Subwords
+from numformer.data import UNKNOWN, Subwords, moses
 from numformer.data.moses import detokenized, tokenized
 from numformer.data.subwords import _cut as cut_into_pieces
 from numformer.data.vocabulary import SPECIAL
@@ -140,6 +140,7 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
 
 
 def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
+    moses._moses.cache_clear()
     assert tokenized("The girl’s “hat” – red…", "en") == (
         "the girl &apos;s &quot; hat &quot; - red ..."
     )

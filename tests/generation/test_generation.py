@@ -23,6 +23,7 @@ from numformer.generation import (
     log_probabilities,
     n_best,
 )
+from numformer.generation.beam import by_length
 from numformer.generation.greedy import most_probable
 from numformer.layer import inference, mode, pack
 from numformer.models import Config, Transformer
@@ -454,6 +455,12 @@ def test_bad_settings_are_refused(value, complaint):
     assert "beam is at least 1" in text and str(value) in text
     assert "count is at least 1" in complaint(n_best, peaked(), SOURCE, 3, value)
     assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
+    text = complaint(n_best, peaked(), SOURCE, 3, 1, penalty="none")
+    assert "one of paper, length; received 'none'" in text
+
+
+def test_the_penalties_are_what_they_are_called():
+    assert by_length(3, 2.0) == 9 and length_penalty(7, 2.0) == 4
 
 
 @every_search
@@ -472,6 +479,10 @@ def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities
     assert symbols.tolist() == np.sort(np.argsort(expected, axis=-1)[:, -3:], axis=-1).tolist()
     assert_allclose(log_p, np.take_along_axis(expected, symbols, axis=-1), rtol=1e-12)
     assert most_probable(logits, 99)[0].tolist() == [[*range(V)]] * 5
+    apart = (logits + np.array([[0], [900], [-900], [5], [0]])).astype(np.float32)
+    found = most_probable(apart, V)[1]
+    assert found.dtype == np.float64
+    assert_allclose(found, log_probabilities(apart), rtol=1e-3, atol=1e-3)
 
 
 def test_the_n_best_texts_have_the_scores_of_their_penalty():
@@ -484,3 +495,5 @@ def test_the_n_best_texts_have_the_scores_of_their_penalty():
         (expected,) = n_best(model, source, 6, 2, 3, **how)
         assert [first[0], second[0]] == [each.score for each in expected]
         assert first[1] == letters.decode(expected[0].ids)
+        both = text.n_best(model, [["a"], [*"ab"]], 2)
+        assert [written for _, written in both[1]] == [first[1], second[1]]

@@ -1,6 +1,22 @@
 """Mutants that compute what the library computes, each with the proof: no test can notice them."""
 
 EQUIVALENT: dict[str, str] = {
+    "data/batching.py TokenBatches.__init__: other constant: 1 -> 2": (
+        "How many pairs a batch has is not asked where it is filled by tokens."
+    ),
+    "data/batching.py TokenBatches._cut: other constant: 0 -> 1": (
+        "The first pair's length takes its place before it is read."
+    ),
+    "training/loop.py Schedule.ends_early: other constant: 0 -> 1": (
+        "Before the first evaluation neither 0 nor -1 of them comes to any patience."
+    ),
+    "generation/greedy.py most_probable: missing argument: "
+    "xp.take_along_axis(shifted, symbols, axis=1) -> xp.take_along_axis(shifted, symbols)": (
+        "Of two axes the last, which is meant without a word, is 1."
+    ),
+    "generation/beam.py n_best: other constant: 2 -> 3 (2)": (
+        "Of the ways on at most beam end, so beam that go on are among the best 2 beam."
+    ),
     "data/subwords.py Subwords.sampled: missing call: (rng.random(3 * len(text) + 3) < dropout)"
     ".tolist() -> rng.random(3 * len(text) + 3) < dropout": (
         "The same truths, which Python reads more slowly one by one."

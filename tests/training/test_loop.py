@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -325,7 +326,7 @@ def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, True])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
 def test_a_schedule_counts_whole_steps_from_1(name, value, complaint):
     """The fix names the flag as it is written."""
     text = complaint(Schedule, **(dict(steps=5) | {name: value}))
@@ -359,6 +360,16 @@ def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     _, best = run(tmp_path / "b", task=Copying(measures), **how)
     assert best["step"] == 7
     assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_an_early_end_has_a_reason():
+    stands = SimpleNamespace(seconds=60.0, evaluated=6, best={"step": 2})
+    assert Schedule(9, minutes=1).ends_early(stands) == "1 minutes are over"
+    stands.seconds = 59.9
+    assert Schedule(9, minutes=1).ends_early(stands) == ""
+    worse = Schedule(9, evaluate_every=2, patience=2).ends_early(stands)
+    assert worse == "2 evaluations were none better than that of step 2"
+    assert Schedule(9, evaluate_every=2, patience=3).ends_early(stands) == ""
 
 
 def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
