@@ -97,6 +97,12 @@ def test_what_is_evaluated_saved_and_used_is_the_mean_at_the_latest_evaluations(
     assert logged(tmp_path / "run", "loss") == logged(tmp_path / "plain", "loss")
 
 
+def test_a_run_that_ends_before_its_last_step_keeps_the_best_mean(tmp_path):
+    task = Copying([0.5, 0.9, 0.1, 0.2])
+    _, best = run(tmp_path, steps=50, task=task, average=2, patience=2)
+    assert best["step"] == 10 and logged(tmp_path, "measure") == [0.5, 0.9, 0.1, 0.2]
+
+
 def test_the_loss_on_what_is_held_out_is_that_of_the_mean(tmp_path):
     task = HoldingOut(MEASURES)
     model, _ = run(tmp_path, steps=14, task=task, average=3)

@@ -34,6 +34,8 @@ from tiny_runs import (
 )
 
 from numformer.backend import dropout_stream
+from numformer.data import Vocabulary
+from numformer.generation import Transduction
 from numformer.layer import inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
@@ -360,6 +362,12 @@ def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     _, best = run(tmp_path / "b", task=Copying(measures), **how)
     assert best["step"] == 7
     assert_same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_text_that_is_not_its_model_s_is_refused_before_a_step(tmp_path, complaint):
+    task, letters = Copying(), Vocabulary("ab")
+    task.text = Transduction(letters, letters, 5)
+    assert "the vocabularies that its model was built for" in complaint(run, tmp_path, task=task)
 
 
 def test_an_early_end_has_a_reason():

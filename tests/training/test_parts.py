@@ -98,6 +98,13 @@ def test_several_batches_are_one_large_batch(make, count):
     assert in_turn.gradient(1, twice) != pytest.approx(in_turn.gradient(1, twice[:1]), rel=1e-9)
 
 
+def test_every_part_of_every_batch_has_dropout_masks_of_its_own(make, monkeypatch):
+    parts, seen = make(2, 1), []
+    monkeypatch.setattr(module.dropout_stream, "reseed", lambda *numbers: seen.append(numbers))
+    parts.gradient(5, [PairBatch.of(WORDS[:2]), PairBatch.of(WORDS[2:])])
+    assert sorted(seen) == [(7, 5, number) for number in range(4)]
+
+
 def test_a_batch_of_one_target_id_counts_whole(make):
     batch, parts = PairBatch.of([([4, 5], [])]), make(1, p_drop=0.0)
     expected = parts.objective.forward(*batch.inputs)
@@ -113,6 +120,10 @@ def test_parts_and_steps_drop_different_values(make):
     losses = [float(parts._compute(*job)) for job in jobs]
     assert len(set(losses)) == 3
     assert losses[0] == float(parts._compute(*jobs[0]))
+
+
+def test_no_batch_at_all_is_refused(make, complaint):
+    assert "a Batch, or a list of them; received list" in complaint(make(1).gradient, 1, [])
 
 
 @pytest.mark.parametrize("count", [0, -3])
