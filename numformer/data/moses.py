@@ -15,7 +15,7 @@ def _moses(language: str):
             "an installation without it",
             "Install the extra: pip install 'numformer[translate]'",
         ) from None
-    plain = MosesPunctNormalizer(language, norm_quote_commas=False, norm_numbers=False)
+    plain = MosesPunctNormalizer(language, norm_quote_commas=False)
     return plain, MosesTokenizer(language), MosesDetokenizer(language)
 
 

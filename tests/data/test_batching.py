@@ -260,11 +260,13 @@ def test_batches_by_tokens_hold_every_pair_once_an_epoch():
 
 
 def test_a_batch_by_tokens_is_full_where_one_more_would_not_fit():
-    """An order of 3 and 4 ids, with the end id 4 and 5 of the longer side, cut by hand."""
+    """A pair of n ids has n + 2 on its longer side, with the end id; batches are cut by hand."""
     pairs = pairs_of([3, 3, 3, 2, 2, 2, 2, 4, 2])
     assert TokenBatches(pairs, 15, 3).pool == EpochBatches(pairs, 4, 3).pool == 20
     batches = TokenBatches(pairs, 15, seed=3, pool=2)
     assert batches._cut(range(9), pairs) == [[0, 1, 2], [3, 4, 5], [6, 7], [8]]
+    longer = pairs_of([5, 5, 1, 1, 1, 1, 1, 1])
+    assert batches._cut(range(8), longer) == [[0, 1], [2, 3, 4, 5, 6], [7]]
     assert batches._in_pool() == round(2 * 15 / np.mean([5, 5, 5, 4, 4, 4, 4, 6, 4])) == 7
 
 

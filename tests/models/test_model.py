@@ -100,18 +100,20 @@ class Drawn(Model):
         self.gradients.insert(0, dlogits)
 
 
-def test_r_drop_gives_each_prediction_its_gradient(rng):
+@pytest.mark.parametrize("r_drop", [0.5, 3.0])
+def test_r_drop_gives_each_prediction_its_gradient(rng, r_drop):
     model = Drawn(*rng.standard_normal((2, 2, 3)))
-    objective = Objective(model, 0.1, r_drop=3.0)
+    objective = Objective(model, 0.1, r_drop)
     objective.forward()
-    objective.backward(2.0)
+    objective.backward(3.0)
     for logits, gradient in zip(model.logits, model.gradients, strict=True):
         direction, losses = 1e-6 * rng.standard_normal(logits.shape), []
         for sign in 1, -1:
             logits += sign * direction
             losses.append(objective.forward())
             logits -= sign * direction
-        assert losses[0] - losses[1] == pytest.approx(direction.ravel() @ gradient.ravel(), 1e-5)
+        change = 3.0 * (losses[0] - losses[1]) / 2
+        assert change == pytest.approx(direction.ravel() @ gradient.ravel(), 1e-5)
     objective.clear_saved()
 
 

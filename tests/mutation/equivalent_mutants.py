@@ -14,6 +14,9 @@ EQUIVALENT: dict[str, str] = {
     "xp.take_along_axis(shifted, symbols, axis=1) -> xp.take_along_axis(shifted, symbols)": (
         "Of two axes the last, which is meant without a word, is 1."
     ),
+    "generation/greedy.py most_probable: wrong axis: axis=1 -> axis=-1": (
+        "Of two axes the last is 1."
+    ),
     "generation/beam.py n_best: other constant: 2 -> 3 (2)": (
         "Of the ways on at most beam end, so beam that go on are among the best 2 beam."
     ),
@@ -147,11 +150,9 @@ EQUIVALENT: dict[str, str] = {
     "layers/cross_entropy.py cross_entropy: swapped operands: losses @ share -> share @ losses": (
         "The dot product of two vectors, whose products and their order are the same."
     ),
-    "training/trainer.py Trainer.__init__: missing statement: self.evaluated = 0 -> nothing": (
-        "Asked for after the last step alone, which was evaluated, or after resume, which sets it."
-    ),
     "training/trainer.py Trainer.__init__: other constant: 0 -> 1 (2)": (
-        "As above; where 1 is the last step, the loop evaluates it before it asks."
+        "Asked for after an evaluation or after resume, which set it; where 1 is the last step, the "
+        "loop evaluates it before it asks."
     ),
     "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (
         "With one job the gradient is copied, no further job is added, and it is copied back."
