@@ -151,8 +151,8 @@ EQUIVALENT: dict[str, str] = {
         "The dot product of two vectors, whose products and their order are the same."
     ),
     "training/trainer.py Trainer.__init__: other constant: 0 -> 1 (2)": (
-        "Asked for after an evaluation or after resume, which set it; where 1 is the last step, the "
-        "loop evaluates it before it asks."
+        "Asked for after an evaluation or after resume, which set it; where 1 is the last step, "
+        "the loop evaluates it before it asks."
     ),
     "training/parts.py Parts._in_turn: other operator: len(jobs) > 1 -> len(jobs) >= 1": (
         "With one job the gradient is copied, no further job is added, and it is copied back."
