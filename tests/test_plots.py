@@ -105,6 +105,15 @@ def test_attention_maps_grow_with_layers_heads_and_kinds(tmp_path):
     assert same_width == as_wide == wider and tallest > taller > height
 
 
+def test_long_labels_stay_in_the_picture(drawn):
+    words = ["▁orangefarbenen" * 2, "▁ein"]
+    figure = drawn(attention_maps, [maps(np.eye(2)[None, None], words, words)], "a title")
+    axes = figure.axes[0]
+    for label in (axes.yaxis.label, *axes.get_yticklabels(), *axes.get_xticklabels()):
+        extent = label.get_window_extent()
+        assert min(extent.x0, extent.y0) >= 0 and extent.x1 <= figure.bbox.x1
+
+
 @pytest.mark.parametrize("target", ["wxyz", "wxy"], ids=["T > S", "T = S"])
 def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
     """Each row looks at the columns; 0 is white and 1 is dark."""

@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
 
     def flag(self, name: str) -> str:
         """What a flag is called, by the name of its option."""
-        return next(each.option_strings[-1] for each in self._actions if each.dest == name)
+        return next(each.option_strings[0] for each in self._actions if each.dest == name)
 
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
@@ -150,12 +150,8 @@ def parser(
             "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
     add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
     add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
-    add(
-        "--minutes",
-        type=float,
-        metavar="M",
-        help="end after so long, what came before --resume included: evaluate and save",
-    )
+    add("--minutes", type=float, metavar="M", help="end after so long, what came before --resume "
+        "included: evaluate and save")  # fmt: skip
     add("--patience", type=integer, metavar="N", help="end where N evaluations in turn brought "
         "nothing better")  # fmt: skip
     add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
@@ -234,10 +230,11 @@ def parse(
                     f"Leave out {made.flag(key)}, or start a new run.",
                 )
         options.out, options.name = folder, its_name
-    elif options.weight_decay != made.get_default("weight_decay"):
-        if "weight_decay" not in inspect.signature(OPTIMIZERS[options.optimizer]).parameters:
-            rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
-            raise InputError(rule, f"--optimizer {options.optimizer}", fix)
+    elif "weight_decay" not in inspect.signature(
+        OPTIMIZERS[options.optimizer]
+    ).parameters and options.weight_decay != made.get_default("weight_decay"):
+        rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
+        raise InputError(rule, f"--optimizer {options.optimizer}", fix)
     options.program = made.prog
     several = hasattr(options, "seeds")
     seeds = options.seeds if several else [options.seed]
@@ -268,7 +265,7 @@ def _require_use(made: Parser, options: argparse.Namespace) -> None:
             sampling = ", or sample with --temperature, --top-k or --top-p" * key.startswith("seed")
             raise InputError(
                 "--run uses a model as it was trained",
-                f"--{key.replace('_', '-')}",
+                made.flag(key),
                 f"Leave that out{sampling}; or leave out --run, to train.",
             )
     if not options.run and (options.input or options.attention or sampled):

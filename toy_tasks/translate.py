@@ -245,6 +245,7 @@ def use(options: argparse.Namespace) -> int:
         raise InputError(rule, options.run, fix)
     if options.reference:
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
+        require_filled(pairs)
         print(f"BLEU {measure(trained.model, text, pairs):.2f}")
         return 0
     with script.while_read():
@@ -272,7 +273,6 @@ def answers(options: argparse.Namespace, text: Translation, model: Transformer) 
 
 def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> float:
     """Translate, print figures, BLEU in the last line -> BLEU."""
-    require_filled(pairs)
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
         print(f"{empty} lines with an empty side count all the same")

@@ -117,9 +117,10 @@ class Objective(Layer):
     def backward(self, dloss=1.0):
         if not self.pop_saved()["twice"]:
             return self.model.backward(self.loss.backward(dloss))
-        return self._agreed_backward(dloss / 2)
+        return self._agreed_backward(dloss)
 
     def _agreed_backward(self, dloss):
+        dloss = dloss / 2  # (loss + loss_2 + r_drop * divergence) / 2
         dlogits, dothers = self.divergence.backward(self.r_drop * dloss)
         dothers += self.loss.backward(dloss)
         self.model.backward(dothers)

@@ -140,7 +140,7 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
 
 
 def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
-    moses._moses.cache_clear()
+    moses._moses.cache_clear()  # what was made before would hide how it is made
     assert tokenized("The girl’s “hat” – red…", "en") == (
         "the girl &apos;s &quot; hat &quot; - red ..."
     )

@@ -802,3 +802,13 @@ def test_a_pronunciation_batch_holds_words_and_their_phonemes():
     }
     assert isinstance(batch, PairBatch)
     assert found == {("a", "b", "A", "B"), ("c", "a", "CH", "A")}
+
+
+def test_what_nobody_reads_any_more_is_no_error():
+    """As with `| head`: the reader has gone before the last line."""
+    read, write = os.pipe()
+    os.close(read)
+    said = "from toy_tasks.script import while_read\nwith while_read():\n    print('a line')"
+    with open(write, "w") as gone:
+        found = subprocess.run([sys.executable, "-c", said], stdout=gone, stderr=subprocess.PIPE)
+    assert (found.returncode, found.stderr) == (0, b"")
