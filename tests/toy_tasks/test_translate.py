@@ -67,6 +67,8 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
               if line["step"] != 4 or "gradient_norm" in line]
              for name in ("whole", "part")]  # fmt: skip
     assert lines[0] == lines[1]
+    again = call(main, "--resume", "--out", "part", "--max-tokens", "9")
+    assert "Leave out --max-tokens" in again[2][0]
     weights = [without_seconds(Path(name))["best.safetensors"] for name in ("whole", "part")]
     assert weights[0] == weights[1]
 
