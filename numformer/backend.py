@@ -169,12 +169,9 @@ def dot_rows(a, b):
 def masked(scores, mask):
     """scores (..., S), mask broadcast to it -> scores where the mask is True, elsewhere -inf.
 
-    A mask of numbers is added to the scores.
     NumPy adds faster than it chooses, the more so as the mask has fewer entries than the scores.
     """
     xp = array_module(scores)
-    if mask.dtype != bool:
-        return scores + mask
     minus_infinity = scores.dtype.type(-np.inf)
     if xp is np:
         return scores + np.where(mask, scores.dtype.type(0), minus_infinity)

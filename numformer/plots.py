@@ -16,17 +16,15 @@ PICTURES = ".png", ".pdf", ".svg"
 def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray]:
     """Where each attention looks as a model reads `inputs`: its weights (B, H, T, S), by name.
 
-    They are read from the records that the attentions save; dropout is off. One that looks once
-    for each position, with weights (B, S), has as many records, and one head.
+    Each layer that looks says where (`looks`); dropout is off.
     """
     with mode(training=False, saving=True):
         model.forward(*inputs)
     weights = {}
     for name, layer in model.named_layers().items():
-        found = [to_host(saved["weights"]) for saved in layer.saved if "weights" in saved]
-        if found:
-            by_position = found[0].ndim == 2
-            weights[name] = np.stack(found, axis=1)[:, None] if by_position else found[-1]
+        looked = layer.looks() if hasattr(layer, "looks") else None
+        if looked is not None:
+            weights[name] = to_host(looked)
     model.clear_saved()
     return weights
 
@@ -35,14 +33,15 @@ def by_kind(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `attention_weights` gave, all layers of a kind in one array (layers, B, H, T, S).
 
     The kinds are named as in the model: "encoder self_attention", "decoder cross_attention", ...;
-    "self_attention" where there is only one tower.
+    "self_attention" where there is only one tower. Self-attention is what a mixer does.
     """
     of_kind: dict[str, list] = {}
-    for name, each in weights.items():
+    for name, of_layer in weights.items():
         tower, _, place = name.partition(".layers.")
-        kind = f"{tower} {place.split('.')[1]}" if place else tower.replace(".", " ")
-        of_kind.setdefault(kind.removeprefix("tower "), []).append(each)
-    return {kind: np.stack(each) for kind, each in of_kind.items()}
+        part = place.split(".")[1].replace("mixer", "self_attention") if place else ""
+        kind = f"{tower} {part}" if place else tower.replace(".", " ")
+        of_kind.setdefault(kind.removeprefix("tower "), []).append(of_layer)
+    return {kind: np.stack(of_layers) for kind, of_layers in of_kind.items()}
 
 
 def cross_attention_weights(model: Layer, *inputs: np.ndarray) -> np.ndarray:

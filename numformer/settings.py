@@ -22,6 +22,7 @@ class Rule:
     holds: Callable[[object], bool]
     type: type
     registry: Collection[str] | None = None
+    several: bool = False
 
     @property
     def choices(self) -> tuple[str, ...] | None:
@@ -77,6 +78,18 @@ def choice(default: str, registry: Collection[str], what: str):
     return _setting(
         default, what, Rule("one of", lambda v: type(v) is str and v in registry, str, registry)
     )
+
+
+def choices(default: str, registry: Collection[str], what: str):
+    """Names in a registry of choices, one or several with commas between them."""
+    rule = Rule(
+        "one or several, with commas between them, of",
+        lambda v: type(v) is str and all(name in registry for name in v.split(",")),
+        str,
+        registry,
+        several=True,
+    )
+    return _setting(default, what, rule)
 
 
 def _is_size(value) -> bool:

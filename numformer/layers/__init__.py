@@ -12,24 +12,25 @@ from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
 from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
 from numformer.layers.places import Places
-from numformer.layers.mask import Mask, attention_mask, causal_mask, padding_mask
-from numformer.layers.cache import KeyValueCache
+from numformer.layers.reach import Reach, causal_mask, padding_mask
+from numformer.layers.memory import Memory
+from numformer.layers.mixer import Mixer
 from numformer.layers.attention import (
     CrossAttention,
     MultiHeadAttention,
     ScaledDotProductAttention,
     SelfAttention,
 )
-from numformer.layers.rotary import RotaryAttention
-from numformer.layers.alibi import ALiBiAttention
+from numformer.layers.rotary import Rotary
+from numformer.layers.alibi import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.cells import GRUCell, LSTMCell, RNNCell
-from numformer.layers.recurrent import Recurrent
+from numformer.layers.recurrence import Recurrent
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
 from numformer.layers.patches import ClassToken, Patches
-from numformer.layers.picked import Pick
+from numformer.layers.pick import Pick
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 
@@ -44,11 +45,14 @@ POSITIONS = {
     "learned": LearnedPositions,
     **dict.fromkeys(["rotary", "alibi", "none"], lambda max_length, d_model, rng: NoPositions()),
 }
-# What self-attention makes of an attention function, where positions come in there. Cross-attention
-# looks at another sequence: with rotary positions alone it does not know where in it something is.
+# What makes the settings of self-attention, where positions come in there. Cross-attention looks at
+# another sequence: with rotary positions alone it does not know where in it something is.
 POSITIONS_IN_ATTENTION = {
-    "rotary": RotaryAttention, "sinusoidal_rotary": RotaryAttention, "alibi": ALiBiAttention,
-}  # fmt: skip
+    **dict.fromkeys(["rotary", "sinusoidal_rotary"], lambda: {"rotary": Rotary()}),
+    "alibi": lambda: {"position_bias": alibi},
+}
+# What may stand where attention stands.
+MIXERS = {"attention": SelfAttention}
 
 __all__ = [
     "Linear",
@@ -66,17 +70,17 @@ __all__ = [
     "SinusoidalPositions",
     "NoPositions",
     "Places",
-    "Mask",
-    "attention_mask",
+    "Reach",
     "causal_mask",
     "padding_mask",
-    "KeyValueCache",
+    "Memory",
+    "Mixer",
     "CrossAttention",
     "MultiHeadAttention",
     "ScaledDotProductAttention",
     "SelfAttention",
-    "RotaryAttention",
-    "ALiBiAttention",
+    "Rotary",
+    "alibi",
     "DotProductScore",
     "MultiplicativeScore",
     "AdditiveScore",

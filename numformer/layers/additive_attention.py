@@ -59,3 +59,8 @@ class AdditiveAttention(Layer):
         self.query_weight.grad += dquery_weight
         self.v.grad += dv
         return dquery, dkeys, dmemory
+
+    def looks(self):
+        """Where the queries of all forwards that are saved looked: weights (B, 1, T, S)."""
+        weights = [record["weights"] for record in self.saved]
+        return array_module(weights[0]).stack(weights, axis=1)[:, None] if weights else None

@@ -5,14 +5,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numformer.backend import matmul
+from numformer.backend import array_module, matmul
 from numformer.errors import InputError
-from numformer.layer import Layer, saving
-from numformer.layers.cache import KeyValueCache
+from numformer.layer import Layer
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
-from numformer.layers.mask import Mask
+from numformer.layers.memory import Kept, KeysAndValues, Memory
+from numformer.layers.mixer import Mixer
 from numformer.layers.places import Places
+from numformer.layers.reach import Reach, reach_of
 from numformer.layers.softmax import softmax, softmax_backward
 
 
@@ -21,15 +22,18 @@ def transpose(x):
     return x.swapaxes(-1, -2)
 
 
-def scaled_dot_product_attention(query, key, value, mask=None, keep=None):
+def scaled_dot_product_attention(query, key, value, mask=None, keep=None, position_bias=None):
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V   (section 3.2.1, equation 1).
 
     query (..., T, K), key (..., S, K), value (..., S, K_v), mask broadcast to (..., T, S), True =
-    may attend, keep a dropout mask (..., T, S) on the weights
+    may attend, keep a dropout mask (..., T, S) on the weights, position_bias broadcast to
+    (..., T, S), which is added to the scores (not in the paper; alibi.py)
     -> output (..., T, K_v), weights and dropped (..., T, S), dropped = weights * keep.
     """
     scores = matmul(query, transpose(key))
     scores *= 1 / math.sqrt(query.shape[-1])
+    if position_bias is not None:
+        scores += position_bias
     weights = softmax(scores, mask)
     dropped = dropout(weights, keep)
     return matmul(dropped, value), weights, dropped
@@ -50,26 +54,32 @@ def scaled_dot_product_attention_backward(doutput, query, key, value, weights, d
 class ScaledDotProductAttention(Layer):
     """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
 
-    Its saved record holds `weights` (..., T, S): what attention maps draw. `p_drop` is dropout on
-    the weights, which the paper does not mention and many recipes have.
+    `p_drop` is dropout on the weights, which the paper does not mention and many recipes have. What
+    is added to the scores, `position_bias`, is no parameter and has no gradient.
     """
 
     def __init__(self, p_drop: float = 0.0):
         self.dropout = Dropout(p_drop)
 
-    def forward(self, query, key, value, mask=None):
+    def forward(self, query, key, value, mask=None, position_bias=None):
         keep = self.dropout.draw((*query.shape[:-1], key.shape[-2]), like=query)
-        output, weights, dropped = scaled_dot_product_attention(query, key, value, mask, keep)
+        output, weights, dropped = scaled_dot_product_attention(
+            query, key, value, mask, keep, position_bias
+        )
         self.save(query=query, key=key, value=value, weights=weights, dropped=dropped, keep=keep)
         return output
 
     def backward(self, doutput):
         return scaled_dot_product_attention_backward(doutput, **self.pop_saved())
 
+    def saved_weights(self) -> list:
+        """The weights (..., T, S) of each forward that no backward has met yet."""
+        return [record["weights"] for record in self.saved]
+
 
 def split_heads(x, heads: int, places: Places | None = None):
     """x (B, T, H K) -> (B, H, T, K), a view; or x (N, H K) at `places` -> (B, H, T, K)."""
-    if places:
+    if places and places.skip_padding:
         return places.spread(x, heads)
     batch, length, _ = x.shape
     return x.reshape(batch, length, heads, -1).swapaxes(1, 2)
@@ -80,7 +90,7 @@ def merge_heads(x, places: Places | None = None):
 
     The heads stand side by side, as Concat in section 3.2.2.
     """
-    if places:
+    if places and places.skip_padding:
         return places.gather(x)
     batch, heads, length, size = x.shape
     return x.swapaxes(1, 2).reshape(batch, length, heads * size)
@@ -100,16 +110,19 @@ def head_size(d_model: int, heads: int) -> int:
 class MultiHeadAttention(Layer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O   (section 3.2.2).
 
-    x (B, T, D), memory (B, S, D), mask broadcast to (B, H, T, S), True = may attend -> (B, T, D);
-    with a `Mask` also x (N, D), memory (M, D) -> (N, D), the rows of real positions alone.
-    head_i = Attention(x W_i^Q, memory W_i^K, memory W_i^V); the W_i of all heads are the columns
-    of one weight. `backward` returns dx, dmemory. As in the paper the projections have no bias
-    unless `bias` is set, and d_k = d_v = D / heads unless they are given. `attention` makes, of
-    p_drop, the layer that each head computes.
+    x (B, T, D), memory (B, S, D), reach -> (B, T, D); with a Reach of rows also x (N, D), memory
+    (M, D) -> (N, D), the real positions alone. head_i = Attention(x W_i^Q, memory W_i^K,
+    memory W_i^V); the W_i of all heads are the columns of one weight. `reach` is a Reach, a boolean
+    array that broadcasts to (B, H, T, S), True = may attend, or None. `backward` returns dx,
+    dmemory.
 
-    A `cache` holds the keys and values of earlier positions; it is refused while saving is on,
-    because nothing could flow back to those positions.
+    As in the paper the projections have no bias unless `bias` is set, and d_k = d_v = D / heads
+    unless they are given. `attention` makes, of p_drop, the layer that each head computes. Where
+    positions come in here, which is not the paper's way, `rotary` turns queries and keys, and
+    `position_bias(heads, queries, keys)` is added to the scores of positions (T,) and (S,).
     """
+
+    role = "attention"
 
     def __init__(
         self,
@@ -121,65 +134,121 @@ class MultiHeadAttention(Layer):
         bias: bool = False,
         p_drop: float = 0.0,
         attention: Callable[[float], Layer] = ScaledDotProductAttention,
+        rotary: Layer | None = None,
+        position_bias: Callable | None = None,
     ):
         self.heads = heads
         self.d_k = head_size(d_model, heads) if d_k is None else d_k
         self.d_v = head_size(d_model, heads) if d_v is None else d_v
         self.query = Linear(d_model, heads * self.d_k, rng, bias)
-        self.key = Linear(d_model, heads * self.d_k, rng, bias)
-        self.value = Linear(d_model, heads * self.d_v, rng, bias)
+        self.key = Linear(d_model, self.heads_of_keys * self.d_k, rng, bias)
+        self.value = Linear(d_model, self.heads_of_keys * self.d_v, rng, bias)
         self.attention = attention(p_drop)
+        self.rotary, self.position_bias = rotary, position_bias
         self.output = Linear(heads * self.d_v, d_model, rng, bias)
 
-    def forward(self, x, memory, mask=None, cache: KeyValueCache | None = None):
-        if cache is not None and saving():
-            raise InputError(
-                "a key-value cache serves decoding only",
-                "a cache while saving is on",
-                "Decode inside `with inference():`.",
-            )
-        mask = mask if isinstance(mask, Mask) else Mask(mask)
-        self.save(queries=mask.queries, keys=mask.keys)
-        query = split_heads(self.query.forward(x), self.heads, mask.queries)
-        key, value = self.keys_and_values(memory, mask.keys, cache)
-        heads = self.attention.forward(query, key, value, mask.allowed)
-        return self.output.forward(merge_heads(heads, mask.queries))
+    @property
+    def heads_of_keys(self) -> int:
+        """How many heads keys and values have."""
+        return self.heads
+
+    def forward(self, x, memory, reach=None, past: Memory | None = None):
+        reach = reach_of(reach, x, memory)
+        self.save(reach=reach)
+        query = split_heads(self.query.forward(x), self.heads, reach.queries)
+        if self.rotary:
+            query = self.rotary.forward(query, reach.queries.positions)
+        key, value, reach_of_keys = self.keys_and_values(memory, reach, past)
+        heads = self.attend(query, key, value, reach_of_keys)
+        return self.output.forward(merge_heads(heads, reach.queries))
 
     def backward(self, dy):
-        queries, keys = self.pop_saved().values()
-        dheads = split_heads(self.output.backward(dy), self.heads, queries)
-        dquery, dkey, dvalue = self.attention.backward(dheads)
-        dmemory = self.value.backward(merge_heads(dvalue, keys))
-        dmemory += self.key.backward(merge_heads(dkey, keys))  # memory gives both keys and values
-        return self.query.backward(merge_heads(dquery, queries)), dmemory
+        reach = self.pop_saved()["reach"]
+        dheads = split_heads(self.output.backward(dy), self.heads, reach.queries)
+        dquery, dkey, dvalue = self.attend_backward(dheads)
+        dmemory = self.value.backward(merge_heads(dvalue, reach.keys))
+        if self.rotary:
+            dkey, dquery = self.rotary.backward(dkey), self.rotary.backward(dquery)
+        dmemory += self.key.backward(merge_heads(dkey, reach.keys))  # memory gives both
+        return self.query.backward(merge_heads(dquery, reach.queries)), dmemory
 
-    def keys_and_values(self, memory, places: Places | None, cache: KeyValueCache | None):
-        """memory (B, S, D) -> key (B, H, S, K), value (B, H, S, K_v), after those in the cache."""
-        key = split_heads(self.key.forward(memory), self.heads, places)
-        value = split_heads(self.value.forward(memory), self.heads, places)
-        return (key, value) if cache is None else cache.append(self, key, value)
+    def keys_and_values(self, memory, reach: Reach, past: Memory | None):
+        """memory (B, S, D) -> key (B, H, S, K), value (B, H, S, K_v), the queries' reach of them.
+
+        With a `past` these are those of all positions so far.
+        """
+        key = split_heads(self.key.forward(memory), self.heads_of_keys, reach.keys)
+        value = split_heads(self.value.forward(memory), self.heads_of_keys, reach.keys)
+        if self.rotary:
+            key = self.rotary.forward(key, reach.keys.positions)
+        if past is None:
+            return key, value, reach
+        key, value, positions = past.of(self, self.remembered).append(key, value)
+        return key, value, reach.over(positions)
+
+    remembered = KeysAndValues
+
+    def attend(self, query, key, value, reach: Reach):
+        """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, H, T, K_v)."""
+        xp, bias = array_module(query), None
+        if self.position_bias:
+            positions = (xp.asarray(places.positions) for places in (reach.queries, reach.keys))
+            bias = self.position_bias(self.heads, *positions).astype(query.dtype)
+        return self.attention.forward(query, key, value, reach.dense(xp), bias)
+
+    def attend_backward(self, dheads):
+        """dheads (B, H, T, K_v) -> dquery (B, H, T, K), dkey (B, H, S, K), dvalue."""
+        return self.attention.backward(dheads)
+
+    def looks(self):
+        """Where the queries of the latest forward looked: weights (B, H, T, S)."""
+        return self.attention.saved_weights()[-1]
+
+    @classmethod
+    def build(cls, config, rng: np.random.Generator) -> "MultiHeadAttention":
+        """The attention of a config, a TowerConfig."""
+        return cls(config.d_model, config.heads, rng, **config.of_attention)
+
+    @classmethod
+    def entries(cls, config) -> int:
+        """The entries of the matrices of such an attention."""
+        sizes = (
+            size or head_size(config.d_model, config.heads) for size in (config.d_k, config.d_v)
+        )
+        return 2 * config.d_model * config.heads * sum(sizes)
 
 
-class SelfAttention(MultiHeadAttention):
-    """x (B, T, D), mask -> (B, T, D): query, key and value all come from x (section 3.2.3)."""
+class SelfAttention(MultiHeadAttention, Mixer):
+    """x (B, T, D), reach -> (B, T, D): query, key and value all come from x (section 3.2.3)."""
 
-    def forward(self, x, mask=None, cache: KeyValueCache | None = None):
-        return super().forward(x, x, mask, cache)
+    looks_ahead = True
+
+    def forward(self, x, reach=None, past: Memory | None = None):
+        return super().forward(x, x, reach, past)
 
     def backward(self, dy):
         dx, dmemory = super().backward(dy)
         dx += dmemory  # x gives the queries, and as memory the keys and values
         return dx
 
+    @classmethod
+    def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "SelfAttention":
+        """As Mixer.build. Positions come in here where the config says so."""
+        settings = config.of_attention | config.positions_in_attention
+        return cls(config.d_model, config.heads, rng, **settings)
+
 
 class CrossAttention(MultiHeadAttention):
-    """x (B, T, D), memory (B, S, D), mask -> (B, T, D): the decoder looks at the encoder's output.
+    """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
 
-    With a cache the memory's keys and values are computed once, at the first position.
+    A memory is another sequence: how far its positions are from those of x says nothing. With a
+    `past` its keys and values are computed once, at the first position.
     """
 
-    def keys_and_values(self, memory, places: Places | None, cache: KeyValueCache | None):
-        def compute():
-            return MultiHeadAttention.keys_and_values(self, memory, places, None)
+    def keys_and_values(self, memory, reach: Reach, past: Memory | None):
+        def computed(past=None):
+            key, value, _ = MultiHeadAttention.keys_and_values(self, memory, reach, None)
+            return Kept(key=key, value=value)
 
-        return compute() if cache is None else cache.memory(self, compute)
+        kept = computed() if past is None else past.of(self, computed)
+        return kept["key"], kept["value"], reach

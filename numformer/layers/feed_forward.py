@@ -15,6 +15,8 @@ class FeedForward(Layer):
     after the activation, which the paper does not mention; `bias` are b_1 and b_2.
     """
 
+    role = "feed_forward"
+
     def __init__(
         self,
         d_model: int,
@@ -37,3 +39,8 @@ class FeedForward(Layer):
     def backward(self, dy):
         dhidden = self.dropout.backward(self.outer.backward(dy))
         return self.inner.backward(self.activation.backward(dhidden))
+
+    @classmethod
+    def entries(cls, config) -> int:
+        """The entries of its matrices, at least."""
+        return 2 * config.d_model * config.d_ff

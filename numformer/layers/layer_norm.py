@@ -46,6 +46,8 @@ class LayerNorm(Layer):
     gamma starts at 1 and beta at 0. The paper states no epsilon; 1e-5 is the common choice.
     """
 
+    role = "norm"
+
     def __init__(self, d_model: int, epsilon: float = 1e-5):
         self.gamma = Parameter(np.ones(d_model))
         self.beta = Parameter(np.zeros(d_model))

@@ -1,50 +1,86 @@
-"""Where the real positions of a padded batch stand, and how padding is left out."""
+"""Where the positions of a padded batch stand, which of them are real, and how padding is left out.
+
+Positions meet in attention and other mixers alone. All else treats each by itself.
+"""
+
+from functools import cached_property
 
 import numpy as np
+
+from numformer.backend import array_module
 
 
 class Places:
     """The places of a batch of B sequences: `valid` (B, T), a host array, False at padding.
 
-    Only attention lets positions meet. All else treats each by itself, so with `skip_padding` it
-    works on the rows (N, D) of the real positions alone; `real` (N,) are their indices among the
-    B T places. Without it a batch keeps its shape (B, T, D). `xp` is where the batch's arrays live.
+    With `skip_padding` layers work on rows (N, D), those of the real positions; `real` (N,) are
+    their indices among the B T places. Without it a batch keeps its shape (B, T, D). `positions`
+    (T,) say where in a sequence the places are: 0 to T - 1 unless given.
     """
 
-    def __init__(self, valid: np.ndarray, xp=np, skip_padding: bool = False):
-        self.valid, self.xp, self.skip_padding = valid, xp, skip_padding
-        self.real = np.flatnonzero(valid)
-        if not len(self.real):
-            # Of padding alone one row stays, since some products need one; nobody attends to it.
-            self.real = np.zeros(1, dtype=int)
-        self._of_heads: dict[int, tuple] = {}
+    def __init__(
+        self, valid: np.ndarray, skip_padding: bool = False, positions: np.ndarray | None = None
+    ):
+        self.valid, self.skip_padding = valid, skip_padding
+        self.positions = np.arange(valid.shape[1]) if positions is None else positions
+        self._indices: dict[tuple, tuple] = {}
+
+    @classmethod
+    def whole(cls, batch: int, length: int, first: int = 0) -> "Places":
+        """Those of `batch` sequences without padding, at `length` positions from `first` on."""
+        positions = np.arange(first, first + length)
+        return cls(np.broadcast_to(True, (batch, length)), positions=positions)
+
+    def __getitem__(self, stretch: slice) -> "Places":
+        """The places of some positions."""
+        return Places(self.valid[:, stretch], positions=self.positions[stretch])
+
+    @cached_property
+    def real(self) -> np.ndarray:
+        """Indices (N,) of the real positions among the B T places.
+
+        Of padding alone one row stays, since some products need one; nobody attends to it.
+        """
+        real = np.flatnonzero(self.valid)
+        return real if len(real) else np.zeros(1, dtype=int)
+
+    @cached_property
+    def all_valid(self) -> bool:
+        """Whether there is no padding."""
+        return bool(self.valid.all())
 
     @property
-    def positions(self) -> np.ndarray:
-        """Positions within the sequences: (T,), or (N,) those of the rows."""
-        length = self.valid.shape[1]
-        return self.real % length if self.skip_padding else np.arange(length)
+    def of_rows(self) -> np.ndarray:
+        """The positions of what layers work on: (T,), or (N,) of the rows."""
+        if not self.skip_padding:
+            return self.positions
+        return self.positions[self.real % self.valid.shape[1]]
 
     def pick(self, ids: np.ndarray) -> np.ndarray:
         """ids (B, T) -> (B, T), or (N,) those of the rows."""
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
-        """Rows x (N, H K) -> (B, H, T, K). At padding stands a copy of the first row.
-
-        It changes nothing, since a Mask lets nobody attend to padding and padding to nobody.
-        """
-        _, row_of_place = self._indices(heads)
-        return x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
+        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding."""
+        _, row_of_place, padding = self._of_heads(heads, array_module(x))
+        y = x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
+        if padding:
+            sequences, positions = padding
+            y[sequences, :, positions] = 0
+        return y
 
     def gather(self, x):
         """x (B, H, T, K) -> rows (N, H K): the real positions, each with its heads side by side."""
-        place_of_row, _ = self._indices(x.shape[1])
+        place_of_row, *_ = self._of_heads(x.shape[1], array_module(x))
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 
-    def _indices(self, heads: int):
-        """Of each row's heads their place (N, H) in (B, H, T); of each such place its row."""
-        if heads not in self._of_heads:
+    def _of_heads(self, heads: int, xp) -> tuple:
+        """Of each row's heads their place (N, H) in (B, H, T); of each place a row; the padding.
+
+        At padding, whose sequences and positions are the third (none where there is none), the row
+        is any.
+        """
+        if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
             sequence, position = np.divmod(self.real, length)
             head = np.arange(heads)
@@ -52,5 +88,7 @@ class Places:
             row = np.zeros(batch * length, dtype=int)
             row[self.real] = np.arange(len(self.real))
             row_of_place = row.reshape(batch, 1, length) * heads + head[:, None]
-            self._of_heads[heads] = self.xp.asarray(place_of_row), self.xp.asarray(row_of_place)
-        return self._of_heads[heads]
+            padding = tuple(map(xp.asarray, np.nonzero(~self.valid)))
+            indices = xp.asarray(place_of_row), xp.asarray(row_of_place)
+            self._indices[heads, xp] = *indices, () if self.all_valid else padding
+        return self._indices[heads, xp]

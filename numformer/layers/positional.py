@@ -85,6 +85,8 @@ class LearnedPositions(Layer):
     training decides how much position counts. Raises InputError for positions beyond max_length.
     """
 
+    role = "positions"
+
     def __init__(self, max_length: int, d_model: int, rng: np.random.Generator):
         self.weight = Parameter(rng.normal(0, d_model**-0.5, (max_length, d_model)))
 

@@ -38,6 +38,8 @@ class RMSNorm(Layer):
     gamma starts at 1; epsilon is that of LayerNorm.
     """
 
+    role = "norm"
+
     def __init__(self, d_model: int, epsilon: float = 1e-5):
         self.gamma = Parameter(np.ones(d_model))
         self.epsilon = epsilon

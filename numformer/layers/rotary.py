@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers.positional import PositionTable
@@ -24,6 +25,8 @@ def rotary(x, turns):
     Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
     pair turned by that angle.
     """
+    if x.strides[-1] != x.itemsize:  # a pair that does not lie side by side is no complex number
+        x = x.copy()
     return (x.view(turns.dtype) * turns).view(x.dtype)
 
 
@@ -42,30 +45,25 @@ def require_pairs(d_k: int) -> None:
         )
 
 
-class RotaryAttention(Layer):
-    """query (..., T, K), key (..., S, K), value (..., S, K_v), mask -> (..., T, K_v).
+class Rotary(Layer):
+    """x (..., T, K), positions (T,) -> (..., T, K): each query or key turned by its position.
 
-    `attention` of turned queries and turned keys; values stay as they are. The queries stand at the
-    last T of the S positions: at all of them, or at those that come after keys of a cache.
+    `positions` is a host array, 0 to T - 1 unless given.
     """
 
-    def __init__(self, attention: Layer):
-        self.attention, self._table = attention, PositionTable(rotary_turns)
+    def __init__(self):
+        self._table = PositionTable(rotary_turns)
 
-    def turns(self, like, first: int):
-        """Those of the positions from `first` on, for x (..., T, K)."""
-        *_, length, width = like.shape
-        require_pairs(width)
-        return self._table.of(first + length, like)[first : first + length]
+    def turns(self, like, positions: np.ndarray):
+        """Those of the positions (T,), for x (..., T, K)."""
+        require_pairs(like.shape[-1])
+        table = self._table.of(positions.max() + 1, like)
+        return table[array_module(like).asarray(positions)]
 
-    def forward(self, query, key, value, mask=None):
-        later = key.shape[-2] - query.shape[-2]
-        self.save(later=later)
-        query, key = rotary(query, self.turns(query, later)), rotary(key, self.turns(key, 0))
-        return self.attention.forward(query, key, value, mask)
+    def forward(self, x, positions: np.ndarray | None = None):
+        turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
+        self.save(turns=turns)
+        return rotary(x, turns)
 
-    def backward(self, doutput):
-        later = self.pop_saved()["later"]
-        dquery, dkey, dvalue = self.attention.backward(doutput)
-        dquery = rotary_backward(dquery, self.turns(dquery, later))
-        return dquery, rotary_backward(dkey, self.turns(dkey, 0)), dvalue
+    def backward(self, dy):
+        return rotary_backward(dy, **self.pop_saved())

@@ -2,17 +2,19 @@
 
 from numformer.backend import array_module, dot_last, masked, max_last, sum_last
 from numformer.layer import Layer
+from numformer.layers.reach import require_mask
 
 
 def softmax(scores, mask=None):
     """scores (..., S), mask broadcast to it, True = may attend -> weights (..., S).
 
     A masked entry counts as a score of minus infinity, so its weight is exactly 0 and the others
-    sum to 1. A row with every entry masked has weights 0: it attends to nothing. A mask may also be
-    numbers, which are added to the scores.
+    sum to 1. A row with every entry masked has weights 0: it attends to nothing. Raises InputError
+    for a mask of numbers.
     """
     xp = array_module(scores)
     if mask is not None:
+        require_mask(mask)
         scores = masked(scores, mask)
     highest = max_last(scores)
     # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.

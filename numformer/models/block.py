@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer import settings
+from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers import (
     ACTIVATIONS,
     ATTENTIONS,
+    MIXERS,
     NORMALIZATIONS,
     POSITIONS,
     POSITIONS_IN_ATTENTION,
@@ -16,17 +18,18 @@ from numformer.layers import (
     Dropout,
     Embedding,
     FeedForward,
+    Memory,
+    Mixer,
     Places,
     Residual,
-    RotaryAttention,
-    SelfAttention,
 )
 from numformer.layers.attention import head_size
+from numformer.layers.mixer import settings_of
 from numformer.layers.rotary import require_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(settings.Settings):
+class TowerConfig(*settings_of(MIXERS.values())):
     """Every decision of the paper about blocks, as a field with the paper's choice as its default.
 
     Sections 3 and 5.4 of the paper, and Table 3 for what it varies. Raises InputError for values
@@ -41,6 +44,9 @@ class TowerConfig(settings.Settings):
     )
     d_v: int | None = settings.size(None, "size of a value; d_model / heads, 64 in the paper")
     layers: int = settings.size(6, "layers of a tower: N of the encoder, and of the decoder (3.1)")
+    mixers: str = settings.choices(
+        "attention", MIXERS, "what the layers have for self-attention, in turn: window,attention"
+    )
     norm: str = settings.choice(
         "post", ("post", "pre"), "where the norm stands around a sublayer (3.1)"
     )
@@ -71,8 +77,29 @@ class TowerConfig(settings.Settings):
         super().__post_init__()
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
-        if POSITIONS_IN_ATTENTION.get(self.positions) is RotaryAttention:
+        if "rotary" in self.positions_in_attention:
             require_pairs(self.d_k or head_size(self.d_model, self.heads))
+
+    def mixer_of(self, layer: int) -> type[Mixer]:
+        """What the layer of this number has where attention stands."""
+        names = self.mixers.split(",")
+        return MIXERS[names[layer % len(names)]]
+
+    @property
+    def of_attention(self) -> dict:
+        """The settings of any attention, but for its sizes."""
+        return dict(
+            d_k=self.d_k,
+            d_v=self.d_v,
+            bias=self.attention_bias,
+            p_drop=self.attention_dropout,
+            attention=ATTENTIONS[self.attention_function],
+        )
+
+    @property
+    def positions_in_attention(self) -> dict:
+        """Further settings of self-attention, where positions come in there."""
+        return POSITIONS_IN_ATTENTION.get(self.positions, dict)()
 
     @property
     def longest(self) -> int | None:
@@ -82,17 +109,12 @@ class TowerConfig(settings.Settings):
     @property
     def least_parameters(self) -> int:
         """No model of this config has fewer: the entries of the matrices of one tower."""
-        return self.least_parameters_of(towers=1, attentions=1, symbols=0)
+        return self.entries()
 
-    def least_parameters_of(self, towers: int, attentions: int, symbols: int) -> int:
-        """The entries of the matrices of towers with so many attentions in a block, and of tables.
-
-        No model has fewer. `symbols` counts the rows of all tables.
-        """
-        d_k_and_d_v = sum(size or self.d_model // self.heads for size in (self.d_k, self.d_v))
-        widths = 2 * attentions * self.heads * d_k_and_d_v + 2 * towers * self.d_ff
-        rows = symbols + towers * (self.longest or 0)
-        return self.d_model * (rows + self.layers * widths)
+    def entries(self, cross: bool = False) -> int:
+        """The entries of a tower's matrices and of its table of positions; no tower has fewer."""
+        of_blocks = (Block.entries(self, layer, cross) for layer in range(self.layers))
+        return sum(of_blocks) + self.d_model * (self.longest or 0)
 
     @property
     def least_saved(self) -> int:
@@ -103,8 +125,7 @@ class TowerConfig(settings.Settings):
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    Ids are host arrays. `places` are those of a padded batch; where they leave padding out,
-    x is (N, D). `offset` is the position of the first id.
+    Ids are host arrays at `places`. Where these leave padding out, x is (N, D).
     """
 
     def __init__(self, config: TowerConfig, embedding: Embedding, rng: np.random.Generator):
@@ -112,10 +133,10 @@ class InputEmbedding(Layer):
         self.positions = POSITIONS[config.positions](config.max_length, config.d_model, rng)
         self.dropout = Dropout(config.p_drop)
 
-    def forward(self, ids, places: Places | None = None, offset: int = 0):
-        positions = places.positions if places else offset + np.arange(ids.shape[1])
-        x = self.embedding.forward(places.pick(ids) if places else ids)
-        return self.dropout.forward(self.positions.forward(x, positions))
+    def forward(self, ids, places: Places | None = None):
+        places = places or Places.whole(*ids.shape)
+        x = self.embedding.forward(places.pick(ids))
+        return self.dropout.forward(self.positions.forward(x, places.of_rows))
 
     def backward(self, dx):
         return self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))
@@ -124,56 +145,55 @@ class InputEmbedding(Layer):
 class Block(Layer):
     """x (B, T, D) -> (B, T, D): self-attention, then feed-forward, each in a Residual (3.1).
 
-    With `cross` it has cross-attention to a memory (B, S, D) between them, and `backward` returns
-    dx, dmemory. `mask` broadcasts to (B, H, T, T), `memory_mask` to (B, H, T, S).
+    Where self-attention stands the config may name another mixer for the layer of this number.
+    `reach` says who may see whom in x. With `cross` there is cross-attention to a memory (B, S, D)
+    between the two, with a reach of its own, and `backward` returns dx, dmemory. A `past` is what
+    is remembered where x continues earlier positions.
     """
 
-    def __init__(self, config: TowerConfig, rng: np.random.Generator, cross: bool = False):
-        self.self_attention = _attention(SelfAttention, config, rng)
-        self.cross_attention = _attention(CrossAttention, config, rng) if cross else None
+    def __init__(
+        self,
+        config: TowerConfig,
+        rng: np.random.Generator,
+        cross: bool = False,
+        causal: bool = False,
+        layer: int = 0,
+    ):
+        mixer = config.mixer_of(layer)
+        self.mixer = _residual(mixer.build(config, rng, causal), config)
+        self.cross_attention = (
+            _residual(CrossAttention.build(config, rng), config) if cross else None
+        )
         self.feed_forward = _residual(_feed_forward(config, rng), config)
 
-    def forward(self, x, mask=None, memory=None, memory_mask=None, cache=None):
-        x = self.self_attention.forward(x, mask, cache)
+    @classmethod
+    def entries(cls, config: TowerConfig, layer: int, cross: bool) -> int:
+        """The entries of its matrices."""
+        parts = [config.mixer_of(layer), *[CrossAttention] * cross, FeedForward]
+        return sum(part.entries(config) for part in parts)
+
+    def forward(self, x, reach=None, memory=None, memory_reach=None, past: Memory | None = None):
+        x = self.mixer.forward(x, reach, past)
         if self.cross_attention:
-            x = self.cross_attention.forward(x, memory, memory_mask, cache)
+            x = self.cross_attention.forward(x, memory, memory_reach, past)
         return self.feed_forward.forward(x)
 
     def backward(self, dy):
         dx = self.feed_forward.backward(dy)
         if not self.cross_attention:
-            return self.self_attention.backward(dx)
+            return self.mixer.backward(dx)
         dx, dmemory = self.cross_attention.backward(dx)
-        return self.self_attention.backward(dx), dmemory
-
-
-def _attention(sublayer: type[Layer], config: TowerConfig, rng: np.random.Generator) -> Residual:
-    function = ATTENTIONS[config.attention_function]
-    within = POSITIONS_IN_ATTENTION.get(config.positions)
-    # A memory is another sequence: how far its positions are from those of x says nothing.
-    of_positions = within if sublayer is SelfAttention else None
-    attention = sublayer(
-        config.d_model,
-        config.heads,
-        rng,
-        config.d_k,
-        config.d_v,
-        config.attention_bias,
-        config.attention_dropout,
-        (lambda p_drop: of_positions(function(p_drop))) if of_positions else function,
-    )
-    return _residual(attention, config)
+        return self.mixer.backward(dx), dmemory
 
 
 def _feed_forward(config: TowerConfig, rng: np.random.Generator) -> FeedForward:
-    activation = ACTIVATIONS[config.activation]
     return FeedForward(
         config.d_model,
         config.d_ff,
         rng,
-        activation,
-        config.activation_dropout,
-        config.feed_forward_bias,
+        activation=ACTIVATIONS[config.activation],
+        p_drop=config.activation_dropout,
+        bias=config.feed_forward_bias,
     )
 
 
@@ -187,18 +207,32 @@ class Tower(Layer):
 
     With norm "pre" one norm follows the last block, because there the sum of the residuals is not
     normalised; with norm "post" every block ends with its own. With `cross`, `backward` returns
-    dx, dmemory.
+    dx, dmemory. A tower that is not `causal` lets positions see later ones; InputError for a mixer
+    that cannot.
     """
 
-    def __init__(self, config: TowerConfig, rng: np.random.Generator, cross: bool = False):
-        self.layers = [Block(config, rng, cross) for _ in range(config.layers)]
+    def __init__(
+        self,
+        config: TowerConfig,
+        rng: np.random.Generator,
+        cross: bool = False,
+        causal: bool = False,
+    ):
+        blind = [name for name in config.mixers.split(",") if not MIXERS[name].looks_ahead]
+        if blind and not causal:
+            raise InputError(
+                "in a tower that reads both ways every mixer looks ahead",
+                f"mixers {config.mixers}, of which {blind[0]} does not",
+                "Choose another mixer, or a model that only looks back, a language model.",
+            )
+        self.layers = [Block(config, rng, cross, causal, layer) for layer in range(config.layers)]
         normalization = NORMALIZATIONS[config.normalization]
         self.norm = normalization(config.d_model) if config.norm == "pre" else None
         self.cross = cross
 
-    def forward(self, x, mask=None, memory=None, memory_mask=None, cache=None):
+    def forward(self, x, reach=None, memory=None, memory_reach=None, past: Memory | None = None):
         for block in self.layers:
-            x = block.forward(x, mask, memory, memory_mask, cache)
+            x = block.forward(x, reach, memory, memory_reach, past)
         return self.norm.forward(x) if self.norm else x
 
     def backward(self, dy):

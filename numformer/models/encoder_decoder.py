@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
 from numformer.errors import InputError
-from numformer.layers import Embedding, KeyValueCache, OutputProjection, Places, attention_mask
-from numformer.layers.mask import padding_mask
+from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
+from numformer.layers.memory import Kept
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
 from numformer.models.model import Model, State, require_batch
 
@@ -42,7 +41,7 @@ class Config(TowerConfig):
         """No model of this Config has fewer: the entries of its matrices."""
         of_target = ("all", "target", "none").index(self.tying)
         symbols = self.source_vocabulary + of_target * self.target_vocabulary
-        return self.least_parameters_of(towers=2, attentions=3, symbols=symbols)
+        return self.entries() + self.entries(cross=True) + self.d_model * symbols
 
     @classmethod
     def base(cls, vocabulary: int, **changes) -> "Config":
@@ -76,29 +75,24 @@ class Transformer(Model):
         source = Embedding(config.source_vocabulary, config.d_model, rng)
         shared = source.weight if config.tying == "all" else None
         target = Embedding(config.target_vocabulary, config.d_model, rng, shared)
-        own = Embedding(config.target_vocabulary, config.d_model, rng) if (
-            config.tying == "none"
-        ) else target  # fmt: skip
+        output = target
+        if config.tying == "none":
+            output = Embedding(config.target_vocabulary, config.d_model, rng)
         encoder = Tower(config, rng)
         self.source = InputEmbedding(config, source, rng)
         self.encoder = encoder
-        decoder = Tower(config, rng, cross=True)
+        decoder = Tower(config, rng, cross=True, causal=True)
         self.target = InputEmbedding(config, target, rng)
         self.decoder = decoder
-        self.output = OutputProjection(own.weight)
+        self.output = OutputProjection(output.weight)
 
     def forward(self, source, target, skip_padding: bool = False):
         require_pair(source, target, skip_padding)
-        sources, targets = (
-            Places(ids != PADDING, self._xp, skip_padding) for ids in (source, target)
-        )
+        sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
         memory = self._encode(source, sources)
-        x = self.decoder.forward(
-            self.target.forward(target, targets),
-            attention_mask(targets, targets, causal=True),
-            memory,
-            attention_mask(targets, sources),
-        )
+        x = self.target.forward(target, targets)
+        reach = Reach(targets, causal=True)
+        x = self.decoder.forward(x, reach, memory, Reach(targets, sources))
         return self.output.forward(x)
 
     def backward(self, dlogits):
@@ -120,24 +114,23 @@ class Transformer(Model):
         Raises InputError for a source that does not end with the end id, or all but padding.
         """
         require_source(source)
-        places = Places(source != PADDING, self._xp)
-        memory, mask = self._encode(source, places), padding_mask(self._xp.asarray(places.valid))
-        return State(np.full(len(source), START), KeyValueCache(length), memory, mask)
+        past, places = Memory(length), Places(source != PADDING)
+        memory = self._encode(source, places)
+        past.of(self, lambda past: Kept(memory=memory, valid=places.valid))
+        return State(np.full(len(source), START), past)
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        x = self.target.forward(ids[:, None], offset=state.cache.length)
-        x = self.decoder.forward(x, None, state.memory, state.memory_mask, state.cache)
-        state.cache.advance(1)
+        past, kept = state.past, state.past.of(self, Kept)
+        here = Places.whole(len(ids), 1, first=past.length)
+        x = self.target.forward(ids[:, None], here)
+        reach = Reach(here, Places(kept["valid"]))
+        x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
+        past.advance(1)
         return self.output.forward(x)[:, 0]
 
     def _encode(self, source, places: Places):
-        x = self.source.forward(source, places)
-        return self.encoder.forward(x, attention_mask(places, places))
-
-    @property
-    def _xp(self):
-        return array_module(self.output.weight.data)
+        return self.encoder.forward(self.source.forward(source, places), Reach(places))
 
 
 FIXES = {
@@ -168,11 +161,11 @@ def require_source(source) -> None:
     """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
     _require_batch(source, "source")
     for row, ids in enumerate(source):
-        found = ids[ids != PADDING]
-        if len(found) and found[-1] != END:
+        symbols = ids[ids != PADDING]
+        if len(symbols) and symbols[-1] != END:
             raise InputError(
                 f"a source ends with the end id {END}",
-                f"row {row}, which ends with {found[-1]}",
+                f"row {row}, which ends with {symbols[-1]}",
                 FIXES["source"],
             )
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer import settings
-from numformer.backend import array_module
 from numformer.data.vocabulary import SPECIAL
-from numformer.errors import InputError
-from numformer.layers import Embedding, KeyValueCache, OutputProjection, causal_mask
+from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
 from numformer.models.model import Model, State, require_batch
 
@@ -25,7 +23,7 @@ class Config(TowerConfig):
     @property
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
-        return self.least_parameters_of(towers=1, attentions=1, symbols=self.vocabulary)
+        return self.entries() + self.d_model * self.vocabulary
 
 
 BATCH = (
@@ -48,20 +46,14 @@ class LanguageModel(Model):
         self.config = config
         embedding = Embedding(config.vocabulary, config.d_model, rng)
         self.input = InputEmbedding(config, embedding, rng)
-        self.tower = Tower(config, rng)
+        self.tower = Tower(config, rng, causal=True)
         self.output = OutputProjection(embedding.weight)
 
-    def forward(self, ids, cache: KeyValueCache | None = None):
+    def forward(self, ids, past: Memory | None = None):
         require_batch(ids, *BATCH)
-        x = self.input.forward(ids, offset=cache.length if cache else 0)
-        if cache and cache.length and ids.shape[1] > 1:
-            raise InputError(
-                "only the first positions of a cache may be several at once",
-                f"{ids.shape[1]} after {cache.length}",
-                "Read the others one by one, by step().",
-            )
-        mask = causal_mask(ids.shape[1], array_module(x))
-        return self.output.forward(self.tower.forward(x, mask, cache=cache))
+        places = Places.whole(*ids.shape, first=past.length if past else 0)
+        x = self.input.forward(ids, places)
+        return self.output.forward(self.tower.forward(x, Reach(places, causal=True), past=past))
 
     def backward(self, dlogits):
         return self.input.backward(self.tower.backward(self.output.backward(dlogits)))
@@ -80,14 +72,14 @@ class LanguageModel(Model):
         """Beginnings (B, S) -> the State in which up to `length` further ids are written."""
         require_batch(ids, *BATCH)
         before = ids[:, :-1]
-        cache = KeyValueCache(before.shape[1] + length)
+        past = Memory(before.shape[1] + length)
         if before.size:
-            self.forward(before, cache)
-            cache.advance(before.shape[1])
-        return State(ids[:, -1], cache)
+            self.forward(before, past)
+            past.advance(before.shape[1])
+        return State(ids[:, -1], past)
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        logits = self.forward(ids[:, None], state.cache)
-        state.cache.advance(1)
+        logits = self.forward(ids[:, None], state.past)
+        state.past.advance(1)
         return logits[:, 0]

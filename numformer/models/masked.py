@@ -5,10 +5,9 @@ The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
 
 import numpy as np
 
-from numformer.backend import array_module
 from numformer.data.vocabulary import PADDING
 from numformer.errors import InputError
-from numformer.layers import Embedding, OutputProjection, Pick, Places, attention_mask
+from numformer.layers import Embedding, OutputProjection, Pick, Places, Reach
 from numformer.models.block import InputEmbedding, Tower
 from numformer.models.language_model import Config
 from numformer.models.model import Model, require_batch
@@ -40,9 +39,8 @@ class MaskedLanguageModel(Model):
             "ids are a NumPy array (B, T)",
             "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
         )
-        places = Places(ids != PADDING, array_module(self.output.weight.data))
-        mask = None if places.valid.all() else attention_mask(places, places).allowed
-        x = self.tower.forward(self.input.forward(ids, places), mask)
+        places = Places(ids != PADDING)
+        x = self.tower.forward(self.input.forward(ids, places), Reach(places))
         self.save(picked=asked is not None)
         if asked is not None:
             x = self.pick.forward(x, asked)

@@ -3,23 +3,16 @@
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Layer, never_met_a_backward, training
-from numformer.layers import (
-    NORMALIZATIONS,
-    CrossEntropy,
-    Divergence,
-    FeedForward,
-    KeyValueCache,
-    LearnedPositions,
-    MultiHeadAttention,
-)
+from numformer.layers import CrossEntropy, Divergence, Memory
 from numformer.settings import Settings
+
+ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
+"""What parameters are for. A layer says which `role` those within it have."""
 
 
 class Model(Layer):
@@ -58,27 +51,19 @@ class Model(Layer):
         return Objective(self, label_smoothing, r_drop)
 
     def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters by role: embedding, positions, attention, feed_forward, norm, total.
+        """Number of parameters by role (ROLES, and any other that a layer has), and their total.
 
         A tied embedding counts once; an output projection of its own counts as embedding, and so
         does all that has none of the other roles, a recurrent cell for example.
         """
-        roles = {
-            "positions": LearnedPositions,
-            "attention": MultiHeadAttention,
-            "feed_forward": FeedForward,
-            "norm": tuple(NORMALIZATIONS.values()),
-            "embedding": Layer,  # all else
-        }
         role_of = {}
-        for role, kinds in roles.items():
-            for layer in self.layers_within():
-                if isinstance(layer, kinds):
-                    for parameter in layer.named_parameters().values():
-                        role_of.setdefault(parameter, role)
-        counts = Counter(dict.fromkeys(roles, 0))
-        for parameter, role in role_of.items():
-            counts[role] += parameter.size
+        for layer in self.layers_within():
+            if role := getattr(layer, "role", None):
+                for parameter in layer.named_parameters().values():
+                    role_of.setdefault(parameter, role)
+        counts = Counter(dict.fromkeys(ROLES, 0))
+        for parameter in self.named_parameters().values():
+            counts[role_of.get(parameter, "embedding")] += parameter.size
         return {**counts, "total": counts.total()}
 
 
@@ -139,19 +124,13 @@ def require_batch(ids, rule: str, fix: str) -> None:
 class State:
     """How far a batch of sequences has been read and written.
 
-    `ids` (B,) are what `step` takes first. `memory` (B, S, D) and its mask (B, 1, 1, S) are what
-    cross-attention looks at, where a model has one.
+    `ids` (B,) are what `step` takes first, `past` is what the model and its layers remember.
     """
 
     ids: np.ndarray
-    cache: KeyValueCache
-    memory: Any = None
-    memory_mask: Any = None
+    past: Memory
 
     def choose(self, rows: np.ndarray) -> None:
         """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
         self.ids = self.ids[rows]
-        self.cache.choose(rows)
-        if self.memory is not None:
-            rows = array_module(self.memory).asarray(rows)
-            self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        self.past.choose(rows)

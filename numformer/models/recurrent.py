@@ -20,14 +20,16 @@ from numformer.layers import (
     Dropout,
     Embedding,
     Linear,
+    Memory,
     OutputProjection,
     Recurrent,
     Tanh,
 )
 from numformer.layers.cells import Cell
-from numformer.layers.recurrent import Steps
+from numformer.layers.memory import Kept
+from numformer.layers.recurrence import Steps
 from numformer.models.encoder_decoder import require_pair, require_source
-from numformer.models.model import Model
+from numformer.models.model import Model, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,8 @@ class AttentionDecoder(Layer):
         return [self.keys.forward(memory), memory, mask]
 
     def backward(self, dy):
-        (steps, looked_at), size = self.pop_saved().values(), self.cell.size
+        saved, size = self.pop_saved(), self.cell.size
+        steps, looked_at = saved["steps"], saved["looked_at"]
         xp, (batch, longest, _) = array_module(dy), dy.shape
         dy = dy.take(steps.order, axis=0)
         dstate = self.cell.start(batch, dy)
@@ -181,7 +184,8 @@ class RecurrentEncoderDecoder(Model):
         return self._logits(y if real is None else rows(y).take(real, axis=0))
 
     def backward(self, dlogits):
-        real, shape = self.pop_saved().values()
+        saved = self.pop_saved()
+        real, shape = saved["real"], saved["shape"]
         dy = self.tanh.backward(self.dropout.backward(self.output.backward(dlogits)))
         dy = self.readout.backward(dy)
         if real is not None:
@@ -199,20 +203,24 @@ class RecurrentEncoderDecoder(Model):
 
     # Writing
 
-    def start(self, source, length: int) -> "Written":
-        """source ids (B, S) -> the state in which targets begin; `length` is no limit here.
+    def start(self, source, length: int) -> State:
+        """source ids (B, S) -> the State in which targets of up to `length` ids begin.
 
         Raises InputError for a source that does not end with the end id, or all but padding.
         """
         require_source(source)
         start, looked_at = self._encode(source)
         state = self.decoder.cell.start(len(source), start, start)
-        return Written(np.full(len(source), START), [state, *self.decoder.looking_at(*looked_at)])
+        kept = Kept(enumerate([state, *self.decoder.looking_at(*looked_at)]))
+        past = Memory(length)
+        past.of(self, lambda past: kept)
+        return State(np.full(len(source), START), past)
 
-    def step(self, ids, state: "Written"):
+    def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        x = self.target.forward(ids)
-        state.arrays[0], y = self.decoder.step(x, *state.arrays)
+        kept = state.past.of(self, Kept)
+        kept[0], y = self.decoder.step(self.target.forward(ids), *kept.values())
+        state.past.advance(1)
         return self._logits(y)
 
     # Both
@@ -253,22 +261,6 @@ class RecurrentEncoderDecoder(Model):
     @property
     def _xp(self):
         return array_module(self.output.weight.data)
-
-
-@dataclass
-class Written:
-    """How far a batch of sequences has been written: the decoder's state, and what it looks at.
-
-    `ids` (B,) are what `step` takes first; each of `arrays` begins with the batch.
-    """
-
-    ids: np.ndarray
-    arrays: list
-
-    def choose(self, rows: np.ndarray) -> None:
-        """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
-        self.ids = self.ids[rows]
-        self.arrays = [array[array_module(array).asarray(rows)] for array in self.arrays]
 
 
 def _lengths(ids: np.ndarray) -> np.ndarray:

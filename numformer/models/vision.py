@@ -58,7 +58,7 @@ class Config(TowerConfig):
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
         symbols = self.patch**2 * self.channels + self.classes
-        return self.least_parameters_of(towers=1, attentions=1, symbols=symbols)
+        return self.entries() + self.d_model * symbols
 
 
 class VisionTransformer(Model):

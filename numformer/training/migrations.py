@@ -2,7 +2,7 @@
 
 import numpy as np
 
-FORMAT = 3  # counts up when what a checkpoint holds changes its name or its meaning
+FORMAT = 4  # counts up when what a checkpoint holds changes its name or its meaning
 
 Checkpoint = tuple[dict[str, np.ndarray], dict]
 """Arrays by name and JSON metadata."""
@@ -54,7 +54,13 @@ def _transduction(source, target, separator: str) -> dict:
     return {"kind": "transduction"} | vocabularies
 
 
-MIGRATIONS = {1: from_1, 2: from_2}
+def from_3(tensors: dict, metadata: dict) -> Checkpoint:
+    """Format 3 named what a block has for self-attention after the only one there was."""
+    renamed = {name.replace(".self_attention.", ".mixer."): tensors[name] for name in tensors}
+    return renamed, metadata
+
+
+MIGRATIONS = {1: from_1, 2: from_2, 3: from_3}
 
 
 def migrated(tensors: dict[str, np.ndarray], metadata: dict) -> Checkpoint:

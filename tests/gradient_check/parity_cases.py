@@ -18,7 +18,9 @@ from unittest import mock
 import numpy as np
 
 from numformer.data import PADDING, PairBatch
-from numformer.gradient_check.cases import CASES, SMALL, B, Case, S, T
+from numformer.gradient_check.cases import CASES, Case
+from numformer.gradient_check.cases.case import B, S, T
+from numformer.gradient_check.cases.models import SMALL
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer

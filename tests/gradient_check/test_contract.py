@@ -19,14 +19,16 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
 from numformer.backend import array_module, dropout_stream, to_host
-from numformer.gradient_check import cases
-from numformer.gradient_check.cases import CASES, TABLE
+from numformer.gradient_check.cases import CASES, MIXED, TABLE, case
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.layer import Layer, inference, mode, pack
+from numformer.layers import MIXERS
 from numformer.layers.positional import NoPositions, SinusoidalPositions
 from numformer.training.optimizers import OPTIMIZERS
 
 every_case = pytest.mark.parametrize("name", CASES)
+# What a model is composed of is held to the list by itself.
+every_part = pytest.mark.parametrize("name", [n for n in CASES if not CASES[n].composed])
 TIGHT = dict(rtol=1e-12, atol=1e-13)
 
 
@@ -90,7 +92,7 @@ def assert_same(found, expected):
 def layers_of(cls=Layer) -> list[type[Layer]]:
     """Every kind of layer of the library that has a forward."""
     ours = cls.__module__.startswith("numformer.") and cls.forward is not Layer.forward
-    return [cls] * ours + [each for below in cls.__subclasses__() for each in layers_of(below)]
+    return [cls] * ours + [layer for below in cls.__subclasses__() for layer in layers_of(below)]
 
 
 def lacking() -> Iterator[str]:
@@ -99,15 +101,19 @@ def lacking() -> Iterator[str]:
     references = {part.name for part in ast.parse(text).body if isinstance(part, ast.FunctionDef)}
     text += Path(__file__).with_name("parity_cases.py").read_text()
     used = {case.reference for case in TABLE} | {f"{name}_optimizer" for name in OPTIMIZERS}
+    used |= {f"{case.settings.get('positions')}_attention" for case in TABLE}
     for name in references - used:
         if len(re.findall(rf"\b{name}\b", text)) == 1:
             yield f"{name} of torch_reference.py: a case that names it"
+    for name in MIXERS.keys() - {changes.get("mixers", "attention") for changes in MIXED.values()}:
+        yield f"{name}: a line in MIXED of numformer/gradient_check/cases/models.py"
     equations = (Path(__file__).parents[2] / "lessons" / "equations.md").read_text()
+    kinds = {case.name: type(case()[0]) for case in TABLE}
     for layer in layers_of():
-        cases = [case for case in TABLE if type(case()[0]) is layer]
-        if not cases:
-            yield f"{layer.__name__}: a case in numformer/gradient_check/cases.py"
-        for case in cases:
+        of_layer = [case for case in TABLE if kinds[case.name] is layer]
+        if not of_layer:
+            yield f"{layer.__name__}: a Case in numformer/gradient_check/cases"
+        for case in of_layer:
             if CASES[case.name] is not case:
                 yield f"{case.name}: a name of its own, for two cases have it"
             if case.reference not in references:
@@ -132,9 +138,9 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
 
 def test_the_cases_make_mistakes_visible():
     """Sizes of 1, or equal ones, hide wrong axes; masks without a full row hide NaNs."""
-    sizes = [getattr(cases, letter) for letter in "BSTDHFV"]
+    sizes = [getattr(case, letter) for letter in "BSTDHFV"]
     assert min(sizes) > 1 and len(set(sizes)) == len(sizes)
-    full_rows = ~cases.SOURCE_MASK.any(axis=-1)
+    full_rows = ~case.IDS["source"].any(axis=-1)
     assert full_rows.any() and not full_rows.all()
     shaken = [any(getattr(p, "p_drop", 0) for p in CASES[n]()[0].layers_within()) for n in CASES]
     assert any(shaken) and not all(shaken)
@@ -156,7 +162,7 @@ def test_gradients_agree_with_numerical_ones(name):
         assert row.passed, str(row)
 
 
-@every_case
+@every_part
 def test_two_forwards_may_precede_two_backwards(name, xp):
     """A single slot for saved values, or one shared dropout mask, fails here."""
     layer, first = prepare(name, xp)
@@ -174,7 +180,7 @@ def test_two_forwards_may_precede_two_backwards(name, xp):
     assert_all_close(parameter_gradients(layer), sums)
 
 
-@every_case
+@every_part
 def test_backward_adds_to_the_gradients_that_are_there(name, xp):
     layer, inputs = prepare(name, xp)
     dy = upstream_for(forward(layer, inputs))
@@ -189,7 +195,7 @@ def test_backward_adds_to_the_gradients_that_are_there(name, xp):
     assert_all_close(parameter_gradients(layer), sums)
 
 
-@every_case
+@every_part
 def test_backward_is_linear_in_the_upstream_gradient(name, xp):
     """Gradients of 0 are exactly 0, and those of 2u - 3v are 2 of u less 3 of v."""
     layer, inputs = prepare(name, xp)
@@ -213,7 +219,7 @@ def assert_all_close(found, expected):
 # Ownership.
 
 
-@every_case
+@every_part
 def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
     """Frozen arrays make writing raise; the copies catch writing through an older view.
 
@@ -241,7 +247,7 @@ def freeze(arrays) -> list:
 
 
 @pytest.mark.parametrize("dropping", [True, False])  # a dropout that is off returns dy as it is
-@every_case
+@every_part
 def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
     """Its receiver may overwrite it, also while an earlier forward still waits for its turn."""
     layer, inputs = prepare(name, xp)
@@ -264,7 +270,7 @@ def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
 # Saved values and modes.
 
 
-@every_case
+@every_part
 def test_each_forward_serves_one_backward(name, xp):
     layer, inputs = prepare(name, xp)
     dy = upstream_for(forward(layer, inputs))
@@ -280,7 +286,7 @@ def test_each_forward_serves_one_backward(name, xp):
         assert named in {type(part).__name__ for part in layer.layers_within()}
 
 
-@every_case
+@every_part
 def test_inference_saves_nothing_and_drops_nothing(name, xp):
     """Dropout that goes on in evaluation, or scales there, differs from p_drop 0."""
     layer, inputs = prepare(name, xp)
@@ -293,7 +299,7 @@ def test_inference_saves_nothing_and_drops_nothing(name, xp):
     assert_same(output, forward(layer, inputs))
 
 
-@every_case
+@every_part
 def test_state_dict_round_trip(name, xp):
     layer, inputs = prepare(name, xp)
     other, _ = CASES[name]()
@@ -309,7 +315,7 @@ def test_state_dict_round_trip(name, xp):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@every_case
+@every_part
 def test_no_formula_changes_the_dtype(name, xp, dtype):
     """np.sqrt(512) is a float64 scalar that widens float32 arrays; math.sqrt(512) is not."""
     layer, inputs = prepare(name, xp, dtype)
@@ -324,7 +330,7 @@ def test_no_formula_changes_the_dtype(name, xp, dtype):
 # The device.
 
 
-@every_case
+@every_part
 def test_a_device_gives_the_numbers_of_the_host(name, stand_in):
     """And forward and backward leave them there: nothing waits for the device."""
     (on_host, host_inputs), (layer, inputs) = prepare(name), prepare(name, stand_in)

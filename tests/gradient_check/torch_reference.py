@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from numformer.backend import dropout_stream
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
+from numformer.layers import Reach
 from numformer.models import Config
 from numformer.training import Recipe
 
@@ -120,27 +121,28 @@ def scaled_dot_product_attention(p, query, key, value, mask=None, *, attention_d
     return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
-def turned(x, first):
+def turned(x, positions):
     """Each pair of values times the matrix of its position's rotation."""
-    *_, length, width = x.shape
+    width = x.shape[-1]
     theta = 10000.0 ** (-torch.arange(0, width, 2).double() / width)
-    angle = ((first + torch.arange(length))[:, None] * theta).to(x.dtype)
+    angle = (positions[:, None] * theta).to(x.dtype)
     matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=-1)
     pairs = x.unflatten(-1, (-1, 2))
     return torch.einsum("tjab,...tjb->...tja", matrix.unflatten(-1, (2, 2)), pairs).flatten(-2)
 
 
+def rotary(p, x, positions=None):
+    return turned(x, torch.arange(x.shape[-2]) if positions is None else positions)
+
+
 def rotary_attention(p, query, key, value, mask=None, **settings):
-    query, key = turned(query, key.shape[-2] - query.shape[-2]), turned(key, 0)
+    query, key = rotary({}, query), rotary({}, key)
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
 def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
-    heads, length, longer = query.shape[-3], query.shape[-2], key.shape[-2]
-    distance = torch.cdist(
-        torch.arange(longer - length, longer)[:, None].double(),
-        torch.arange(longer)[:, None].double(),
-    )
+    heads, places = query.shape[-3], (torch.arange(x.shape[-2]) for x in (query, key))
+    distance = torch.cdist(*(place[:, None].double() for place in places))
     bias = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
     scores = dot_product_score({}, query, key) + bias.to(query.dtype)
     return dropout({}, softmax({}, scores, mask), p_drop=attention_dropout) @ value
@@ -173,8 +175,8 @@ def multi_head_attention(
 ):
     inputs = {"query": x, "key": memory, "value": memory}
     of_heads = (
-        linear(within(p, name), each).unflatten(-1, (heads, -1)).transpose(1, 2)
-        for name, each in inputs.items()
+        linear(within(p, name), x).unflatten(-1, (heads, -1)).transpose(1, 2)
+        for name, x in inputs.items()
     )
     attention = reference(f"{positions}_attention")
     y = attention({}, *of_heads, mask, attention_dropout=attention_dropout)
@@ -307,31 +309,32 @@ def cross_entropy(p, logits, targets, valid=None, *, smoothing):
 def divergence(p, first, second, valid=None):
     counts = torch.ones(first.shape[:-1], dtype=torch.bool) if valid is None else valid
     log_p, log_q = (logits[counts].log_softmax(dim=-1) for logits in (first, second))
-    both = (F.kl_div(*pair, log_target=True, reduction="batchmean")
-            for pair in ((log_p, log_q), (log_q, log_p)))  # fmt: skip
-    return sum(both) / 2
+    there = F.kl_div(log_p, log_q, log_target=True, reduction="batchmean")
+    return (there + F.kl_div(log_q, log_p, log_target=True, reduction="batchmean")) / 2
 
 
 # What a Config composes
 
 
-def block(p, x, mask, memory=None, memory_mask=None, *, config):
+def attention_mixer(p, x, mask, *, config, **settings):
+    named = config.positions.removeprefix("sinusoidal_")
+    settings |= dict(positions=named) if named in ("rotary", "alibi") else {}
+    dropped = dict(attention_dropout=config.attention_dropout)
+    return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
+
+
+def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     normalization = f"{config.normalization}_norm"
     around = dict(norm=config.norm, p_drop=config.p_drop, norm_layer=normalization)
-    of_attention = around | dict(heads=config.heads, attention_dropout=config.attention_dropout)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
-    named = config.positions.removeprefix("sinusoidal_")
-    within_attention = named if named in ("rotary", "alibi") else None
-    of_self = dict(positions=within_attention) if within_attention else {}
-    x = residual(
-        within(p, "self_attention"), x, mask, sublayer="self_attention", **of_attention, **of_self
-    )
+    mixers = config.mixers.split(",")
+    mixer = f"{mixers[layer % len(mixers)]}_mixer"
+    x = residual(within(p, "mixer"), x, mask, sublayer=mixer, config=config, **around)
     if memory is not None:
-        x = residual(
-            within(p, "cross_attention"), x, memory, memory_mask,
-            sublayer="multi_head_attention", **of_attention,
-        )  # fmt: skip
+        of_cross = dict(heads=config.heads, attention_dropout=config.attention_dropout)
+        of_cross |= around | dict(sublayer="multi_head_attention")
+        x = residual(within(p, "cross_attention"), x, memory, memory_mask, **of_cross)
     return residual(within(p, "feed_forward"), x, sublayer="feed_forward", **around, **inside)
 
 
@@ -344,7 +347,7 @@ def input_embedding(p, ids, *, config):
 
 def tower(p, x, *others, config):
     for number in range(config.layers):
-        x = block(within(p, f"layers.{number}"), x, *others, config=config)
+        x = block(within(p, f"layers.{number}"), x, *others, config=config, layer=number)
     final = reference(f"{config.normalization}_norm")
     return final(within(p, "norm"), x) if config.norm == "pre" else x
 
@@ -433,7 +436,8 @@ def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str
         name: torch.tensor(array, requires_grad=True) for name, array in checked.tensors.items()
     }
     leaf_of = {id(array): leaves[name] for name, array in checked.tensors.items()}
-    inputs = [leaf_of.get(id(array), torch.tensor(array)) for array in checked.inputs]
+    masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
     dropout_stream.reseed(checked.seed, 0)
     output = reference(name)(leaves, *inputs, **settings)
     gradients = torch.autograd.grad(output, leaves.values(), torch.from_numpy(checked.upstream))

@@ -105,7 +105,8 @@ class Recurrent(Layer):
         loop reversed meets the records in reverse order, the latest first, as the stack gives them;
         and each adds to the gradient of the one weight.
         """
-        steps, (started, with_context) = self.pop_saved().values()
+        saved = self.pop_saved()
+        steps, (started, with_context) = saved["steps"], saved["given"]
         xp, (batch, longest, size) = array_module(dh), dh.shape
         dh = dh.take(steps.order, axis=0)
         dstate = xp.zeros((batch, self.cell.states * size), dh.dtype)

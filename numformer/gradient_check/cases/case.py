@@ -1,0 +1,99 @@
+"""What a case is, and what it may take its inputs from.
+
+Batches above 1, lengths above 1, S != T, several heads, padding, and a row in which every key is
+masked: where sizes are 1 or equal, or nothing is masked, wrong axes and masks go unnoticed.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from numformer.layer import Layer
+from numformer.layers import Places, Reach, causal_mask, padding_mask
+
+B, S, T, D, H, F, V = 3, 5, 4, 8, 2, 12, 11
+
+IDS = dict(
+    # The last row is all padding.
+    source=np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [0, 0, 0, 0, 0]]),
+    target_in=np.array([[1, 9, 4, 5], [1, 9, 9, 0], [1, 7, 0, 0]]),
+    target_out=np.array([[9, 4, 5, 2], [9, 9, 2, 0], [7, 2, 0, 0]]),
+    # Of sequences of length T, one of them all padding: a second sorting would not undo the first.
+    lengths=np.array([0, 4, 2]),
+    some_places=np.array([9, 0, 4, 11, 5]),  # among the B T of a batch
+)
+
+
+@dataclass
+class Given:
+    """A batch of ids, who may see whom in it, and random numbers: x (B, T, D), memory (B, S, D)."""
+
+    rng: np.random.Generator
+    source: np.ndarray
+    target_in: np.ndarray
+    target_out: np.ndarray
+    lengths: np.ndarray
+    some_places: np.ndarray
+
+    def __post_init__(self):
+        (self.B, self.S), self.T = self.source.shape, self.target_in.shape[1]
+        self.x, self.memory = self.normal(self.T, D), self.normal(self.S, D)
+
+    def normal(self, *shape: int) -> np.ndarray:
+        """Random numbers (B, *shape)."""
+        return self.rng.standard_normal((self.B, *shape))
+
+    @cached_property
+    def sources(self) -> Places:
+        return Places(self.source != 0)
+
+    @cached_property
+    def targets(self) -> Places:
+        return Places(self.target_in != 0)
+
+    @cached_property
+    def encoder(self) -> Reach:
+        """Sources see sources."""
+        return Reach(self.sources)
+
+    @cached_property
+    def decoder(self) -> Reach:
+        """Targets see the targets before them."""
+        return Reach(self.targets, causal=True)
+
+    @cached_property
+    def cross(self) -> Reach:
+        """Targets see sources."""
+        return Reach(self.targets, self.sources)
+
+    @cached_property
+    def source_mask(self) -> np.ndarray:
+        return padding_mask(self.source != 0)
+
+    @cached_property
+    def target_mask(self) -> np.ndarray:
+        return causal_mask(self.T) & padding_mask(self.target_in != 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer to hold to everything; calling it gives a fresh (layer, inputs).
+
+    `build(given)` -> layer, inputs. `reference` is the function of
+    tests/gradient_check/torch_reference.py that computes the same from `settings`. One that is
+    `composed` is a model of parts that have cases of their own.
+    """
+
+    name: str
+    reference: str
+    build: Callable[[Given], tuple[Layer, list]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    composed: bool = False
+
+    def __call__(self, **ids) -> tuple[Layer, list]:
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))  # no other case changes it
+        return self.build(Given(rng, **(IDS | ids)))

@@ -1,0 +1,228 @@
+"""What a config composes: blocks, towers, each choice in the whole model, and the other models."""
+
+from collections.abc import Callable
+from functools import partial
+
+from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
+from numformer.layers import CELLS
+from numformer.layers.embedding import Embedding
+from numformer.models import Block, InputEmbedding, Objective, Tower, Transformer
+from numformer.models.language_model import LanguageModel
+from numformer.models.masked import MaskedLanguageModel
+from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
+from numformer.models.vision import VisionTransformer
+
+SIZES = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
+SMALL = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
+
+VARIATIONS = {
+    "post_norm": {},
+    "pre_norm": dict(norm="pre"),
+    "rms_norm": dict(norm="pre", normalization="rms"),
+    "pre_norm_untied": dict(norm="pre", tying="none", source_vocabulary=V + 2),
+    "target_tied": dict(tying="target", source_vocabulary=V + 2),
+    "learned_positions": dict(positions="learned", max_length=6),
+    "rotary_positions": dict(positions="rotary"),
+    "sinusoids_and_rotary_positions": dict(positions="sinusoidal_rotary"),
+    "alibi_positions": dict(positions="alibi"),
+    "no_positions": dict(positions="none"),
+    "gelu": dict(activation="gelu"),
+    "swiglu": dict(activation="swiglu", feed_forward_bias=False),
+    "attention_bias": dict(attention_bias=True),
+    "d_k_and_d_v": dict(d_k=3, d_v=5),
+    "odd_sizes": dict(d_model=11, heads=3, d_k=3, d_v=3),
+    "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
+}
+# What may stand where attention stands, each with settings by which little is seen.
+MIXED = {
+    "attention": {},
+}
+
+
+def of_config(name: str, reference: str, build: Callable, composed: bool = False, **changes):
+    """The case of what the small config with `changes` composes: build(config, given)."""
+    config = Transformer.Config(**(SMALL | changes))
+    return Case(name, reference, partial(build, config), dict(config=config), composed)
+
+
+PARTS = [
+    of_config(f"{name}_{norm}_norm", reference, build, norm=norm)
+    for norm in ("post", "pre")
+    for name, reference, build in [
+        (
+            "input_embedding",
+            "input_embedding",
+            lambda config, g: (
+                InputEmbedding(config, Embedding(V, D, g.rng), g.rng),
+                [g.source],
+            ),
+        ),
+        ("block", "block", lambda config, g: (Block(config, g.rng), [g.memory, g.encoder])),
+        (
+            "block_with_cross_attention",
+            "block",
+            lambda config, g: (
+                Block(config, g.rng, cross=True),
+                [g.x, g.target_mask, g.memory, g.source_mask],
+            ),
+        ),
+        ("tower", "tower", lambda config, g: (Tower(config, g.rng), [g.memory, g.source_mask])),
+        (
+            "tower_with_cross_attention",
+            "tower",
+            lambda config, g: (
+                Tower(config, g.rng, cross=True, causal=True),
+                [g.x, g.decoder, g.memory, g.cross],
+            ),
+        ),
+    ]
+]
+
+
+def mixer(config, g):
+    layer = config.mixer_of(0)
+    return layer.build(config, g.rng, causal=True), [g.x, g.decoder]
+
+
+def mixer_that_looks_ahead(config, g):
+    return config.mixer_of(0).build(config, g.rng), [g.memory, g.encoder]
+
+
+def language_model(changes: dict, g):
+    config = LanguageModel.Config(**(LANGUAGE | changes))
+    return LanguageModel(config, 3), [g.target_in]
+
+
+LANGUAGE = dict(vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned") | dict(
+    max_length=6
+)
+
+
+def of_language_model(name: str, **changes) -> Case:
+    config = LanguageModel.Config(**(LANGUAGE | changes))
+    build = partial(language_model, changes)
+    return Case(name, "language_model", build, dict(config=config), composed=bool(changes))
+
+
+def transformer(config, g):
+    return Transformer(config, int(g.rng.integers(100))), [g.source, g.target_in]
+
+
+def of_objective(name: str, smoothing: float, composed: bool = False, **changes) -> Case:
+    """Without dropout, for padding is left out there, and its masks have other shapes."""
+    config = Transformer.Config(**(SMALL | changes | dict(p_drop=0.0)))
+
+    def build(g):
+        model = Transformer(config, int(g.rng.integers(100)))
+        return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
+
+    return Case(name, "objective", build, dict(config=config, smoothing=smoothing), composed)
+
+
+def mixed() -> list[Case]:
+    """Each mixer alone, looking back and both ways, and in models, with padding and without."""
+    table = []
+    for name, changes in MIXED.items():
+        case = partial(of_config, reference=f"{changes.get('mixers', name)}_mixer", **changes)
+        table.append(case(f"{name}_mixer", build=mixer))
+        if table[-1]()[0].looks_ahead:
+            table.append(case(f"{name}_mixer_looking_ahead", build=mixer_that_looks_ahead))
+            if changes:
+                more = changes | dict(positions="rotary", attention_dropout=0.2)
+                table.append(
+                    of_config(f"transformer_{name}", "transformer", transformer, True, **more)
+                )
+                table.append(of_objective(f"objective_{name}", 0.1, True, **changes))
+        if changes:
+            table.append(of_language_model(f"language_model_{name}", **changes))
+    return table
+
+
+def r_drop(g):
+    """With dropout, so without padding: its masks have other shapes where that is left out."""
+    model = Transformer(Transformer.Config(**SMALL), int(g.rng.integers(100)))
+    ids = (g.rng.integers(4, V, (B, length)) for length in (S, T, T))
+    return Objective(model, 0.1, r_drop=3.0), [*ids]
+
+
+def attention_decoder(cell, g):
+    """States (B, 7) that look at a memory (B, S, D)."""
+    decoder = AttentionDecoder(CELLS[cell](7, g.rng), D, D, g.rng)
+    return decoder, [g.x, g.lengths, g.normal(7), g.memory, g.source != 0]
+
+
+def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
+    """A recurrent encoder-decoder; with `smoothing` its objective, where padding is left out."""
+    sizes = dict(source_vocabulary=V, target_vocabulary=V + 2, d_model=D)
+    config = RecurrentEncoderDecoder.Config(**sizes, cell=cell, context=context, p_drop=p_drop)
+
+    def build(g):
+        model = RecurrentEncoderDecoder(config, 3)
+        if smoothing is None:
+            return model, [g.source, g.target_in]
+        return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
+
+    name, settings = f"recurrent_{cell}_{context}", dict(config=config)
+    if smoothing is None:
+        return Case(name, "recurrent_encoder_decoder", build, settings)
+    settings |= dict(smoothing=smoothing, model="recurrent_encoder_decoder")
+    return Case(f"{name}_objective", "objective", build, settings)
+
+
+MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
+OF_IMAGES = dict(height=4, width=6, classes=7, **SIZES)
+GREY = VisionTransformer.Config(**OF_IMAGES, channels=1)
+COLOURED = VisionTransformer.Config(**OF_IMAGES, channels=3, norm="pre", positions="sinusoidal")
+
+
+def vision(config, g):
+    shape = (4, 6) if config.channels == 1 else (4, 6, config.channels)
+    return VisionTransformer(config, 3), [g.normal(*shape)]
+
+
+MODELS = [
+    *PARTS,
+    *mixed(),
+    *(
+        of_config(f"transformer_{name}", "transformer", transformer, bool(changes), **changes)
+        for name, changes in VARIATIONS.items()
+    ),
+    of_language_model("language_model"),
+    *(
+        Case(
+            f"attention_decoder_{cell}",
+            "attention_decoder",
+            partial(attention_decoder, cell),
+            dict(cell=cell),
+        )
+        for cell in ("lstm", "gru")
+    ),
+    recurrent("rnn", "fixed", 0.2),
+    recurrent("gru", "fixed", 0.0),
+    recurrent("rnn", "attention", 0.0),
+    recurrent("lstm", "attention", 0.2),
+    recurrent("lstm", "fixed", 0.0, smoothing=0.1),
+    recurrent("gru", "attention", 0.0, smoothing=0.1),
+    Case(
+        "masked",
+        "masked",
+        lambda g: (MaskedLanguageModel(MASKED, 3), [g.source]),
+        dict(config=MASKED),
+    ),
+    Case(
+        "masked_at_some_places",
+        "masked",
+        lambda g: (MaskedLanguageModel(MASKED, 3), [g.source, g.some_places]),
+        dict(config=MASKED),
+    ),
+    Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
+    Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
+    of_objective("objective", 0.1),
+    of_objective("objective_without_smoothing", 0.0, norm="pre", positions="learned", max_length=6),
+    Case(
+        "objective_r_drop",
+        "objective_r_drop",
+        r_drop,
+        dict(config=Transformer.Config(**SMALL), smoothing=0.1, r_drop=3.0),
+    ),
+]

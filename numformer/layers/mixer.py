@@ -1,0 +1,45 @@
+"""What stands where attention stands: the layer in which the positions of a sequence meet."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from numformer import settings
+from numformer.layer import Layer
+
+
+class Mixer(Layer):
+    """x (B, T, D), or rows (N, D), reach -> the same shape: each position with what it may see.
+
+    A block has one, before its feed-forward network: `forward(x, reach, past=None)`, `backward(dy)`
+    -> dx. The Reach says who may see whom, and makes rows into arrays of sequences and back. The
+    `past`, a Memory, has what the mixer keeps of earlier positions where x continues them.
+
+    `Settings` has the fields that are the mixer's own; a config has them all. `looks_ahead` says
+    whether the mixer lets a position see later ones, as an encoder needs it.
+    """
+
+    Settings: type[settings.Settings] = settings.Settings
+    looks_ahead = False
+    role = "mixer"
+
+    def looks(self):
+        """Where the positions of the latest forward looked, (B, H, T, S), or None: for maps."""
+        return None
+
+    @classmethod
+    def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "Mixer":
+        """The mixer of a config, a TowerConfig; a `causal` one is to see nothing later."""
+        raise NotImplementedError(f"{cls.__name__} has no build")
+
+    @classmethod
+    def entries(cls, config) -> int:
+        """The entries of the matrices of such a mixer; no mixer of the config has fewer."""
+        return 0
+
+
+def settings_of(mixers: Iterable[type[Mixer]]) -> list[type[settings.Settings]]:
+    """The classes of settings of these mixers, those left out that others extend."""
+    kinds = [*dict.fromkeys(mixer.Settings for mixer in mixers)]
+    extended = {base for kind in kinds for base in kind.__mro__[1:]}
+    return [kind for kind in kinds if kind not in extended]

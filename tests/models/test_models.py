@@ -1,0 +1,257 @@
+"""What holds for every model, in every form: each choice of its config, each mixer.
+
+Nothing leaks from the future or from padding, writing step by step is reading the whole, a saved
+model is one again.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.data import pad
+from numformer.gradient_check.cases import MIXED
+from numformer.layer import inference, pack
+from numformer.models import (
+    LanguageModel,
+    MaskedLanguageModel,
+    RecurrentEncoderDecoder,
+    Transformer,
+    VisionTransformer,
+    model_of,
+)
+from numformer.training import load_model, save_model
+
+V = 11
+CLOSE = dict(rtol=1e-10, atol=1e-12)
+SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [3, 2, 0, 0, 0]])
+TARGET = np.array([[1, 9, 4, 5, 6, 3], [1, 9, 9, 8, 0, 0], [1, 7, 0, 0, 0, 0]])
+WHOLE = np.where(TARGET, TARGET, 6)  # without padding
+TOWER = dict(d_model=8, d_ff=12, heads=2, layers=2)
+SIZES = {
+    Transformer: dict(source_vocabulary=V, target_vocabulary=V, **TOWER),
+    LanguageModel: dict(vocabulary=V, **TOWER),
+    MaskedLanguageModel: dict(vocabulary=V, **TOWER),
+    RecurrentEncoderDecoder: dict(source_vocabulary=V, target_vocabulary=V, d_model=6),
+    VisionTransformer: dict(height=4, width=6, channels=1, classes=7, **TOWER),
+}
+PAIRS = Transformer, RecurrentEncoderDecoder
+CHOICES = [
+    dict(norm="pre", activation="swiglu", normalization="rms"),
+    dict(positions="learned", max_length=20),
+    *(dict(positions=positions) for positions in ("rotary", "alibi", "none")),
+    dict(attention_bias=True, d_k=4, d_v=5),
+    *(changes for changes in MIXED.values() if changes),
+    *(changes | dict(positions="rotary") for changes in MIXED.values() if changes),
+]
+CELLS = [dict(cell="rnn", context="fixed"), dict(cell="lstm", context="fixed"), dict(cell="lstm")]
+FORMS = [
+    *((kind, {}) for kind in SIZES),
+    *((kind, form) for kind in (Transformer, LanguageModel) for form in CHOICES),
+    (Transformer, dict(tying="none", source_vocabulary=V + 2)),
+    (Transformer, dict(tying="target", layers=3)),
+    *((MaskedLanguageModel, form) for form in CHOICES[:3]),
+    *((RecurrentEncoderDecoder, form) for form in CELLS),
+    (VisionTransformer, dict(positions="sinusoidal", patch=1)),
+]
+
+
+def every_model(*kinds):
+    forms = [(kind, form) for kind, form in FORMS if kind in (kinds or SIZES)]
+    names = [f"{kind.__name__} {form}" for kind, form in forms]
+    return pytest.mark.parametrize(("kind", "form"), forms, ids=names)
+
+
+every_writer = every_model(Transformer, LanguageModel, RecurrentEncoderDecoder)
+
+
+def small(kind, seed: int = 0, **form):
+    """A small model in float64, its parameters shaken, without dropout."""
+    model = kind(kind.Config(**(SIZES[kind] | dict(p_drop=0.0) | form)), seed)
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+def read(model, target, source=SOURCE):
+    """Its logits of every position of a target, of sources where it reads some."""
+    pair = isinstance(model, PAIRS)
+    return model.forward(source[: len(target)], target) if pair else model.forward(target)
+
+
+# Nothing leaks.
+
+
+@every_writer
+def test_no_position_sees_the_future_and_every_one_its_past_and_the_source(kind, form):
+    """98 % accuracy with the right target as input, and nonsense when decoding."""
+    model = small(kind, **form)
+    logits = read(model, WHOLE)
+    for t in range(WHOLE.shape[1]):
+        changed = WHOLE.copy()
+        changed[:, t] = 10
+        other = read(model, changed)
+        assert_array_equal(other[:, :t], logits[:, :t])
+        assert (other[:, t : t + 2] != logits[:, t : t + 2]).any(axis=-1).all()
+    for s in range(SOURCE.shape[1]) if kind in PAIRS else ():
+        source = SOURCE[:1].copy()
+        source[:, s] = 10
+        assert (read(model, WHOLE[:1], source) != logits[:1]).any(axis=-1).all()
+
+
+@every_model(MaskedLanguageModel)
+def test_every_position_of_what_looks_both_ways_sees_every_other(kind, form):
+    model = small(kind, **form)
+    logits = model.forward(WHOLE)
+    for t in range(WHOLE.shape[1]):
+        changed = WHOLE.copy()
+        changed[:, t] = 10
+        assert (model.forward(changed) != logits).any(axis=-1).all()
+
+
+@every_model(Transformer, MaskedLanguageModel, RecurrentEncoderDecoder)
+def test_a_padded_batch_is_its_sequences_alone(kind, form):
+    """Forward; and backward the gradients of the batch are the sums of those of its rows."""
+    model, rng = small(kind, **form), np.random.default_rng(2)
+    upstream = rng.standard_normal((*TARGET.shape, V)) * (TARGET != 0)[..., None]
+    source, target = np.pad(SOURCE, ((0, 0), (0, 3))), np.pad(TARGET, ((0, 0), (0, 2)))
+    together = read(model, target, source)
+    model.backward(np.pad(upstream, ((0, 0), (0, 2), (0, 0))))
+    of_batch = [p.grad.copy() for p in model.named_parameters().values()]
+    model.zero_grad()
+    for row, (symbols, length) in enumerate(zip((5, 3, 2), (6, 4, 2), strict=True)):
+        alone = read(model, TARGET[row : row + 1, :length], SOURCE[row : row + 1, :symbols])
+        assert_allclose(alone[0], together[row, :length], **CLOSE)
+        model.backward(upstream[row : row + 1, :length])
+    for gradient, parameter in zip(of_batch, model.named_parameters().values(), strict=True):
+        assert_allclose(parameter.grad, gradient, rtol=1e-9, atol=1e-10)
+
+
+@every_model(*PAIRS)
+def test_predictions_leave_padding_out(kind, form, complaint):
+    """Logits and gradients are those of the padded batch, also of a source of padding alone."""
+    model, real, source = small(kind, **form), TARGET != 0, SOURCE.copy()
+    source[1] = 0
+    following = np.where(real, TARGET - 1, 0)
+    upstream = np.random.default_rng(3).standard_normal((*TARGET.shape, V)) * real[..., None]
+    expected = read(model, TARGET, source)[real]
+    model.backward(upstream)
+    gradients = [p.grad.copy() for p in model.named_parameters().values()]
+    model.zero_grad()
+    logits, targets = model.predictions(source, TARGET, following)
+    assert_array_equal(targets, TARGET[real] - 1)
+    assert_allclose(logits, expected, **CLOSE)
+    model.backward(upstream[real])
+    for gradient, parameter in zip(gradients, model.named_parameters().values(), strict=True):
+        assert_allclose(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
+    assert "some target position" in complaint(model.predictions, SOURCE, *[0 * TARGET] * 2)
+    if kind is Transformer:
+        logits, _ = model.predictions(0 * SOURCE, TARGET, following)
+        assert_allclose(logits, read(model, TARGET, 0 * SOURCE)[real], **CLOSE)
+
+
+# Writing.
+
+
+@every_writer
+def test_writing_step_by_step_equals_reading_the_whole(kind, form):
+    """Whatever rows were chosen, repeated or dropped on the way.
+
+    Positions of the past, their offset and the padding of sources all enter here.
+    """
+    model, chosen, source = small(kind, **form), np.array([2, 2, 0]), SOURCE.copy()
+    source[2] = 0
+    beginning = 1 if kind in PAIRS else 3
+    with inference():
+        whole = read(model, WHOLE, source)
+        asked = source if kind in PAIRS else WHOLE[:, :beginning]
+        state = model.start(asked, WHOLE.shape[1] + 1 - beginning)
+        assert_array_equal(state.ids, WHOLE[:, beginning - 1])
+        for t in range(beginning - 1, 4):
+            assert state.past.length == t
+            assert_allclose(model.step(WHOLE[:, t], state), whole[:, t], **CLOSE)
+        state.choose(chosen)
+        assert_array_equal(state.ids, WHOLE[chosen, beginning - 1])
+        for t in range(4, WHOLE.shape[1]):
+            assert_allclose(model.step(WHOLE[chosen, t], state), whole[chosen, t], **CLOSE)
+
+
+@every_model(LanguageModel)
+def test_several_positions_may_follow_what_is_remembered(kind, form):
+    """Each sees the others before it, too."""
+    model = small(kind, **form)
+    with inference():
+        state = model.start(WHOLE[:, :3], 4)
+        found = model.forward(WHOLE[:, 2:], state.past)
+    assert_allclose(found, model.forward(WHOLE)[:, 2:], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [Transformer, LanguageModel])
+def test_there_is_room_for_what_was_asked_for_and_no_more(kind, complaint):
+    with inference():
+        model = small(kind)
+        state = model.start(SOURCE if kind in PAIRS else WHOLE[:, :3], 2)
+        for _ in range(2):
+            model.step(WHOLE[:, 3], state)
+        assert "room for" in complaint(model.step, WHOLE[:, 3], state)
+    assert "while saving is on" in complaint(model.step, WHOLE[:, 3], state)
+
+
+# What a model is.
+
+
+@every_model()
+def test_the_seed_determines_the_first_weights(kind, form):
+    weights = [pack(kind(small(kind, **form).config, *seed)).data for seed in ((), (0,), (3,))]
+    assert_array_equal(weights[0], weights[1])
+    assert (weights[0] != weights[2]).any()
+
+
+@every_model()
+def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(kind, form):
+    model = small(kind, **form)
+    matrices = [p.size for p in model.named_parameters().values() if p.data.ndim > 1]
+    least, gates = model.config.least_parameters, form.get("activation") == "swiglu"
+    assert least == sum(matrices) if not gates else least < sum(matrices)
+
+
+@every_model()
+def test_a_saved_model_is_one_again(kind, form, empty_folder):
+    model = small(kind, **form)
+    pack(model)
+    save_model(Path("model.safetensors"), model)
+    again, metadata = load_model(Path("model.safetensors"))
+    assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
+    assert_array_equal(pack(again).data, pack(model).data)
+
+
+@pytest.mark.parametrize("kind", [k for k in SIZES if k is not VisionTransformer])
+def test_ids_that_are_no_batch_are_refused(kind, complaint):
+    model = small(kind)
+    readers = [model.forward]
+    if kind in PAIRS:
+        readers = [lambda ids: model.forward(SOURCE, ids), lambda ids: model.forward(ids, TARGET)]
+    if kind is not MaskedLanguageModel:
+        readers += [lambda ids: model.start(ids, 3)]
+    for reader in readers:
+        for shape in ((0, 3), (3, 0), (3,), (), (2, 3, 4)):
+            said = complaint(reader, np.ones(shape, int))
+            assert "ids are a NumPy array (B, " in said and f"shape {shape}" in said
+        assert "received list" in complaint(reader, [[4, 2]])
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize(("sources", "targets"), [(2, 3), (3, 2), (1, 3)])
+def test_source_and_target_have_as_many_rows(kind, sources, targets, complaint):
+    """A batch of 1 would broadcast in forward and fail far away in backward."""
+    text = complaint(small(kind).forward, SOURCE[:sources], TARGET[:targets])
+    assert f"{sources} sources and {targets} targets" in text
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_a_source_to_write_from_ends_with_the_end_id(kind, complaint):
+    """Rows of padding alone are none."""
+    assert "row 1, which ends with 5" in complaint(small(kind).start, pad([[4, 2], [4, 5]]), 3)
+    with inference():
+        small(Transformer).start(np.array([[4, 2], [0, 0], [2, 0]]), 3)
