@@ -346,6 +346,8 @@ def the_lines_of_forward():
                 for each key. $QK^\top$ has a row for each query and a column for each key.""",
             "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
                 is ours alone, so it may be changed in place.""",
+            "if position_bias": """Not in the paper: what later models add to each score for how far
+                apart query and key are (lesson 5). Without it nothing happens here.""",
             "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
                 the score counts as $-\infty$.""",
             "dropped = dropout": """Dropout sets some weights to 0 at random while a model is

@@ -222,10 +222,10 @@ def the_lines_of_forward():
         {
             "query = split_heads": r"""**Project and split.** One product with $W^Q$ makes the
                 queries of all heads, $(B, T, D) \to (B, T, h d_k)$. Then each head gets its
-                columns: $(B, h, T, d_k)$. `mask.queries` says where padding stands.""",
-            "key, value = ": """The same for keys and values, from the memory. (A cache is for
-                writing word by word; training has none.)""",
-            "heads = self.attention": """**Attend.** Lesson 3, word for word. The axes in front,
+                columns: $(B, h, T, d_k)$. `reach.queries` says where padding stands.""",
+            "key, value, reach_of_keys = ": """The same for keys and values, from the memory. (A
+                `past` is for writing word by word; training has none.)""",
+            "heads = self.attend": """**Attend.** Lesson 3, word for word. The axes in front,
                 sentence and head, are carried along: every head of every sentence is an attention
                 by itself. One mask serves all heads.""",
             "return self.output": r"""**Concatenate and project.** Each word's findings side by

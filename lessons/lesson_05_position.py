@@ -24,10 +24,11 @@ from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning
 from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer.gradient_check.gradients import check
-from numformer.layers import ScaledDotProductAttention
-from numformer.layers.alibi import ALiBiAttention, alibi
+from numformer.layers import SelfAttention
+from numformer.layers.alibi import alibi
+from numformer.layers.attention import scaled_dot_product_attention
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
-from numformer.layers.rotary import RotaryAttention, rotary, rotary_backward, rotary_turns
+from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from toy_tasks import lengths
 
 # %% [markdown]
@@ -474,14 +475,12 @@ def the_lines_of_rotary_backward():
             {"return": "`conj` takes the other sign of all sines: each pair is turned back."},
         ),
         Beside(
-            RotaryAttention.backward,
+            Rotary.backward,
             {
-                "later = ": """At which place the first query stands: 0, unless earlier keys come
-                    from a cache (lesson 10).""",
-                "dquery, dkey, dvalue = ": r"""Attention's own backward (lesson 3). It knows nothing
-                    of positions: its `dquery` belongs to the *turned* query.""",
-                "dquery = ": r"Turn it back, each row by its own place: $R_{-t}\,\mathrm{d}q'$.",
-                "return": "The keys alike. Values were not turned, so nothing is turned back.",
+                "return": r"""Attention's own backward (lesson 3) comes first. It knows nothing of
+                    positions: its `dquery` belongs to the *turned* query. This line turns it back,
+                    each row by its own place: $R_{-t}\,\mathrm{d}q'$. The keys alike. Values were
+                    not turned, so nothing is turned back.""",
             },
         ),
     ]
@@ -505,7 +504,7 @@ def lower_by_distance():
     """What is added to the scores, and the weights without it and with it."""
     bias = alibi(8, np.arange(4), np.arange(4))
     _, before = attend(x)
-    _, after = attend(x, lambda words: (words, words, words, bias[0]))
+    _, after = attend(x, lambda words: (words, words, words, None, None, bias[0]))
     halves = math.log(2) / -bias[:, 0, 1]
     return [
         Matrix("-mD", bias[0], words, words),
@@ -542,8 +541,12 @@ def the_lines_of_alibi():
             },
         ),
         Beside(
-            ALiBiAttention.backward,
-            {"return": "Attention's own backward. A constant was added; it needs no line."},
+            scaled_dot_product_attention,
+            {
+                "if position_bias": """It is added before the softmax. A constant needs no
+                    line in backward.""",
+            },
+            whole=False,
         ),
     ]
 
@@ -559,13 +562,16 @@ def the_lines_of_alibi():
 def gradient_check():
     """The explicit gradients of four kinds of positions beside measured ones."""
     rng = np.random.default_rng(5)
-    inner = ScaledDotProductAttention
-    three = [rng.standard_normal((1, 2, rows, 6)) for rows in (4, 5, 5)]
+
+    def attention(**positions):
+        return SelfAttention(6, 1, rng, **positions)
+
+    sentence = [rng.standard_normal((1, 4, 6))]
     checked = {
         "sinusoids": (SinusoidalPositions(), [x]),
         "learned": (LearnedPositions(6, 2, rng), [rng.standard_normal(dy.shape), PLACES]),
-        "rotary": (RotaryAttention(inner()), three),
-        "ALiBi": (ALiBiAttention(inner()), three),
+        "rotary": (attention(rotary=Rotary()), sentence),
+        "ALiBi": (attention(position_bias=alibi), sentence),
     }
     rows = []
     for name, (layer, inputs) in checked.items():

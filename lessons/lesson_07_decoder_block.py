@@ -36,7 +36,7 @@ from numformer.layers.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.mask import causal_mask
+from numformer.layers.reach import causal_mask
 from numformer.layers.softmax import softmax
 from numformer.models.block import Block, Tower, TowerConfig
 
@@ -419,10 +419,11 @@ def the_lines_of_the_way_back():
         Beside(
             MultiHeadAttention.backward,
             {
-                "queries, keys = ": "Where padding was left out forward. It may be passed over.",
+                "reach = ": "Where padding was left out forward. It may be passed over.",
                 "dheads = ": r"""Back through the last projection and to the heads (lesson 4): this
                     is $\mathrm{d}O$ of each.""",
                 "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
+                "if self.rotary": "Positions that turn queries and keys (lesson 5). Not here.",
                 "dmemory = ": r"""The heads side by side again, and through the projection of the
                     values: $\mathrm{d}V\,(W^V)^\top$.""",
                 "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
@@ -526,7 +527,7 @@ def the_lines_of_the_block():
             "if not self.cross_attention": "An encoder's block has no middle part.",
             "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
                 residual and norm stand around $Y$ alone.""",
-            "return self.self_attention": "The first part; the memory's gradient beside it.",
+            "return self.mixer": "The first part, self-attention; the memory's gradient beside it.",
         },
     )
 

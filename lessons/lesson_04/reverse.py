@@ -30,8 +30,8 @@ PLACES = {
 }  # fmt: skip
 """For each kind of attention, where place t of n letters may look: (a, b, c) is a t + b n + c."""
 ATTENTIONS = {
-    f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}_attention.sublayer"
-    for kind, part in zip(PLACES, ("self", "self", "cross"), strict=True)
+    f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}.sublayer"
+    for kind, part in zip(PLACES, ("mixer", "mixer", "cross_attention"), strict=True)
     for n in (0, 1)
 }
 """The names of the model's attentions by those that a reader sees."""
@@ -76,7 +76,7 @@ def tested() -> PairBatch:
 def weights_of(attention: str, batch: PairBatch) -> np.ndarray:
     """The weights (B, H, T, S) of one attention as the model reads and writes these words."""
     of_all = attention_weights(trained()[0], batch.source, batch.target_in)
-    return of_all[f"{ATTENTIONS[attention]}.attention"]
+    return of_all[ATTENTIONS[attention]]
 
 
 @functools.cache
@@ -135,7 +135,7 @@ def left_without(attention: str, heads: tuple[int, ...]) -> float:
 class OneLook(Layer):
     """query, key, value (B, H, S, K), mask -> (B, H, T, K): all heads blend by the mean weights."""
 
-    def forward(self, query, key, value, mask=None):
+    def forward(self, query, key, value, mask=None, position_bias=None):
         _, weights, _ = scaled_dot_product_attention(query, key, value, mask)
         return matmul(np.broadcast_to(weights.mean(axis=1, keepdims=True), weights.shape), value)
 

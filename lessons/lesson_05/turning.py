@@ -4,7 +4,7 @@ import numpy as np
 
 from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
-from numformer.layers import alibi, mask, positional, rotary
+from numformer.layers import alibi, positional, reach, rotary
 from numformer.layers.attention import scaled_dot_product_attention
 
 words = ["old", "dog", "bites", "man"]
@@ -19,7 +19,7 @@ PAIRS = [Option(n, f"{n}: {angle:g} a place", code=str(n)) for n, angle in enume
 def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
     """Attention of words (T, D) among themselves -> output (T, D), weights (T, T).
 
-    `positions` makes of them queries, keys, values and a mask.
+    `positions` makes of them what attention takes: queries, keys, values, a mask and so on.
     """
     return scaled_dot_product_attention(*positions(words))[:2]
 
@@ -30,7 +30,7 @@ ORDERS = [
     Option(order, " ".join(words[n] for n in order))
     for order in ([0, 1, 2, 3], [0, 3, 2, 1], [1, 2, 0, 3], [3, 2, 0, 1], [2, 1, 3, 0])
 ]
-WAYS = [  # what becomes of the words: queries, keys, values and a mask
+WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
     Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
     Option(lambda x: 3 * [x + positional.sinusoidal_table(4, 8)], "sinusoids",
            "A vector for each place is added to the word that stands there.",
@@ -38,12 +38,12 @@ WAYS = [  # what becomes of the words: queries, keys, values and a mask
     Option(lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x], "rotary",
            "Queries and keys are turned, each by its place.",
            "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]"),
-    Option(lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
+    Option(lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
            "Half of the distance is taken off each score.",
-           "lambda x: (x, x, x, alibi.alibi(8, np.arange(4), np.arange(4))[0])"),
-    Option(lambda x: (x, x, x, mask.causal_mask(4)[0, 0]), "only a causal mask",
+           "lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0])"),
+    Option(lambda x: (x, x, x, reach.causal_mask(4)[0, 0]), "only a causal mask",
            "A word sees itself and those before it.",
-           "lambda x: (x, x, x, mask.causal_mask(4)[0, 0])"),
+           "lambda x: (x, x, x, reach.causal_mask(4)[0, 0])"),
 ]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ orders = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers import alibi, mask, positional, rotary
+from numformer.layers import alibi, positional, reach, rotary
 from numformer.layers.attention import scaled_dot_product_attention
 
 x = np.array({x.astype(int).tolist()}, float)

@@ -20,10 +20,10 @@ inner_bias = np.array([-1, -1, -1, -1, 0, -1], dtype=float)
 outer = np.array([[0, 0, 2, -1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [-0.5, 0, 0, 0, 0],
                   [0, 0, 0, 1, 0], [0, 0, -1, 0, 1]], dtype=float)  # fmt: skip
 WEIGHTS = {
-    "self_attention.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
-    "self_attention.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
-    "self_attention.sublayer.value.weight": np.eye(5)[:, 3:],
-    "self_attention.sublayer.output.weight": np.diag([2.0, 1.0]) @ np.eye(5)[3:],
+    "mixer.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
+    "mixer.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
+    "mixer.sublayer.value.weight": np.eye(5)[:, 3:],
+    "mixer.sublayer.output.weight": np.diag([2.0, 1.0]) @ np.eye(5)[3:],
     "feed_forward.sublayer.inner.weight": inner,
     "feed_forward.sublayer.inner.bias": inner_bias,
     "feed_forward.sublayer.outer.weight": outer,
@@ -38,7 +38,7 @@ def example() -> tuple[Block, np.ndarray]:
     pack(block, np.float64)
     for name, values in WEIGHTS.items():
         block.named_parameters()[name].data[...] = values
-    block.self_attention.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # numbers come out
+    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # numbers come out
     return block, x[None]
 
 
@@ -63,8 +63,8 @@ def watch(layer: Layer) -> dict:
 
 # Of each matrix its symbol, its columns, the layer that it belongs to, and whether it goes into
 # this (0) or comes out of it (1).
-ATTENTION, FFN = "self_attention.sublayer", "feed_forward.sublayer"
-NORM_1, NORM_2, HIDDEN = "self_attention.norm", "feed_forward.norm", f"{FFN}.activation"
+ATTENTION, FFN = "mixer.sublayer", "feed_forward.sublayer"
+NORM_1, NORM_2, HIDDEN = "mixer.norm", "feed_forward.norm", f"{FFN}.activation"
 MATRICES = {
     "x": ("X", features, ATTENTION, "forward", 0),
     "weights": ("A", tokens, "", "", 0),
@@ -84,7 +84,7 @@ MATRICES = {
     "dsum_1": (r"\mathrm{d}U", features, NORM_1, "backward", 1),
     "dattended": (r"\mathrm{d}O", features, ATTENTION, "backward", 0),
     "dx_1": (r"\mathrm{d}X_{\mathrm{att}}", features, ATTENTION, "backward", 1),
-    "dx": (r"\mathrm{d}X", features, "self_attention", "backward", 1),
+    "dx": (r"\mathrm{d}X", features, "mixer", "backward", 1),
 }  # fmt: skip
 GROUPS = [group.split() for group in (  # what is shown of each part, forward and then backward
     "x", "x weights → attended", "x attended → sum_1", "sum_1 → normed",
@@ -100,7 +100,7 @@ def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
     (way, gradient), (block, batch) = dy, example()
     seen = watch(block)
     block.forward(batch)
-    weights = block.self_attention.sublayer.attention.saved[-1]["weights"][0, 0]
+    weights = block.mixer.sublayer.attention.saved[-1]["weights"][0, 0]
     block.backward(gradient[None])
     arrays = {name: weights if name == "weights" else seen[layer, direction][place][0]
               for name, (*_, layer, direction, place) in MATRICES.items()}  # fmt: skip

@@ -34,7 +34,7 @@ class Chain(Layer):
 def alter(tower: Tower, norm: str, residual: bool) -> None:
     """Take the norms out where `norm` is "none", and the ways around unless there are to be any."""
     for block in tower.layers:
-        for name in ("self_attention", "feed_forward"):
+        for name in ("mixer", "feed_forward"):
             one = getattr(block, name)
             if norm == "none":
                 one.norm = Chain()
@@ -62,7 +62,7 @@ def measure_once(norm: str, residual: bool, layers: int, seed: int) -> np.ndarra
     config = TowerConfig(d_model=64, d_ff=256, heads=4, layers=layers, norm=place, p_drop=0)
     tower, found = Tower(config, rng), np.zeros((5, layers))
     pack(tower, np.float64)
-    subs = [(one.feed_forward.sublayer, one.self_attention.sublayer) for one in tower.layers]
+    subs = [(one.feed_forward.sublayer, one.mixer.sublayer) for one in tower.layers]
     weights = [(network.outer.weight, attention.query.weight) for network, attention in subs]
     alter(tower, norm, residual)
     x, dx = rng.standard_normal((2, 2, 16, 64))

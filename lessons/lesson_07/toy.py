@@ -16,7 +16,7 @@ from numformer import Adam, PairBatch, Transformer, Vocabulary, greedy, pack
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import PADDING, START
 from numformer.layer import inference, mode
-from numformer.layers import Places, attention_mask
+from numformer.layers import Places, Reach
 from numformer.layers.softmax import softmax
 
 DETERMINERS = {"le": ["the"], "son": ["his", "her", "its"]}
@@ -69,10 +69,10 @@ class Leaky(Transformer):
     """A Transformer whose decoder sees the whole target: someone forgot the causal mask."""
 
     def forward(self, source, target, skip_padding: bool = False):
-        sources, targets = (Places(ids != PADDING, np, skip_padding) for ids in (source, target))
+        sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
         memory, x = self._encode(source, sources), self.target.forward(target, targets)
-        everything = attention_mask(targets, targets)  # here `causal=True` is lacking
-        x = self.decoder.forward(x, everything, memory, attention_mask(targets, sources))
+        everything = Reach(targets)  # here `causal=True` is lacking
+        x = self.decoder.forward(x, everything, memory, Reach(targets, sources))
         return self.output.forward(x)
 
 
@@ -82,7 +82,7 @@ class Zeroed(Leaky):
     def __init__(self, config, seed=0):
         super().__init__(config, seed)
         for block in self.decoder.layers:
-            block.self_attention.sublayer.attention.dropout.draw = self.keep
+            block.mixer.sublayer.attention.dropout.draw = self.keep
 
     @staticmethod
     def keep(shape: tuple[int, ...], like):
@@ -140,7 +140,7 @@ def look(model: Transformer, french: str, inputs: list[int]):
     with mode(training=False, saving=True):
         logits = model.forward(pad_sources([ids_of(french)]), np.array([inputs]))
     block = model.decoder.layers[0]
-    layers = block.self_attention.sublayer, block.cross_attention.sublayer
+    layers = block.mixer.sublayer, block.cross_attention.sublayer
     weights = [layer.attention.saved[-1]["dropped"][0].mean(axis=0) for layer in layers]
     model.clear_saved()
     return softmax(logits[0].astype(float)), *weights

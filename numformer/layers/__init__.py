@@ -22,7 +22,7 @@ from numformer.layers.attention import (
     SelfAttention,
 )
 from numformer.layers.rotary import Rotary
-from numformer.layers.alibi import alibi
+from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.cells import GRUCell, LSTMCell, RNNCell
 from numformer.layers.recurrence import Recurrent
@@ -49,7 +49,7 @@ POSITIONS = {
 # another sequence: with rotary positions alone it does not know where in it something is.
 POSITIONS_IN_ATTENTION = {
     **dict.fromkeys(["rotary", "sinusoidal_rotary"], lambda: {"rotary": Rotary()}),
-    "alibi": lambda: {"position_bias": alibi},
+    "alibi": lambda: {"position_bias": alibi.alibi},
 }
 # What may stand where attention stands.
 MIXERS = {"attention": SelfAttention}
@@ -80,7 +80,6 @@ __all__ = [
     "ScaledDotProductAttention",
     "SelfAttention",
     "Rotary",
-    "alibi",
     "DotProductScore",
     "MultiplicativeScore",
     "AdditiveScore",

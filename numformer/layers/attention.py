@@ -166,9 +166,9 @@ class MultiHeadAttention(Layer):
         reach = self.pop_saved()["reach"]
         dheads = split_heads(self.output.backward(dy), self.heads, reach.queries)
         dquery, dkey, dvalue = self.attend_backward(dheads)
-        dmemory = self.value.backward(merge_heads(dvalue, reach.keys))
         if self.rotary:
             dkey, dquery = self.rotary.backward(dkey), self.rotary.backward(dquery)
+        dmemory = self.value.backward(merge_heads(dvalue, reach.keys))
         dmemory += self.key.backward(merge_heads(dkey, reach.keys))  # memory gives both
         return self.query.backward(merge_heads(dquery, reach.queries)), dmemory
 

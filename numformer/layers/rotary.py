@@ -25,14 +25,17 @@ def rotary(x, turns):
     Each pair (x_2j, x_2j+1) is read as one complex number; its product with exp(i angle) is the
     pair turned by that angle.
     """
-    if x.strides[-1] != x.itemsize:  # a pair that does not lie side by side is no complex number
-        x = x.copy()
     return (x.view(turns.dtype) * turns).view(x.dtype)
 
 
 def rotary_backward(dy, turns):
     """dy (..., T, K) -> dx (..., T, K): turned back, by the conjugate."""
     return rotary(dy, turns.conj())
+
+
+def side_by_side(x):
+    """x as it is, or a copy where a pair does not lie side by side, as a complex number does."""
+    return x if x.strides[-1] == x.itemsize else x.copy()
 
 
 def require_pairs(d_k: int) -> None:
@@ -63,7 +66,7 @@ class Rotary(Layer):
     def forward(self, x, positions: np.ndarray | None = None):
         turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
         self.save(turns=turns)
-        return rotary(x, turns)
+        return rotary(side_by_side(x), turns)
 
     def backward(self, dy):
-        return rotary_backward(dy, **self.pop_saved())
+        return rotary_backward(side_by_side(dy), **self.pop_saved())

@@ -105,7 +105,7 @@ def test_an_altered_encoder_has_right_gradients(norm, residual, rng):
     assert all(each.passed for each in check(tower, [x]))
     of_norms = [name for name in tower.named_parameters() if "gamma" in name]
     assert len(of_norms) == {"post": 2, "pre": 3, "none": 0}[norm]
-    attention = tower.layers[0].self_attention
+    attention = tower.layers[0].mixer
     attention = attention.sublayer if residual else attention.parts[norm == "pre"]
     attention.output.weight.data[...] = 0  # nothing comes through it, but may come around it
     tower.forward(x)

@@ -1,31 +1,30 @@
-"""What a config makes of a block: where positions come in."""
+"""What a config makes of a block: its mixer, where positions come in, and roles of parameters."""
 
 import pytest
 
-from numformer.layers import ALiBiAttention, RotaryAttention, ScaledDotProductAttention
-from numformer.models import Block, TowerConfig
+from numformer.layers import MIXERS, Mixer, Rotary, SelfAttention
+from numformer.layers.alibi import alibi
+from numformer.models import Block, Tower, TowerConfig
 
-SIZES = dict(d_model=8, d_ff=12, heads=2, layers=1, attention_dropout=0.25)
-KINDS = {
-    "rotary": RotaryAttention,
-    "sinusoidal_rotary": RotaryAttention,
-    "alibi": ALiBiAttention,
-    "sinusoidal": None,
-    "learned": None,
-    "none": None,
-}
+SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
 
-@pytest.mark.parametrize("positions", KINDS)
-def test_positions_within_attention_are_those_of_self_attention_alone(positions, rng):
+@pytest.mark.parametrize(
+    ("positions", "rotary", "bias"),
+    [
+        ("rotary", Rotary, None),
+        ("sinusoidal_rotary", Rotary, None),
+        ("alibi", type(None), alibi),
+        ("sinusoidal", type(None), None),
+    ],
+)
+def test_positions_within_attention_are_those_of_self_attention_alone(positions, rotary, bias, rng):
     """A memory is another sequence."""
     block = Block(TowerConfig(**SIZES, positions=positions), rng, cross=True)
-    own, cross = (each.sublayer.attention for each in (block.self_attention, block.cross_attention))
-    if KINDS[positions]:
-        assert type(own) is KINDS[positions]
-        own = own.attention
-    for attention in (own, cross):
-        assert type(attention) is ScaledDotProductAttention and attention.dropout.p_drop == 0.25
+    itself, cross = block.mixer.sublayer, block.cross_attention.sublayer
+    assert type(itself.rotary) is rotary and itself.position_bias is bias
+    assert cross.rotary is None and cross.position_bias is None
+    assert itself.attention.dropout.p_drop == cross.attention.dropout.p_drop == 0.25
 
 
 @pytest.mark.parametrize(("sizes", "d_k"), [({}, 5), (dict(d_k=3), 3), (dict(d_k=3, d_v=4), 3)])
@@ -35,3 +34,34 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
     assert TowerConfig(**sizes, positions="alibi").heads == 2
     TowerConfig(**(sizes | dict(d_k=4)), positions="rotary")
     TowerConfig(d_model=8, heads=2, positions="rotary")
+
+
+def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
+    """One of one's own is an entry of the registry; a tower that reads both ways refuses some."""
+
+    class Identity(Mixer):
+        def forward(self, x, reach, past=None):
+            return x
+
+        def backward(self, dy):
+            return dy.copy()
+
+        @classmethod
+        def build(cls, config, rng, causal=False):
+            made = cls()
+            made.causal = causal
+            return made
+
+    monkeypatch.setitem(MIXERS, "identity", Identity)
+    config = TowerConfig(**SIZES, mixers="identity,attention")
+    tower = Tower(config, rng, causal=True)
+    kinds = [type(block.mixer.sublayer) for block in tower.layers]
+    assert kinds == [Identity, SelfAttention, Identity]
+    assert tower.layers[0].mixer.sublayer.causal and Identity().looks() is None
+    for mixers, causal in (("identity", False), ("attention,identity", False)):
+        said = complaint(Tower, TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
+        assert f"mixers {mixers}, of which identity does not" in said
+    attention = TowerConfig(**SIZES).entries() - TowerConfig(**SIZES, mixers="identity").entries()
+    assert attention == 3 * SelfAttention.entries(config) == 3 * 4 * 8 * 8
+    assert "attention, identity; received 'none'" in complaint(TowerConfig, mixers="none")
+    assert "received ''" in complaint(TowerConfig, mixers="")

@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from numformer.backend import DropoutStream, dropout_stream
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Parameter, inference, pack
 from numformer.layers.layer_norm import LayerNorm
-from numformer.layers.mask import causal_mask, padding_mask
 from numformer.layers.positional import sinusoidal_table
+from numformer.layers.reach import causal_mask, padding_mask
 from numformer.models import Config, Objective, Tower, TowerConfig, Transformer
 
 V, D, F, H, N = 11, 8, 12, 2, 2
@@ -20,19 +20,6 @@ SOURCE = np.array([[4, 5, 6, 7, 2], [8, 5, 2, 0, 0], [3, 2, 0, 0, 0]])
 TARGET = np.array([[1, 9, 4, 5], [1, 9, 9, 8], [1, 7, 0, 0]])
 CLOSE = dict(rtol=1e-10, atol=1e-12)
 
-in_every_form = pytest.mark.parametrize(
-    "form",
-    [
-        dict(norm="post"),
-        dict(norm="pre"),
-        dict(positions="learned", max_length=20),
-        dict(positions="rotary"),
-        dict(positions="alibi"),
-        dict(tying="none", attention_bias=True, d_k=3, d_v=5),
-    ],
-    ids=str,
-)
-
 
 def small(**changes) -> Transformer:
     """A small model in float64, its parameters shaken, without dropout unless asked for."""
@@ -40,6 +27,12 @@ def small(**changes) -> Transformer:
     flat = pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
+
+
+def memory_of(model) -> np.ndarray:
+    """What the encoder makes of SOURCE."""
+    with inference():
+        return model.start(SOURCE, 1).past.of(model, dict)["memory"]
 
 
 # Numbers of parameters.
@@ -122,30 +115,13 @@ def test_a_position_saves_no_less_than_is_said(changes, rng):
     assert config.least_saved == config.layers * (4 * D + config.d_ff)
     tower = Tower(config, rng)
     tower.forward(rng.standard_normal((3, 5, D)))
-    saved = [x for layer in tower.layers_within() for each in layer.saved for x in each.values()]
+    saved = [x for part in tower.layers_within() for record in part.saved for x in record.values()]
     owners = [x if x.base is None else x.base for x in saved if isinstance(x, np.ndarray)]
     sizes = {id(owner): owner.size for owner in owners}
     assert config.least_saved <= sum(sizes.values()) / 15
 
 
 # Ties.
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        dict(tying="none", source_vocabulary=17),
-        dict(tying="target", positions="learned", max_length=5, norm="pre", attention_bias=True),
-        dict(d_k=1, d_v=9, layers=3),
-        dict(d_model=30, d_ff=1, heads=5),
-    ],
-    ids=str,
-)
-def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
-    config = Config(**(dict(source_vocabulary=11, target_vocabulary=11) | SMALL | changes))
-    matrices = [p.size for p in Transformer(config).named_parameters().values() if p.data.ndim > 1]
-    assert config.least_parameters == sum(matrices)
 
 
 @pytest.mark.parametrize(
@@ -164,74 +140,15 @@ def test_tying_shares_parameter_objects(tying, source_is_target, target_is_outpu
 # Masks: nothing leaks.
 
 
-def test_masks_by_hand():
-    assert_array_equal(padding_mask(SOURCE != 0)[1], [[[True, True, True, False, False]]])
-    assert_array_equal(causal_mask(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
-    assert padding_mask(SOURCE != 0).shape == (3, 1, 1, 5) and causal_mask(3).shape == (1, 1, 3, 3)
-
-
-@in_every_form
-def test_no_position_sees_the_future(form):
-    """98 % accuracy with the right target as input, and nonsense when decoding."""
-    model = small(**form)
-    logits = model.forward(SOURCE, TARGET)
-    for t in range(1, 4):
-        changed = TARGET.copy()
-        changed[:, t:] = 10
-        found = model.forward(SOURCE, changed)
-        assert_array_equal(found[:, :t], logits[:, :t])
-        assert (found[:, t] != logits[:, t]).any(axis=-1).all()
-
-
-@in_every_form
-def test_every_position_sees_its_past_and_the_whole_source(form):
-    """A mask that hides too much passes every test of leaks."""
-    model = small(**form)
-    logits = model.forward(SOURCE, TARGET)
-    changed = TARGET.copy()
-    changed[:, 0] = 10
-    assert (model.forward(SOURCE, changed) != logits).any(axis=-1).all()
-    for s in range(5):
-        source = SOURCE[:1].copy()
-        source[:, s] = 10
-        assert (model.forward(source, TARGET[:1]) != logits[:1]).any(axis=-1).all()
-
-
-@in_every_form
-def test_padding_changes_no_real_output(form):
-    """A mask on the query axis, or -1e-12 for minus infinity, lets padding through."""
-    model = small(**form)
-    logits = model.forward(SOURCE, TARGET)
-    wider = model.forward(np.pad(SOURCE, ((0, 0), (0, 3))), np.pad(TARGET, ((0, 0), (0, 2))))
-    assert_allclose(wider[:, :4][TARGET > 0], logits[TARGET > 0], **CLOSE)
-
-
 def test_the_embedding_of_padding_changes_no_real_output():
     """Nor where padding stands in the middle of a target, where the causal mask lets it through."""
     model, target = small(tying="none"), TARGET.copy()
     target[0, 1] = 0
-    logits, memory = model.forward(SOURCE, target), model.start(SOURCE, 1).memory
+    logits, memory = model.forward(SOURCE, target), memory_of(model)
     for side in (model.source, model.target):
         side.embedding.weight.data[0] += 5
-    assert_allclose(model.start(SOURCE, 1).memory[SOURCE > 0], memory[SOURCE > 0], **CLOSE)
+    assert_allclose(memory_of(model)[SOURCE > 0], memory[SOURCE > 0], **CLOSE)
     assert_allclose(model.forward(SOURCE, target)[target > 0], logits[target > 0], **CLOSE)
-
-
-@in_every_form
-def test_rows_of_a_batch_do_not_mix(form):
-    """Neither forward nor backward: gradients of a batch are the sums of those of its rows."""
-    model = small(**form)
-    together = model.forward(SOURCE, TARGET)
-    upstream = np.random.default_rng(2).standard_normal(together.shape)
-    model.backward(upstream)
-    batch_gradients = [p.grad.copy() for p in model.named_parameters().values()]
-    model.zero_grad()
-    for row in range(3):
-        alone = slice(row, row + 1)
-        assert_allclose(model.forward(SOURCE[alone], TARGET[alone]), together[alone], **CLOSE)
-        model.backward(upstream[alone])
-    for one, parameter in zip(batch_gradients, model.named_parameters().values(), strict=True):
-        assert_allclose(parameter.grad, one, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.filterwarnings("error")
@@ -245,25 +162,6 @@ def test_a_source_of_nothing_but_padding_stays_finite(dtype):
     logits = model.forward(source, TARGET)
     model.backward(np.ones_like(logits))
     assert np.isfinite(logits).all() and np.isfinite(flat.grad).all() and flat.grad.any()
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (3,), (), (2, 3, 4)])
-def test_ids_that_are_no_batch_are_refused(shape, complaint):
-    model, ids = small(), np.ones(shape, int)
-    assert f"source length), neither of them 0; received shape {shape}" in complaint(
-        model.forward, ids, TARGET
-    )
-    assert str(shape) in complaint(model.start, ids, 3)
-    assert f"target length), neither of them 0; received shape {shape}" in complaint(
-        model.forward, SOURCE, ids
-    )
-
-
-@pytest.mark.parametrize(("sources", "targets"), [(2, 3), (3, 2), (1, 3), (3, 1)])
-def test_source_and_target_have_as_many_rows(sources, targets, complaint):
-    """A batch of 1 would broadcast in forward and fail far away in backward."""
-    text = complaint(small().forward, SOURCE[:sources], TARGET[:targets])
-    assert f"{sources} sources and {targets} targets" in text
 
 
 # Norms and dropout stand where the paper puts them.
@@ -284,45 +182,12 @@ def test_stacks_end_with_normalised_vectors(norm):
     model = Transformer(Config.base(V, **SMALL, norm=norm))
     pack(model, np.float64)
     with inference():
-        memory = model.start(SOURCE, 1).memory
+        memory = memory_of(model)
         embedded, mask = model.target.forward(TARGET), padding_mask(SOURCE != 0)
         ends = [memory, model.decoder.forward(embedded, causal_mask(4), memory, mask)]
     for end in ends:
         assert_allclose(end.mean(axis=-1), 0, atol=1e-12)
         assert_allclose(end.var(axis=-1), 1, rtol=1e-3)
-
-
-@pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned", max_length=9)])
-def test_without_padding_logits_and_gradients_are_the_same(changes, rng):
-    """A source that is all padding, one without any, targets of several lengths."""
-    model = small(**changes)
-    flat, real = pack(model, np.float64), TARGET != 0
-    flat.data += 0.1 * rng.standard_normal(flat.data.shape)
-    dlogits = rng.standard_normal((*TARGET.shape, V)) * real[:, :, None]
-    logits = model.forward(SOURCE, TARGET)
-    model.backward(dlogits)
-    expected = flat.grad.copy()
-    model.zero_grad()
-    assert_allclose(model.forward(SOURCE, TARGET, skip_padding=True), logits[real], **CLOSE)
-    model.backward(dlogits[real])
-    assert_allclose(flat.grad, expected, rtol=1e-9, atol=1e-12)
-    assert real.sum() < real.size and model.pending() == 0
-
-
-def test_predictions_are_those_of_the_real_targets(complaint):
-    """A batch of padding alone has none, and would have no loss."""
-    model, real = small(), TARGET != 0
-    logits, targets = model.predictions(SOURCE, TARGET, np.where(real, TARGET - 1, 0))
-    assert_array_equal(targets, TARGET[real] - 1)
-    assert_allclose(logits, model.forward(SOURCE, TARGET)[real], **CLOSE)
-    assert "some target position" in complaint(model.predictions, SOURCE, 0 * TARGET, 0 * TARGET)
-
-
-def test_a_source_of_padding_alone_may_be_skipped():
-    """One row of it stays, which nobody looks at."""
-    model, nothing, real = small(), 0 * SOURCE, TARGET != 0
-    logits = model.forward(nothing, TARGET)
-    assert_allclose(model.forward(nothing, TARGET, skip_padding=True), logits[real], **CLOSE)
 
 
 def test_gradients_without_padding_with_every_dropout():
@@ -381,56 +246,8 @@ def test_the_first_dropout_is_on_the_sum_of_embedding_and_position():
 # Initial weights and decoding.
 
 
-def test_the_seed_determines_the_initial_weights():
-    def weights(*seed):
-        return pack(Transformer(Config.base(V, **SMALL), *seed)).data
-
-    assert_array_equal(weights(3), weights(3))
-    assert_array_equal(weights(0), weights())
-    assert (weights(3) != weights(4)).any()
-
-
 def test_layers_of_a_stack_start_with_different_weights():
     """Layers made with one seed each are copies that stay alike in what they see."""
     model = Transformer(Config.base(V, **SMALL))
     matrices = [p.data for n, p in model.named_parameters().items() if "query.weight" in n]
     assert len({matrix.tobytes() for matrix in matrices}) == 3 * N
-
-
-@in_every_form
-def test_decoding_step_by_step_equals_the_whole(form):
-    """Positions of the cache, their offset and the memory's padding all enter here."""
-    model, target = small(**form, attention_dropout=0.5), np.where(TARGET, TARGET, 6)
-    with inference():
-        whole = model.forward(SOURCE, target)
-        state = model.start(SOURCE, 4)
-        for t in range(4):
-            assert state.cache.length == t
-            found = model.step(target[:, t], state)
-            assert_allclose(found, whole[:, t], **CLOSE)
-
-
-def test_chosen_rows_of_a_cache_go_on_as_if_they_had_always_been_there():
-    model, chosen = small(), np.array([1, 1, 0])
-    start, end = np.array([[1, 4], [1, 5], [1, 6]]), np.array([7, 8, 9])
-    with inference():
-        state = model.start(SOURCE, 3)
-        for t in range(2):
-            model.step(start[:, t], state)
-        state.choose(chosen)
-        found = model.step(end, state)
-        whole = model.forward(SOURCE[chosen], np.column_stack([start[chosen], end]))
-    assert_allclose(found, whole[:, 2], **CLOSE)
-
-
-@pytest.mark.parametrize("ids", [[[4, 2]], np.array([4, 2]), np.zeros((0, 3), int)])
-def test_ids_are_a_matrix_with_something_in_it(ids, complaint):
-    for source, target in ((ids, TARGET), (SOURCE, ids)):
-        assert "ids are a NumPy array" in complaint(small().forward, source, target)
-
-
-def test_a_source_to_write_from_ends_with_the_end_id(complaint):
-    """Rows of padding alone are none."""
-    model = Transformer(Config.base(9, d_model=4, d_ff=4, heads=1, layers=1))
-    assert "row 1, which ends with 5" in complaint(model.start, np.array([[4, 2], [4, 5]]), 3)
-    model.start(np.array([[4, 2], [0, 0], [2, 0]]), 3)

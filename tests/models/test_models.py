@@ -4,13 +4,16 @@ Nothing leaks from the future or from padding, writing step by step is reading t
 model is one again.
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from numformer import models
 from numformer.data import pad
+from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import MIXED
 from numformer.layer import inference, pack
 from numformer.models import (
@@ -255,3 +258,73 @@ def test_a_source_to_write_from_ends_with_the_end_id(kind, complaint):
     assert "row 1, which ends with 5" in complaint(small(kind).start, pad([[4, 2], [4, 5]]), 3)
     with inference():
         small(Transformer).start(np.array([[4, 2], [0, 0], [2, 0]]), 3)
+
+
+# Of one kind each.
+
+
+def test_a_language_model_predicts_what_follows_every_position():
+    model = small(LanguageModel)
+    logits, targets = model.predictions(WHOLE[:, :-1], WHOLE[:, 1:])
+    assert_allclose(logits, model.forward(WHOLE)[:, :-1], **CLOSE)
+    assert_array_equal(targets, WHOLE[:, 1:])
+
+
+def test_a_beam_of_a_language_model_is_no_worse_than_greedy():
+    model = small(LanguageModel)
+    model.output.weight.data[2] -= 9  # the end id is never written, so that all are of one length
+
+    def probability(rows):
+        ids = np.array([[*row, *more] for row, more in zip(WHOLE[:, :2], rows, strict=True)])
+        with inference():
+            logits = model.forward(ids[:, :-1])
+        log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        return np.take_along_axis(log_p, ids[:, 1:, None], axis=-1)[:, 1:].sum(axis=(1, 2))
+
+    written = [search(model, WHOLE[:, :2], 3) for search in (greedy, beam_search)]
+    assert all(len(ids) == 3 for rows in written for ids in rows)
+    assert (probability(written[1]) >= probability(written[0]) - 1e-12).all()
+
+
+def test_a_masked_model_predicts_at_the_places_that_are_asked_for_alone(complaint):
+    """With the gradient of the whole, 0 elsewhere; forwards of both kinds may wait together."""
+    model, targets = small(MaskedLanguageModel), np.where(np.eye(3, 6, 2), TARGET, 0)
+    rng, parameters = np.random.default_rng(2), model.named_parameters().values()
+    logits, asked = model.predictions(TARGET, targets)
+    assert_array_equal(asked, targets[targets != 0])
+    whole = model.forward(TARGET)
+    assert_allclose(logits, whole[targets != 0], **CLOSE)
+    dlogits, dwhole = rng.standard_normal(logits.shape), np.zeros_like(whole)
+    dwhole[targets != 0] = dlogits
+    model.backward(dwhole)
+    gradients = [p.grad.copy() for p in parameters]
+    model.backward(dlogits)
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        assert_allclose(parameter.grad, 2 * gradient, **CLOSE)
+    assert "at least one place; received targets that are all padding" in complaint(
+        model.predictions, TARGET, 0 * TARGET
+    )
+
+
+def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch, complaint):
+    """Then its file holds two."""
+    text = "from numformer.models.encoder_decoder import Transformer\n\n\n"
+    (tmp_path / "variant.py").write_text(text + "class Variant(Transformer):\n    pass\n")
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    (tmp_path / "two.py").write_text(
+        text + "class A(Transformer):\n    pass\n\n\nclass B(A):\n    pass\n"
+    )
+    for name in ("variant", "two"):
+        monkeypatch.setattr(models, name, None, raising=False)  # what importing it leaves
+    assert model_of("variant").__name__ == "Variant"
+    assert "with that one model in it" in complaint(model_of, "two")  # which of the two?
+    for name in ("variant", "two"):
+        del sys.modules[f"numformer.models.{name}"]
+
+
+def test_a_kind_names_a_file_with_a_model(complaint):
+    assert LanguageModel.kind() == "language_model"
+    assert model_of("language_model") is LanguageModel
+    assert model_of("encoder_decoder") is Transformer
+    for kind in ("none", "model", "block", "__init__", "", None, 3, ["model"]):
+        assert f"with that one model in it; received {kind!r}" in complaint(model_of, kind)

@@ -11,10 +11,9 @@ from numformer.data import PairBatch, Vocabulary
 from numformer.generation import Transduction, beam_search, greedy
 from numformer.layer import inference, pack
 from numformer.layers import CELLS, Recurrent
-from numformer.models import RecurrentEncoderDecoder, model_of
+from numformer.models import RecurrentEncoderDecoder
 from numformer.plots import attention_weights, cross_attention_weights
 from numformer.trained import Trained
-from numformer.training import load_model, save_model
 
 V = 9
 PAIRS = [([4, 5, 6, 7], [8, 4, 5]), ([6], [7, 7, 8, 4, 5]), ([5, 8, 8], [6])]
@@ -22,9 +21,8 @@ SOURCE, TARGET_IN, TARGET_OUT = PairBatch.of(PAIRS).inputs
 CLOSE = dict(rtol=1e-10, atol=1e-12)
 
 every_model = pytest.mark.parametrize(
-    ("cell", "context"), [("rnn", "fixed"), ("lstm", "fixed"), ("gru", "attention"),
-                          ("lstm", "attention")],
-)  # fmt: skip
+    ("cell", "context"), [("rnn", "fixed"), ("lstm", "fixed"), ("gru", "attention")]
+)
 
 
 def small(cell="gru", context="attention", **changes) -> RecurrentEncoderDecoder:
@@ -48,68 +46,14 @@ def test_a_config_is_made_by_name_and_stays_as_it_is():
         RecurrentEncoderDecoder.Config(V, V)
 
 
-@every_model
-def test_a_padded_batch_equals_each_sequence_alone(cell, context):
-    model, skipped = small(cell, context), []
-    whole = model.forward(SOURCE, TARGET_IN)
-    for row, pair in enumerate(PAIRS):
-        alone = PairBatch.of([pair])
-        found = model.forward(alone.source, alone.target_in)[0]
-        assert_allclose(found, whole[row, : len(found)], **CLOSE)
-        skipped.append(found)
-    logits, targets = model.predictions(SOURCE, TARGET_IN, TARGET_OUT)
-    assert_allclose(logits, np.concatenate(skipped), **CLOSE)
-    assert_array_equal(targets, [8, 4, 5, 2, 7, 7, 8, 4, 5, 2, 6, 2])
-
-
-@every_model
-def test_writing_step_by_step_equals_reading_the_whole(cell, context):
-    """Also for rows that are chosen on the way."""
-    model, chosen = small(cell, context), np.array([2, 2, 0])
-    with inference():
-        whole = model.forward(SOURCE, TARGET_IN)
-        state = model.start(SOURCE, 6)
-        assert_array_equal(state.ids, TARGET_IN[:, 0])
-        for t in range(3):
-            assert_allclose(model.step(TARGET_IN[:, t], state), whole[:, t], **CLOSE)
-        state.choose(chosen)
-        assert_array_equal(state.ids, [1, 1, 1])
-        for t in range(3, 5):
-            found = model.step(TARGET_IN[chosen, t], state)
-            assert_allclose(found, whole[chosen, t], **CLOSE)
-
-
-@every_model
-def test_no_position_sees_the_future_and_every_one_sees_its_past(cell, context):
-    model, target = small(cell, context), np.array([[1, 4, 5, 6, 7]])
-    logits = model.forward(SOURCE[:1], target)
-    for t in range(5):
-        changed = target.copy()
-        changed[:, t] = 8
-        found = model.forward(SOURCE[:1], changed)
-        assert_array_equal(found[:, :t], logits[:, :t])
-        assert (found[:, t:] != logits[:, t:]).any(axis=-1).all()
-
-
-@every_model
-def test_every_position_of_the_target_depends_on_every_one_of_the_source(cell, context):
-    model = small(cell, context)
-    logits = model.forward(SOURCE[:1], TARGET_IN[:1])
-    for s in range(4):
-        changed = SOURCE[:1].copy()
-        changed[:, s] = 3
-        assert (model.forward(changed, TARGET_IN[:1]) != logits).any(axis=-1).all()
-
-
 def test_a_fixed_context_is_one_state_and_attention_is_to_every_position():
     """What the decoder gets of a source of any length."""
-    with inference():
-        for context, shapes in (
-            ("fixed", [(3, 6), (3, 18)]),
-            ("attention", [(3, 6), (3, 5, 6), (3, 5, 12), (3, 5)]),
-        ):
-            state = small("gru", context).start(SOURCE, 6)
-            assert [array.shape for array in state.arrays] == shapes
+    shapes = {"fixed": [(3, 6), (3, 18)], "attention": [(3, 6), (3, 5, 6), (3, 5, 12), (3, 5)]}
+    for context, of_context in shapes.items():
+        model = small("gru", context)
+        with inference():
+            kept = model.start(SOURCE, 6).past.of(model, dict)
+        assert [array.shape for array in kept.values()] == of_context
 
 
 def test_a_start_of_zeros_is_none_and_a_context_needs_no_start(rng):
@@ -202,37 +146,3 @@ def test_greedy_and_beam_search_serve_it(cell, context):
         assert len(beam_search(model, SOURCE, 4, beam=3)) == 3
         for row, (source, _) in enumerate(PAIRS):
             assert greedy(model, np.array([[*source, 2]]), 4) == first[row : row + 1]
-
-
-def test_ids_that_are_no_batch_or_no_source_are_refused(complaint):
-    model = small()
-    assert "source ids are a NumPy array" in complaint(model.forward, [[4]], TARGET_IN)
-    assert "same number of sequences" in complaint(model.forward, SOURCE[:2], TARGET_IN)
-    assert "ends with the end id" in complaint(model.start, TARGET_IN, 3)
-
-
-@every_model
-def test_a_saved_one_is_one_again(cell, context, empty_folder):
-    model = small(cell, context)
-    pack(model)
-    save_model(Path("model.safetensors"), model)
-    again, metadata = load_model(Path("model.safetensors"))
-    assert metadata["model"] == "recurrent" and type(again) is model_of("recurrent")
-    assert_array_equal(again.forward(SOURCE, TARGET_IN), model.forward(SOURCE, TARGET_IN))
-
-
-@every_model
-def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(cell, context):
-    model = small(cell, context)
-    matrices = [p.size for p in model.named_parameters().values() if len(p.shape) > 1]
-    assert model.config.least_parameters == sum(matrices)
-    assert model.config.longest is None and model.config.layers == 1
-    assert model.config.least_saved == 6 * CELLS[cell].gates
-
-
-def test_the_output_is_the_target_s_embedding_and_the_seed_determines_the_weights():
-    model = small()
-    assert model.output.weight is model.target.weight
-    weights = [pack(RecurrentEncoderDecoder(model.config, *seed)).data for seed in ((), (0,), (3,))]
-    assert_array_equal(weights[0], weights[1])
-    assert (weights[0] != weights[2]).any()

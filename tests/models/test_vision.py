@@ -1,17 +1,13 @@
 """The vision Transformer: images of any floating-point dtype, and what it refuses."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
-from numformer.layer import inference, pack
+from numformer.layer import pack
 from numformer.layers import Patches
-from numformer.models import model_of
 from numformer.models.vision import VisionTransformer
-from numformer.training import load_model, save_model
 
 SIZES = dict(height=4, width=6, channels=1, classes=3, d_model=8, d_ff=12, heads=2, layers=2)
 IMAGES = np.random.default_rng(5).random((3, 4, 6))
@@ -25,12 +21,6 @@ def small(dtype=np.float64, xp=np, **changes) -> VisionTransformer:
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     pack(model, dtype, xp)
     return model
-
-
-def test_the_seed_is_0_unless_given():
-    config = small().config
-    default, zero = (VisionTransformer(config, *seed) for seed in ((), (0,)))
-    assert_array_equal(pack(default).data, pack(zero).data)
 
 
 def test_every_pixel_counts_and_no_image_sees_another():
@@ -132,33 +122,3 @@ def test_coloured_images_have_their_channels(complaint):
 )
 def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
     assert said in complaint(VisionTransformer.Config, **(SIZES | changes))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        dict(max_length=9),
-        dict(max_length=7),
-        dict(positions="rotary"),
-        dict(channels=3, patch=1),
-        dict(d_k=3),
-    ],
-)
-def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(changes):
-    model = small(**changes)
-    matrices = [p.size for p in model.named_parameters().values() if len(p.shape) > 1]
-    assert model.config.least_parameters == sum(matrices)
-    learned = model.config.positions == "learned"
-    assert model.config.longest == (changes.get("max_length", 7 if "patch" not in changes else 25)
-                                    if learned else None)  # fmt: skip
-
-
-def test_a_saved_model_is_one_again(empty_folder):
-    model = small(np.float32)
-    save_model(Path("model.safetensors"), model)
-    again, metadata = load_model(Path("model.safetensors"))
-    assert metadata["model"] == "vision" and type(again) is VisionTransformer
-    assert model_of("vision") is VisionTransformer
-    with inference():
-        assert_array_equal(again.forward(IMAGES), model.forward(IMAGES))

@@ -1,0 +1,169 @@
+"""Who may see whom, and how padding is left out; positions within attention; what is remembered."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.backend import to_host
+from numformer.layer import inference, pack
+from numformer.layers import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
+from numformer.layers.alibi import alibi
+from numformer.layers.attention import merge_heads, split_heads
+from numformer.layers.reach import Drawn, causal_mask, padding_mask, reach_of
+from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
+
+D, H = 8, 2
+VALID = np.array([[True, True, False], [True, False, False]])
+OTHERS = np.array([[False, True, True], [False, False, True]])
+
+
+def test_masks_by_hand():
+    assert_array_equal(padding_mask(VALID)[0], [[[True, True, False]]])
+    assert_array_equal(causal_mask(3)[0, 0], [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    assert padding_mask(VALID).shape == (2, 1, 1, 3) and causal_mask(3).shape == (1, 1, 3, 3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 2])
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_reach_is_its_rules_position_by_position(causal, window, first, xp):
+    """Also of tiles; of queries that come after keys; and narrowed where somebody drew it."""
+    queries, keys = Places.whole(2, 3, first), Places(VALID)
+    reach = Reach(queries, keys, causal, window)
+    expected = np.zeros((2, 3, 3), bool)
+    for row, t, s in np.ndindex(2, 3, 3):
+        ahead = s - (t + first)
+        expected[row, t, s] = VALID[row, s] and not (causal and ahead > 0)
+        expected[row, t, s] &= window is None or abs(ahead) < window
+    drawn = Drawn(xp.asarray(expected[:, None]), queries, keys)
+    wide = Reach(queries, keys, causal)
+    for form in (reach, drawn, wide if window is None else wide.within(window)):
+        dense = form.dense(xp)
+        assert type(dense) is xp.ndarray
+        assert_array_equal(np.broadcast_to(to_host(dense), (2, 1, 3, 3))[:, 0], expected)
+        tile = to_host(form.tile(slice(1, 3), slice(0, 2)).dense(xp))
+        assert_array_equal(np.broadcast_to(tile, (2, 1, 2, 2))[:, 0], expected[:, 1:3, :2])
+    narrow = to_host(drawn.within(1).dense(xp))[:, 0]
+    near = np.arange(3) == np.arange(3)[:, None] + first
+    assert_array_equal(narrow, expected & near)
+
+
+def test_where_all_see_all_there_is_no_mask():
+    """And no work: one query after all keys, as in decoding, is such a case."""
+    whole = Places.whole(2, 3)
+    assert Reach(whole).dense() is None and Reach(whole, window=3).dense() is None
+    assert Reach(Places.whole(2, 1, first=2), whole, causal=True).dense() is None
+    assert Reach(Places.whole(2, 1, first=4)).over(np.arange(5)).dense() is None
+    assert Drawn(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
+    mask = np.ones((2, 1, 3, 1), bool)
+    assert Drawn(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)
+
+
+def test_rows_of_real_positions_stand_at_their_places_and_zeros_at_padding(rng, xp):
+    """What stands at padding matters to a mixer that is not told: a recurrence, a sum."""
+    ids = np.array([[5, 6, 0, 0], [7, 8, 9, 4], [0, 0, 0, 0], [5, 0, 0, 0]])
+    real, rows = ids != 0, rng.standard_normal((7, 6))
+    places, padded = Places(real, skip_padding=True), np.zeros((4, 4, 6))
+    padded[real] = rows
+    for heads in (3, 2):
+        of_heads = split_heads(xp.asarray(rows), heads, places)
+        assert of_heads.shape == (4, heads, 4, 6 // heads)
+        assert_array_equal(to_host(of_heads), split_heads(padded, heads))
+        assert_array_equal(to_host(merge_heads(of_heads, places)), rows)
+    assert_array_equal(places.of_rows, [0, 1, 0, 1, 2, 3, 0])
+    assert_array_equal(places.pick(ids), [5, 6, 7, 8, 9, 4, 5])
+    assert len(Places(0 * real, skip_padding=True).pick(ids)) == 1  # some products need a row
+    whole = Places(real)
+    assert_array_equal(whole.of_rows, range(4))
+    assert whole.pick(ids) is ids and not whole.all_valid
+    assert_array_equal(whole[1:3].positions, [1, 2])
+    assert_array_equal(whole[1:3].valid, real[:, 1:3])
+
+
+@pytest.mark.parametrize("mask", [np.ones((2, 1, 3, 3), int), np.zeros((3, 3)), [[True]]])
+def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
+    """0 and 1 added to scores are a mask that hides nothing."""
+    x = rng.standard_normal((2, 3, D))
+    for call in (
+        lambda: SelfAttention(D, H, rng).forward(x, mask),
+        lambda: Softmax().forward(np.zeros((2, H, 3, 3)), mask),
+    ):
+        assert "a mask is a boolean array, True = may attend; received" in complaint(call)
+    assert reach_of(None, x, x).dense() is None
+
+
+# Positions within attention.
+
+
+def test_each_pair_is_turned_by_its_position_times_its_own_angle(rng):
+    x = rng.standard_normal((2, 3, 6, 4))
+    turned = rotary(x, rotary_turns(6, 4))
+    for position in range(6):
+        for pair in range(2):
+            angle = position * 10000 ** (-2 * pair / 4)
+            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+            both = slice(2 * pair, 2 * pair + 2)
+            expected = x[..., position, both] @ turn.T
+            assert_allclose(turned[..., position, both], expected, atol=1e-12)
+    strange = np.asfortranarray(x)  # its pairs do not lie side by side
+    layer = Rotary()
+    assert_array_equal(layer.forward(strange), turned)
+    assert_array_equal(layer.backward(strange), rotary_backward(x, rotary_turns(6, 4)))
+
+
+def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):
+    query, key = rng.standard_normal((2, 1, 4))
+
+    def score(t, s):
+        return (Rotary().forward(query, np.array([t])) * Rotary().forward(key, np.array([s]))).sum()
+
+    assert_allclose(score(7, 3), score(104, 100))
+    assert abs(score(7, 3) - score(3, 7)) > 1e-3
+
+
+def test_what_has_no_pairs_cannot_be_turned(complaint):
+    said = complaint(Rotary().forward, np.zeros((2, 3, 3)))
+    assert "so d_k is even; received d_k 3" in said
+
+
+def test_each_head_of_alibi_has_its_slope():
+    """Of eight heads 1/2, 1/4, ... 1/256 (Press et al. 2022, section 3); both directions alike."""
+    distances = [[2, 1, 0, 1], [3, 2, 1, 0]]
+    bias = alibi(8, np.array([2, 3]), np.arange(4))
+    assert_allclose(bias, [-np.array(distances) / 2**head for head in range(1, 9)])
+    assert_allclose(alibi(2, np.array([1]), np.arange(2))[:, 0, 0], [-1 / 16, -1 / 256])
+
+
+# What is remembered. That steps are the whole is tested of models.
+
+
+def test_there_is_no_room_beyond_what_was_asked_for(rng, complaint):
+    """Assigning beyond the end would write nothing and lose the position silently."""
+    layer, past = SelfAttention(D, H, rng), Memory(2)
+    x = rng.standard_normal((2, 1, D)).astype(np.float32)
+    assert "inference" in complaint(layer.forward, x, None, past)
+    with inference():
+        for _ in range(2):
+            layer.forward(x, None, past)
+            past.advance(1)
+        text = complaint(layer.forward, x, None, past)
+    assert "room for 2 positions" in text and "position 3" in text
+    assert past.length == 2
+
+
+def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkeypatch):
+    layer = CrossAttention(D, H, rng)
+    pack(layer, np.float64)
+    x, memory = rng.standard_normal((2, 3, D)), rng.standard_normal((2, 3, D))
+    calls = []
+    for part in (layer.key, layer.value):
+        project = part.forward
+        monkeypatch.setattr(part, "forward", lambda m, f=project: calls.append(1) or f(m))
+    reach = Reach(Places.whole(2, 1), Places(VALID))
+    with inference():
+        whole = layer.forward(x, memory, Reach(Places.whole(2, 3), Places(VALID)))
+        calls.clear()
+        past = Memory(3)
+        steps = [layer.forward(x[:, t : t + 1], memory, reach, past) for t in range(3)]
+    assert len(calls) == 2 and past.length == 0
+    assert_allclose(np.concatenate(steps, axis=1), whole, rtol=1e-12, atol=1e-13)
