@@ -153,19 +153,19 @@ class MultiHeadAttention(Layer):
         return self.heads
 
     def forward(self, x, memory, reach=None, past: Memory | None = None):
-        reach = reach_of(reach, x, memory)
-        self.save(reach=reach)
+        reach = reach_of(reach, x, memory, past.length if past else 0)
         query = split_heads(self.query.forward(x), self.heads, reach.queries)
         if self.rotary:
             query = self.rotary.forward(query, reach.queries.positions)
         key, value, reach_of_keys = self.keys_and_values(memory, reach, past)
         heads = self.attend(query, key, value, reach_of_keys)
+        self.save(reach=reach)
         return self.output.forward(merge_heads(heads, reach.queries))
 
     def backward(self, dy):
         reach = self.pop_saved()["reach"]
         dheads = split_heads(self.output.backward(dy), self.heads, reach.queries)
-        dquery, dkey, dvalue = self.attend_backward(dheads)
+        dquery, dkey, dvalue = self.attend_backward(dheads, reach)
         if self.rotary:
             dkey, dquery = self.rotary.backward(dkey), self.rotary.backward(dquery)
         dmemory = self.value.backward(merge_heads(dvalue, reach.keys))
@@ -190,15 +190,19 @@ class MultiHeadAttention(Layer):
 
     def attend(self, query, key, value, reach: Reach):
         """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, H, T, K_v)."""
+        return self.attention.forward(query, key, value, *self.mask_and_bias(query, reach))
+
+    def attend_backward(self, dheads, reach: Reach):
+        """dheads (B, H, T, K_v) -> dquery (B, H, T, K), dkey (B, H, S, K), dvalue."""
+        return self.attention.backward(dheads)
+
+    def mask_and_bias(self, query, reach: Reach) -> tuple:
+        """What the scores of a query (B, H, T, K) meet, each None where there is none."""
         xp, bias = array_module(query), None
         if self.position_bias:
             positions = (xp.asarray(places.positions) for places in (reach.queries, reach.keys))
             bias = self.position_bias(self.heads, *positions).astype(query.dtype)
-        return self.attention.forward(query, key, value, reach.dense(xp), bias)
-
-    def attend_backward(self, dheads):
-        """dheads (B, H, T, K_v) -> dquery (B, H, T, K), dkey (B, H, S, K), dvalue."""
-        return self.attention.backward(dheads)
+        return reach.dense(xp), bias
 
     def looks(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S)."""
@@ -234,7 +238,7 @@ class SelfAttention(MultiHeadAttention, Mixer):
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "SelfAttention":
         """As Mixer.build. Positions come in here where the config says so."""
-        settings = config.of_attention | config.positions_in_attention
+        settings = config.of_attention | config.positions_in_attention | cls.own_settings(config)
         return cls(config.d_model, config.heads, rng, **settings)
 
 

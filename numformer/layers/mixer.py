@@ -1,6 +1,7 @@
 """What stands where attention stands: the layer in which the positions of a sequence meet."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 
 import numpy as np
 
@@ -26,6 +27,16 @@ class Mixer(Layer):
     def looks(self):
         """Where the positions of the latest forward looked, (B, H, T, S), or None: for maps."""
         return None
+
+    @classmethod
+    def own_settings(cls, config) -> dict:
+        """The mixer's own settings in a config, by name; the defaults where it has none."""
+        own = fields(cls.Settings)
+        return {field.name: getattr(config, field.name, field.default) for field in own}
+
+    @classmethod
+    def require(cls, config) -> None:
+        """Raise InputError for a config with which there is no such mixer."""
 
     @classmethod
     def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "Mixer":

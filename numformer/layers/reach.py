@@ -82,6 +82,9 @@ class Drawn(Reach):
     def dense(self, xp=np):
         return self.mask
 
+    def over(self, positions: np.ndarray) -> Reach:
+        return Drawn(self.mask, self.queries, super().over(positions).keys)
+
     def tile(self, queries: slice, keys: slice) -> Reach:
         *_, length, longer = self.mask.shape
         mask = self.mask[..., queries if length > 1 else slice(None), :]
@@ -93,15 +96,15 @@ class Drawn(Reach):
         return self if near is None else Drawn(self.mask & near, self.queries, self.keys)
 
 
-def reach_of(reach, x, memory) -> Reach:
-    """What a layer is given as a Reach of x (B, T, D) over memory (B, S, D).
+def reach_of(reach, x, memory, first: int = 0) -> Reach:
+    """What a layer is given as a Reach of x (B, T, D) over memory (B, S, D), both from `first` on.
 
     A Reach is one, None is that of all over all, and a boolean array, True = may attend, broadcasts
     to (B, H, T, S). Raises InputError for anything else, such as a mask of numbers.
     """
     if isinstance(reach, Reach):
         return reach
-    queries, keys = (Places.whole(*array.shape[:2]) for array in (x, memory))
+    queries, keys = (Places.whole(*array.shape[:2], first) for array in (x, memory))
     if reach is None:
         return Reach(queries, keys)
     require_mask(reach)

@@ -79,6 +79,8 @@ class TowerConfig(*settings_of(MIXERS.values())):
             head_size(self.d_model, self.heads)
         if "rotary" in self.positions_in_attention:
             require_pairs(self.d_k or head_size(self.d_model, self.heads))
+        for name in dict.fromkeys(self.mixers.split(",")):
+            MIXERS[name].require(self)
 
     def mixer_of(self, layer: int) -> type[Mixer]:
         """What the layer of this number has where attention stands."""

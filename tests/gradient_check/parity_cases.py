@@ -7,6 +7,7 @@ a call for torch's.
 
 import contextlib
 import importlib
+import itertools
 import zlib
 from collections.abc import Callable
 from dataclasses import Field, fields, replace
@@ -18,11 +19,13 @@ from unittest import mock
 import numpy as np
 
 from numformer.data import PADDING, PairBatch
+from numformer.errors import InputError
 from numformer.gradient_check.cases import CASES, Case
 from numformer.gradient_check.cases.case import B, S, T
 from numformer.gradient_check.cases.models import SMALL
 from numformer.gradient_check.gradients import GradientCheck
 from numformer.layer import Layer, inference, pack
+from numformer.layers import MIXERS, Reach
 from numformer.models import Config, Objective, Transformer
 from numformer.training import Recipe, trainer
 from toy_tasks import reverse
@@ -49,7 +52,8 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
     `settings` are as in a Case.
     """
     checked = GradientCheck(layer, inputs)
-    drawn = [*checked.inputs, *checked.tensors.values(), checked.upstream]
+    inputs = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
+    drawn = [*(x for x in inputs if x is not None), *checked.tensors.values(), checked.upstream]
     results = {"output": checked.output, **checked.gradients}
     return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))
 
@@ -153,10 +157,17 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
 )
 
 
+OF_MIXERS = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
+
+
 def choices_of(field: Field) -> tuple:
     """What a field of Config or Recipe may be: as it declares it, or else some values."""
     rule = field.metadata["rule"]
-    return (False, True) if rule.type is bool else rule.choices or VALUES.get(field.name, ())
+    if rule.type is bool:
+        return (False, True)
+    if rule.several:
+        return *rule.choices, *map(",".join, itertools.permutations(rule.choices, 2))
+    return rule.choices or VALUES.get(field.name, (None, 1, 2) if field.name in OF_MIXERS else ())
 
 
 def stream(*key) -> np.random.Generator:
@@ -182,7 +193,11 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}
-    return Config(**drawn), Recipe(**recipe)
+    try:
+        return Config(**drawn), Recipe(**recipe)
+    except InputError:  # settings of mixers that do not fit
+        drawn = {name: value for name, value in drawn.items() if name not in OF_MIXERS}
+        return Config(**drawn), Recipe(**recipe)
 
 
 def random_inputs(rng: np.random.Generator, config: Config) -> PairBatch:

@@ -117,7 +117,7 @@ def write(array, value):
 
 
 FEED_FORWARD = "encoder.layers.0.feed_forward"
-ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
+ATTENTION = "decoder.layers.0.mixer.sublayer.attention"
 
 
 @pytest.mark.filterwarnings("error")
@@ -135,9 +135,9 @@ ATTENTION = "decoder.layers.0.self_attention.sublayer.attention"
             f"{FEED_FORWARD}.sublayer.outer (Linear), in the output of its forward",
         ),
         (
-            "encoder.layers.0.self_attention.norm",
+            "encoder.layers.0.mixer.norm",
             lambda norm: write(norm.gamma.data, 3e38),
-            "encoder.layers.0.self_attention.norm (LayerNorm), in the output of its forward",
+            "encoder.layers.0.mixer.norm (LayerNorm), in the output of its forward",
         ),
         (
             ATTENTION,
