@@ -21,6 +21,7 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.rotary import Rotary
 from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -52,7 +53,7 @@ POSITIONS_IN_ATTENTION = {
     "alibi": lambda: {"position_bias": alibi.alibi},
 }
 # What may stand where attention stands.
-MIXERS = {"attention": SelfAttention}
+MIXERS = {"attention": SelfAttention, "grouped": GroupedQueryAttention}
 
 __all__ = [
     "Linear",
@@ -79,6 +80,7 @@ __all__ = [
     "MultiHeadAttention",
     "ScaledDotProductAttention",
     "SelfAttention",
+    "GroupedQueryAttention",
     "Rotary",
     "DotProductScore",
     "MultiplicativeScore",

@@ -323,6 +323,18 @@ def attention_mixer(p, x, mask, *, config, **settings):
     return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
 
 
+def grouped_mixer(p, x, mask, *, config, **settings):
+    """As many heads of keys and values as of queries, neighbours alike."""
+    groups, p = config.key_value_heads or config.heads, dict(p)
+    for name in p.keys() & {f"{part}.{kind}" for part in PARTS for kind in ("weight", "bias")}:
+        of_heads = p[name].unflatten(-1, (groups, -1))
+        p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
+    return attention_mixer(p, x, mask, config=config, **settings)
+
+
+PARTS = "key", "value"
+
+
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     normalization = f"{config.normalization}_norm"

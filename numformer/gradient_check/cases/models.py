@@ -36,6 +36,7 @@ VARIATIONS = {
 # What may stand where attention stands, each with settings by which little is seen.
 MIXED = {
     "attention": {},
+    "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
 }
 
 
