@@ -22,6 +22,7 @@ from numformer.layers.attention import (
     SelfAttention,
 )
 from numformer.layers.grouped import GroupedQueryAttention
+from numformer.layers.window import WindowAttention
 from numformer.layers.rotary import Rotary
 from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -53,7 +54,11 @@ POSITIONS_IN_ATTENTION = {
     "alibi": lambda: {"position_bias": alibi.alibi},
 }
 # What may stand where attention stands.
-MIXERS = {"attention": SelfAttention, "grouped": GroupedQueryAttention}
+MIXERS = {
+    "attention": SelfAttention,
+    "grouped": GroupedQueryAttention,
+    "window": WindowAttention,
+}
 
 __all__ = [
     "Linear",
@@ -81,6 +86,7 @@ __all__ = [
     "ScaledDotProductAttention",
     "SelfAttention",
     "GroupedQueryAttention",
+    "WindowAttention",
     "Rotary",
     "DotProductScore",
     "MultiplicativeScore",

@@ -112,13 +112,25 @@ def none_positions(p, x):
 rotary_positions = alibi_positions = none_positions  # these come in within attention
 
 
-def scaled_dot_product_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
+def dropped_in_blocks(weights, *, p_drop, blocks=None):
+    """Dropout of weights, block by block where their masks are drawn so; elsewhere they are 0."""
+    if blocks is None:
+        return dropout({}, weights, p_drop=p_drop)
+    dropped = torch.zeros_like(weights)
+    for block in blocks:
+        dropped[..., *block] = dropout({}, weights[..., *block], p_drop=p_drop)
+    return dropped
+
+
+def scaled_dot_product_attention(
+    p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None
+):
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
     # Attention to the rows of the identity matrix returns the weights.
     identity = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
     weights = F.scaled_dot_product_attention(query, key, identity, mask)
-    return dropout({}, weights, p_drop=attention_dropout) @ value
+    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
 
 
 def turned(x, positions):
@@ -140,12 +152,13 @@ def rotary_attention(p, query, key, value, mask=None, **settings):
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
-def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
+def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None):
     heads, places = query.shape[-3], (torch.arange(x.shape[-2]) for x in (query, key))
     distance = torch.cdist(*(place[:, None].double() for place in places))
     bias = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
     scores = dot_product_score({}, query, key) + bias.to(query.dtype)
-    return dropout({}, softmax({}, scores, mask), p_drop=attention_dropout) @ value
+    weights = softmax({}, scores, mask)
+    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
 
 
 def dot_product_score(p, query, key, *, scaled=True):
@@ -171,7 +184,7 @@ def additive_score(p, query, key):
 
 
 def multi_head_attention(
-    p, x, memory, mask=None, *, heads, attention_dropout=0.0, positions="scaled_dot_product"
+    p, x, memory, mask=None, *, heads, positions="scaled_dot_product", **settings
 ):
     inputs = {"query": x, "key": memory, "value": memory}
     of_heads = (
@@ -179,7 +192,7 @@ def multi_head_attention(
         for name, x in inputs.items()
     )
     attention = reference(f"{positions}_attention")
-    y = attention({}, *of_heads, mask, attention_dropout=attention_dropout)
+    y = attention({}, *of_heads, mask, **settings)
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
 
 
@@ -333,6 +346,20 @@ def grouped_mixer(p, x, mask, *, config, **settings):
 
 
 PARTS = "key", "value"
+
+
+def window_mixer(p, x, mask, *, config):
+    """The whole matrix of weights, of which a band remains."""
+    length, window = x.shape[1], config.window
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    near = ahead.abs() < window
+    mask = near if mask is None else mask & near
+    later = window - 1 if mask[..., ahead > 0].any() else 0
+    blocks = [
+        (slice(first, first + window), slice(max(0, first - window + 1), first + window + later))
+        for first in range(0, length, window)
+    ]
+    return grouped_mixer(p, x, mask, config=config, blocks=blocks)
 
 
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):

@@ -37,6 +37,8 @@ VARIATIONS = {
 MIXED = {
     "attention": {},
     "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
+    "window": dict(mixers="window", window=2),
+    "window_and_attention": dict(mixers="window,attention", window=2, key_value_heads=1),
 }
 
 
@@ -124,7 +126,8 @@ def mixed() -> list[Case]:
     """Each mixer alone, looking back and both ways, and in models, with padding and without."""
     table = []
     for name, changes in MIXED.items():
-        case = partial(of_config, reference=f"{changes.get('mixers', name)}_mixer", **changes)
+        mixer_of = changes.get("mixers", name).partition(",")[0]
+        case = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
         if table[-1]()[0].looks_ahead:
             table.append(case(f"{name}_mixer_looking_ahead", build=mixer_that_looks_ahead))
