@@ -20,10 +20,11 @@ from numformer.backend import dropout_stream
 from numformer.data.batching import EpochBatches, PairBatch, pad
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START, UNKNOWN, Vocabulary
 from numformer.generation import beam_search, greedy, length_penalty, log_probabilities
-from numformer.gradient_check.cases import CASES, MIXED
+from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.cases.case import V
 from numformer.gradient_check.gradients import check
 from numformer.layer import Layer, Parameter, inference, pack
+from numformer.layers import MIXERS
 from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.dropout import Dropout
@@ -136,7 +137,8 @@ def configs(draw, vocabularies=(11, 6, 300), **fixed) -> Config:
             norm=draw(st.sampled_from(["post", "pre"])),
             attention_bias=draw(st.booleans()),
             positions=draw(st.sampled_from(["sinusoidal", "learned", "alibi", "none"])),
-            **draw(st.sampled_from([*MIXED.values()])),
+            mixers=draw(st.sampled_from([*MIXERS])),
+            window=2,
             max_length=9,
             tying=tying,
             p_drop=0.0,

@@ -167,7 +167,9 @@ def choices_of(field: Field) -> tuple:
         return (False, True)
     if rule.several:
         return *rule.choices, *map(",".join, itertools.permutations(rule.choices, 2))
-    return rule.choices or VALUES.get(field.name, (None, 1, 2) if field.name in OF_MIXERS else ())
+    return rule.choices or VALUES.get(
+        field.name, (field.default, 1, 2) if field.name in OF_MIXERS else ()
+    )
 
 
 def stream(*key) -> np.random.Generator:

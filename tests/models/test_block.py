@@ -63,5 +63,5 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
         assert f"mixers {mixers}, of which identity does not" in said
     attention = TowerConfig(**SIZES).entries() - TowerConfig(**SIZES, mixers="identity").entries()
     assert attention == 3 * SelfAttention.entries(config) == 3 * 4 * 8 * 8
-    assert "attention, identity; received 'none'" in complaint(TowerConfig, mixers="none")
+    assert "window, identity; received 'none'" in complaint(TowerConfig, mixers="none")
     assert "received ''" in complaint(TowerConfig, mixers="")
