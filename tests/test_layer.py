@@ -1,12 +1,15 @@
 """Parameter, Layer, pack and the modes."""
 
+import concurrent.futures
 import dataclasses
 import operator
+import sys
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from numformer.generation import greedy
 from numformer.layer import (
     Layer,
     Parameter,
@@ -388,3 +391,21 @@ def test_a_state_is_on_the_host_and_a_model_moves_from_and_to_a_device(rng, stan
     for name, array in layer.state_dict().items():
         assert type(state[name]) is np.ndarray
         assert_array_equal(array, before[name])
+
+
+def test_threads_that_answer_with_one_model_do_not_disturb_each_other():
+    """Nor one that trains meanwhile: modes are those of a thread."""
+    model = Transformer(Config.base(9, d_model=8, d_ff=8, heads=2, layers=1), seed=1)
+    source = np.array([[4, 5, 6, 2], [7, 2, 0, 0]])
+    expected, interval = greedy(model, source, 6), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(greedy, model, source, 6) for _ in range(60)]
+            while not all(answer.done() for answer in answers):
+                assert training() and saving()
+    finally:
+        sys.setswitchinterval(interval)
+    assert [answer.result() for answer in answers] == [expected] * 60
+    with inference(), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (training(), saving())).result() == (True, True)

@@ -233,6 +233,24 @@ def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complai
     assert "received object without metric" in complaint(run, tmp_path, task=object())
 
 
+def test_a_process_trains_one_model_at_a_time(tmp_path, complaint):
+    """The second would reseed the dropout of the first."""
+    second = lambda: complaint(run, tmp_path / "second")  # noqa: E731
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        said = []
+        run(tmp_path / "a", task=Copying(at={2: lambda: said.append(pool.submit(second).result())}))
+    assert "one model at a time; received a second one" in said[0]
+    assert not (tmp_path / "second").exists()
+    complaint(run, tmp_path / "a")
+    run(tmp_path / "second")
+
+
+def test_a_run_whose_output_is_closed_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    run(tmp_path)
+
+
 # Time and progress.
 
 
