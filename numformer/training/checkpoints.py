@@ -5,6 +5,7 @@ whatever is wrong with it is an InputError, before anything is built from it.
 """
 
 import json
+import reprlib
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,44 @@ def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
         crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
         crc = zlib.crc32(array, crc)
     return crc
+
+
+def as_json(name: str, value):
+    """A value that a checkpoint is to hold, as JSON gives it back: with lists for tuples.
+
+    Raises InputError, which names the entry, for what JSON does not have, and for NaN, which equals
+    nothing and so would not be found again.
+    """
+    if not _is_json(value):
+        place, entry = _foreign(name, value)
+        raise InputError(
+            "what a run is known by is str, int, float, bool, None, lists of these, and dicts of "
+            "them by strings",
+            f"{reprlib.repr(entry)} ({type(entry).__name__}) as {place}",
+            "Write for example int(n), array.tolist(), str(path), or None for NaN.",
+        )
+    return json.loads(json.dumps(value))
+
+
+def _is_json(value) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _foreign(place: str, value) -> tuple[str, object]:
+    """Where in a value the first thing is that JSON does not have, up to ten levels deep."""
+    for _ in range(10):
+        listed = enumerate(value) if isinstance(value, list | tuple) else ()
+        for key, entry in value.items() if isinstance(value, dict) else listed:
+            if not _is_json({key: None}):
+                return f"a key of {place}", key
+            if not _is_json(entry):
+                place, value = f"{place}[{key!r}]", entry
+                break
+    return place, value
 
 
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:

@@ -16,7 +16,7 @@ from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
-from numformer.training.checkpoints import description
+from numformer.training.checkpoints import as_json, description
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
@@ -59,13 +59,14 @@ class Trainer:
 
     def _settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""
-        return description(self.model) | {
+        settings = description(self.model) | {
             "recipe": asdict(self.recipe),
             "seed": self.seed,
             "steps": self.steps,
             "parts": self.parts.count,
-            "task": self.task.description(),
         }
+        of_run = {name: as_json(name, value) for name, value in settings.items()}
+        return of_run | {"task": as_json("the task's description()", self.task.description())}
 
     @property
     def parameters(self) -> FlatParameters:
@@ -327,7 +328,7 @@ def _text_of(task, model: Model) -> dict | None:
             repr(text)[:200],
             "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
-    return described
+    return as_json("the text's description()", described)
 
 
 def _numbers(found) -> dict[str, float] | None:

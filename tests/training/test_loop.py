@@ -251,6 +251,33 @@ def test_a_run_whose_output_is_closed_goes_on(tmp_path, monkeypatch):
     run(tmp_path)
 
 
+NOT_JSON = {
+    "received np.int64(3) (int64) as the task's description()['n']": {"n": np.int64(3)},
+    "received nan (float) as the task's description()['a'][1]['b']": {"a": [0, {"b": np.nan}]},
+    "received (1, 2) (tuple) as a key of the task's description()": {(1, 2): 3},
+    "received {4} (set) as the task's description()": {4},
+}
+
+
+@pytest.mark.parametrize("said", NOT_JSON)
+def test_a_description_that_could_not_be_saved_is_refused_before_a_step(tmp_path, said, complaint):
+    task = Copying(at={1: fail})
+    task.description = lambda: NOT_JSON[said]
+    text = complaint(run, tmp_path / "run", task=task)
+    assert f"{said}. Write" in text and not (tmp_path / "run").exists()
+
+
+def test_a_seed_that_could_not_be_saved_is_refused_before_a_step(tmp_path, complaint):
+    assert "(int64) as seed." in complaint(run, tmp_path, seed=np.int64(1))
+
+
+@pytest.mark.parametrize("described", [{"sizes": (1, (2, 3))}, {4: None, "x": np.float64(0.1)}])
+def test_a_description_is_compared_as_json_gives_it_back(tmp_path, described, monkeypatch):
+    monkeypatch.setattr(Copying, "description", lambda task: described)
+    interrupt(tmp_path, 2)
+    run(tmp_path, resume=True)
+
+
 # Time and progress.
 
 

@@ -69,6 +69,13 @@ def test_a_run_no_longer_than_the_warm_up_only_rises(steps, decay):
         assert decay(step, steps, 64) == pytest.approx(warmup_rate(step, 64, 4000))  # the paper's
 
 
+@pytest.mark.parametrize("decay", [linear_rate, cosine_rate])
+@pytest.mark.parametrize("step", [1002, 2000])
+def test_beyond_the_end_the_rate_stays_0(step, decay):
+    """In a straight line it would fall below, along the cosine rise again."""
+    assert decay(step, 1000, 64) == decay(step, 1000, 64, warmup=5) == 0
+
+
 def test_the_decay_of_the_recipe_chooses_the_schedule():
     changes = dict(warmup=50, factor=2.0)
     for step in (3, 50, 120):
