@@ -13,7 +13,7 @@ import safetensors.numpy
 from numpy.testing import assert_array_equal
 
 from numformer.layer import inference, pack
-from numformer.models import Config, Transformer
+from numformer.models import Block, Config, Transformer
 from numformer.training import checkpoints
 from numformer.training.checkpoints import (
     load_checkpoint,
@@ -76,6 +76,25 @@ def test_a_loaded_model_gives_the_same_logits_bit_for_bit(path, changes):
     assert metadata["task"] == {"symbols": "abc"}
     with inference():
         assert_array_equal(again.forward(SOURCE, TARGET), model.forward(SOURCE, TARGET))
+
+
+def test_a_model_in_float64_opens_in_float64(path):
+    model = trained()
+    pack(model, np.float64).data[0] += 1e-12
+    save_model(path, model)
+    again, _ = load_model(path)
+    assert_array_equal(again.source.embedding.weight.data, model.source.embedding.weight.data)
+    with inference():
+        assert_array_equal(again.forward(SOURCE, TARGET), model.forward(SOURCE, TARGET))
+
+
+def test_a_model_that_would_not_open_is_refused_before_it_is_saved(path, complaint):
+    model = trained()
+    pack(model.encoder, np.float64)
+    assert "received float32 and float64. Cast" in complaint(save_model, path, model)
+    pack(model, np.float16)
+    assert "received float16. Cast them by pack(model)" in complaint(save_model, path, model)
+    assert not path.exists()
 
 
 def test_a_tied_model_is_tied_again_and_stored_once(path):
@@ -292,6 +311,26 @@ def test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built(
     save_checkpoint(path, model.state_dict(), KIND | {"config": asdict(model.config) | changes})
     monkeypatch.setattr(Transformer, "__init__", None)
     assert "as many numbers as its Config asks for" in complaint(load_model, path)
+
+
+@pytest.mark.parametrize("held", [0, 1, 16, 30])
+def test_layers_that_the_file_does_not_hold_are_not_built(path, held, monkeypatch, complaint):
+    """Neither where it holds as many numbers as so many layers of one number have."""
+    model = trained(d_model=1, heads=1, d_ff=1, layers=max(held, 1))
+    tensors = {"junk": np.ones(10**6, np.float32)} | (model.state_dict() if held else {})
+    config = asdict(model.config) | {"layers": 20_000}
+    save_checkpoint(path, tensors, KIND | {"config": config})
+    built, build = [], Block.__init__
+    monkeypatch.setattr(Block, "__init__", lambda *a: (built.append(1), build(*a))[1])
+    text = complaint(load_model, path)
+    assert "with 20000 layers, but no " in text
+    assert len(built) <= 2 * (16 + 64)
+
+
+def test_many_layers_that_the_file_holds_are_built(path):
+    model = trained(d_model=2, heads=1, d_ff=1, layers=17)
+    save_model(path, model)
+    assert len(load_model(path)[0].encoder.layers) == 17
 
 
 @pytest.mark.parametrize(
