@@ -46,11 +46,11 @@ def saved_state(
     tensors, metadata = load_checkpoint(last, dtype)
     _require_same_settings(last, metadata, type(model), settings)
     vectors = vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
-    # Nothing is kept before an evaluation.
-    averaged = settings["recipe"]["average"] > 1 and bool(metadata.get("best"))
+    averages = settings["recipe"]["average"] > 1 and metadata.get("best")  # after an evaluation
+    most = settings["recipe"]["average"] if averages else 0
     state = State(
         optimizer={name: tensors.pop(f"optimizer.{name}", None) for name in vectors},
-        recent=tensors.pop("recent", np.zeros(0)) if averaged else (),
+        recent=tensors.pop("recent", np.zeros(0)) if most else (),
         weights=tensors,
         threads=metadata.get("threads", 0),
         step=metadata["step"],
@@ -59,7 +59,6 @@ def saved_state(
         best=metadata.get("best"),
         written=_length(metrics, metadata.get("metrics")),
     )
-    most = settings["recipe"]["average"] if averaged else 0
     if wrong := _impossible(state, metadata.get("steps"), metric, most):
         raise InputError(
             "a checkpoint says where its run stands",

@@ -145,7 +145,7 @@ class Trainer:
         parameters = self.model.named_parameters()
         named = self.parts.objective.named_layers(), self.model.named_layers()
         # Each layer once; those of the model, which come later, by the model's own names.
-        layers = {id(layer): (name, layer) for each in named for name, layer in each.items()}
+        layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
         self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
         place = first_broken(dict(layers.values()), parameters, replay)
@@ -213,15 +213,15 @@ class Trainer:
         Raises InputError for what is no number by a name, and where the task's metric is missing;
         BrokenNumbers for NaN and infinities.
         """
-        found, metric = self.task.evaluate(self.model), self.task.metric
-        measured = _numbers(found)
+        given, metric = self.task.evaluate(self.model), self.task.metric
+        measured = _numbers(given)
         if measured is not None and "held_out_loss" not in measured:
             measured |= self._held_out_loss()
         if measured is None or metric not in measured or measured.keys() & RESERVED:
             raise InputError(
                 f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
                 f"{', '.join(map(repr, sorted(RESERVED)))} not",
-                repr(found)[:200],
+                repr(given)[:200],
                 f"Return for example {{{metric!r}: 0.5}}.",
             )
         for name, number in measured.items():
@@ -331,10 +331,10 @@ def _text_of(task, model: Model) -> dict | None:
     return as_json("the text's description()", described)
 
 
-def _numbers(found) -> dict[str, float] | None:
+def _numbers(given) -> dict[str, float] | None:
     """What evaluate() gave, as Python numbers by name; None for anything else."""
     try:
-        numbers = {name: float(value) for name, value in found.items()}
+        numbers = {name: float(value) for name, value in given.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         return None
     return numbers if all(type(name) is str for name in numbers) else None

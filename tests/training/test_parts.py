@@ -16,8 +16,8 @@ from numformer.data.batching import PairBatch
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
+from numformer.training import forks
 from numformer.training import parts as module
-from numformer.training import processes
 from numformer.training.optimizers import Adam
 from numformer.training.parts import Parts
 
@@ -177,13 +177,13 @@ def test_a_part_without_a_source_is_computed_and_one_without_a_target_left_out(m
 @several_cores
 def test_an_interrupt_while_the_others_compute_leaves_no_stale_answers(make, monkeypatch):
     """Ctrl-C arrives as the first process waits for the second's answer."""
-    parts, recv = make(2), processes.Connection.recv
+    parts, recv = make(2), forks.Connection.recv
 
     def interrupted(connection):
-        monkeypatch.setattr(processes.Connection, "recv", recv)
+        monkeypatch.setattr(forks.Connection, "recv", recv)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(processes.Connection, "recv", interrupted)
+    monkeypatch.setattr(forks.Connection, "recv", interrupted)
     with pytest.raises(KeyboardInterrupt):
         parts.gradient(1, PairBatch.of(WORDS))
     for found, expected in zip(steps(parts), steps(make(2, 1)), strict=True):
@@ -233,7 +233,7 @@ def test_other_processes_print_no_warnings(make, capfd):
 @several_cores
 def test_a_fork_that_fails_leaves_no_process_behind(make, monkeypatch):
     """Two processes are there when the third cannot be made."""
-    context = processes.multiprocessing.get_context("fork")
+    context = forks.multiprocessing.get_context("fork")
     begin, begun = context.Process.start, []
 
     def start(process):
@@ -289,6 +289,17 @@ def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
     other.join()
     with pytest.raises(ChildProcessError, match="was ended"):
         parts.gradient(1, PairBatch.of(WORDS))
+
+
+@several_cores
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_only_the_first_process_hears_ctrl_c_of_the_terminal(make, number):
+    """Which signals all processes of a group, and so does what ends a service."""
+    parts = make(2)
+    loss = parts.gradient(1, PairBatch.of(WORDS))
+    (other,) = parts.processes.others
+    os.kill(other.pid, number)
+    assert parts.gradient(1, PairBatch.of(WORDS)) == loss
 
 
 @several_cores
