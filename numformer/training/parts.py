@@ -77,7 +77,7 @@ class Parts:
                 type(wrong[0]).__name__,
                 "Return for example PairBatch.of(pairs of ids).",
             )
-        splits = [part_batch.split(self.count) for part_batch in batches]
+        splits = [item.split(self.count) for item in batches]
         whole = max(sum(part.weight for split in splits for part in split), 1)
         jobs = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
