@@ -1,6 +1,7 @@
 """The average of the latest checkpoints: what it is, what it leaves alone, and that it goes on."""
 
 import contextlib
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -110,6 +111,7 @@ def test_a_run_that_averages_is_resumed_bit_for_bit(tmp_path, steps, parts):
     model, _ = run(folder, task=Copying(measures), resume=True, **how)
     assert_same_run(folder, tmp_path / "straight")
     assert_same_weights(model.state_dict(), expected.state_dict())
+    assert not multiprocessing.active_children()
 
 
 @around_every_write
