@@ -249,11 +249,23 @@ def test_a_model_packed_again_is_refused(make):
 
 
 @several_cores
-def test_a_process_that_was_ended_is_an_error_not_a_hang(make):
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_process_that_was_ended_is_an_error_not_a_hang(make, asked):
+    """Before it was asked for anything, or before it answered."""
     parts = make(2)
     (other,) = parts.processes.others
-    other.kill()
-    other.join()
+    os.kill(other.pid, signal.SIGSTOP)
+
+    def compute(*job):
+        other.kill()
+        other.join()
+        return Parts._compute(parts, *job)
+
+    if asked:
+        parts._compute = compute
+    else:
+        other.kill()
+        other.join()
     with pytest.raises(ChildProcessError, match="was ended"):
         parts.gradient(1, PairBatch.of(WORDS))
 
