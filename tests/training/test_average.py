@@ -66,7 +66,7 @@ def test_the_weights_of_different_models_are_refused(change, said, complaint):
 # In training. A run of 14 steps evaluates at 5, 10 and 14; a mean at the end is kept, best or not.
 
 
-@pytest.mark.parametrize(("count", "parts"), [(1, 1), (2, 1), (2, 2), (3, 1), (9, 1)])
+@pytest.mark.parametrize(("count", "parts"), [(1, 1), (2, 2), (9, 1)])
 def test_what_is_evaluated_saved_and_used_is_the_mean_at_the_latest_evaluations(
     tmp_path, count, parts
 ):
@@ -99,9 +99,7 @@ def test_a_run_that_ends_before_its_last_step_keeps_the_best_mean(tmp_path):
     assert best["step"] == 10 and logged(tmp_path, "measure") == [0.5, 0.9, 0.1, 0.2]
 
 
-@pytest.mark.parametrize(
-    ("steps", "parts"), [((1,), 1), ((5,), 1), ((10,), 2), ((13,), 1), ((4, 11), 1)]
-)
+@pytest.mark.parametrize(("steps", "parts"), [((5,), 1), ((10,), 2), ((4, 13), 1)])
 def test_a_run_that_averages_is_resumed_bit_for_bit(tmp_path, steps, parts):
     how = dict(steps=14, parts=parts, average=2)
     expected, _ = run(tmp_path / "straight", task=Copying(MEASURES), **how)

@@ -355,6 +355,8 @@ def test_a_text_that_is_not_its_model_s_is_refused_before_a_step(tmp_path, compl
     task, letters = Copying(), Vocabulary("ab")
     task.text = Transduction(letters, letters, 5)
     assert "the vocabularies that its model was built for" in complaint(run, tmp_path, task=task)
+    task.text = SimpleNamespace(description=lambda: {"n": {1}}, fits=lambda config: True)
+    assert "{1} (set) as the text's description()['n']" in complaint(run, tmp_path, task=task)
 
 
 def test_patience_counts_evaluations():
