@@ -86,10 +86,10 @@ def test_with_r_drop_a_step_s_loss_is_that_of_two_predictions(tmp_path):
     run(tmp_path, steps=1, p_drop=0.3, label_smoothing=0.2, r_drop=2.0, seed=9)
     model, batch = tiny(p_drop=0.3), Copying().batch(1)
     dropout_stream.reseed(9, 1)
-    one, other = (model.predictions(*batch.inputs)[0] for _ in range(2))
+    first, second = (model.predictions(*batch.inputs)[0] for _ in range(2))
     targets = batch.target_out[batch.target_in != 0]
-    losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (one, other)]
-    loss = (sum(losses) + 2.0 * Divergence().forward(one, other)) / 2
+    losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (first, second)]
+    loss = (sum(losses) + 2.0 * Divergence().forward(first, second)) / 2
     assert logged(tmp_path, "loss") == [pytest.approx(loss, rel=1e-6)]
 
 

@@ -236,7 +236,7 @@ def test_blas_has_one_thread_while_the_parts_compute(make):
 
 
 def threads_of_blas() -> list[int]:
-    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
 @several_cores
@@ -302,9 +302,12 @@ input()
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), str(here.parents[1])])
     first = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONPATH": paths},
-    )  # fmt: skip
+    )
     others = [int(pid) for pid in first.stdout.readline().split()]
     assert len(others) == 2
     first.send_signal(signal.SIGKILL)

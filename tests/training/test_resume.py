@@ -326,8 +326,8 @@ def test_an_extended_run_that_is_killed_goes_on_and_keeps_its_best(tmp_path, bes
     """Before it has saved anything beyond the old end, which then is still a finished run's."""
     straight, folder = tmp_path / "straight", tmp_path / "extended"
     measures = [float(best == 5), float(best == 8)]
-    for each in (straight, folder):
-        run(each, 8, task=Copying(measures))
+    for begun in (straight, folder):
+        run(begun, 8, task=Copying(measures))
     run(straight, 14, task=Copying([-1.0, -2.0]), resume=True)
     finished = files(folder)
     with pytest.raises(RuntimeError):
