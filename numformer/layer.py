@@ -7,6 +7,7 @@ what a backward returns shares memory with nothing, so its receiver may overwrit
 """
 
 import contextlib
+import contextvars
 import itertools
 import reprlib
 import textwrap
@@ -84,31 +85,34 @@ class Parameter:
             self._flat.used = self._flat.stale = False
 
 
-class _Mode:
-    training = True
-    saving = True
+# A thread has a context, so modes, of its own.
+_training = contextvars.ContextVar("training", default=True)
+_saving = contextvars.ContextVar("saving", default=True)
 
 
 def training() -> bool:
     """Whether dropout drops."""
-    return _Mode.training
+    return _training.get()
 
 
 def saving() -> bool:
     """Whether forward saves what backward needs."""
-    return _Mode.saving
+    return _saving.get()
 
 
 @contextlib.contextmanager
 def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterator[None]:
-    """Within the block dropout drops (training) and forward saves for backward (saving), or not."""
-    before = _Mode.training, _Mode.saving
-    _Mode.training = before[0] if training is None else training
-    _Mode.saving = before[1] if saving is None else saving
+    """Within the block dropout drops (training) and forward saves for backward (saving), or not.
+
+    In this thread alone: one that is started within the block begins with both on.
+    """
+    asked = (_training, training), (_saving, saving)
+    before = [(variable, variable.set(value)) for variable, value in asked if value is not None]
     try:
         yield
     finally:
-        _Mode.training, _Mode.saving = before
+        for variable, token in before:
+            variable.reset(token)
 
 
 def inference():
@@ -158,7 +162,7 @@ class Layer:
 
     def save(self, **values) -> None:
         """Keep what backward needs, by name; does nothing while `saving` is off."""
-        if _Mode.saving:
+        if _saving.get():
             self.saved.append(values)
 
     def pop_saved(self) -> dict:
@@ -205,7 +209,7 @@ class Layer:
 
     def named_layers(self) -> dict[str, "Layer"]:
         """This layer (named "") and every layer within it by dotted name."""
-        return {name: one for name, one in self._walk("", set()) if isinstance(one, Layer)}
+        return {name: node for name, node in self._walk("", set()) if isinstance(node, Layer)}
 
     def layers_within(self) -> list["Layer"]:
         """This layer and every layer within it, each once."""
@@ -213,7 +217,7 @@ class Layer:
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Every Parameter by dotted name, each once."""
-        return {name: one for name, one in self._walk("", set()) if isinstance(one, Parameter)}
+        return {name: node for name, node in self._walk("", set()) if isinstance(node, Parameter)}
 
     def zero_grad(self) -> None:
         """Set every gradient to zero and forget what an interrupted step saved.
@@ -221,12 +225,12 @@ class Layer:
         Warns where forwards saved what no backward popped: those of an evaluation, for instance.
         """
         waiting = 0
-        for _, one in self._walk("", set()):
-            if isinstance(one, Parameter):
-                one.zero_grad()
+        for _, node in self._walk("", set()):
+            if isinstance(node, Parameter):
+                node.zero_grad()
             else:
-                waiting += len(one.saved)
-                one.saved.clear()
+                waiting += len(node.saved)
+                node.saved.clear()
         if waiting:
             warnings.warn(never_met_a_backward(f"{waiting} records, forgotten now"), stacklevel=2)
 
@@ -251,11 +255,11 @@ class Layer:
         for name, parameter in parameters.items():
             value = state[name]
             if dtype_kind(value) != "f":
-                found = f"{getattr(value, 'dtype', type(value).__name__)} for {name}"
-                raise _mismatch("is made of floating-point arrays", found)
+                kind = getattr(value, "dtype", type(value).__name__)
+                raise _mismatch("is made of floating-point arrays", f"{kind} for {name}")
             if value.shape != parameter.shape:
-                found = f"{tuple(value.shape)} instead of {parameter.shape} for {name}"
-                raise _mismatch("has the shapes of the model's parameters", found)
+                shapes = f"{tuple(value.shape)} instead of {parameter.shape}"
+                raise _mismatch("has the shapes of the model's parameters", f"{shapes} for {name}")
             arrays[name] = array_module(parameter.data).asarray(to_host(value))
         for name, parameter in parameters.items():
             parameter.data[...] = arrays[name]
@@ -290,8 +294,8 @@ class FlatParameters:
         self.grad = grad
         self._parameters = parameters
         views = zip(self.views(data), self.views(grad), strict=True)
-        for parameter, (its_data, its_grad) in zip(parameters, views, strict=True):
-            parameter._rebind(its_data, its_grad, self)
+        for parameter, (data_view, grad_view) in zip(parameters, views, strict=True):
+            parameter._rebind(data_view, grad_view, self)
 
     def views(self, vector) -> list:
         """The stretches of a vector (N,) that belong to the parameters, each in its shape."""
@@ -311,8 +315,8 @@ class FlatParameters:
 
         Some of its numbers tell. On a GPU looking would wait, and it is taken for zero.
         """
-        some = self.grad[:: 1 + len(self.grad) // 1000]
-        if not on_host(some) or not some.any():
+        sample = self.grad[:: 1 + len(self.grad) // 1000]
+        if not on_host(sample) or not sample.any():
             self.used = self.stale = False
 
     def is_current(self) -> bool:

@@ -105,12 +105,12 @@ class Settings:
     """Raises InputError where a field's value breaks the field's rule."""
 
     def __post_init__(self):
-        for each in fields(self):
-            value, rule = getattr(self, each.name), each.metadata["rule"]
-            left_out = value is None and each.default is None
+        for setting in fields(self):
+            value, rule = getattr(self, setting.name), setting.metadata["rule"]
+            left_out = value is None and setting.default is None
             if not left_out and not rule.holds(value):
                 raise InputError(
-                    f"{each.name} is {rule.says}",
+                    f"{setting.name} is {rule.says}",
                     repr(value),
-                    f"Change {each.name} (see {type(self).__name__}).",
+                    f"Change {setting.name} (see {type(self).__name__}).",
                 )

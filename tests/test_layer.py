@@ -1,12 +1,15 @@
 """Parameter, Layer, pack and the modes."""
 
+import concurrent.futures
 import dataclasses
 import operator
+import sys
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from numformer.generation import greedy
 from numformer.layer import (
     Layer,
     Parameter,
@@ -47,22 +50,14 @@ class Doubling(Layer):
 
 
 @pytest.mark.parametrize("name", ["data", "grad"])
-def test_assigning_an_array_is_refused_and_the_fix_named(name, complaint):
+def test_assigning_an_array_is_refused_and_arithmetic_in_place_works(name, complaint):
     """`parameter.data = new` would silently leave the vector that the optimizer works on."""
     parameter = Parameter(np.ones((2, 3)))
     before = getattr(parameter, name)
-    text = complaint(setattr, parameter, name, np.zeros((2, 3)))
-    fix = {"data": "parameter.data[...] = values", "grad": "parameter.grad += values"}
-    assert fix[name] in text
-    complaint(setattr, parameter, name, before.copy())
-    assert getattr(parameter, name) is before
-
-
-@pytest.mark.parametrize("name", ["data", "grad"])
-def test_in_place_arithmetic_on_a_parameter_works(name):
-    parameter = Parameter(np.ones(3))
-    before = getattr(parameter, name)
     expected = before + 2
+    fix = {"data": "parameter.data[...] = values", "grad": "parameter.grad += values"}
+    for array in (np.zeros((2, 3)), before.copy()):
+        assert fix[name] in complaint(setattr, parameter, name, array)
     setattr(parameter, name, operator.iadd(before, 2))  # what `parameter.data += 2` does
     assert getattr(parameter, name) is before
     assert_array_equal(before, expected)
@@ -81,91 +76,61 @@ def test_a_parameter_copies_its_first_values_and_starts_with_no_gradient():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_pack_lays_parameters_end_to_end_and_keeps_their_values(dtype, rng):
+def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory(dtype, rng):
     layer = Tied(rng)
     before = layer.state_dict()
     next(iter(layer.named_parameters().values())).grad.fill(1)
     flat = pack(layer, dtype)
     assert flat.data.dtype == flat.grad.dtype == dtype
+    assert flat.data.shape == (2 * 3 + 3 + 3 * 2 + 5 * 4,)
     assert_array_equal(flat.data, np.concatenate([value.ravel() for value in before.values()]))
     assert not flat.grad.any()
-    for name, parameter in layer.named_parameters().items():
-        assert parameter.data.dtype == parameter.grad.dtype == dtype
-        assert_array_equal(parameter.data, before[name])
-
-
-def test_after_pack_parameters_and_vectors_are_the_same_memory(rng):
-    layer = Tied(rng)
-    flat = pack(layer)
+    assert layer.output.weight is layer.embedding.weight
     flat.data += 1
     flat.grad[...] = np.arange(flat.grad.size)
     start = 0
-    for parameter in layer.named_parameters().values():
+    for name, parameter in layer.named_parameters().items():
+        assert parameter.data.dtype == parameter.grad.dtype == dtype
+        assert_array_equal(parameter.data, before[name].astype(dtype) + 1)
         place = slice(start, start + parameter.size)
-        assert_array_equal(parameter.data.ravel(), flat.data[place])
         assert_array_equal(parameter.grad.ravel(), flat.grad[place])
         start = place.stop
-    assert start == flat.data.size
-    layer.parts[0].weight.grad += 5
-    assert_array_equal(flat.grad[:6], np.arange(6) + 5)
-
-
-def test_pack_holds_a_tied_parameter_once_and_keeps_the_tie(rng):
-    layer = Tied(rng)
-    flat = pack(layer, np.float64)
-    assert flat.data.size == 2 * 3 + 3 + 3 * 2 + 5 * 4
-    assert layer.output.weight is layer.embedding.weight
-    layer.output.weight.grad += 1
-    assert (flat.grad[-20:] == 1).all() and not flat.grad[:-20].any()
-
-
-def test_pack_of_a_layer_without_parameters_gives_empty_vectors():
-    assert pack(Doubling(), np.float64).data.shape == (0,)
+    layer.output.weight.grad += 5
+    assert_array_equal(flat.grad[-20:], np.arange(15, 35) + 5)
+    assert pack(Doubling(), dtype).data.shape == (0,)
 
 
 # Names.
 
-ATTENTION = [f"sublayer.{part}.weight" for part in ("query", "key", "value", "output")]
-NETWORK = [f"sublayer.{part}" for part in ("inner.weight", "inner.bias", "outer.weight",
-                                           "outer.bias")]  # fmt: skip
-NORM = ["norm.gamma", "norm.beta"]
-
-
-def of_layer(stack: str, index: int, *attentions: str) -> list[str]:
-    names = [f"{attention}.{name}" for attention in attentions for name in ATTENTION + NORM]
-    names += [f"feed_forward.{name}" for name in NETWORK + NORM]
-    return [f"{stack}.layers.{index}.{name}" for name in names]
-
 
 def test_dotted_names_are_the_paths_of_attributes():
     """Saved runs hold these names: a renamed attribute makes them unreadable."""
-    model = Transformer(Config.base(7, d_model=4, d_ff=6, heads=2, layers=2))
-    layers = [
-        *(of_layer("encoder", 0, "self_attention") + of_layer("encoder", 1, "self_attention")),
-        *of_layer("decoder", 0, "self_attention", "cross_attention"),
-        *of_layer("decoder", 1, "self_attention", "cross_attention"),
+    sizes = dict(d_model=4, d_ff=6, heads=2, layers=2)
+    plain = [*Transformer(Config.base(7, **sizes)).named_parameters()]
+    norms = ["norm.gamma", "norm.beta"]
+    network = [
+        f"sublayer.{part}.{kind}" for part in ("inner", "outer") for kind in ("weight", "bias")
     ]
-    assert list(model.named_parameters()) == ["source.embedding.weight", *layers]
-
-
-def test_names_of_what_variations_of_the_model_add():
-    sizes = dict(d_model=4, d_ff=6, heads=2, layers=1)
-    plain = set(Transformer(Config.base(7, **sizes)).named_parameters())
-    added = {
-        name: set(Transformer(Config.base(7, **sizes, **change)).named_parameters()) - plain
-        for name, change in {
-            "target": dict(tying="target"),
-            "none": dict(tying="none"),
-            "pre": dict(norm="pre"),
-            "learned": dict(positions="learned"),
-        }.items()
-    }
-    assert added == {
-        "target": {"target.embedding.weight"},
-        "none": {"target.embedding.weight", "output.weight"},
-        "pre": {f"{stack}.{name}" for stack in ("encoder", "decoder") for name in NORM},
-        "learned": {"source.positions.weight", "target.positions.weight"},
-    }
+    attention = [f"sublayer.{part}.weight" for part in ("query", "key", "value", "output")]
+    block = [f"feed_forward.{name}" for name in network + norms]
+    cross = [f"cross_attention.{name}" for name in attention + norms]
+    mixer = plain[1].removeprefix("encoder.layers.0.").partition(".")[0]
+    own = [f"{mixer}.{name}" for name in attention + norms]
+    towers = {"encoder": own + block, "decoder": own + cross + block}
+    assert plain == ["source.embedding.weight"] + [
+        f"{tower}.layers.{index}.{name}"
+        for tower, names in towers.items()
+        for index in (0, 1)
+        for name in names
+    ]
+    for change, added in {
+        ("tying", "target"): {"target.embedding.weight"},
+        ("tying", "none"): {"target.embedding.weight", "output.weight"},
+        ("norm", "pre"): {f"{tower}.{name}" for tower in towers for name in norms},
+        ("positions", "learned"): {"source.positions.weight", "target.positions.weight"},
+    }.items():
+        changed = Transformer(Config.base(7, **sizes, **dict([change])))
+        assert set(changed.named_parameters()) - set(plain) == added
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -206,57 +171,42 @@ def test_a_tied_parameter_has_the_name_met_first(rng):
 # State.
 
 
-def test_loading_writes_into_the_packed_vector(rng):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_loading_writes_into_the_packed_vector_and_casts(dtype, rng):
     layer, other = Tied(rng), Tied(rng)
-    flat = pack(layer)
-    layer.load_state_dict(other.state_dict())
+    flat = pack(layer, dtype)
+    layer.load_state_dict({name: x.astype(np.float32) for name, x in other.state_dict().items()})
     assert_array_equal(flat.data, pack(other).data)
     assert_array_equal(layer.output.weight.data, other.embedding.weight.data)
-
-
-def test_loading_casts_to_the_dtype_of_the_model(rng):
-    layer = Tied(rng)
-    pack(layer, np.float64)
-    state = {name: value.astype(np.float32) for name, value in layer.state_dict().items()}
-    layer.load_state_dict(state)
     assert {parameter.data.dtype for parameter in layer.named_parameters().values()} == {
-        np.dtype(np.float64)
+        np.dtype(dtype)
     }
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda state: state.pop("parts.1.weight"), ["none for parts.1.weight", "Config"]),
-        (lambda state: state.update(mine=np.ones(2)), ["unknown mine", "Config"]),
-        (
-            lambda state: state.update({"parts.1.weight": np.ones((2, 3))}),
-            ["(2, 3) instead of (3, 2) for parts.1.weight", "Config"],
-        ),
-        (lambda state: state.update({LAST: [[1.0] * 4] * 5}), [f"list for {LAST}"]),
-        (lambda state: state.update({LAST: None}), [f"NoneType for {LAST}"]),
-        (lambda state: state.update({LAST: np.full((5, 4), "1")}), [f"<U1 for {LAST}"]),
-        (lambda state: state.update({LAST: np.full((5, 4), None)}), [f"object for {LAST}"]),
-        (lambda state: state.update({LAST: np.ones((5, 4), int)}), [f"int64 for {LAST}"]),
-        (lambda state: state.update({LAST: np.ones((5, 4), complex)}), [f"complex128 for {LAST}"]),
-    ],
-)
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(spoil, words, rng, complaint):
+SPOILT = {
+    "none for parts.1.weight": lambda state: state.pop("parts.1.weight"),
+    "an unknown mine": lambda state: state.update(mine=np.ones(2)),
+    "(2, 3) instead of (3, 2) for parts.1.weight": lambda state: state.update(
+        {"parts.1.weight": np.ones((2, 3))}
+    ),
+}
+WRONG = {"list": [[1.0] * 4] * 5, "NoneType": None, "<U1": np.full((5, 4), "1")}
+WRONG |= {"object": np.full((5, 4), None), "int64": np.ones((5, 4), int)}
+for kind, array in (WRONG | {"complex128": np.ones((5, 4), complex)}).items():
+    SPOILT[f"{kind} for {LAST}"] = lambda state, array=array: state.update({LAST: array})
+
+
+@pytest.mark.parametrize("said", SPOILT)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(said, rng, complaint):
     """Broadcasting a (3, 2) into a (2, 3), or loading half a state, would go unnoticed."""
     layer = Tied(rng)
     before = layer.state_dict()
     state = {name: value + 1 for name, value in before.items()}
-    spoil(state)
+    SPOILT[said](state)
     text = complaint(layer.load_state_dict, state)
-    assert all(word in text for word in words)
+    assert f"received {said}. Build the model with the Config" in text
     for name, value in layer.state_dict().items():
         assert_array_equal(value, before[name])
-
-
-def test_a_state_on_a_device_loads_into_a_model_on_the_host(rng, stand_in):
-    layer, state = Linear(2, 3, rng), Linear(2, 3, rng).state_dict()
-    layer.load_state_dict({name: stand_in.asarray(value) for name, value in state.items()})
-    assert_array_equal(layer.weight.data, state["weight"])
 
 
 # What a layer looks like.
@@ -285,43 +235,36 @@ def test_a_layer_shows_its_parameters_and_what_is_nested_in_it(rng):
 
 
 def test_modes_nest_and_return_to_what_they_were():
-    assert (training(), saving()) == (True, True)
-    with mode(training=False):
-        assert (training(), saving()) == (False, True)
+    """Also after an exception."""
+    modes = lambda: (training(), saving())  # noqa: E731
+    assert modes() == (True, True)
+    with pytest.raises(ZeroDivisionError), mode(training=False):
+        assert modes() == (False, True)
         with mode(saving=False):
-            assert (training(), saving()) == (False, False)
+            assert modes() == (False, False)
             with mode(training=True, saving=True):
-                assert (training(), saving()) == (True, True)
-            assert (training(), saving()) == (False, False)
-        assert (training(), saving()) == (False, True)
-    with inference():
-        assert (training(), saving()) == (False, False)
-    assert (training(), saving()) == (True, True)
-
-
-def test_modes_return_after_an_exception():
-    with pytest.raises(ZeroDivisionError), inference(), mode(training=True):
+                assert modes() == (True, True)
+            assert modes() == (False, False)
+        assert modes() == (False, True)
         1 / 0  # noqa: B018
-    assert (training(), saving()) == (True, True)
+    assert modes() == (True, True)
+    with inference():
+        assert modes() == (False, False)
+    assert modes() == (True, True)
 
 
 # Saved values.
 
 
-def test_saved_records_are_popped_latest_first():
-    layer = Doubling()
+def test_saved_records_are_a_layer_s_own_and_popped_latest_first():
+    layer, other = Doubling(), Doubling()
     for x in "abc":
         layer.forward(x)
     assert layer.pending() == 3 and [record["x"] for record in layer.saved] == ["a", "b", "c"]
+    assert not other.saved and other.pending() == 0
     assert [layer.backward(None) for _ in "abc"] == ["c", "b", "a"]
     with pytest.raises(RuntimeError, match="Doubling"):
         layer.backward(None)
-
-
-def test_two_layers_do_not_share_saved_records():
-    one, other = Doubling(), Doubling()
-    one.forward("a")
-    assert not other.saved and other.pending() == 0
 
 
 def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
@@ -388,3 +331,23 @@ def test_a_state_is_on_the_host_and_a_model_moves_from_and_to_a_device(rng, stan
     for name, array in layer.state_dict().items():
         assert type(state[name]) is np.ndarray
         assert_array_equal(array, before[name])
+    layer.load_state_dict({name: stand_in.asarray(value + 1) for name, value in before.items()})
+    assert_array_equal(layer.weight.data, before["weight"] + 1)
+
+
+def test_threads_that_answer_with_one_model_do_not_disturb_each_other():
+    """Nor one that trains meanwhile: modes are those of a thread."""
+    model = Transformer(Config.base(9, d_model=8, d_ff=8, heads=2, layers=1), seed=1)
+    source = np.array([[4, 5, 6, 2], [7, 2, 0, 0]])
+    expected, interval = greedy(model, source, 6), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(greedy, model, source, 6) for _ in range(60)]
+            while not all(answer.done() for answer in answers):
+                assert training() and saving()
+    finally:
+        sys.setswitchinterval(interval)
+    assert [answer.result() for answer in answers] == [expected] * 60
+    with inference(), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (training(), saving())).result() == (True, True)

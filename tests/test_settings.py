@@ -16,65 +16,52 @@ def mine():
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Mine(settings.Settings):
         symbols: int = settings.vocabulary(4)
-        width: int = settings.size(8, "how wide")
-        depth: int | None = settings.size(None, "how deep")
-        drop: float = settings.share(0.25, "how much is dropped")
-        rate: float = settings.above_zero(0.5, "how fast")
-        clip: float | None = settings.above_zero(None, "how far")
-        part: float = settings.weight(0.0, "how much it counts")
-        bias: bool = settings.switch(False, "whether there is one")
-        norm: str = settings.choice("post", {"post": 1, "pre": 2}, "where it stands")
+        width: int = settings.size(8, "of width")
+        depth: int | None = settings.size(None, "of depth")
+        drop: float = settings.share(0.25, "of drop")
+        rate: float = settings.above_zero(0.5, "of rate")
+        clip: float | None = settings.above_zero(None, "of clip")
+        part: float = settings.weight(0.0, "of part")
+        bias: bool = settings.switch(False, "of bias")
+        norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
 
     return Mine
 
 
-@pytest.mark.parametrize(
-    ("name", "default", "help", "words", "type", "choices"),
-    [
-        ("symbols", dataclasses.MISSING, "", "above 4, the number of special ids", int, None),
-        ("width", 8, "how wide", "an integer of at least 1", int, None),
-        ("depth", None, "how deep", "an integer of at least 1", int, None),
-        ("drop", 0.25, "how much is dropped", "a number of at least 0 and below 1", float, None),
-        ("rate", 0.5, "how fast", "a number above 0", float, None),
-        ("clip", None, "how far", "a number above 0, or None", float, None),
-        ("part", 0.0, "how much it counts", "a number of at least 0", float, None),
-        ("bias", False, "whether there is one", "True or False", bool, None),
-        ("norm", "post", "where it stands", "one of post, pre", str, ("post", "pre")),
-    ],
-)
-def test_a_field_says_what_it_is(mine, name, default, help, words, type, choices):
-    """Command lines are made of this."""
-    (field,) = [each for each in dataclasses.fields(mine) if each.name == name]
-    rule = field.metadata["rule"]
-    assert (field.default, field.metadata["help"]) == (default, help)
-    assert (rule.says, rule.type, rule.choices) == (words, type, choices)
-
-
 NUMBERS = [None, "1", [1], math.nan, math.inf, -math.inf, -1]
+SIZES = [None, 0, -1, 1.0, True, "1", "5", math.inf]
+FLOAT = np.float64(0.5)
+# By name: words, type, choices, what may stand there, what may not.
+FIELDS = {
+    "symbols": ("above 4, the number of special ids", int, None, [5, 6], [*SIZES, 4, 5.0]),
+    "width": ("an integer of at least 1", int, None, [1, 2], SIZES),
+    "depth": ("an integer of at least 1", int, None, [None, 1, 2], SIZES[1:]),
+    "drop": ("a number of at least 0 and below 1", float, None, [0, 0.999, FLOAT], [*NUMBERS, 1]),
+    "rate": ("a number above 0", float, None, [1e-9, 0.5, 1, 3, FLOAT], [*NUMBERS, 0, 0.0]),
+    "clip": ("a number above 0, or None", float, None, [None, 1e-9, 1, 3], [*NUMBERS[1:], 0, 0.0]),
+    "part": ("a number of at least 0", float, None, [0, 0.0, 0.5, 3, FLOAT], NUMBERS),
+    "bias": ("True or False", bool, None, [False, True], [None, 0, 1, "True"]),
+    "norm": ("one of post, pre", str, ("post", "pre"), ["post", "pre"], [None, "", "po", 1]),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "fine", "refused"),
-    [
-        ("symbols", [5, 6], [None, 4, 0, 5.0, True, "5", math.inf]),
-        ("width", [1, 2], [None, 0, -1, 1.0, True, "1", math.inf]),
-        ("depth", [None, 1, 2], [0, -1, 1.0, True, "1", math.inf]),
-        ("drop", [0, 0.0, 0.5, 0.999, np.float64(0.5)], [*NUMBERS, 1, 1.0, 1.5]),
-        ("rate", [1e-9, 0.5, 1, 1.5, 3, np.float64(0.5)], [*NUMBERS, 0, 0.0]),
-        ("clip", [None, 1e-9, 0.5, 1, 1.5, 3], [*NUMBERS[1:], 0, 0.0]),
-        ("part", [0, 0.0, 0.5, 3, np.float64(0.5)], NUMBERS),
-        ("bias", [False, True], [None, 0, 1, "True"]),
-        ("norm", ["post", "pre"], [None, "", "po", "mine", 1]),
-    ],
-)
-def test_a_field_holds_what_its_rule_allows_and_nothing_else(mine, name, fine, refused, complaint):
-    (rule,) = [f.metadata["rule"] for f in dataclasses.fields(mine) if f.name == name]
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_field_says_what_it_is_and_holds_what_its_rule_allows_and_nothing_else(
+    mine, name, complaint
+):
+    """Command lines are made of what it says."""
+    words, kind, choices, fine, refused = FIELDS[name]
+    (field,) = [field for field in dataclasses.fields(mine) if field.name == name]
+    rule = field.metadata["rule"]
+    assert (rule.says, rule.type, rule.choices) == (words, kind, choices)
+    assert field.metadata["help"] == ("" if name == "symbols" else f"of {name}")
     needed = dict(symbols=5)
+    assert getattr(mine(**needed), name) == needed.get(name, field.default)
     for value in fine:
         assert getattr(mine(**(needed | {name: value})), name) is value
     for value in refused:
         assert complaint(mine, **(needed | {name: value})) == (
-            f"{name} is {rule.says}; received {value!r}. Change {name} (see Mine)."
+            f"{name} is {words}; received {value!r}. Change {name} (see Mine)."
         )
 
 

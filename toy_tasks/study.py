@@ -30,8 +30,8 @@ from numformer.models import Model
 from numformer.plots import new_figure
 from numformer.settings import Settings
 from numformer.training.files import locked, write_atomically
+from numformer.training.forks import cores
 from numformer.training.loop import Interrupted, Task, interrupts
-from numformer.training.processes import cores
 from numformer.training.run_folder import read_metrics
 from toy_tasks import folders, script
 from toy_tasks.compare import COLOURS, STROKES

@@ -24,12 +24,12 @@ def average(states: Sequence[Mapping]) -> dict:
     InputError unless all have the same names and shapes.
     """
     shapes = [{name: array.shape for name, array in state.items()} for state in states]
-    if not shapes or any(each != shapes[0] for each in shapes):
-        differing = [dict(each.items() ^ shapes[0].items()) for each in shapes]
-        found = next((f"another {min(names)}" for names in differing if names), "none")
+    if not shapes or any(of_state != shapes[0] for of_state in shapes):
+        differing = [dict(of_state.items() ^ shapes[0].items()) for of_state in shapes]
+        received = next((f"another {min(names)}" for names in differing if names), "none")
         raise InputError(
             "what is averaged are the weights of one model, the same names and shapes each time",
-            found,
+            received,
             "Pass the state_dict() of the same model after different steps.",
         )
     return {name: mean([state[name] for state in states]) for name in shapes[0]}

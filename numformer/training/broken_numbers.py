@@ -18,11 +18,11 @@ def first_broken(
     """
     if broken := broken_parameter(parameters):
         return f"the parameter {broken}, before the step"
-    found: list[tuple[bool, str]] = []
-    with _watched(layers, parameters, found):
+    breaks: list[tuple[bool, str]] = []
+    with _watched(layers, parameters, breaks):
         replay()
     # Sums between layers belong to the layer around them, which was given finite numbers.
-    return next((what for cause, what in found if cause), found[0][1] if found else None)
+    return next((what for cause, what in breaks if cause), breaks[0][1] if breaks else None)
 
 
 def broken_parameter(parameters: dict[str, Parameter]) -> str | None:
@@ -39,8 +39,8 @@ def _finite(value) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(layers, parameters, found: list[tuple[bool, str]]) -> Iterator[None]:
-    """Within the block each layer notes in `found` what is not finite, and whether it began it."""
+def _watched(layers, parameters, breaks: list[tuple[bool, str]]) -> Iterator[None]:
+    """Within the block each layer notes in `breaks` what is not finite, and whether it began it."""
     names = {id(parameter): name for name, parameter in parameters.items()}
 
     def watch(name: str, layer: Layer, method: str):
@@ -52,12 +52,12 @@ def _watched(layers, parameters, found: list[tuple[bool, str]]) -> Iterator[None
             given_finite = _finite(inputs)  # before the call, which may overwrite them
             returned = call(*inputs, **others)
             if not _finite(returned):
-                found.append((given_finite, place + result))
+                breaks.append((given_finite, place + result))
             if method == "backward":
                 for parameter in layer.named_parameters().values():
                     if not _finite(parameter.grad):
                         gradient = f"the gradient of {names[id(parameter)]}"
-                        found.append((given_finite, place + gradient))
+                        breaks.append((given_finite, place + gradient))
             return returned
 
         return watched

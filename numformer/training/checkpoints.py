@@ -5,8 +5,9 @@ whatever is wrong with it is an InputError, before anything is built from it.
 """
 
 import json
+import reprlib
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,21 @@ import safetensors
 import safetensors.numpy
 
 from numformer.errors import InputError
+from numformer.layer import pack
 from numformer.models import Model, model_of
 from numformer.settings import Settings
 from numformer.training.files import write_atomically
 from numformer.training.migrations import FORMAT, migrated
 from numformer.version import __version__
+
+SAVED = np.float32, np.float64
+"""What the weights of a saved model may be."""
+
+OF_DAMAGE = LookupError, TypeError, ValueError, AttributeError, RecursionError
+"""What reading what somebody else wrote may raise."""
+
+BUILT_AT_ONCE = 16
+"""Layers of a saved model that are built before its file is known to have any."""
 
 
 def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
@@ -29,6 +40,44 @@ def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
         crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
         crc = zlib.crc32(array, crc)
     return crc
+
+
+def as_json(name: str, value):
+    """A value that a checkpoint is to hold, as JSON gives it back: with lists for tuples.
+
+    Raises InputError, which names the entry, for what JSON does not have, and for NaN, which equals
+    nothing and so would not be found again.
+    """
+    if not _is_json(value):
+        place, entry = _foreign(name, value)
+        raise InputError(
+            "what a run is known by is str, int, float, bool, None, lists of these, and dicts of "
+            "them by strings",
+            f"{reprlib.repr(entry)} ({type(entry).__name__}) as {place}",
+            "Write for example int(n), array.tolist(), str(path), or None for NaN.",
+        )
+    return json.loads(json.dumps(value))
+
+
+def _is_json(value) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _foreign(place: str, value) -> tuple[str, object]:
+    """Where in a value the first thing is that JSON does not have, up to ten levels deep."""
+    for _ in range(10):
+        listed = enumerate(value) if isinstance(value, list | tuple) else ()
+        for key, entry in value.items() if isinstance(value, dict) else listed:
+            if not _is_json({key: None}):
+                return f"a key of {place}", key
+            if not _is_json(entry):
+                place, value = f"{place}[{key!r}]", entry
+                break
+    return place, value
 
 
 def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) -> None:
@@ -44,10 +93,11 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
     write_atomically(path, content)
 
 
-def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray], dict]:
-    """The arrays, all of `dtype`, and metadata of a checkpoint, as the newest format has them.
+def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, np.ndarray], dict]:
+    """The arrays and metadata of a checkpoint, as the newest format has them.
 
-    Raises InputError for a file that is no whole checkpoint, or of a later numformer.
+    All arrays are of one of the `dtypes`, float32 unless others are given. Raises InputError for a
+    file that is no whole checkpoint, or of a later numformer.
     """
     rule = "a checkpoint is a complete safetensors file that numformer wrote"
     fix = "Name the best.safetensors of a training run (--run takes its folder), or train again."
@@ -58,10 +108,10 @@ def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray]
         with safetensors.safe_open(path, framework="np") as file:
             metadata = json.loads((file.metadata() or {})["numformer"])
             _check_format(path, metadata)
-            code = f"F{8 * np.dtype(dtype).itemsize}"
-            others = [n for n in file.keys() if file.get_slice(n).get_dtype() != code]
-            if others:
-                raise ValueError(f"{others[0]!r} is not {np.dtype(dtype)}")
+            _check_dtypes(
+                {name: file.get_slice(name).get_dtype() for name in file.keys()},
+                [np.dtype(dtype) for dtype in dtypes or [np.float32]],
+            )
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         if metadata.pop("crc32") != _checksum(tensors, metadata):
             raise ValueError("its checksum says that it was damaged")
@@ -71,9 +121,17 @@ def load_checkpoint(path: Path, dtype=np.float32) -> tuple[dict[str, np.ndarray]
         return migrated(tensors, metadata)
     except InputError:
         raise
-    except (safetensors.SafetensorError, LookupError, TypeError, ValueError, AttributeError,
-            RecursionError) as problem:  # fmt: skip
+    except (safetensors.SafetensorError, *OF_DAMAGE) as problem:
         raise InputError(rule, f"{path} ({problem})", fix) from None
+
+
+def _check_dtypes(codes: dict[str, str], dtypes: list[np.dtype]) -> None:
+    """Raise ValueError unless all tensors, by their names, are of the same one of the dtypes."""
+    first = next(iter(codes.values()), None)
+    dtype = next((d for d in dtypes if f"F{8 * d.itemsize}" == first), dtypes[0])
+    for name, code in codes.items():
+        if code != f"F{8 * dtype.itemsize}":
+            raise ValueError(f"{name!r} is not {dtype}")
 
 
 def _check_format(path: Path, metadata) -> None:
@@ -109,8 +167,19 @@ def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
 
 
 def save_model(path: Path, model: Model, **metadata) -> None:
-    """The model's parameters, with its kind, its config and further JSON `metadata`."""
-    save_checkpoint(Path(path), model.state_dict(), description(model) | metadata)
+    """The model's parameters, with its kind, its config and further JSON `metadata`.
+
+    Raises InputError where they are of a dtype that `load_model` does not open.
+    """
+    weights = model.state_dict()
+    dtypes = sorted({str(array.dtype) for array in weights.values()})
+    if len(dtypes) > 1 or not {*dtypes} <= {np.dtype(dtype).name for dtype in SAVED}:
+        raise InputError(
+            "a model is saved whose parameters are all float32, or all float64",
+            " and ".join(dtypes),
+            "Cast them by pack(model).",
+        )
+    save_checkpoint(Path(path), weights, description(model) | metadata)
 
 
 def description(model: Model) -> dict:
@@ -119,7 +188,7 @@ def description(model: Model) -> dict:
 
 
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
-    """The model that `save_model` wrote, on the host in float32, and the metadata beside it.
+    """The model that `save_model` wrote, on the host in its dtype, and the metadata beside it.
 
     A model that is none of `numformer.models` is found by its class, `kind`. Raises InputError as
     `load_checkpoint` does, and for a folder or the state of a run.
@@ -131,7 +200,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
             f"the folder {path}",
             f"Name {path / 'best.safetensors'}, or take the whole run by numformer.load.",
         )
-    tensors, metadata = load_checkpoint(path)
+    tensors, metadata = load_checkpoint(path, *SAVED)
     if any(name.startswith("optimizer.") for name in tensors):
         raise InputError(
             rule,
@@ -141,9 +210,30 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
     kind = kind or model_of(metadata.get("model"))
     config = config_of(path, metadata, kind)
     require_numbers(path, sum(array.size for array in tensors.values()), config)
-    model = kind(config)
+    model = _built(path, kind, config, tensors)
+    if any(array.dtype != np.float32 for array in tensors.values()):
+        pack(model, np.float64)
     model.load_state_dict(tensors)
     return model, metadata
+
+
+def _built(path: Path, kind: type[Model], config: Settings, tensors: dict) -> Model:
+    """A new model of this kind and config.
+
+    Layers cost time and memory however small they are. So of many only a part is built at first,
+    and more only while the file has the parameters of these. Otherwise it raises InputError.
+    """
+    layers = BUILT_AT_ONCE
+    while layers < config.layers:
+        needed = kind(replace(config, layers=layers)).named_parameters()
+        if lacking := needed.keys() - tensors.keys():
+            raise InputError(
+                "a saved model holds the parameters that its Config asks for",
+                f"{path} with {config.layers} layers, but no {min(lacking)}",
+                "Train it again.",
+            )
+        layers *= 4
+    return kind(config)
 
 
 def require_numbers(path: Path, held: int, config: Settings) -> None:

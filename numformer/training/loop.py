@@ -23,6 +23,7 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 
 SECONDS_BETWEEN_LINES = 10  # that tell how far a run is where there is no terminal
+_at_work = threading.Lock()  # held while a run trains
 
 
 class Interrupted(Exception):
@@ -127,24 +128,38 @@ def train(
     nothing had interrupted it. It may take more steps than it was begun with, or fewer, where the
     recipe's rates do not know the end: then each step is that of a run of so many steps; the old
     end adds its lines to metrics.jsonl, and what it measured may be the best. A finished run stays
-    as it is. One process at a time trains into a folder, and one thread of a process at all, since
-    modes and dropout's stream are the process's.
+    as it is. One process at a time trains into a folder, and a process trains one model at a time,
+    since dropout's stream and the threads of BLAS are the process's.
 
     Raises InputError for what cannot be, among it, without `resume`, a folder that holds a run
     already; Interrupted after Ctrl-C or SIGTERM, with the state saved; BrokenNumbers where loss or
     gradient turn NaN or infinite, before they touch the weights; and OSError where a file cannot be
     written. What was saved before stands.
     """
-    reuse_freed_memory()
     _require_task(task)
-    if not isinstance(schedule, Schedule):
-        schedule = Schedule(schedule)
-    steps, parts = schedule.steps, usual_parts(xp) if parts is None else parts
-    trainer = Trainer(model, task, Path(folder), steps, recipe or Recipe(), seed, xp, parts)
-    trainer.files.find(resume)
+    if not _at_work.acquire(blocking=False):
+        raise InputError(
+            "a process trains one model at a time",
+            "a second one while the first is at work",
+            "Train it afterwards, or in a process of its own.",
+        )
+    try:
+        reuse_freed_memory()
+        schedule = schedule if isinstance(schedule, Schedule) else Schedule(schedule)
+        parts = usual_parts(xp) if parts is None else parts
+        recipe, steps = recipe or Recipe(), schedule.steps
+        trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts)
+        trainer.files.find(resume)
+        return _train(trainer, schedule, resume)
+    finally:
+        _at_work.release()
+
+
+def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
+    """What `train` does, from the beginning of the run or from where it was saved."""
     # Numbers that break are found in the loss and the norm, and told once.
     quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-    with locked(Path(folder)), contextlib.closing(trainer.parts), quiet:
+    with locked(trainer.files.folder), contextlib.closing(trainer.parts), quiet:
         if resume:
             trainer.resume()
         else:
@@ -155,19 +170,19 @@ def train(
         over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
-                if trainer.step < steps:  # a resumed run may have taken the last one
+                if trainer.step < trainer.steps:  # a resumed run may have taken the last one
                     trainer.advance()
                     progress.bar.update()
-                at_end = trainer.step == steps or schedule.ends_early(trainer)
+                at_end = trainer.step == trainer.steps or schedule.ends_early(trainer)
                 if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
                 if trainer.step % schedule.evaluate_every == 0 or at_end:
                     measured = trainer.evaluate()
                     trainer.save()
                     line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
-                    tqdm.write(f"step {trainer.step}: {line}", file=sys.stdout)
+                    with tqdm.external_write_mode():
+                        print(f"step {trainer.step}: {line}", flush=True)
                     over = schedule.ends_early(trainer)
-                    sys.stdout.flush()
                 if interrupted:
                     trainer.save()
                     raise Interrupted(f"stopped at step {trainer.step}, which is saved")
@@ -183,7 +198,8 @@ class _Progress:
         self.trainer, self.first = trainer, trainer.step
         self.began = self.told = time.monotonic()
         steps = dict(total=trainer.steps, initial=trainer.step, unit="step")
-        self.bar = tqdm(**steps, disable=not sys.stderr.isatty())
+        terminal = sys.stderr is not None and sys.stderr.isatty()  # None where it was closed
+        self.bar = tqdm(**steps, disable=not terminal)
 
     def log(self, loss: float) -> None:
         """Tell the loss of a line of metrics.jsonl."""

@@ -16,8 +16,8 @@ from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 from numformer.models import Objective
+from numformer.training.forks import Forks, cores, shared
 from numformer.training.optimizers import Optimizer
-from numformer.training.processes import Processes, cores, shared
 
 
 def usual_parts(xp) -> int:
@@ -27,7 +27,7 @@ def usual_parts(xp) -> int:
 
 def blas_threads() -> int:
     """How many threads a product of matrices takes."""
-    counts = [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+    counts = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     return max(counts, default=1)
 
 
@@ -47,7 +47,7 @@ class Parts:
         self.objective, self.optimizer = objective, optimizer
         self.seed, self.count = seed, count
         self.threads = 1 if count > 1 else blas_threads()
-        self.processes: Processes | None = None
+        self.processes: Forks | None = None
         self._limit: threadpool_limits | None = None
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class Parts:
         # On systems other than Linux, libraries may not survive a fork.
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
-            self.processes = Processes(self, self.count)
+            self.processes = Forks(self, self.count)
 
     def gradient(self, step: int, batch: Batch | list[Batch]):
         """The loss of `batch` (); its gradient is then in the parameters' vector.
@@ -71,19 +71,19 @@ class Parts:
         would need more memory. The dropout masks of a part are those of (seed, step, part).
         """
         batches = batch if isinstance(batch, list) and batch else [batch]
-        if wrong := [each for each in batches if not isinstance(each, Batch)]:
+        if wrong := [item for item in batches if not isinstance(item, Batch)]:
             raise InputError(
                 "a task's batch(step) gives a Batch, or a list of them",
                 type(wrong[0]).__name__,
                 "Return for example PairBatch.of(pairs of ids).",
             )
-        parts = [each.split(self.count) for each in batches]
-        whole = max(sum(part.weight for each in parts for part in each), 1)
-        jobs = [
-            (step, [(index + self.count * number, each[index], float(each[index].weight / whole))
-                    for number, each in enumerate(parts) if index < len(each)])
-            for index in range(max(map(len, parts)))
-        ]  # fmt: skip
+        splits = [item.split(self.count) for item in batches]
+        whole = max(sum(part.weight for split in splits for part in split), 1)
+        jobs = [(step, []) for _ in range(max(map(len, splits)))]
+        for number, split in enumerate(splits):
+            for index, part in enumerate(split):
+                job = index + self.count * number, part, float(part.weight / whole)
+                jobs[index][1].append(job)
         if self.processes:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
@@ -113,9 +113,9 @@ class Parts:
 
     def _sum(self, used: int) -> None:
         """Add the gradients of the first `used` parts into the first's, along this stretch."""
-        total, *others = (grad[self._stretch] for grad in self._gradients[:used])
-        for other in others:
-            total += other
+        total, *rest = (grad[self._stretch] for grad in self._gradients[:used])
+        for gradient in rest:
+            total += gradient
 
     def _update(self, step: int, rate: float) -> None:
         """The optimizer's update of this stretch."""
@@ -159,8 +159,8 @@ class Parts:
         """Make this the process of part `index`: its gradient, its stretch of all vectors."""
         parameters = [*self.objective.named_parameters().values()]
         self.optimizer.parameters = FlatParameters(data, self._gradients[index], parameters)
-        ends = [len(data) * each // self.count for each in (index, index + 1)]
-        self._stretch = slice(*ends)
+        start, stop = (len(data) * place // self.count for place in (index, index + 1))
+        self._stretch = slice(start, stop)
 
     def end_processes(self) -> None:
         """End the other processes; what is asked for later is computed in turn, the same bits."""

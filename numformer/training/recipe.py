@@ -24,10 +24,10 @@ def linear_rate(
     """As `warmup_rate` up to its peak, then in a straight line down to 0 after the last step.
 
     A short run ends with small steps this way, which the paper reaches by averaging the last
-    checkpoints (section 6.1). `step` counts from 1 to `steps`; a run shorter than the warm-up
-    only rises.
+    checkpoints (section 6.1). `step` counts from 1 to `steps`, beyond which the rate stays 0; a run
+    shorter than the warm-up only rises.
     """
-    share = min(step / warmup, (steps + 1 - step) / max(steps + 1 - warmup, 1))
+    share = min(step / warmup, max(steps + 1 - step, 0) / max(steps + 1 - warmup, 1))
     return factor * d_model**-0.5 * warmup**-0.5 * share
 
 
@@ -39,6 +39,8 @@ def cosine_rate(
     It stays near its peak for longer, and near 0.
     """
     peak = factor * d_model**-0.5 * warmup**-0.5
+    if step > steps:
+        return 0.0
     if step <= warmup:
         return peak * step / warmup
     return peak * (1 + math.cos(math.pi * (step - warmup) / (steps + 1 - warmup))) / 2

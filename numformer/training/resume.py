@@ -44,51 +44,94 @@ def saved_state(
     the weights. Raises InputError, which says what does not fit.
     """
     tensors, metadata = load_checkpoint(last, dtype)
+    _require_same_settings(last, metadata, type(model), settings)
+    vectors = vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
+    averages = settings["recipe"]["average"] > 1 and metadata.get("best")  # after an evaluation
+    most = settings["recipe"]["average"] if averages else 0
+    state = State(
+        optimizer={name: tensors.pop(f"optimizer.{name}", None) for name in vectors},
+        recent=tensors.pop("recent", np.zeros(0)) if most else (),
+        weights=tensors,
+        threads=metadata.get("threads", 0),
+        step=metadata["step"],
+        seconds=metadata.get("seconds", 0.0),
+        losses=metadata.get("losses"),
+        best=metadata.get("best"),
+        written=_length(metrics, metadata.get("metrics")),
+    )
+    if wrong := _impossible(state, metadata.get("steps"), metric, most):
+        raise InputError(
+            "a checkpoint says where its run stands",
+            f"{last} with {wrong} that cannot be",
+            "Start a new run.",
+        )
+    _require_same_end(settings, state.step, metadata["steps"])
+    return state
+
+
+def _require_same_settings(last: Path, metadata: dict, model: type[Model], settings: dict) -> None:
+    """Raise InputError unless the metadata are of a run of these settings, its end apart."""
     if "step" not in metadata:
         raise InputError(
             "a run is resumed from the last.safetensors that it saved",
             f"{last}, which holds a model but no run",
             "Start a new run.",
         )
-    optimizer = {
-        name: tensors.pop(f"optimizer.{name}", None)
-        for name in vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
-    }
-    most = settings["recipe"]["average"]
-    averaged = most > 1 and bool(metadata.get("best"))  # nothing is kept before an evaluation
-    recent = tensors.pop("recent", np.zeros(0)) if averaged else ()
     if metadata.get("task") != settings["task"]:
         raise InputError(
             "a run is resumed on the task and the data that it was started with",
             "another task, or data with other symbols",
             "Name the folder of a run of this task, or start a new run.",
         )
-    asked, started = _one_by_one(settings), _one_by_one(_completed(last, metadata, type(model)))
-    if differing := [n for n in asked | started if asked.get(n) != started.get(n)]:
+    asked, started = _one_by_one(settings), _one_by_one(_completed(last, metadata, model))
+    differing = [name for name in asked | started if asked.get(name) != started.get(name)]
+    if differing:
         name = differing[0]
         raise InputError(
             "a run is resumed with the settings, seed and parts that it was started with",
             f"{name} {asked.get(name)!r} instead of {started.get(name)!r}",
             "Give it the same again, or start a new run.",
         )
-    step, steps, losses, best = (metadata.get(n) for n in ("step", "steps", "losses", "best"))
-    seconds = metadata.get("seconds", 0.0)
-    size = sum(array.size for array in tensors.values())
-    whole = all(v is not None and v.shape == (size,) for v in optimizer.values())
-    whole = whole and not (optimizer.get("square", np.zeros(1)) < 0).any()
-    threads = metadata.get("threads", 0)
-    whole &= threads is None or (type(threads) is int and 1 <= threads <= 1024)
-    whole &= _are_numbers([seconds]) and seconds >= 0
-    if averaged:
-        whole &= recent.shape[1:] == (size,) and 1 <= len(recent) <= most
-    if not whole or not _can_be(step, steps, losses, best, metric):
-        raise InputError(
-            "a checkpoint says where its run stands",
-            f"{last} with a step, losses, best or state of its optimizer that cannot be",
-            "Start a new run.",
+
+
+def _impossible(state: State, steps, metric: str, most: int) -> str | None:
+    """What of its state no run of `steps` can have come to, by its name; None where all can be.
+
+    `most` is how many weights may be kept to be averaged, 0 where none are.
+    """
+    step, losses, best, recent = state.step, state.losses, state.best, state.recent
+    size = sum(array.size for array in state.weights.values())
+    can_be = {
+        "a step": lambda: type(step) is type(steps) is int and 1 <= step <= steps,
+        "losses": lambda: type(losses) is list and len(losses) <= step and _are_numbers(losses),
+        "a best evaluation": lambda: type(best) is dict and _can_be_best(best, step, steps, metric),
+        "seconds": lambda: _are_numbers([state.seconds]) and state.seconds >= 0,
+        "threads": lambda: (
+            state.threads is None or (type(state.threads) is int and 1 <= state.threads <= 1024)
+        ),
+        "weights to average": lambda: (
+            not most or (recent.shape[1:] == (size,) and 1 <= len(recent) <= most)
+        ),
+    }
+    for name, vector in state.optimizer.items():
+        can_be[f"optimizer.{name}"] = lambda name=name, vector=vector: (
+            vector is not None
+            and vector.shape == (size,)
+            and not (name == "square" and (vector < 0).any())
         )
-    _require_same_end(settings, step, steps)
-    written = metadata.get("metrics")
+    return next((name for name, holds in can_be.items() if not holds()), None)
+
+
+def _can_be_best(best: dict, step: int, steps: int, metric: str) -> bool:
+    if not best:
+        return step < steps  # a run that has ended was evaluated
+    measured_at = best.get("step")
+    known = _are_numbers(best.values()) and metric in best
+    return known and type(measured_at) is int and 1 <= measured_at <= step
+
+
+def _length(metrics: Path, written) -> int:
+    """How many bytes of metrics.jsonl its summary tells. Raises InputError where it differs."""
     length = written.get("bytes") if isinstance(written, dict) else None
     content = metrics.read_bytes() if metrics.is_file() else b""
     if type(length) is not int or summary(content[:length]) != written:
@@ -97,7 +140,7 @@ def saved_state(
             f"{metrics}, which is damaged or missing",
             "Put it back as it was, or start a new run.",
         )
-    return State(tensors, optimizer, recent, threads, step, seconds, losses, best, length)
+    return length
 
 
 def _require_same_end(settings: dict, step: int, steps: int) -> None:
@@ -142,16 +185,3 @@ def _completed(last: Path, metadata: dict, model: type[Model]) -> dict:
 def _are_numbers(values) -> bool:
     largest = sys.float_info.max
     return all(type(v) in (int, float) and -largest <= v <= largest for v in values)
-
-
-def _can_be(step, steps, losses, best, metric: str) -> bool:
-    """Whether a run of `steps` can have come to this `step` with these numbers."""
-    if type(step) is not int or type(steps) is not int or not 1 <= step <= steps:
-        return False
-    if not isinstance(losses, list) or len(losses) > step or not _are_numbers(losses):
-        return False
-    if not isinstance(best, dict) or not _are_numbers(best.values()):
-        return False
-    if not best:
-        return step < steps  # a run that has ended was evaluated
-    return type(best.get("step")) is int and 1 <= best["step"] <= step and metric in best

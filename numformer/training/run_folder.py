@@ -68,11 +68,11 @@ class RunFolder:
             for path in (self.metrics, self.last, self.best)
             for unfinished in ("", PARTIAL)
         ]
-        found = [path.name for path in of_runs if os.path.lexists(path)]
-        if found and not (found == [self.metrics.name] and self._measured_nothing()):
+        present = [path.name for path in of_runs if os.path.lexists(path)]
+        if present and not (present == [self.metrics.name] and self._measured_nothing()):
             raise InputError(
                 "a new run begins in a folder that holds none, so that nothing saved is lost",
-                f"{self.folder}, which holds {found[0]}",
+                f"{self.folder}, which holds {present[0]}",
                 "Choose another folder, or go on with its run by resume=True.",
             )
         with self._new():
@@ -114,10 +114,8 @@ class RunFolder:
     def load_best(self, model: Model, best: dict, dtype) -> None:
         """Load best.safetensors into the model. Raises InputError unless it measured `best`."""
         tensors, metadata = load_checkpoint(self.best, dtype)
-        its_own = metadata.get("best") == best
-        if its_own:
-            its_own = config_of(self.best, metadata, type(model)) == model.config
-        if not its_own:
+        belongs = metadata.get("best") == best
+        if not belongs or config_of(self.best, metadata, type(model)) != model.config:
             raise InputError(
                 "a run's best.safetensors belongs to its last.safetensors",
                 f"{self.best}, which does not",

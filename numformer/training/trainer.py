@@ -16,7 +16,7 @@ from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
-from numformer.training.checkpoints import description
+from numformer.training.checkpoints import as_json, description
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
@@ -59,13 +59,14 @@ class Trainer:
 
     def _settings(self) -> dict:
         """What decides how a run goes on, and so must be the same when it is resumed."""
-        return description(self.model) | {
+        settings = description(self.model) | {
             "recipe": asdict(self.recipe),
             "seed": self.seed,
             "steps": self.steps,
             "parts": self.parts.count,
-            "task": self.task.description(),
         }
+        of_run = {name: as_json(name, value) for name, value in settings.items()}
+        return of_run | {"task": as_json("the task's description()", self.task.description())}
 
     @property
     def parameters(self) -> FlatParameters:
@@ -144,7 +145,7 @@ class Trainer:
         parameters = self.model.named_parameters()
         named = self.parts.objective.named_layers(), self.model.named_layers()
         # Each layer once; those of the model, which come later, by the model's own names.
-        layers = {id(layer): (name, layer) for each in named for name, layer in each.items()}
+        layers = {id(layer): (name, layer) for layers in named for name, layer in layers.items()}
         self.parts.end_processes()  # in turn, in this process, the step is the same, bit for bit
         replay = functools.partial(self.parts.gradient, step, self.task.batch(step))
         place = first_broken(dict(layers.values()), parameters, replay)
@@ -212,15 +213,15 @@ class Trainer:
         Raises InputError for what is no number by a name, and where the task's metric is missing;
         BrokenNumbers for NaN and infinities.
         """
-        found, metric = self.task.evaluate(self.model), self.task.metric
-        measured = _numbers(found)
+        given, metric = self.task.evaluate(self.model), self.task.metric
+        measured = _numbers(given)
         if measured is not None and "held_out_loss" not in measured:
             measured |= self._held_out_loss()
         if measured is None or metric not in measured or measured.keys() & RESERVED:
             raise InputError(
                 f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
                 f"{', '.join(map(repr, sorted(RESERVED)))} not",
-                repr(found)[:200],
+                repr(given)[:200],
                 f"Return for example {{{metric!r}: 0.5}}.",
             )
         for name, number in measured.items():
@@ -327,13 +328,13 @@ def _text_of(task, model: Model) -> dict | None:
             repr(text)[:200],
             "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
-    return described
+    return as_json("the text's description()", described)
 
 
-def _numbers(found) -> dict[str, float] | None:
+def _numbers(given) -> dict[str, float] | None:
     """What evaluate() gave, as Python numbers by name; None for anything else."""
     try:
-        numbers = {name: float(value) for name, value in found.items()}
+        numbers = {name: float(value) for name, value in given.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
         return None
     return numbers if all(type(name) is str for name in numbers) else None

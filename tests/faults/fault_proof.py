@@ -109,36 +109,34 @@ def survive_kills(
     aims = itertools.cycle(["save", "step", "save", "step", "start"])
     with tqdm(total=kills, desc="kills", disable=not sys.stderr.isatty()) as bar:
         while sum(hits.values()) < kills:
-            run = folder / f"killed at {sum(hits.values())}"
-            landed = 0
-            for _ in range(min(rng.integers(1, 5), kills - sum(hits.values()))):
-                hit = kill(run, flags, next(aims), whole, rng)
-                if hit:
+            before = sum(hits.values())
+            run = folder / f"killed at {before}"
+            for _ in range(min(rng.integers(1, 5), kills - before)):
+                if hit := kill(run, flags, next(aims), whole, rng):
                     hits[hit] += 1
-                    landed += 1
                     bar.update()
             ended = result(start(*flags, *resuming(run), "--out", run), run)
             if ended == straight:
-                survived += landed
+                survived += sum(hits.values()) - before
             else:
-                tqdm.write(f"{run.name}: {difference(ended, straight)}")
+                tqdm.write(f"{run.name}: {what_differs(ended, straight)}")
     return survived, hits
 
 
-def difference(found: tuple, expected: tuple) -> str:
+def what_differs(found: tuple, expected: tuple) -> str:
     """What differs between two results, in a few words."""
     names = ["exit code", "errors", "printed lines"]
-    differing = [n for n, f, e in zip(names, found, expected, strict=False) if f != e]
-    files = found[-1].keys() | expected[-1].keys()
-    differing += [n for n in sorted(files) if found[-1].get(n) != expected[-1].get(n)]
+    left, right = (
+        dict(zip(names, result, strict=False)) | result[-1] for result in (found, expected)
+    )
+    differing = [name for name in left | right if left.get(name) != right.get(name)]
     return f"other {', '.join(differing)}; {found[1].strip()}"
 
 
 # Bad files.
 
-LAST, BEST, METRICS, CONFIG = (
-    "last.safetensors", "best.safetensors", "metrics.jsonl", "config.json"
-)  # fmt: skip
+LAST, BEST = "last.safetensors", "best.safetensors"
+METRICS, CONFIG = "metrics.jsonl", "config.json"
 JUNK = [None, "x", "\n", -1, 0.5, 10**30, 10**400, float("nan"), float("inf"), True, [], {}, [[]]]
 JUNK += [["x"], [None], [1e999], [1.0] * 100, {"step": 2}, {"step": "x", "exact_match": 1.0}]
 JUNK += [{"step": 2, "exact_match": "x"}, {"step": -1, "exact_match": 1.0}, {"bytes": -1}]
@@ -197,8 +195,8 @@ class Bad:
 
     def swapped_parts_file(self):
         name, content = self.any_of_the_run()
-        one, two = sorted(self.rng.integers(len(content), size=2))
-        return name, content[two:] + content[one:two] + content[:one]
+        start, stop = sorted(self.rng.integers(len(content), size=2))
+        return name, content[stop:] + content[start:stop] + content[:start]
 
     def foreign_file(self):
         name = self.choose(LAST, BEST, METRICS, CONFIG)
@@ -216,20 +214,12 @@ class Bad:
         tensor = header[self.choose(*(key for key in header if key != "__metadata__"))]
         start, stop = tensor["data_offsets"]
         far = int(self.rng.integers(1, 2**40))
-        lie = self.choose(
-            {"shape": [far, far]},
-            {"shape": [far]},
-            {"shape": [2**62, 2**62, 4]},
-            {"shape": [-far]},
-            {"shape": [stop - start]},
-            {"data_offsets": [start, stop + far]},
-            {"data_offsets": [start + far, stop + far]},
-            {"data_offsets": [stop, start]},
-            {"data_offsets": [0, stop - start + 4]},
-            {"dtype": self.choose("F64", "BF16", "F16", "I32", "U8", "F8_E4M3", "X")},
-            {"shape": "x", "far": far},
-        )
-        tensor.update(lie)
+        shapes = [far, far], [far], [2**62, 2**62, 4], [-far], [stop - start]
+        places = [start, stop + far], [start + far, stop + far], [stop, start]
+        dtype = self.choose("F64", "BF16", "F16", "I32", "U8", "F8_E4M3", "X")
+        lies = [{"shape": shape} for shape in shapes]
+        lies += [{"data_offsets": place} for place in (*places, [0, stop - start + 4])]
+        tensor.update(self.choose(*lies, {"dtype": dtype}, {"shape": "x", "far": far}))
         text = json.dumps(header).encode()
         return name, len(text).to_bytes(8, "little") + text + data
 
@@ -259,12 +249,12 @@ class Bad:
 
     def wrong_metadata_content(self):
         name = self.choose(LAST, BEST)
-        of_both = ["config", "best", "format", "model"]
-        of_last = ["recipe", "seed", "steps", "parts", "task", "step", "losses", "metrics"]
-        of_last += ["seconds"]
+        keys = "config best format model".split()
+        if name == LAST:
+            keys += "recipe seed steps parts task step losses metrics seconds".split()
         # No losses, or a few, are what a run may have since its last line.
         may_be = {"losses": ([], [1, 2]), "seconds": (0.5, 10**30)}
-        key = self.choose(*(of_both + of_last if name == LAST else of_both))
+        key = self.choose(*keys)
 
         def change(tensors, metadata):
             junk = [value for value in JUNK if value not in may_be.get(key, ())]
@@ -296,16 +286,14 @@ class Bad:
         def change(tensors, metadata):
             key = self.choose(*tensors)
             array = tensors.pop(key)
-            wrong = self.choose(
-                {},
-                {key: array, f"{key}.{self.place(array)}": array},
-                {f"{key}\n{self.place(array)}": array},
-                {key: np.append(array.ravel(), np.float32(1))},
-                {key: array[None]},
-                {key: np.zeros((0, *array.shape), np.float32)},
-                {key: array.astype(self.choose("f8", "f2", "i4", "i8", "u1", "?"))},
+            other = f"{key}\n{self.place(array)}"
+            longer, empty = (
+                np.append(array.ravel(), np.float32(1)),
+                np.zeros((0, *array.shape), "f4"),
             )
-            tensors.update(wrong)
+            cast = array.astype(self.choose("f8", "f2", "i4", "i8", "u1", "?"))
+            alone = [{key: x} for x in (array[None], longer, empty, cast)]
+            tensors.update(self.choose({}, {key: array, other: array}, {other: array}, *alone))
 
         return self.sealed(self.choose(LAST, BEST), change)
 
@@ -409,17 +397,16 @@ def refuse_bad_files(count: int, rng: np.random.Generator, folder: Path) -> tupl
                 if wrong:
                     tqdm.write(f"{named} of {name}: {wrong}")
                 refused += not wrong
-                for each, original in bad.good.items():
-                    (run / each).write_bytes(original)
+                for file, original in bad.good.items():
+                    (run / file).write_bytes(original)
                 bar.update()
     return refused, count * len(KINDS)
 
 
 def state(folder: Path) -> dict:
     """What tells whether any file in a folder was written, made or removed."""
-    return {
-        p.name: (p.stat().st_mtime_ns, p.stat().st_ino, p.read_bytes()) for p in folder.iterdir()
-    }
+    files = {path: path.stat() for path in folder.iterdir()}
+    return {p.name: (at.st_mtime_ns, at.st_ino, p.read_bytes()) for p, at in files.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -6,11 +6,11 @@ from tests.faults import fault_proof as faults
 
 
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
-    flags = [*faults.KILLED, "--steps", 48]
-    survived, hits = faults.survive_kills(3, np.random.default_rng(3), tmp_path, flags)
-    assert survived == sum(hits.values()) == 3
+    flags = [*faults.KILLED, "--steps", 32]
+    survived, hits = faults.survive_kills(2, np.random.default_rng(3), tmp_path, flags)
+    assert survived == sum(hits.values()) == 2
 
 
 def test_bad_files_of_every_kind_are_refused(tmp_path):
-    refused, tried = faults.refuse_bad_files(10, np.random.default_rng(4), tmp_path)
-    assert refused == tried == 10 * len(faults.KINDS)
+    refused, tried = faults.refuse_bad_files(6, np.random.default_rng(4), tmp_path)
+    assert refused == tried == 6 * len(faults.KINDS)

@@ -21,74 +21,14 @@ from tiny_runs import (
 )
 
 from numformer.errors import BrokenNumbers
-from numformer.layer import Layer, training
-from numformer.layers.activation import ReLU
+from numformer.layer import training
+from numformer.layers import ReLU, ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models import Config, Transformer
+from numformer.models import Config
 from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Optimizer
 from numformer.training.parts import Parts
-
-
-def inject(monkeypatch, model, where, value):
-    """From the second step on the loss, or one gradient, is `value`."""
-    forward, calls = CrossEntropy.forward, []
-
-    def broken_loss(self, *inputs):
-        calls.append(forward(self, *inputs))
-        return np.float32(value) if where == "loss" and len(calls) > 1 else calls[-1]
-
-    def broken_gradient(dlogits):
-        Transformer.backward(model, dlogits)
-        if where == "gradient" and len(calls) > 1:
-            model.output.weight.grad[3, 1] = value
-
-    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
-    model.backward = broken_gradient
-
-
-PLACES = {
-    "loss": "loss (CrossEntropy), in the output of its forward",
-    "gradient": "the model (Transformer), in the gradient of source.embedding.weight",
-}
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("where", PLACES)
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_broken_numbers_stop_training_before_they_touch_the_weights(
-    tmp_path, monkeypatch, where, value, clip_norm
-):
-    model, before = tiny(), {}
-    inject(monkeypatch, model, where, value)
-    task = Copying(at={2: lambda: before.update(model.state_dict())})
-    text = broken(model, tmp_path, task, clip_norm=clip_norm)
-    assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
-    assert f"is {PLACES[where]}. " in text
-    assert_same_weights(model.state_dict(), before)
-    assert model.pending() == 0
-
-
-@pytest.mark.parametrize("index", [0, 1])
-def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
-    """The replay is in this process, whichever the numbers broke in."""
-    model, now, compute = tiny(), [], Parts._compute
-
-    def noted(self, step, parts):
-        now[:] = [number for number, *_ in parts]
-        return compute(self, step, parts)
-
-    def break_this_part(dx):
-        if now == [index]:
-            write(dx, np.nan)
-
-    monkeypatch.setattr(Parts, "_compute", noted)
-    spoil(model.encoder.layers[0].feed_forward.sublayer.outer, break_this_part)
-    text = broken(model, tmp_path, parts=2)
-    place = "encoder.layers.0.feed_forward.sublayer.outer (Linear), in what its backward returns"
-    assert text.startswith("step 1: ") and place in text
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:
@@ -116,49 +56,85 @@ def write(array, value):
     array[...] = value
 
 
-FEED_FORWARD = "encoder.layers.0.feed_forward"
-ATTENTION = "decoder.layers.0.mixer.sublayer.attention"
+PLACES = {
+    "loss": "loss (CrossEntropy), in the output of its forward",
+    "gradient": "the model (Transformer), in the gradient of source.embedding.weight",
+}
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("name", "change", "place"),
+    ("where", "value", "clip_norm"),
     [
-        (
-            f"{FEED_FORWARD}.norm",
-            lambda norm: write(norm.gamma.data[1:2], np.nan),
-            f"the parameter {FEED_FORWARD}.norm.gamma, before the step",
-        ),
-        (
-            f"{FEED_FORWARD}.sublayer",
-            lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()],
-            f"{FEED_FORWARD}.sublayer.outer (Linear), in the output of its forward",
-        ),
-        (
-            "encoder.layers.0.mixer.norm",
-            lambda norm: write(norm.gamma.data, 3e38),
-            "encoder.layers.0.mixer.norm (LayerNorm), in the output of its forward",
-        ),
-        (
-            ATTENTION,
-            lambda part: spoil(part, lambda returned: write(returned[1], np.nan)),
-            f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns",
-        ),
-        (
-            f"{FEED_FORWARD}.norm",
-            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf)),
-            f"{FEED_FORWARD}.norm (LayerNorm), in the gradient of {FEED_FORWARD}.norm.beta",
-        ),
-        (  # the square of 1e20 is no float32
-            f"{FEED_FORWARD}.norm",
-            lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20)),
-            f"the norm alone, by the size of the gradient of {FEED_FORWARD}.norm.beta",
-        ),
+        ("loss", np.nan, None),
+        ("loss", np.inf, 1.0),
+        ("gradient", np.nan, 1.0),
+        ("gradient", np.inf, None),
     ],
-    ids=["weight", "overflow", "gamma", "backward", "gradient", "norm"],
 )
-def test_the_first_that_broke_is_named(tmp_path, name, change, place):
-    model = tiny()
+def test_broken_numbers_stop_training_before_they_touch_the_weights(
+    tmp_path, monkeypatch, where, value, clip_norm
+):
+    """From the second step on the loss, or one gradient, is `value`."""
+    model, before, calls, forward = tiny(), {}, [], CrossEntropy.forward
+
+    def broken_loss(self, *inputs):
+        calls.append(forward(self, *inputs))
+        return np.float32(value) if where == "loss" and len(calls) > 1 else calls[-1]
+
+    def break_gradient(dx):
+        if where == "gradient" and len(calls) > 1:
+            model.output.weight.grad[3, 1] = value
+
+    monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
+    spoil(model, break_gradient)
+    task = Copying(at={2: lambda: before.update(model.state_dict())})
+    text = broken(model, tmp_path, task, clip_norm=clip_norm)
+    assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
+    assert f"is {PLACES[where]}. " in text
+    assert_same_weights(model.state_dict(), before)
+    assert model.pending() == 0
+
+
+NORM = "encoder.layers.0.feed_forward.norm"
+NETWORK = "encoder.layers.0.feed_forward.sublayer"
+ATTENTION = next(
+    f"decoder.{name}"
+    for name, layer in tiny().decoder.named_layers().items()
+    if isinstance(layer, ScaledDotProductAttention)
+)
+BREAKS = {
+    f"the parameter {NORM}.gamma, before the step": (
+        NORM,
+        lambda norm: write(norm.gamma.data[1:2], np.nan),
+    ),
+    f"{NETWORK}.outer (Linear), in the output of its forward": (
+        NETWORK,
+        lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()],
+    ),
+    f"{NORM} (LayerNorm), in the output of its forward": (
+        NORM,
+        lambda norm: write(norm.gamma.data, 3e38),
+    ),
+    f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns": (
+        ATTENTION,
+        lambda part: spoil(part, lambda returned: write(returned[1], np.nan)),
+    ),
+    f"{NORM} (LayerNorm), in the gradient of {NORM}.beta": (
+        NORM,
+        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf)),
+    ),
+    f"the norm alone, by the size of the gradient of {NORM}.beta": (  # 1e20^2 is no float32
+        NORM,
+        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20)),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("place", BREAKS)
+def test_the_first_that_broke_is_named(tmp_path, place):
+    model, (name, change) = tiny(), BREAKS[place]
     change(model.named_layers()[name])
     methods = {n: set(vars(layer)) for n, layer in model.named_layers().items()}
     assert f"the first to break is {place}. " in broken(model, tmp_path)
@@ -166,17 +142,31 @@ def test_the_first_that_broke_is_named(tmp_path, name, change, place):
         assert set(vars(layer)) - {"_saved"} == methods[n] - {"_saved"}  # nobody watches any more
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_broken_numbers_in_parts_are_named(tmp_path, monkeypatch, index):
+    """The replay is in this process, whichever the numbers broke in."""
+    model, now, compute = tiny(), [], Parts._compute
+
+    def noted(self, step, parts):
+        now[:] = [number for number, *_ in parts]
+        return compute(self, step, parts)
+
+    monkeypatch.setattr(Parts, "_compute", noted)
+    outer = model.named_layers()[f"{NETWORK}.outer"]
+    spoil(outer, lambda dx: write(dx, np.nan) if now == [index] else None)
+    text = broken(model, tmp_path, parts=2)
+    assert text.startswith("step 1: ") and f"{NETWORK}.outer (Linear), in what its back" in text
+
+
 def test_a_sum_that_broke_belongs_to_the_layer_around_it():
-    """Two finite addends: the norm that gets their sum is given what is not finite already."""
+    """Two finite addends: the layer that gets their sum is given what is not finite already."""
 
-    class Doubling(Layer):
-        def __init__(self):
-            self.inner = ReLU()
-
+    class Doubling(ReLU):
         def forward(self, x):
             return self.inner.forward(x + x)
 
     layer, x = Doubling(), np.full(3, 3e38, np.float32)
+    layer.inner = ReLU()
     with np.errstate(over="ignore"):
         place = first_broken(layer.named_layers(), {}, lambda: layer.forward(x))
     assert place == "the model (Doubling), in the output of its forward"
@@ -184,17 +174,12 @@ def test_a_sum_that_broke_belongs_to_the_layer_around_it():
 
 
 def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
-    interrupt(tmp_path, 1, factor=1e30)
-    with pytest.raises(BrokenNumbers) as caught:
-        run(tmp_path, factor=1e30, resume=True)
-    text = str(caught.value)
-    assert text.startswith("step 2: ") and "Linear" in text and "smaller --factor" in text
-    assert last(tmp_path)[1]["step"] == 1
-
-
-def test_weights_so_large_that_decoding_breaks_are_told_of(tmp_path):
-    """Empty sentences would be scored as if the model had written them."""
-    text = broken(tiny(), tmp_path, factor=1e30)
+    """Or in the evaluation: empty sentences would be scored as if the model had written them."""
+    interrupt(tmp_path / "a", 1, factor=1e30)
+    with pytest.raises(BrokenNumbers, match=r"step 2: .*Linear.*smaller --factor"):
+        run(tmp_path / "a", factor=1e30, resume=True)
+    assert last(tmp_path / "a")[1]["step"] == 1
+    text = broken(tiny(), tmp_path / "b", factor=1e30)
     assert text.startswith("step 1: the evaluation's logits are NaN")
 
 
@@ -216,20 +201,15 @@ def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch, ev
     assert not saved or last(tmp_path)[1]["step"] == 1
 
 
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_measure_that_is_no_number_stops_training(tmp_path, value):
+def test_a_measure_or_a_held_out_loss_that_is_no_number_stops_training(tmp_path, monkeypatch):
     """As the best it would never be replaced."""
-    text = broken(tiny(), tmp_path, Copying([1.0, value]))
-    assert f"step 2: the evaluation's measure is {value}" in text
-    assert last(tmp_path)[1]["best"]["step"] == 1
-
-
-def test_a_held_out_loss_that_is_no_number_stops_training(tmp_path, monkeypatch):
-    """Here from the first evaluation on."""
+    text = broken(tiny(), tmp_path / "a", Copying([1.0, -np.inf]))
+    assert "step 2: the evaluation's measure is -inf" in text
+    assert last(tmp_path / "a")[1]["best"]["step"] == 1
     task, forward = HoldingOut(), CrossEntropy.forward
     broken_loss = lambda *inputs: forward(*inputs) if training() else np.float32(np.nan)  # noqa: E731
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
-    assert "step 1: the evaluation's held_out_loss is nan" in broken(tiny(), tmp_path, task)
+    assert "step 1: the evaluation's held_out_loss is nan" in broken(tiny(), tmp_path / "b", task)
 
 
 def test_broken_numbers_of_an_objective_of_one_s_own_are_named(tmp_path, monkeypatch):

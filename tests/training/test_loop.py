@@ -1,14 +1,11 @@
 """The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
-import dataclasses
 import json
 import multiprocessing
 import os
 import signal
 import sys
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,92 +40,62 @@ from numformer.models import Config, Transformer
 from numformer.training import parts
 from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, train
-from numformer.training.optimizers import OPTIMIZERS, Adam, Optimizer, clip_global_norm
+from numformer.training.optimizers import OPTIMIZERS, Adam, clip_global_norm
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 from numformer.training.trainer import Trainer
 
 # What a step computes.
 
 
-def test_the_loss_falls(tmp_path):
-    run(tmp_path, steps=90, log_every=30, p_drop=0.0, label_smoothing=0.0, factor=0.1)
-    losses = logged(tmp_path, "loss")
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.7 * losses[0]
+RATES = {
+    "inverse_sqrt": lambda step: warmup_rate(step, 8, 3, 2.0),
+    "linear": lambda step: linear_rate(step, 5, 8, 3, 2.0),
+}
 
 
-def test_steps_are_those_of_a_plain_loop(tmp_path):
+@pytest.mark.parametrize("decay", RATES)
+def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path, decay):
     """Zeroed gradients, masks of (seed, step), smoothing, clipping and Adam, with no default."""
     config = dict(label_smoothing=0.3, clip_norm=0.4, beta1=0.7, beta2=0.8, adam_epsilon=1e-3)
-    run(tmp_path, steps=4, evaluate_every=1, seed=9, **config)
+    config |= dict(decay=decay, warmup=3, factor=2.0)
+    run(tmp_path, 5, 1, task=HoldingOut(), seed=9, **config)
 
-    model, batches = tiny(), Copying()
+    model, batches, recorded = tiny(), Copying(), []
     flat, loss = pack(model), CrossEntropy(0.3)
     optimizer = Adam(flat, 0.7, 0.8, 1e-3)
-    for step in range(1, 5):
+    for step in range(1, 6):
         batch = batches.batch(step)
         dropout_stream.reseed(9, step)
         model.zero_grad()
         logits = model.forward(batch.source, batch.target_in, skip_padding=True)
-        loss.forward(logits, batch.target_out[batch.target_in != 0])
+        mean = loss.forward(logits, batch.target_out[batch.target_in != 0])
         model.backward(loss.backward())
-        clip_global_norm(flat.grad, 0.4)
-        optimizer.step(warmup_rate(step, 8, 10))
+        norm = clip_global_norm(flat.grad, 0.4)
+        assert norm > 0.4  # and it is that before the clipping
+        optimizer.step(RATES[decay](step))
+        recorded.append((mean, norm, RATES[decay](step)))
     tensors, _ = last(tmp_path)
     for name, vector in optimizer.state.items():
         assert_array_equal(tensors.pop(f"optimizer.{name}"), vector)
     assert_same_weights(tensors, model.state_dict())
+    names = "loss", "gradient_norm", "rate"
+    assert [*zip(*(logged(tmp_path, name) for name in names), strict=True)] == recorded
 
 
 def test_with_r_drop_a_step_s_loss_is_that_of_two_predictions(tmp_path):
     run(tmp_path, steps=1, p_drop=0.3, label_smoothing=0.2, r_drop=2.0, seed=9)
     model, batch = tiny(p_drop=0.3), Copying().batch(1)
     dropout_stream.reseed(9, 1)
-    one, other = (model.predictions(*batch.inputs)[0] for _ in range(2))
+    first, second = (model.predictions(*batch.inputs)[0] for _ in range(2))
     targets = batch.target_out[batch.target_in != 0]
-    losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (one, other)]
-    loss = (sum(losses) + 2.0 * Divergence().forward(one, other)) / 2
+    losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (first, second)]
+    loss = (sum(losses) + 2.0 * Divergence().forward(first, second)) / 2
     assert logged(tmp_path, "loss") == [pytest.approx(loss, rel=1e-6)]
 
 
-def test_clipping_is_applied_and_the_norm_before_it_is_recorded(tmp_path):
-    run(tmp_path, steps=1, clip_norm=0.01, beta1=0.5)
-    norm = np.linalg.norm(last(tmp_path)[0]["optimizer.mean"]) / (1 - 0.5)
-    assert norm == pytest.approx(0.01, rel=1e-4)
-    assert logged(tmp_path, "gradient_norm")[0] > 0.1
-
-
-@pytest.mark.parametrize(
-    ("decay", "expected"),
-    [
-        ("inverse_sqrt", lambda step: warmup_rate(step, 8, 10, 3.0)),
-        ("linear", lambda step: linear_rate(step, 25, 8, 10, 3.0)),
-    ],
-)
-def test_the_schedule_advances_once_a_step(tmp_path, monkeypatch, decay, expected):
-    """Both the rate that Adam is given and the one that is recorded."""
-    given, step = [], Optimizer.step
-    monkeypatch.setattr(
-        Optimizer, "step", lambda self, rate: (given.append(rate), step(self, rate))
-    )
-    run(tmp_path, steps=25, log_every=1, decay=decay, factor=3.0)
-    assert given == logged(tmp_path, "rate") == [expected(step) for step in range(1, 26)]
-
-
-def test_the_seed_of_a_run_draws_its_dropout_and_nothing_else(tmp_path):
-    def weights(seed, p_drop):
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        run(folder, seed=seed, p_drop=p_drop)
-        return last(folder)[0]["optimizer.mean"]
-
-    assert_array_equal(weights(1, 0.0), weights(2, 0.0))
-    assert (weights(1, 0.2) != weights(2, 0.2)).any()
-    assert_array_equal(weights(2, 0.2), weights(2, 0.2))
-
-
 def test_evaluation_does_not_disturb_training(tmp_path):
-    run(tmp_path / "often", evaluate_every=1, task=HoldingOut())
-    run(tmp_path / "once", evaluate_every=100)
+    run(tmp_path / "often", 4, evaluate_every=1, task=HoldingOut())
+    run(tmp_path / "once", 4, evaluate_every=100)
     assert_same_weights(last(tmp_path / "often")[0], last(tmp_path / "once")[0])
     assert logged(tmp_path / "often", "loss") == logged(tmp_path / "once", "loss")
 
@@ -136,23 +103,24 @@ def test_evaluation_does_not_disturb_training(tmp_path):
 # What is recorded.
 
 
-def test_lines_of_the_metrics(tmp_path):
-    run(tmp_path, steps=7, log_every=3, evaluate_every=5)
-    lines = metrics(tmp_path)
+def test_lines_of_the_metrics_and_what_checkpoints_hold(tmp_path):
+    """JSON and arrays that any reader opens. A loss is the mean since the line before."""
+    model, _ = run(tmp_path / "means", steps=7, log_every=3, evaluate_every=5)
+    run(tmp_path / "all", steps=7, log_every=1)
+    lines, losses = metrics(tmp_path / "means"), logged(tmp_path / "all", "loss")
     training = ["step", "loss", "rate", "gradient_norm", "seconds"]
     measured = ["step", "other", "measure", "seconds"]
     assert [line["step"] for line in lines] == [3, 5, 6, 7, 7]
     assert [[*line] for line in lines] == [training, measured, training, training, measured]
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 5
-
-
-def test_a_loss_is_the_mean_since_the_line_before(tmp_path):
-    for name, log_every in (("each", 1), ("means", 3)):
-        run(tmp_path / name, log_every=log_every)
-    each = logged(tmp_path / "each", "loss")
-    assert len(set(each)) == 7
-    means = [np.mean(each[:3]), np.mean(each[3:6]), each[6]]
+    text = (tmp_path / "means/metrics.jsonl").read_text()
+    assert [json.loads(line) for line in text.splitlines()] == lines and text.endswith("}\n")
+    assert len(set(losses)) == 7
+    means = [np.mean(losses[:3]), np.mean(losses[3:6]), losses[6]]
     np.testing.assert_allclose(logged(tmp_path / "means", "loss"), means, rtol=1e-12)
+    tensors, metadata = last(tmp_path / "means")
+    assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
+    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
+    assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
 
 
 def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions(tmp_path):
@@ -187,11 +155,7 @@ def test_the_held_out_loss_may_be_the_metric_and_an_evaluation_may_give_it_itsel
     assert measured is None or losses == [measured] * 2
 
 
-@pytest.mark.parametrize(
-    "held_out",
-    [[([4], [5])], [[4, 5]], np.array([4, 5]), iter([])],
-    ids=lambda held: type(held).__name__,
-)
+@pytest.mark.parametrize("held_out", [[([4], [5])], [[4, 5]], np.array([4, 5]), iter([])], ids=type)
 def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
     task = HoldingOut()
     task.held_out = held_out
@@ -199,38 +163,74 @@ def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
     assert "held_out is a list of batches" in text and "PairBatch.of" in text
 
 
-def test_measures_may_be_numpys_numbers_but_must_be_numbers(tmp_path, complaint):
+def test_measures_may_be_numpys_numbers(tmp_path):
     _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
     assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        None, 0.5, [0.5], {}, {"measure": "high"}, {"measure": None},
-        {"measure": 1.0, "step": 99}, {"measure": 1.0, "seconds": 3.0}, {"measure": 1.0, 3: 1.0},
-        {"measure": 10**400},
-    ],
-    ids=lambda found: repr(found)[:20],
-)  # fmt: skip
-def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, found, complaint):
+NO_MEASURES = [None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None}]
+NO_MEASURES += [{"measure": 10**400}]
+NO_MEASURES += [{"measure": 1.0, name: 1.0} for name in ("step", "seconds", 3)]
+
+
+@pytest.mark.parametrize("given", NO_MEASURES, ids=lambda given: repr(given)[:20])
+def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, given, complaint):
     task = Copying()
-    task.evaluate = lambda model: found
+    task.evaluate = lambda model: given
     text = complaint(run, tmp_path, task=task)
     assert "gives a number for each measure by its name, 'measure' among them" in text
-    assert repr(found)[:200] in text
-
-
-def test_the_measure_that_chooses_the_best_is_not_left_out(tmp_path, complaint):
-    task = Copying()
-    task.evaluate = lambda model: {"other": 1.0}
-    assert "'measure' among them" in complaint(run, tmp_path, task=task)
+    assert repr(given)[:200] in text
 
 
 def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complaint):
     said = complaint(run, tmp_path, task=Copying)
     assert "takes a task, an object; received the class Copying. Write Copying(...)" in said
     assert "received object without metric" in complaint(run, tmp_path, task=object())
+
+
+def test_a_process_trains_one_model_at_a_time(tmp_path, complaint):
+    """The second would reseed the dropout of the first."""
+    pool, said = concurrent.futures.ThreadPoolExecutor(), []
+
+    def train_too():
+        said.append(pool.submit(complaint, run, tmp_path / "b").result())
+
+    run(tmp_path / "a", task=Copying(at={2: train_too}))
+    assert "one model at a time; received a second one" in said[0]
+    assert not (tmp_path / "b").exists()
+    complaint(run, tmp_path / "a")
+    _, best = pool.submit(run, tmp_path / "b").result()  # a thread that receives no signals
+    assert best["step"] == 7
+
+
+def test_a_run_whose_output_is_closed_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    run(tmp_path)
+
+
+NOT_JSON = {
+    "received np.int64(3) (int64) as the task's description()['n']": {"n": np.int64(3)},
+    "received nan (float) as the task's description()['a'][1]['b']": {"a": [0, {"b": np.nan}]},
+    "received (1, 2) (tuple) as a key of the task's description()": {(1, 2): 3},
+    "received {4} (set) as the task's description()": {4},
+}
+
+
+@pytest.mark.parametrize("said", NOT_JSON)
+def test_a_description_that_could_not_be_saved_is_refused_before_a_step(tmp_path, said, complaint):
+    task = Copying(at={1: fail})
+    task.description = lambda: NOT_JSON[said]
+    text = complaint(run, tmp_path / "run", task=task)
+    assert f"{said}. Write" in text and not (tmp_path / "run").exists()
+    assert "(int64) as seed." in complaint(run, tmp_path / "run", seed=np.int64(1))
+
+
+@pytest.mark.parametrize("described", [{"sizes": (1, (2, 3))}, {4: None, "x": np.float64(0.1)}])
+def test_a_description_is_compared_as_json_gives_it_back(tmp_path, described, monkeypatch):
+    monkeypatch.setattr(Copying, "description", lambda task: described)
+    interrupt(tmp_path, 2)
+    run(tmp_path, resume=True)
 
 
 # Time and progress.
@@ -301,10 +301,8 @@ def test_without_a_terminal_a_plain_line_now_and_then_tells_how_far_it_is(
 
 def test_a_long_time_is_told_in_minutes(tmp_path, clock, capsys):
     run(tmp_path, 9, task=slow(clock, {2: 119, 5: 121}))
-    assert [line.split(", ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
-        "119 s, about 4 min left",
-        "4 min, about 2 min left",
-    ]
+    told = [line.split(", ", 1)[1] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["119 s, about 4 min left", "4 min, about 2 min left"]
 
 
 def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkeypatch):
@@ -315,49 +313,38 @@ def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkey
     assert "step 3 of 7" not in err
 
 
-def test_evaluations_are_printed(tmp_path, capsys, clock):
+def test_evaluations_are_printed_and_an_unfinished_line_is_left_out(tmp_path, capsys, clock):
     run(tmp_path, task=Copying([0.25, 0.5]))
-    assert capsys.readouterr() == (
-        "step 5: other 7.0000, measure 0.2500\nstep 7: other 7.0000, measure 0.5000\n", ""
-    )  # fmt: skip
-
-
-def test_a_metrics_line_that_a_killed_run_left_unfinished_is_left_out(tmp_path):
+    printed = "step 5: other 7.0000, measure 0.2500\nstep 7: other 7.0000, measure 0.5000\n"
+    assert capsys.readouterr() == (printed, "")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"ste')
     assert metrics(tmp_path) == [{"step": 1}, {"step": 2}]
 
 
-@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, True, None])
-def test_a_schedule_counts_whole_steps_from_1(name, value, complaint):
+@pytest.mark.parametrize("name", ["steps", "log_every", "evaluate_every", "patience", "minutes"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, None, "1", float("inf")])
+def test_a_schedule_counts_whole_steps_from_1_and_minutes(name, value, complaint):
     """The fix names the flag as it is written."""
-    text = complaint(Schedule, **(dict(steps=5) | {name: value}))
-    assert f"{name} is an integer of at least 1; received {value}" in text
-    assert f"--{name.replace('_', '-')})." in text
-
-
-@pytest.mark.parametrize(
-    ("limits", "said"),
-    [({"minutes": 0}, "a number above 0; received 0"), ({"patience": 0}, "is an integer of at"),
-     ({"minutes": float("inf")}, "received inf"), ({"minutes": "1"}, "received '1'"),
-     ({"minutes": True}, "received True"), ({"patience": 2.0}, "received 2.0")],
-)  # fmt: skip
-def test_limits_of_a_schedule_are_numbers(limits, said, complaint):
-    assert said in complaint(Schedule, 5, **limits)
-    assert Schedule(5, minutes=0.5).minutes == 0.5
+    asked = dict(steps=5) | {name: value}
+    if (value is None and name in ("patience", "minutes")) or (value == 2.5 and name == "minutes"):
+        assert getattr(Schedule(**asked), name) == value
+        return
+    text = complaint(Schedule, **asked)
+    rule = "a number above 0" if name == "minutes" else "an integer of at least 1"
+    flag = f"--{name.replace('_', '-')}"
+    assert text == f"{name} is {rule}; received {value!r}. Change {name} ({flag})."
 
 
 def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     """It stays ended, and with more patience goes on as if it had never stopped."""
     measures = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 9.0, 2.0]
     how = dict(steps=8, evaluate_every=1, log_every=1)
-    _, best = run(tmp_path / "a", task=Copying(measures), patience=2, **how)
-    assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
-    assert (
-        "ends here: 2 evaluations were none better than that of step 4" in capsys.readouterr().out
-    )
-    _, best = run(tmp_path / "a", task=Copying(measures), patience=2, resume=True, **how)
-    assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
+    for resume in (False, True):
+        task = Copying(measures)
+        _, best = run(tmp_path / "a", task=task, patience=2, resume=resume, **how)
+        assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
+        said = "ends here: 2 evaluations were none better than that of step 4"
+        assert said in capsys.readouterr().out
     run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **how)
     _, best = run(tmp_path / "b", task=Copying(measures), **how)
     assert best["step"] == 7
@@ -368,72 +355,52 @@ def test_a_text_that_is_not_its_model_s_is_refused_before_a_step(tmp_path, compl
     task, letters = Copying(), Vocabulary("ab")
     task.text = Transduction(letters, letters, 5)
     assert "the vocabularies that its model was built for" in complaint(run, tmp_path, task=task)
+    task.text = SimpleNamespace(description=lambda: {"n": {1}}, fits=lambda config: True)
+    assert "{1} (set) as the text's description()['n']" in complaint(run, tmp_path, task=task)
 
 
-def test_an_early_end_has_a_reason():
+def test_patience_counts_evaluations():
     stands = SimpleNamespace(seconds=60.0, evaluated=6, best={"step": 2})
-    assert Schedule(9, minutes=1).ends_early(stands) == "1 minutes are over"
-    stands.seconds = 59.9
-    assert Schedule(9, minutes=1).ends_early(stands) == ""
-    worse = Schedule(9, evaluate_every=2, patience=2).ends_early(stands)
-    assert worse == "2 evaluations were none better than that of step 2"
-    assert Schedule(9, evaluate_every=2, patience=3).ends_early(stands) == ""
+    worse = "2 evaluations were none better than that of step 2"
+    for patience, said in ((1, worse), (2, worse), (3, ""), (None, "")):
+        assert Schedule(9, evaluate_every=2, patience=patience).ends_early(stands) == said
 
 
 def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
     """What was trained is evaluated and saved; with more minutes the same steps follow."""
 
     def task():
-        return slow(clock, dict.fromkeys(range(1, 10), 25))
+        return slow(clock, dict.fromkeys(range(1, 10), 20))
 
-    run(tmp_path / "a", minutes=1, task=task())
-    assert "ends here: 1 minutes are over" in capsys.readouterr().out
-    assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
-    run(tmp_path / "a", minutes=1, resume=True, task=task())
-    assert last(tmp_path / "a")[1]["step"] == 3
-    assert "ends here: 1 minutes are over" in capsys.readouterr().out
+    for resume in (False, True):
+        run(tmp_path / "a", minutes=1, task=task(), resume=resume)
+        assert "ends here: 1 minutes are over" in capsys.readouterr().out
+        assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
     run(tmp_path / "a", minutes=60, resume=True, task=task())
     run(tmp_path / "b", task=task())
     weights = [last(tmp_path / name)[0] for name in "ab"]
     assert_same_weights(*weights)
 
 
-def test_a_schedule_is_not_changed_once_it_is_checked():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Schedule(3).steps = 0
-
-
-def test_checkpoints_hold_what_they_say(tmp_path):
-    """JSON and arrays that any safetensors reader opens; the metrics too are plain JSON."""
-    model, _ = run(tmp_path)
-    tensors, metadata = last(tmp_path)
-    assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
-    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
-    assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
-    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["step"] == 3
-
-
 # The best checkpoint.
 
 
 @pytest.mark.parametrize(
-    ("higher_is_better", "measures"), [(True, [1, 3, 3, 2]), (False, [4, 2, 2, 3])]
+    ("higher_is_better", "measures"), [(True, [1.0, 3.0, 3.0, 2.0]), (False, [4.0, 2.0, 2.0, 3.0])]
 )
 def test_the_best_is_the_latest_among_equals_and_what_training_leaves(
     tmp_path, higher_is_better, measures
 ):
-    task = Copying(map(float, measures), higher_is_better)
+    task = Copying(measures, higher_is_better)
     model, best = run(tmp_path, steps=4, evaluate_every=1, task=task)
-    assert best == {"step": 3, "measure": float(measures[2]), "other": 7.0}
+    assert best == {"step": 3, "measure": measures[2], "other": 7.0}
     saved, metadata = load_model(tmp_path / "best.safetensors")
     assert metadata["best"] == best and metadata["task"] == {"symbols": "abcde"}
     assert saved.config == model.config
-    assert_same_weights(model.state_dict(), task.weights_evaluated[2])
-    assert_same_weights(saved.state_dict(), task.weights_evaluated[2])
-    assert_array_equal(
-        last(tmp_path)[0]["decoder.layers.0.feed_forward.norm.gamma"],
-        task.weights_evaluated[3]["decoder.layers.0.feed_forward.norm.gamma"],
-    )
+    for found in (model, saved):
+        assert_same_weights(found.state_dict(), task.weights_evaluated[2])
+    trained = {n: array for n, array in last(tmp_path)[0].items() if n in model.state_dict()}
+    assert_same_weights(trained, task.weights_evaluated[3])
 
 
 def test_the_best_of_before_an_interruption_still_counts(tmp_path):
@@ -463,8 +430,7 @@ def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path
     assert "which holds 'tiny_runs'" in complaint(load_model, best, Transformer)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypatch, parts):
+def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypatch):
     """One that keeps no vector, and one that keeps its own."""
 
     def plain(data, grad, *, step, rate):
@@ -475,23 +441,17 @@ def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypat
         velocity += grad
         data -= rate * velocity
 
-    for rule in (plain, momentum):
+    for rule, count in ((plain, 1), (momentum, 2)):
         monkeypatch.setitem(OPTIMIZERS, rule.__name__, rule)
-        how = dict(optimizer=rule.__name__, parts=parts, steps=6)
+        how = dict(optimizer=rule.__name__, parts=count, steps=4)
         folders = [tmp_path / f"{rule.__name__}{name}" for name in "ab"]
         run(folders[0], **how)
-        interrupt(folders[1], 3, **how)
+        interrupt(folders[1], 2, **how)
         run(folders[1], resume=True, **how)
         assert_same_run(*folders)
 
 
 # Ctrl-C.
-
-
-def test_training_outside_the_main_thread_needs_no_signals(tmp_path):
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        _, best = pool.submit(run, tmp_path).result()
-    assert best["step"] == 7
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,21 +1,22 @@
 """Run folders: where runs begin, go on as if nothing had happened, and go on for longer."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny_runs import (
+    MEASURES,
     Copying,
     around_every_write,
+    assert_goes_on_after_a_kill,
     assert_same_run,
     assert_same_weights,
     fail,
     files,
     interrupt,
-    kill_at_write,
     last,
     metrics,
     recipe,
@@ -28,33 +29,26 @@ from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
 from numformer.training.parts import Parts
-from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 
 ROOT = Path(__file__).parents[2]
-MEASURES = [1.0, 3.0, 2.0]
 
 # New runs.
 
 
-@pytest.mark.parametrize("folder", ["new", "new/below", "there"])
+@pytest.mark.parametrize("folder", ["new/below", "there"])
 def test_a_run_makes_its_folder_and_needs_no_more_than_a_number_of_steps(
     tmp_path, folder, monkeypatch
 ):
-    """Unless told otherwise, in as many parts as are usual here."""
+    """Unless told otherwise, in as many parts as are usual here; freed memory is reused."""
+    calls = []
     monkeypatch.setattr(loop, "usual_parts", lambda xp: 3)
+    monkeypatch.setattr(loop, "reuse_freed_memory", lambda: calls.append(1))
     (tmp_path / "there").mkdir()
     (tmp_path / "there/config.json").write_text("what a script writes first")
     best = train(tiny(), Copying(), str(tmp_path / folder), 2, recipe())
     assert best["step"] == last(tmp_path / folder)[1]["step"] == 2
-    assert last(tmp_path / folder)[1]["parts"] == 3
-
-
-def test_freed_memory_is_reused(tmp_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(loop, "reuse_freed_memory", lambda: calls.append(1))
-    run(tmp_path, steps=1)
-    assert calls
+    assert last(tmp_path / folder)[1]["parts"] == 3 and calls
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "last.safetensors", "best.safetensors"])
@@ -76,24 +70,26 @@ def test_a_run_whose_task_went_wrong_before_anything_was_saved_may_begin_again(t
     task = Copying()
     task.evaluate = lambda model: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        train(tiny(), task, tmp_path, 2, recipe())
-    assert [*files(tmp_path)] == ["metrics.jsonl"]
-    train(tiny(), Copying(), tmp_path, 2, recipe())
-    train(tiny(), Copying(), tmp_path / "straight", 2, recipe())
-    assert len(read_metrics(tmp_path / "metrics.jsonl")) == len(
-        read_metrics(tmp_path / "straight" / "metrics.jsonl"))  # fmt: skip
+        run(tmp_path / "again", task=task)
+    assert [*files(tmp_path / "again")] == ["metrics.jsonl"]
+    for name in ("again", "straight"):
+        run(tmp_path / name)
+    assert_same_run(tmp_path / "again", tmp_path / "straight")
 
 
-@pytest.mark.parametrize(
-    ("folder", "said"), [("file", "File exists"), ("file/below", "Not a directory")]
-)
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path, folder, said, complaint):
+def test_a_folder_that_cannot_be_made_or_written_or_is_not_there_is_refused(
+    tmp_path, complaint, monkeypatch
+):
     (tmp_path / "file").write_text("")
-    text = complaint(run, tmp_path / folder)
-    assert "a run writes to a folder" in text and f"{folder} ({said}). Choose another" in text
+    for name, said in (("file", "File exists"), ("file/below", "Not a directory")):
+        text = complaint(run, tmp_path / name)
+        assert "a run writes to a folder, which is made where there is none; received " in text
+        assert f"{tmp_path / name} ({said}). Choose another" in text
+    for name in ("absent", "file"):
+        text = complaint(run, tmp_path / name, resume=True)
+        assert f"received {tmp_path / name}, where there is no folder" in text
+    assert [*files(tmp_path)] == ["file"]
 
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, complaint, monkeypatch):
     def write_text(path, text):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -101,44 +97,41 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, complaint, monkeyp
     assert f"{tmp_path} (Permission denied). Choose another" in complaint(run, tmp_path)
 
 
-@pytest.mark.parametrize("place", ["absent", "file"])
-def test_a_run_that_is_resumed_has_a_folder(tmp_path, place, complaint):
-    (tmp_path / "file").write_text("")
-    text = complaint(run, tmp_path / place, resume=True)
-    assert f"received {tmp_path / place}, where there is no folder" in text
-    assert [*files(tmp_path)] == ["file"]
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_one_process_at_a_time_trains_into_a_folder(tmp_path, resume, complaint):
-    if resume:
-        interrupt(tmp_path, 2)
-    before = files(tmp_path)
+def test_one_process_at_a_time_trains_into_a_folder(tmp_path, complaint):
+    folders = [tmp_path / "new", tmp_path / "resumed"]
+    folders[0].mkdir()
+    interrupt(folders[1], 2)
+    before = [files(folder) for folder in folders]
     program = "import sys, pathlib, numformer.training.files as io\n"
-    program += "with io.locked(pathlib.Path(sys.argv[1])): print(1, flush=True); input()"
+    program += "new, resumed = (io.locked(pathlib.Path(name)) for name in sys.argv[1:])\n"
+    program += "with new, resumed: print(1, flush=True); input()"
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    with subprocess.Popen(command, env=environment, **pipes) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *folders], env=environment, **pipes
+    ) as other:
         assert other.stdout.readline() == b"1\n"
-        assert "another process is writing to" in complaint(run, tmp_path, resume=resume)
+        for folder in folders:
+            text = complaint(run, folder, resume=folder.name == "resumed")
+            assert "another process is writing to" in text
         other.kill()
-    assert files(tmp_path) == before
-    run(tmp_path, resume=resume)
+    assert [files(folder) for folder in folders] == before
+    for folder in folders:
+        run(folder, resume=folder.name == "resumed")
 
 
 # Resuming.
 
 
-@pytest.fixture
-def straight(tmp_path):
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
     """A run of 14 steps without interruption: logs at 3, 6, 9, 12, 14, evaluates at 5, 10, 14."""
-    folder = tmp_path / "straight"
+    folder = tmp_path_factory.mktemp("runs") / "straight"
     model, best = run(folder, steps=14, task=Copying(MEASURES))
     return folder, model, best
 
 
-@pytest.mark.parametrize("steps", [(1,), (6,), (7,), (10,), (13,), (4, 11)], ids=str)
+@pytest.mark.parametrize("steps", [(1,), (7,), (10,), (4, 11)], ids=str)
 def test_a_run_resumed_after_ctrl_c_is_the_straight_run(tmp_path, straight, steps):
     """Dropout, Adam, the schedule, data and the loss of a half-full line go on where they were."""
     expected, expected_model, expected_best = straight
@@ -149,14 +142,6 @@ def test_a_run_resumed_after_ctrl_c_is_the_straight_run(tmp_path, straight, step
     assert_same_run(folder, expected)
     assert_same_weights(model.state_dict(), expected_model.state_dict())
     assert best == expected_best and best["step"] == 10
-
-
-def test_a_run_in_parts_is_resumed_bit_for_bit_and_leaves_no_process(tmp_path):
-    run(tmp_path / "straight", steps=9, parts=2)
-    interrupt(tmp_path / "resumed", 6, steps=9, parts=2)
-    run(tmp_path / "resumed", steps=9, parts=2, resume=True)
-    assert_same_run(tmp_path / "resumed", tmp_path / "straight")
-    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("step", [5, 8])
@@ -175,55 +160,73 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
     assert_same_run(folder, straight[0])
 
 
-@around_every_write
-def test_a_run_killed_around_a_write_resumes_as_the_straight_run(
-    tmp_path, straight, monkeypatch, name, after, number
+DAMAGES = [
+    ("metrics.jsonl", lambda good: None, "which is damaged or missing"),
+    ("metrics.jsonl", lambda good: good[:-1], "which is damaged or missing"),
+    ("metrics.jsonl", lambda good: good.replace(b"3", b"4", 1), "which is damaged or missing"),
+    ("best.safetensors", lambda good: None, "no file"),
+    ("best.safetensors", lambda good: good[:-1], "best.safetensors"),
+    ("best.safetensors", "other/best.safetensors", "belongs to its last"),
+    ("last.safetensors", lambda good: None, "none beside its best.safetensors"),
+    ("last.safetensors", lambda good: good[:-1], "last.safetensors"),
+    ("last.safetensors", "run/best.safetensors", "holds a model but no run"),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The files of two finished runs of the same settings, by folder and name."""
+    at, found = tmp_path_factory.mktemp("finished"), {}
+    for name, measures in (("run", [2.0, 1.0]), ("other", [3.0, 1.0])):
+        run(at / name, task=Copying(measures))
+        found |= {f"{name}/{file}": content for file, content in files(at / name).items()}
+    return found
+
+
+@pytest.mark.parametrize(("name", "change", "words"), DAMAGES)
+def test_a_damaged_run_is_refused_and_left_as_it_is(
+    tmp_path, finished, name, change, words, complaint
 ):
-    folder = tmp_path / "resumed"
-    kill_at_write(folder, monkeypatch, name, number, after, steps=14, task=Copying(MEASURES))
-    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
-    run(folder, steps=14, task=Copying(MEASURES[done:]), resume=True)
-    assert_same_run(folder, straight[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("metrics.jsonl", lambda run: None, "which is damaged or missing"),
-        ("metrics.jsonl", lambda run: run["metrics.jsonl"][:-1], "which is damaged or missing"),
-        (
-            "metrics.jsonl",
-            lambda run: run["metrics.jsonl"].replace(b"3", b"4", 1),
-            "which is damaged or missing",
-        ),
-        ("best.safetensors", lambda run: None, "no file"),
-        ("best.safetensors", lambda run: run["best.safetensors"][:-1], "best.safetensors"),
-        ("best.safetensors", lambda run: run["other"], "belongs to its last"),
-        ("last.safetensors", lambda run: None, "none beside its best.safetensors"),
-        ("last.safetensors", lambda run: run["last.safetensors"][:-1], "last.safetensors"),
-        ("last.safetensors", lambda run: run["best.safetensors"], "holds a model but no run"),
-    ],
-)
-def test_a_damaged_run_is_refused_and_left_as_it_is(tmp_path, name, change, words, complaint):
-    folder, other = tmp_path / "run", tmp_path / "other"
-    for each, measures in ((folder, [2.0, 1.0]), (other, [3.0, 1.0])):
-        run(each, task=Copying(measures))
-    content = change(files(folder) | {"other": (other / "best.safetensors").read_bytes()})
-    (folder / name).unlink()
+    for path, content in finished.items():
+        if path.startswith("run/"):
+            (tmp_path / path.removeprefix("run/")).write_bytes(content)
+    good = finished[f"run/{name}"]
+    content = finished[change] if isinstance(change, str) else change(good)
+    (tmp_path / name).unlink()
     if content is not None:
-        (folder / name).write_bytes(content)
-    (folder / "last.safetensors.partial").write_bytes(b"half")
-    before = files(folder)
-    assert words in complaint(run, folder, resume=True)
-    assert files(folder) == before
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "last.safetensors.partial").write_bytes(b"half")
+    before = files(tmp_path)
+    assert words in complaint(run, tmp_path, resume=True)
+    assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize("seconds", [-0.1, "x", None, True, [], float("nan"), 10**400])
-def test_seconds_that_no_training_took_are_refused(tmp_path, seconds, complaint):
+CANNOT_BE = {
+    "a step": [{"step": 0}, {"step": 8}, {"step": True}, {"step": "2"}, {"steps": 1.0}],
+    "losses": [{"losses": [1.0] * 3}, {"losses": ["x"]}, {"losses": {}}, {"losses": [np.inf]}],
+    "a best evaluation": [
+        *({"best": best} for best in (None, {"measure": 1.0}, {"step": 1})),
+        *({"best": {"step": step, "measure": 1.0}} for step in (0, 3, "1", 1.0)),
+        {"best": {"step": 1, "measure": "x"}},
+        {"step": 7},  # a run that has ended was evaluated
+    ],
+    "seconds": [{"seconds": value} for value in (-0.1, "x", None, True, [], np.nan, 10**400)],
+    "threads": [{"threads": value} for value in (0, 1025, "1", 1.0)],
+}
+
+
+@pytest.mark.parametrize("what", [*CANNOT_BE, "optimizer.mean", "optimizer.square"])
+def test_a_state_that_no_run_can_have_is_refused_by_name(tmp_path, what, complaint):
     interrupt(tmp_path, 2)
     tensors, metadata = last(tmp_path)
-    save_checkpoint(tmp_path / "last.safetensors", tensors, metadata | {"seconds": seconds})
-    assert "that cannot be" in complaint(run, tmp_path, resume=True)
+    changed = [(tensors, metadata | change) for change in CANNOT_BE.get(what, [])]
+    if (vector := tensors.get(what)) is not None:
+        others = {name: array for name, array in tensors.items() if name != what}
+        wrong = [vector[1:], vector[None], *([-vector - 1] if what.endswith("square") else [])]
+        changed = [(others | {what: array}, metadata) for array in wrong] + [(others, metadata)]
+    for checkpoint in changed:
+        save_checkpoint(tmp_path / "last.safetensors", *checkpoint)
+        assert f"with {what} that cannot be" in complaint(run, tmp_path, resume=True)
 
 
 def test_metrics_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
@@ -265,14 +268,13 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, monkeypatch):
     assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "change", [dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(parts=2), dict(beta1=0.5)],
-    ids=str,
-)  # fmt: skip
-def test_resuming_with_another_config_or_seed_is_refused(tmp_path, change, complaint):
+def test_resuming_with_another_config_or_seed_is_refused(tmp_path, complaint):
     run(tmp_path)
     before = files(tmp_path)
-    assert "the settings, seed and parts" in complaint(run, tmp_path, resume=True, **change)
+    for change in (dict(d_ff=20), dict(p_drop=0.3), dict(seed=2), dict(parts=2), dict(beta1=0.5)):
+        text = complaint(run, tmp_path, resume=True, **change)
+        ((name, value),) = change.items()
+        assert "the settings, seed and parts" in text and f"received {name} {value} inst" in text
     assert files(tmp_path) == before
 
 
@@ -293,10 +295,9 @@ def assert_same_run_but_for_line(found, expected, extra: list[tuple[int, str]]):
     assert [line for line in lines if line not in further] == expected["metrics.jsonl"]
 
 
-@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(
-    ("steps", "stopped", "extra"),
-    [(8, None, [(8, True)]), (8, 6, []), (20, 6, []), (10, None, [])],
+    ("steps", "stopped", "extra", "parts"),
+    [(8, None, [(8, True)], 1), (8, 6, [], 1), (20, 6, [], 2), (10, None, [], 1)],
     ids=["finished", "never finished", "shortened", "with an evaluation at its old end"],
 )
 def test_a_run_with_another_end_is_the_run_that_had_it_from_the_beginning(
@@ -325,8 +326,8 @@ def test_an_extended_run_that_is_killed_goes_on_and_keeps_its_best(tmp_path, bes
     """Before it has saved anything beyond the old end, which then is still a finished run's."""
     straight, folder = tmp_path / "straight", tmp_path / "extended"
     measures = [float(best == 5), float(best == 8)]
-    for each in (straight, folder):
-        run(each, 8, task=Copying(measures))
+    for begun in (straight, folder):
+        run(begun, 8, task=Copying(measures))
     run(straight, 14, task=Copying([-1.0, -2.0]), resume=True)
     finished = files(folder)
     with pytest.raises(RuntimeError):
@@ -340,17 +341,13 @@ def test_an_extended_run_that_is_killed_goes_on_and_keeps_its_best(tmp_path, bes
 
 
 @around_every_write
-def test_an_extended_run_killed_around_a_write_goes_on(tmp_path, monkeypatch, name, after, number):
-    straight, folder = tmp_path / "straight", tmp_path / "extended"
-    for each in (straight, folder):
-        run(each, 4, task=Copying([0.0]))
-    run(straight, 14, task=Copying(MEASURES), resume=True)
-    how = dict(steps=14, task=Copying(MEASURES), resume=True)
+def test_an_extended_run_killed_around_a_write_goes_on(tmp_path, name, after, number):
+    for folder in (tmp_path / "straight", tmp_path / "killed"):
+        run(folder, 4, task=Copying([0.0]))
+    run(tmp_path / "straight", 14, task=Copying(MEASURES), resume=True)
     # A resumed run whose best is its last writes that best once more.
-    kill_at_write(folder, monkeypatch, name, number + (name[0] == "b"), after, **how)
-    done = last(folder)[1]["step"] // 5
-    run(folder, 14, task=Copying(MEASURES[done:]), resume=True)
-    assert_same_run(folder, straight)
+    number += name.startswith("best")
+    assert_goes_on_after_a_kill(tmp_path, name, number, after, resume=True)
 
 
 @pytest.mark.parametrize(("step", "measured"), [(6, [2.0]), (5, [])], ids=["not", "already"])
@@ -365,19 +362,16 @@ def test_a_run_may_end_at_the_step_at_which_it_was_stopped(tmp_path, step, measu
         assert_same_run(tmp_path / "ended", tmp_path / "straight")
 
 
-@pytest.mark.parametrize("asked", [5, 9])
-def test_a_rate_that_falls_to_the_end_keeps_the_end(tmp_path, asked, complaint):
-    run(tmp_path, decay="linear")
-    before = files(tmp_path)
-    text = complaint(run, tmp_path, asked, decay="linear", resume=True)
-    assert "'linear'" in text and "falls to 0 at its last" in text
-    assert f"received steps {asked} instead of 7" in text
-    assert files(tmp_path) == before
-
-
-def test_a_run_cannot_end_before_the_steps_that_it_has_taken(tmp_path, complaint):
-    interrupt(tmp_path, 6)
-    before = files(tmp_path)
-    text = complaint(run, tmp_path, 5, resume=True)
+def test_a_run_keeps_the_end_that_its_rates_know_and_the_steps_that_it_has_taken(
+    tmp_path, complaint
+):
+    run(tmp_path / "linear", decay="linear")
+    interrupt(tmp_path / "stopped", 6)
+    before = files(tmp_path / "linear"), files(tmp_path / "stopped")
+    for asked in (5, 9):
+        text = complaint(run, tmp_path / "linear", asked, decay="linear", resume=True)
+        assert "'linear'" in text and "falls to 0 at its last" in text
+        assert f"received steps {asked} instead of 7" in text
+    text = complaint(run, tmp_path / "stopped", 5, resume=True)
     assert "received steps 5 for a run that has taken 6" in text
-    assert files(tmp_path) == before
+    assert (files(tmp_path / "linear"), files(tmp_path / "stopped")) == before

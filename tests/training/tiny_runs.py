@@ -20,6 +20,7 @@ from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 
+MEASURES = [1.0, 3.0, 2.0]  # of a run of 14 steps, evaluated at 5, 10 and 14
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
 OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
 
@@ -120,7 +121,7 @@ def interrupt(folder, step: int, measures=(), **how) -> None:
         run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
 
 
-def kill_at_write(folder, monkeypatch, name: str, number: int, after: bool, **how) -> None:
+def kill_at_write(folder, name: str, number: int, after: bool, **how) -> None:
     """Kill a run before or after a file reaches its place; a temporary file is left behind."""
     replace, seen = os.replace, []
 
@@ -131,10 +132,19 @@ def kill_at_write(folder, monkeypatch, name: str, number: int, after: bool, **ho
         if len(seen) == number and target.name == name:
             raise RuntimeError("killed")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr(os, "replace", killed)
-        run(folder, **how)
+        run(folder, task=Copying(MEASURES), **how)
     (folder / f"{name}{PARTIAL}").write_bytes(b"half")
+
+
+def assert_goes_on_after_a_kill(at, name: str, number: int, after: bool, **how):
+    """A run of 14 steps in `at`/killed, which may be there already, ends as that in straight."""
+    folder = at / "killed"
+    kill_at_write(folder, name, number, after, steps=14, **how)
+    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
+    run(folder, task=Copying(MEASURES[done:]), **(how | dict(steps=14, resume=True)))
+    assert_same_run(folder, at / "straight")
 
 
 around_every_write = pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def shared(vector: np.ndarray) -> np.ndarray:
     return copy
 
 
-class Processes:
+class Forks:
     """`count` processes, of which this is the first, that call methods of one object.
 
     Each other one begins with `owner.become(index)`. Afterwards it sees nothing of what changes
@@ -65,8 +65,8 @@ class Processes:
         """
         connections = self._connections[: len(arguments) - 1]
         try:
-            for connection, each in zip(connections, arguments[1:], strict=True):
-                _or_ended(connection.send, (method, each))
+            for connection, values in zip(connections, arguments[1:], strict=True):
+                _or_ended(connection.send, (method, values))
             # Where it fails, the answers of the others must be read all the same.
             answers = [_answer(self.owner, method, arguments[0])]
             answers += [_or_ended(connection.recv) for connection in connections]
