@@ -449,11 +449,13 @@ def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_imp
 def test_bad_settings_are_refused(value, complaint):
     for search in (greedy, beam_search):
         text = complaint(search, peaked(), SOURCE, value)
-        assert "max_length is at least 1" in text and str(value) in text
-    assert "alpha is at least 0" in complaint(beam_search, peaked(), SOURCE, 3, alpha=-0.1)
+        assert "max_length is an integer of at least 1" in text and str(value) in text
+    assert "alpha is a number from 0 to 9" in complaint(
+        beam_search, peaked(), SOURCE, 3, alpha=-0.1
+    )
     text = complaint(beam_search, peaked(), SOURCE, 3, beam=value)
-    assert "beam is at least 1" in text and str(value) in text
-    assert "count is at least 1" in complaint(n_best, peaked(), SOURCE, 3, value)
+    assert "beam is an integer of at least 1" in text and str(value) in text
+    assert "count is an integer of at least 1" in complaint(n_best, peaked(), SOURCE, 3, value)
     assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
     text = complaint(n_best, peaked(), SOURCE, 3, 1, penalty="none")
     assert "one of paper, length; received 'none'" in text

@@ -247,7 +247,7 @@ def test_settings_that_say_nothing_are_refused(name, fine, refused, complaint):
     for value in refused:
         text = complaint(sample, peaked(), SOURCE, 2, **{name: value})
         assert text.startswith(f"{name} is a") and f"received {value!r}. Change" in text
-    assert "max_length is at least 1" in complaint(sample, peaked(), SOURCE, 0)
+    assert "max_length is an integer of at least 1" in complaint(sample, peaked(), SOURCE, 0)
 
 
 # Texts.
