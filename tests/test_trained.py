@@ -98,8 +98,8 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
 
         return search
 
-    monkeypatch.setattr("numformer.generation.texts.greedy", copied("greedy"))
-    monkeypatch.setattr("numformer.generation.texts.beam_search", copied("beam"))
+    monkeypatch.setattr("numformer.generation.transduction.greedy", copied("greedy"))
+    monkeypatch.setattr("numformer.generation.transduction.beam_search", copied("beam"))
     rng = np.random.default_rng(0)
     asked = [rng.choice([*"abcde"], rng.integers(1, 9)).tolist() for _ in range(600)]
     text = Transduction(LETTERS, LETTERS, 9, None, beam=5, length_penalty=0.5, penalty="length")
@@ -136,7 +136,7 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
         read.append((ids.shape[1], room))
         return [[4] * room]
 
-    monkeypatch.setattr("numformer.generation.texts.greedy", as_many)
+    monkeypatch.setattr("numformer.generation.continuation.greedy", as_many)
     assert CONTINUATION.write(None, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
     assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
     for context, pieces in ((1, 3 * [(1, 1)]), (2, 3 * [(1, 1)]), (5, [(3, 2), (2, 1)])):
@@ -144,7 +144,7 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
         text = Continuation(LETTERS, context)
         assert text.write(None, asked := [[*"abc"]], length=3) == [[*"abcaaa"]]
         assert read == pieces and asked == [[*"abc"]]
-    monkeypatch.setattr("numformer.generation.texts.greedy", lambda *_: [[]])
+    monkeypatch.setattr("numformer.generation.continuation.greedy", lambda *_: [[]])
     assert CONTINUATION.write(None, [["a"]]) == [["a"]]  # the model has ended it
 
 
@@ -184,7 +184,7 @@ def test_what_is_no_text_is_refused(run, text, complaint):
         assert said == complaint(trained, text)
     assert "the settings" in complaint(trained, "a", colour=1)
     positive = "length" if isinstance(trained.text, Continuation) else "max_length"
-    assert f"{positive} is at least 1" in complaint(trained, "a", **{positive: 0})
+    assert f"{positive} is an integer of at least 1" in complaint(trained, "a", **{positive: 0})
 
 
 def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path):

@@ -16,7 +16,7 @@ from numformer.data.subwords import _cut as cut_into_pieces
 from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
 from numformer.generation.described import text_of
-from numformer.generation.texts import Transduction
+from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 
 TEXTS = [f"the {a} {b} &apos;s {c} ." for a in ("small", "tall", "smallest") for b in ("dog", "cat")
