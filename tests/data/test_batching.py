@@ -170,7 +170,9 @@ def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
 
 def test_padding_within_a_target_is_refused(complaint):
     """What leaves padding out would take the wrong symbol for the next one."""
-    assert "Leave id 0 out" in complaint(PairBatch.of, [([4], [5, 0, 6])])
+    assert "Leave it out" in complaint(PairBatch.of, [([4], [5, 0, 6])])
+    ids = np.array([[4, 5, 6]])
+    assert "Leave id 0 out" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
 
 
 def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_one_column():
