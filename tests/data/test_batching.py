@@ -1,7 +1,7 @@
 """Padding, batches, and the order in which training meets its pairs."""
 
 import dataclasses
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -79,14 +79,6 @@ def test_every_epoch_holds_every_pair_once_in_batches_of_one_size(count, size):
         assert sorted(map(len, of_epoch))[1:] == [size] * (batches.count() - 1)
 
 
-def test_batches_are_those_of_their_pairs():
-    pairs = mixed()
-    batch = EpochBatches(pairs, 8, seed=1)(3)
-    expected = PairBatch.of([pairs[number] for number in numbers_in(batch)])
-    for name in ("source", "target_in", "target_out"):
-        assert_array_equal(getattr(batch, name), getattr(expected, name))
-
-
 def test_a_batch_depends_on_seed_and_step_alone():
     """Steps in any order, in a new object: what a resumed run needs."""
     straight = EpochBatches(mixed(), 8, seed=1)
@@ -94,30 +86,27 @@ def test_a_batch_depends_on_seed_and_step_alone():
     jumping = EpochBatches(mixed(), 8, seed=1)
     for step in (20, 3, 4, 21, 7, 8, 1):
         assert numbers_in(jumping(step)) == expected[step - 1]
+    of_pairs = PairBatch.of([mixed()[number] for number in expected[2]])
+    for name, ids in vars(straight(3)).items():
+        assert_array_equal(ids, getattr(of_pairs, name))
 
 
-def test_pairs_meet_other_company_in_the_next_epoch():
-    """Sorting all of the data by length would make every epoch of the same batches."""
-    batches = EpochBatches(pairs_of(range(1, 121)), 4, seed=1, pool=5)
-    first, second = ({frozenset(b) for b in epoch(batches, number)} for number in (0, 1))
-    assert len(first & second) < 5
-
-
-def test_pairs_of_similar_length_share_a_batch():
-    """Within a pool the lengths of batches do not overlap; in random batches nearly all do."""
-    pairs = mixed(80)
-    lengths = [len(source) for source, _ in pairs]
-    batches = [[lengths[n] for n in b] for b in epoch(EpochBatches(pairs, 8, seed=1), 0)]
-    in_order = sorted(batches, key=lambda batch: (min(batch), max(batch)))
-    assert all(max(before) <= min(after) for before, after in pairwise(in_order))
-    assert batches != in_order  # short and long batches come in random order
-
-
-def test_pairs_alike_in_both_lengths_share_a_batch():
-    pairs = [([4] * (1 + n % 2), [4] * (1 + n // 2 % 2)) for n in range(8)]
-    found = EpochBatches(pairs, 2, seed=1)
-    assert all((found(step).source[0] == found(step).source[1]).all() for step in range(1, 5))
-    assert all((found(step).target_in[0] == found(step).target_in[1]).all() for step in range(1, 5))
+@pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])
+def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
+    """Little padding, still random company: by the source's length, then by the target's."""
+    rng = np.random.default_rng(0)
+    pairs = [([n + 4] * i, [n + 4] * j) for n, (i, j) in enumerate(rng.integers(1, 6, (90, 2)))]
+    for seed, number in ((1, 0), (1, 1), (2, 0)):
+        batches = EpochBatches(pairs, size, seed, *[pool] * (pool != 20))
+        rng, expected = np.random.default_rng(seed_sequence(seed, "data", number)), []
+        order = rng.permutation(90).tolist()
+        for start in range(0, 90, pool * size):
+            some = order[start : start + pool * size]
+            expected += sorted(some, key=lambda n: (len(pairs[n][0]), len(pairs[n][1])))
+        expected = [expected[start : start + size] for start in range(0, 90, size)]
+        rng.shuffle(expected)
+        assert epoch(batches, number) == expected
+        assert len(batches._batches) == 1  # of the latest epoch alone
 
 
 def test_no_data_and_empty_batches_are_refused(complaint):
@@ -159,21 +148,6 @@ def test_a_batch_of_one_array_counts_its_rows(count, sizes):
     for first, part in enumerate(parts):
         assert_array_equal(part.ids, batch.ids[first::count])
         assert part.inputs == (part.ids,)
-
-
-def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
-    """With a pool of one batch, sorting by length stays within each batch."""
-    orders = []
-    for seed in (1, 2):
-        batches = EpochBatches([([4 + n], [4 + n]) for n in range(50)], 8, seed=seed, pool=1)
-        for number in range(10):
-            order = np.random.default_rng(seed_sequence(seed, "data", number)).permutation(50)
-            expected = {frozenset(order[start : start + 8]) for start in range(0, 50, 8)}
-            of_epoch = epoch(batches, number)
-            assert {*map(frozenset, of_epoch)} == expected
-            orders.append((*chain(*of_epoch),))
-    assert len(set(orders)) == 20
-    assert len(batches._batches) == 1  # of the latest epoch alone
 
 
 # Batches by tokens.

@@ -1,9 +1,9 @@
-"""Greedy and beam search against exhaustive search, and against decoding without a cache."""
+"""Greedy and beam search as written for one sentence, without batches and without a cache."""
 
 import dataclasses
 import itertools
 import math
-import zlib
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +14,6 @@ from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
     Ensemble,
-    Hypothesis,
     Transduction,
     beam,
     beam_search,
@@ -28,9 +27,8 @@ from numformer.generation.greedy import most_probable
 from numformer.layer import inference, mode, pack
 from numformer.models import Config, Transformer
 
-V, LENGTH = 7, 4
-GOING_ON = [symbol for symbol in range(V) if symbol not in (PADDING, START, END, UNKNOWN)]
-EVERYTHING = len(GOING_ON) ** LENGTH + 1  # a beam that drops nothing
+V = 7
+GOING_ON = [4, 5, 6]
 SOURCE = np.array([[4, 5, 6, 3, 2], [6, 4, 2, 0, 0], [2, 0, 0, 0, 0], [5, 5, 5, 2, 0]])
 SEEDS = range(6)
 
@@ -65,10 +63,11 @@ class Chain(Transformer):
             return np.log(self.probabilities[ids])
 
 
-class Remembering:
+class Coarse:
     """Stands in for a model: the next symbol depends on the source and on every symbol before.
 
-    Its state holds the symbols themselves, so a hypothesis with another's state writes nonsense.
+    Its log probabilities, to the base 2, are so few integers that sums tie. Its state holds the
+    symbols themselves, so a hypothesis with another's state writes nonsense.
     """
 
     def __init__(self, seed: int):
@@ -87,18 +86,12 @@ class Remembering:
         return state
 
     def logits(self, row, symbols):
-        known = np.array([self.seed, *row.ravel(), *symbols])
-        return 2 * np.random.default_rng(zlib.crc32(known.tobytes())).standard_normal(V)
+        rng = np.random.default_rng([self.seed, *row, *symbols])
+        return -rng.permutation([1.0, 2, 3, 4, 5, 6, 6])  # of the V symbols; 2^x sum to 1
 
     def step(self, ids, state):
         state.symbols = np.column_stack([state.symbols, ids])
         return np.array([*map(self.logits, state.source, state.symbols)])
-
-    def forward(self, source, target):
-        def logits(row, symbols):
-            return [self.logits(row, symbols[: t + 1]) for t in range(len(symbols))]
-
-        return np.array([*map(logits, source, target)])
 
 
 class Together(Ensemble):
@@ -113,58 +106,102 @@ class Together(Ensemble):
         return np.log((p[0] + p[1]) / 2)
 
 
-def full_forward(model, row, targets):
-    """Log probabilities (N, T, V) after start and `targets` (N, T - 1), without a cache."""
-    targets = np.array(targets).reshape(len(targets), -1).astype(int)
-    target_in = np.insert(targets, 0, START, axis=1)
+def full_forward(model, row, ids) -> np.ndarray:
+    """Log probabilities (V,) of what comes after start and `ids`, without a cache."""
     with inference():
-        logits = model.forward(np.repeat(row[None], len(targets), axis=0), target_in)
-    return log_probabilities(logits.reshape(-1, V)).reshape(logits.shape)
+        return log_probabilities(model.forward(row[None], np.array([[START, *ids]]))[:, -1])[0]
 
 
-def exhaustive(model, row, alpha, count):
-    """The best of all sequences that end within LENGTH and of all of LENGTH without an end."""
-    candidates = {}
-    for length in range(LENGTH):
-        prefixes = list(itertools.product(GOING_ON, repeat=length))
-        log_p = full_forward(model, row, prefixes)
-        for ids, table in zip(prefixes, log_p, strict=True):
-            before = sum(table[t, symbol] for t, symbol in enumerate(ids))
-            candidates[ids] = (before + table[-1, END]) / ((6 + length) / 6) ** alpha
-            if length == LENGTH - 1:
-                for last in GOING_ON:
-                    total = before + table[-1, last]
-                    candidates[*ids, last] = total / ((5 + LENGTH) / 6) ** alpha
-    assert len(candidates) == sum(len(GOING_ON) ** n for n in range(LENGTH + 1))
-    ranked = sorted(candidates, key=candidates.get, reverse=True)
-    return [(candidates[ids], list(ids)) for ids in ranked[:count]]
+def exact(model, row, ids) -> np.ndarray:
+    """As full_forward, without rounding: ties are ties."""
+    log_p = model.logits(row, [START, *ids])
+    log_p[[PADDING, START, UNKNOWN]] = -np.inf
+    return log_p
 
 
-@pytest.mark.parametrize("kind", [peaked, Remembering, Together])
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_beam_that_drops_nothing_finds_what_exhaustive_search_finds(kind, alpha):
-    """The n best and their scores. Best ones of every length occur, or this would show little."""
-    lengths = set()
-    for seed in SEEDS:
+def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
+    """Beam search as one would write it for one sentence: scores and ids, and positions decoded.
+
+    Of equal hypotheses the one met first goes before; the better parent is met first, and of one
+    parent the smaller symbol.
+    """
+
+    def ranked(ways, most):
+        return sorted(ways, key=lambda way: -way[0])[:most]
+
+    def scored(ways, length):
+        return [(total / ((5 + length) / 6) ** alpha, ids) for total, ids in ways]
+
+    best, ended, hypotheses = [], 0, [(0.0, [])]
+    for position in range(1, max_length + 1):
+        ways = [
+            (total + log_p, [*ids, symbol])
+            for total, ids in hypotheses
+            for symbol, log_p in enumerate(log_p_after(ids))
+            if log_p > -np.inf
+        ]
+        ends = [(total, ids[:-1]) for total, ids in ranked(ways, width) if ids[-1] == END]
+        ended += len(ends)
+        best = ranked(best + scored(ends, position), count)
+        hypotheses = ranked([way for way in ways if way[1][-1] != END], width)
+        worst = best[-1][0] if len(best) == count else -np.inf
+        ((can_reach, _),) = scored(hypotheses[:1], max_length)
+        ((ahead, _),) = scored(hypotheses[:1], position)
+        if not can_reach > worst or (not ahead > worst and ended >= width):
+            return best, position
+    return ranked(best + scored(hypotheses, max_length), count), max_length
+
+
+def counted(step, decoded: list, ids, state):
+    decoded.append(len(ids))
+    return step(ids, state)
+
+
+def all_symbols(logits, count):
+    """As most_probable, without rounding."""
+    symbols = np.broadcast_to(np.arange(V), logits.shape)
+    return symbols, np.where(np.isin(symbols, (PADDING, START, UNKNOWN)), -np.inf, logits)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize(("count", "width"), [(1, 1), (1, 2), (2, 3), (5, 90)])
+@pytest.mark.parametrize("kind", [Coarse, peaked, Together])
+def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alpha, monkeypatch):
+    """The same best and scores, no sentence decoded longer, also where hypotheses tie.
+
+    The widest beam drops nothing of up to three symbols: so it is an exhaustive search.
+    """
+    log_p_after, seeds = full_forward, [1]
+    if kind is Coarse:
+        monkeypatch.setattr(beam, "most_probable", all_symbols)
+        log_p_after, seeds = exact, range(6)
+    lengths, decoded = (1, 3) if width > 9 else (1, 3, 6), []
+    for seed, max_length in itertools.product(seeds, lengths):
         model = kind(seed)
-        best = n_best(model, SOURCE, LENGTH, 5, EVERYTHING, alpha)
+        model.step = partial(counted, model.step, decoded)
+        settings = max_length, count, width, alpha
+        best = n_best(model, SOURCE, *settings)
+        stops = []
         for row, hypotheses in zip(SOURCE, best, strict=True):
-            scores, ids = zip(*exhaustive(model, row, alpha, 5), strict=True)
-            assert [hypothesis.ids for hypothesis in hypotheses] == list(ids)
-            assert_allclose([hypothesis.score for hypothesis in hypotheses], scores, rtol=1e-9)
-            assert {type(hypothesis.score) for hypothesis in hypotheses} == {float}
-            lengths.add(len(ids[0]))
-    alone = beam_search(model, SOURCE, LENGTH, EVERYTHING, alpha)
-    assert alone == [hypotheses[0].ids for hypotheses in best]
-    assert lengths >= {0, 1, LENGTH}
+            expected, stop = search_of_one_sentence(partial(log_p_after, model, row), *settings)
+            stops.append(stop)
+            assert [h.ids for h in hypotheses] == [ids for _, ids in expected]
+            assert_allclose([h.score for h in hypotheses], [s for s, _ in expected], rtol=1e-9)
+            assert {type(h.score) for h in hypotheses} == {float}
+        open_rows = [sum(stop > place for stop in stops) for place in range(max(stops))]
+        assert decoded == [width * rows for rows in open_rows]
+        first = [hypotheses[0].ids for hypotheses in best]
+        assert count > 1 or beam_search(model, SOURCE, max_length, width, alpha) == first
+        del decoded[:]
 
 
 def test_what_is_impossible_is_not_among_the_n_best():
     """Of one symbol there are fewer results than the beam has places."""
-    beam = len(GOING_ON) + 2
-    for hypotheses in n_best(peaked(), SOURCE, 1, beam, beam):
-        assert len(hypotheses) == beam - 1
+    for hypotheses in n_best(peaked(), SOURCE, 1, 5, 5):
+        assert len(hypotheses) == len(GOING_ON) + 1
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            hypotheses[0].score = 0.0
 
 
 @pytest.mark.parametrize("form", [{}, dict(norm="post", positions="sinusoidal")], ids=str)
@@ -175,7 +212,7 @@ def test_greedy_equals_a_full_forward_at_every_position(form):
         for row in SOURCE:
             ids = []
             while len(ids) < 9 and END not in ids:
-                ids.append(int(full_forward(model, row, [ids])[0, -1].argmax()))
+                ids.append(int(full_forward(model, row, ids).argmax()))
             expected.append([symbol for symbol in ids if symbol != END])
         assert greedy(model, SOURCE, 9) == expected
         lengths |= set(map(len, expected))
@@ -230,95 +267,6 @@ def test_length_penalties_by_hand():
     for length, alpha, divisor in ((1, 0.6, 1), (7, 1.0, 2), (19, 0.5, 2), (7, 2.0, 4), (30, 0, 1)):
         assert length_penalty(length, alpha) == divisor
     assert by_length(3, 2.0) == 9
-
-
-class Coarse(Remembering):
-    """Counts the rows decoded at each position, and has so few different numbers that sums tie."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.rows_decoded = []
-
-    def logits(self, row, symbols):
-        probabilities = 0.5 ** np.random.default_rng(
-            [self.seed, *row.ravel(), *symbols]
-        ).permutation([1, 2, 3, 4, 5, 6, 6])  # of the V symbols; they sum to 1
-        return np.log2(probabilities)
-
-    def step(self, ids, state):
-        self.rows_decoded.append(len(ids))
-        return super().step(ids, state)
-
-
-def log2_probabilities(logits):
-    """Exact numbers, as `log_probabilities` is without rounding: ties are ties."""
-    logits = np.array(logits)
-    logits[:, [PADDING, START, UNKNOWN]] = -np.inf
-    return logits
-
-
-def search_of_one_sentence(model, row, max_length, beam, alpha):
-    """Beam search as one would write it for one sentence -> its result, the positions decoded.
-
-    Of equal hypotheses the one met first goes before; the better parent is met first, and of one
-    parent the smaller symbol.
-    """
-
-    def divisor(length):
-        return ((5 + length) / 6) ** alpha
-
-    impossible = (-math.inf, [])
-    best, ended, hypotheses = impossible, 0, [(0.0, [])] + [impossible] * (beam - 1)
-    for position in range(1, max_length + 1):
-        candidates = []
-        for total, ids in hypotheses:
-            log_p = log2_probabilities([model.logits(row, [START, *ids])])[0]
-            candidates += [(total + log_p[symbol], [*ids, symbol]) for symbol in range(V)]
-        candidates.sort(key=lambda candidate: -candidate[0])
-        for total, ids in candidates[:beam]:
-            if ids[-1] == END and total > -math.inf:
-                ended += 1
-                if total / divisor(position) > best[0]:
-                    best = total / divisor(position), ids
-        hypotheses = [(total, ids) for total, ids in candidates if ids[-1] != END][:beam]
-        leading = hypotheses[0][0]
-        if not leading / divisor(max_length) > best[0]:
-            break
-        if not leading / divisor(position) > best[0] and ended >= beam:
-            break
-    else:
-        for total, ids in hypotheses:
-            if total / divisor(max_length) > best[0]:
-                best = total / divisor(max_length), ids
-    return [symbol for symbol in best[1] if symbol != END], position
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("width", [1, 2, 3, 12])
-def test_a_batch_is_searched_as_each_sentence_by_itself(width, alpha, monkeypatch):
-    """The same result, and no sentence decoded longer, also where hypotheses tie."""
-
-    def all_symbols(logits, count):
-        return np.broadcast_to(np.arange(logits.shape[1]), logits.shape), log2_probabilities(logits)
-
-    monkeypatch.setattr(beam, "most_probable", all_symbols)
-    for seed in range(8):
-        for max_length in (1, 3, 6):
-            model = Coarse(seed)
-            found = beam_search(model, SOURCE, max_length, width, alpha)
-            alone = [
-                search_of_one_sentence(model, np.array(row), max_length, width, alpha)
-                for row in SOURCE
-            ]
-            assert found == [ids for ids, _ in alone]
-            positions = range(max(stop for _, stop in alone))
-            open_at = [sum(stop > position for _, stop in alone) for position in positions]
-            assert model.rows_decoded == [width * count for count in open_at]
-
-
-def test_a_hypothesis_is_not_changed_once_it_is_ranked():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Hypothesis(-1.0, [4]).score = 0.0
 
 
 @every_search
@@ -377,27 +325,21 @@ def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_imp
         assert (log_p[:, 6] == -np.inf).all()
 
 
-SETTINGS = [
-    *(
-        ({name: value}, f"{name} is an integer of at least 1; received {value!r}")
-        for name in ("max_length", "beam", "count")
-        for value in (0, -1, 1.5, "1", True, None)
-    ),
-    *(
-        (dict(alpha=value), f"alpha is a number from 0 to 9; received {value!r}")
-        for value in (-0.1, 9.1, 1e5, math.nan, "1", True)
-    ),
-    (dict(count=5), "count 5, beam 4"),
-    (dict(penalty="none"), "one of paper, length; received 'none'"),
-]
-
-
-@pytest.mark.parametrize(("settings", "words"), SETTINGS, ids=str)
-def test_bad_settings_are_refused(settings, words, complaint):
+def test_bad_settings_are_refused(complaint):
+    positive, alphas = (0, -1, 1.5, "1", True, None), (-0.1, 9.1, 1e5, math.nan, "1", True)
+    words = {
+        name: ("an integer of at least 1", positive) for name in ("max_length", "beam", "count")
+    }
+    words |= {"alpha": ("a number from 0 to 9", alphas)}
     usual = dict(max_length=3, count=1)
-    assert words in complaint(n_best, peaked(), SOURCE, **(usual | settings))
-    if "max_length" in settings:
-        assert words in complaint(greedy, peaked(), SOURCE, **settings)
+    for name, (rule, values) in words.items():
+        for value in values:
+            said = complaint(n_best, peaked(), SOURCE, **usual | {name: value})
+            assert f"{name} is {rule}; received {value!r}" in said
+    assert "max_length is an integer" in complaint(greedy, peaked(), SOURCE, 0)
+    assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
+    said = complaint(n_best, peaked(), SOURCE, 3, 1, penalty="none")
+    assert "one of paper, length; received 'none'" in said
     fine = dict(max_length=np.int64(2), count=np.int64(1), beam=1, alpha=np.float32(9))
     assert len(n_best(peaked(), SOURCE, **fine)) == len(SOURCE)
 

@@ -24,8 +24,6 @@ from numformer.generation import Continuation, Sampling, Transduction, greedy, s
 from numformer.layer import inference, mode, pack
 from numformer.models.language_model import LanguageModel
 
-EVERY = {4: 0.5, 5: 0.3, 6: 0.15, END: 0.05}
-
 
 def log_p(*probabilities: float) -> np.ndarray:
     with np.errstate(divide="ignore"):
@@ -101,38 +99,6 @@ def test_the_last_number_means_the_last_symbol_although_shares_are_rounded():
     for share in np.linspace(0.02, 0.9, 45):
         model = Chain({START: {4: share, 5: 1 - share}})
         assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[5]]
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, EVERY),
-        (dict(temperature=2.0), {s: math.sqrt(p) for s, p in EVERY.items()}),
-        (dict(top_k=2), {4: 0.5, 5: 0.3}),
-        (dict(top_p=0.9), {4: 0.5, 5: 0.3, 6: 0.15}),
-    ],
-    ids=str,
-)
-def test_symbols_are_drawn_as_often_as_they_are_probable(settings, expected):
-    """By chi-square: values above these bounds come once in a thousand seeds."""
-    rows, total = 2000, sum(expected.values())
-    found = sample(Chain({START: EVERY}), np.repeat(SOURCE[:1], rows, axis=0), 1, **settings)
-    counts = np.bincount([ids[0] if ids else END for ids in found], minlength=V)
-    wanted = {symbol: rows * p / total for symbol, p in expected.items()}
-    assert set(np.flatnonzero(counts)) == set(wanted)
-    chi_square = sum((counts[s] - n) ** 2 / n for s, n in wanted.items())
-    assert chi_square < {1: 10.8, 2: 13.8, 3: 16.3}[len(wanted) - 1]
-
-
-def test_each_position_draws_anew_up_to_the_end():
-    """A geometric distribution of lengths; all symbols of a row are not alike."""
-    model = Chain({symbol: {4: 0.4, 5: 0.4, END: 0.2} for symbol in (START, 4, 5)})
-    found = sample(model, np.repeat(SOURCE[:1], 2000, axis=0), 30)
-    assert np.mean([*map(len, found)]) == pytest.approx(4, abs=0.25)
-    together = [ids for ids in found if len(ids) >= 2]
-    assert np.mean([ids[0] == ids[1] for ids in together]) == pytest.approx(0.5, abs=0.05)
-    assert max(map(len, found)) <= 30
-    assert {symbol for ids in found for symbol in ids} == {4, 5}
 
 
 def test_greedy_is_the_limit():
@@ -268,16 +234,3 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
     usual = text.write(model, [["a"], ["b"]], temperature=1.5)
     assert usual == text.write(model, [["a"], ["b"]], temperature=1.5, seed=0)
-
-
-@pytest.mark.parametrize("context", [3, 99])
-def test_a_continuation_ends_where_the_end_is_drawn(context):
-    """As often after each symbol, wherever a new part begins: lengths are geometric."""
-    halves = np.log([1e-30, 1e-30, 0.5, 1e-30, 0.5, 1e-30, 1e-30])
-    model = SimpleNamespace(
-        start=lambda ids, length: SimpleNamespace(ids=ids[:, -1]),
-        step=lambda ids, state: halves[None],
-    )
-    written = Continuation(LETTERS, context).write(model, [["a"]] * 1000, 50, temperature=1.0)
-    shares = np.bincount([len(text) - 1 for text in written])[:4] / 1000
-    assert_allclose(shares, [1 / 2, 1 / 4, 1 / 8, 1 / 16], atol=0.04)
