@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from numformer.data.batching import PairBatch
 from numformer.layer import inference, mode
@@ -52,15 +52,6 @@ def size_of_png(path) -> tuple[int, int]:
     return int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
 
 
-def test_weights_are_distributions_over_the_real_source(model):
-    weights = cross_attention_weights(model, *IDS)
-    assert weights.shape == (LAYERS, 3, HEADS, 5, 4)
-    assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
-    padding = BATCH.source == 0
-    assert not weights.swapaxes(0, 1)[padding.nonzero()[0], ..., padding.nonzero()[1]].any()
-    assert (weights.swapaxes(0, 1)[0] > 0).all()
-
-
 def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, monkeypatch):
     """Self-attention of the decoder has the same shape where T = S."""
     expected, save = [], ScaledDotProductAttention.save
@@ -75,7 +66,7 @@ def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, 
         monkeypatch.setattr(ScaledDotProductAttention, "save", watched)
         model.forward(BATCH.source, BATCH.target_in)
     found = cross_attention_weights(model, *IDS)
-    assert len(expected) == 2 * LAYERS
+    assert len(expected) == 2 * LAYERS and found.shape == (LAYERS, 3, HEADS, 5, 4)
     assert_array_equal(found, expected[:LAYERS])
 
 

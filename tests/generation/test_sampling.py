@@ -61,11 +61,9 @@ def test_the_probabilities_to_draw_by(settings, expected):
     order = np.array([3, 0, 1, 2])
     given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
     before = given.copy()
-    found = Sampling(**settings).probabilities(given)
-    assert_allclose(found[0], [*expected, 0, 0], atol=1e-12)
-    if settings.get("temperature") == 1e300:
-        expected = [0.25] * 4
-    assert_allclose(found[1], [*np.array(expected)[order], 0, 0], atol=1e-12)
+    first, second = Sampling(**settings).probabilities(given)
+    assert_allclose(first, [*expected, 0, 0], atol=1e-12)
+    assert_allclose(second, [*np.array(expected)[order], 0, 0], atol=1e-12)
     assert (given == before).all()
 
 
@@ -86,19 +84,17 @@ def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
         assert (np.flatnonzero(p) == likely[:count]).all()
 
 
-@pytest.mark.parametrize(("number", "symbol"), [(0.0, 4), (0.5, 5), (1 - 2**-53, 5)])
-def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one(number, symbol):
-    stream = SimpleNamespace(random=lambda: number)
-    model = Chain({START: {4: 0.5, 5: 0.5}, 4: {END: 1}, 5: {END: 1}})
-    assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
-
-
-def test_the_last_number_means_the_last_symbol_although_shares_are_rounded():
-    """Where their sum is a little below 1, it would mean what comes after all symbols."""
-    stream = SimpleNamespace(random=lambda: 1 - 2**-53)
-    for share in np.linspace(0.02, 0.9, 45):
-        model = Chain({START: {4: share, 5: 1 - share}})
-        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[5]]
+def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one():
+    """Shares whose sum is rounded to a little below 1 leave nothing after the last symbol."""
+    cases = [
+        (0.0, 0.5, 4),
+        (0.5, 0.5, 5),
+        *((1 - 2**-53, p, 5) for p in np.linspace(0.02, 0.9, 45)),
+    ]
+    for number, share, symbol in cases:
+        stream, model = SimpleNamespace(random=lambda n=number: n), Chain({})
+        model.probabilities[START, [4, 5]] = share, 1 - share
+        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
 def test_greedy_is_the_limit():
@@ -107,14 +103,12 @@ def test_greedy_is_the_limit():
 
 
 def test_the_seed_decides_and_each_row_has_random_numbers_of_its_own():
-    model = peaked()
-    same = np.repeat(SOURCE[:1], 20, axis=0)
-    found = sample(model, same, 9)
-    assert found == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
-    assert len({*map(tuple, found)}) > 5
-    assert sample(model, same[:3], 9) == found[:3]
+    model, same = peaked(), np.repeat(SOURCE[:1], 20, axis=0)
+    drawn = sample(model, same, 9)
+    assert drawn == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
+    assert len({*map(tuple, drawn)}) > 5
     other = np.concatenate([same[:2], SOURCE[1:]])
-    assert sample(model, other, 9)[:2] == found[:2]
+    assert sample(model, other, 9)[:2] == drawn[:2]
 
 
 def drawn_without_cache(model, row, first: list[int], length: int, number: int) -> list[int]:
@@ -162,11 +156,6 @@ def test_the_model_is_left_as_it_was_and_a_device_draws_what_the_host_draws(stan
         assert model.pending() == 0
 
 
-def test_settings_are_checked_once_and_stay_as_they_are():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Sampling().temperature = -1
-
-
 BELOW_1 = [0, -1, 1.5, True, "1"]
 CHECKED = [
     ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True]),
@@ -184,6 +173,8 @@ def test_settings_that_say_nothing_are_refused(name, fine, refused, complaint):
         text = complaint(sample, peaked(), SOURCE, 2, **{name: value})
         assert text.startswith(f"{name} is a") and f"received {value!r}. Change" in text
     assert "max_length is an integer of at least 1" in complaint(sample, peaked(), SOURCE, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Sampling().temperature = -1
 
 
 # Texts.
@@ -196,14 +187,14 @@ def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings
     """By the place of each text, though long ones are read first; without, a beam as ever."""
     text, model = Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
     asked = [[*"a"], [*"abc"], [*"a"], [*"cabba"]]
-    found = text.write(model, asked, seed=3, **settings)
-    assert found == text.write(model, asked, seed=3, **settings)
-    assert found != text.write(model, asked, seed=4, **settings)
+    drawn = text.write(model, asked, seed=3, **settings)
+    assert drawn == text.write(model, asked, seed=3, **settings)
+    assert drawn != text.write(model, asked, seed=4, **settings)
     usual = text.write(model, asked, **settings)
     assert usual == text.write(model, asked, seed=0, **settings)
     sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
     ids = sample(model, sources, 6, seed=3, **settings)
-    assert found[:3] == [LETTERS.decode(row) for row in ids]
+    assert drawn[:3] == [LETTERS.decode(row) for row in ids]
     assert text.write(model, asked, seed=3) == text.write(model, asked)
 
 
@@ -219,7 +210,7 @@ def test_a_beam_is_not_sampled_and_has_a_size(complaint):
 
 def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
     model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
-    found = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=37)
+    drawn = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=37)
     stream, expected = np.random.default_rng(seed_sequence(37, "sampling", 1)), ["b"]
     how = Sampling(1.5, top_k=3)
     while len(expected) < 21:
@@ -229,8 +220,8 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
         expected += LETTERS.decode(ids)
         if len(ids) < room:
             break
-    assert found[1] == expected and len(expected) > 7
-    assert found != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
+    assert drawn[1] == expected and len(expected) > 7
+    assert drawn != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
     usual = text.write(model, [["a"], ["b"]], temperature=1.5)
     assert usual == text.write(model, [["a"], ["b"]], temperature=1.5, seed=0)
