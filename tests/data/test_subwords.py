@@ -106,6 +106,7 @@ def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left
     ranks = {piece: rank for rank, piece in enumerate(["ab", "bc", "abc", "cd", "a", "b"])}
     chances = [*map(int, left_out), *[0] * 12][:12]
     assert cut_into_pieces("abcd", ranks, iter(chances)) == pieces.split()
+    assert cut_into_pieces("abc", {"bc": 0, "ab": 1}, iter([0])) == ["a", "bc"]
 
 
 def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
