@@ -1,5 +1,7 @@
 """What `numformer.load` gives: text in, text out, for each kind of Text; and what it refuses."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +90,24 @@ def test_a_loaded_run_answers_a_text_and_a_list_of_texts(run):
     assert sampled == trained(asked, temperature=3.0, seed=1, **how) != answers
     assert trained("ab", temperature=3.0, seed=1, **how) == sampled[0]
     assert len(trained("ab")) == 202 if goes_on else trained(" ab ") == expected(text, "ab")
+
+
+def test_threads_that_ask_one_model_get_their_own_answers_and_maps():
+    trained = Trained(model_of(TRANSDUCTION), TRANSDUCTION, {})
+    asked, interval = ["ab", "e", "dcba", "ea"], sys.getswitchinterval()
+
+    def ask(text):
+        seen = trained.attention(text)
+        return trained(text), seen.written, [maps.weights.tolist() for maps in seen.maps]
+
+    alone = [*map(ask, asked)]
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert [*pool.map(ask, 10 * asked)] == 10 * alone
+    finally:
+        sys.setswitchinterval(interval)
+    assert trained.model.pending() == 0
 
 
 def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monkeypatch):
