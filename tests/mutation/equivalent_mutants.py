@@ -32,21 +32,7 @@ EQUIVALENT: dict[str, str] = {
     "library.SentencePieceTrainer.train("
     "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
     " -> library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (3)": (
-        "START is sentencepiece's own number."
-    ),
-    "data/subwords.py Subwords.learned: missing argument: "
-    "library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
-    " -> library.SentencePieceTrainer.train("
     "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (4)": (
-        "END is sentencepiece's own number."
-    ),
-    "data/subwords.py Subwords.learned: missing argument: "
-    "library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
-    " -> library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (8)": (
         "How much sentencepiece tells of its work on standard error."
     ),
     "data/subwords.py Subwords.learned: other constant: 2 -> 3": (
