@@ -101,8 +101,8 @@ def n_best(
             for row, log_p, written in ended:
                 rankings[row].offer(log_p / divisor(length, alpha), written)
                 rankings[row].ended += 1
-            worst = np.array([rankings[row].worst for row in hypotheses.rows])
-            ended_in_row = np.array([rankings[row].ended for row in hypotheses.rows])
+            of_rows = [(rankings[row].worst, rankings[row].ended) for row in hypotheses.rows]
+            worst, ended_in_row = np.array(of_rows).T
             best_open = hypotheses.log_p.max(axis=-1)
             # The best that an open hypothesis can reach: no further loss, the largest divisor.
             can_win = best_open / divisor(max_length, alpha) > worst
