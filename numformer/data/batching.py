@@ -40,7 +40,7 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
     if within.any():
         raise InputError(
             "id 0 is padding, which stands after a sequence and not within it",
-            f"{padded[within.any(axis=1)][0].tolist()!r:.80}",
+            f"{padded[within.any(axis=-1)][0].tolist()!r:.80}",
             "Leave it out: a Vocabulary's symbols have ids from 4 on.",
         )
     return padded
