@@ -104,7 +104,7 @@ def test_threads_that_ask_one_model_get_their_own_answers_and_maps():
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            assert [*pool.map(ask, 10 * asked)] == 10 * alone
+            assert [*pool.map(ask, 6 * asked)] == 6 * alone
     finally:
         sys.setswitchinterval(interval)
     assert trained.model.pending() == 0
@@ -230,8 +230,9 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
         assert_allclose(maps.weights.sum(axis=-1), 1, rtol=1e-5)
         assert_array_equal(seen[maps.kind], maps.weights)
     assert "Name one of" in complaint(seen.__getitem__, "memory")
-    seen.draw(tmp_path / "new" / "a.png")
-    assert imread(tmp_path / "new" / "a.png").std() > 0
+    if isinstance(trained.text, Continuation):
+        seen.draw(tmp_path / "new" / "a.png")
+        assert imread(tmp_path / "new" / "a.png").std() > 0
     assert "ends in .png, .pdf, .svg" in complaint(seen.draw, tmp_path / "a.bmp")
 
 

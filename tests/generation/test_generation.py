@@ -174,7 +174,7 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
     log_p_after, seeds = full_forward, [1]
     if kind is Coarse:
         monkeypatch.setattr(beam, "most_probable", all_symbols)
-        log_p_after, seeds = exact, range(6)
+        log_p_after, seeds = exact, range(6 if width < 9 else 2)
     lengths, decoded = (1, 3) if width > 9 else (1, 3, 6), []
     for seed, max_length in itertools.product(seeds, lengths):
         model = kind(seed)
@@ -229,7 +229,7 @@ def test_greedy_equals_a_full_forward_at_every_position(form):
 
 
 def test_each_row_alone_gives_what_it_gives_in_a_padded_batch():
-    for seed in SEEDS:
+    for seed in SEEDS[:3]:
         model = peaked(seed)
         for search in (greedy, lambda *given: beam_search(*given, 3)):
             together = search(model, SOURCE, 9)
