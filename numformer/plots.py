@@ -1,7 +1,8 @@
 """Pictures of a run: its loss curve and where attention looks."""
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +66,28 @@ class AttentionMaps:
 def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str) -> None:
     """Draw each kind of attention as one map for each layer (row) and head (column).
 
-    Of more than 16 layers or heads the first 16 are drawn, because a picture has an end.
+    Of more than 16 layers or heads the first 16 are drawn, because a picture has an end; where no
+    kind is given, nothing. Characters that no font here has are shown by their code points, U+4E2D,
+    with a warning.
     """
+    if not kinds:
+        return
+    labels = {symbol for kind in kinds for symbol in (*kind.reads, *kind.looks_at)}
+    families, lacking = fonts_for({*"".join(labels), *title} - {"\n"})
+    if lacking:
+        some = " ".join(map(repr, sorted(lacking)[:9])) + " ..." * (len(lacking) > 9)
+        warnings.warn(
+            f"no font of this machine draws {some}: code points stand instead. Install one that "
+            "does, such as Noto Sans CJK for Chinese or Noto Emoji.",
+            stacklevel=2,
+        )
+
+    def shown(symbols: Sequence[str]) -> list[str]:
+        return [legible(symbol.replace(" ", "␣"), lacking) for symbol in symbols]
+
+    kinds = [
+        replace(kind, reads=shown(kind.reads), looks_at=shown(kind.looks_at)) for kind in kinds
+    ]
     rows = [(kind, layer) for kind in kinds for layer in range(len(kind.weights[:16]))]
     last = [layer == len(kind.weights[:16]) - 1 for kind, layer in rows]  # of its kind
     heads = max(kind.weights[:, :16].shape[1] for kind in kinds)
@@ -81,16 +102,18 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     width = left + heads * (side + between) + right
     height = below[0] + side + top
     figure = new_figure(width, height)
-    as_it_is = dict(parse_math=False)  # in matplotlib's own reading $ begins a formula
-    figure.text(0.15 / width, 1 - 0.12 / height, title, va="top", fontsize=11, **as_it_is)
+    # In matplotlib's own reading $ begins a formula.
+    as_it_is = dict(parse_math=False, family=families)
+    figure.text(
+        0.15 / width, 1 - 0.12 / height, legible(title, lacking), va="top", fontsize=11, **as_it_is
+    )
 
     def place(edge: float, column: int, wide: float = side) -> list[float]:
         x = left + column * (side + between)
         return [x / width, edge / height, wide / width, side / height]
 
     def label(ticks: Callable, symbols: Sequence[str], **how) -> None:
-        shown = [symbol.replace(" ", "␣") for symbol in symbols]
-        ticks(range(len(symbols)), shown, **how, **as_it_is)
+        ticks(range(len(symbols)), symbols, **how, **as_it_is)
 
     for (kind, layer), edge, labelled, word in zip(rows, below, last, upright, strict=True):
         for head, weights in enumerate(kind.weights[layer, :16]):
@@ -108,6 +131,43 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     scale = figure.add_axes(place((below[0] + bottom) / 2, heads, 0.15))
     figure.colorbar(image, cax=scale, label="attention weight")
     figure.savefig(path, dpi=110)
+
+
+def fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
+    """Families of fonts of this machine that draw the characters; and those that none draws.
+
+    The usual font comes first. Where it lacks some, the others are looked at, and the one that has
+    most of them is next.
+    """
+    from matplotlib import font_manager
+
+    def drawn_by(path: str) -> set[str]:
+        font = font_manager.get_font(path)
+        scalable = font.scalable  # pictures of one size, as emoji may be, cannot be drawn
+        return {c for c in characters if scalable and font.get_char_index(ord(c))}
+
+    usual = font_manager.FontProperties()
+    families, drawn = [*usual.get_family()], {}
+    lacking = characters - drawn_by(font_manager.findfont(usual))
+    for font in font_manager.fontManager.ttflist if lacking else ():
+        # The font of the last resort has a box for every character.
+        last_resort = "lastresort" in font.name.replace(" ", "").lower()
+        if (font.style, font.weight) == ("normal", 400) and not last_resort:
+            drawn[font.name] = drawn_by(font.fname)
+    while more := max(drawn, key=lambda name: (len(drawn[name] & lacking), name), default=None):
+        if not drawn[more] & lacking:
+            break
+        families.append(more)
+        lacking = lacking - drawn[more]
+    return families, lacking
+
+
+def legible(text: str, lacking: set[str]) -> str:
+    """The text with code points, U+4E2D, in place of characters that no font has."""
+    if not lacking & {*text}:
+        return text
+    parts = (f" U+{ord(c):04X} " if c in lacking else c for c in text)
+    return " ".join("".join(parts).split())
 
 
 def _longest_word(symbols: Sequence[str]) -> int:

@@ -1,6 +1,7 @@
 """A trained model to use: text in, text out."""
 
 import inspect
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,9 @@ from numformer.generation.text import Text
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
 from numformer.training.checkpoints import load_model
+
+# Where a model looks is read from what its layers save, which all threads see.
+_LOOKING = threading.Lock()
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,14 +40,13 @@ class Attention:
     @property
     def kinds(self) -> list[str]:
         """The names of the kinds."""
-        return [each.kind for each in self.maps]
+        return [maps.kind for maps in self.maps]
 
     def __getitem__(self, kind: str) -> np.ndarray:
-        found = {each.kind: each.weights for each in self.maps}
-        if kind not in found:
+        if kind not in self.kinds:
             fix = f"Name one of {', '.join(self.kinds)}."
             raise InputError("a model has the kinds of attention that it has", repr(kind), fix)
-        return found[kind]
+        return self.maps[self.kinds.index(kind)].weights
 
     def draw(self, path: str | Path) -> None:
         """Draw every layer (rows) and head (columns) of every kind into a .png, .pdf or .svg."""
@@ -51,11 +54,13 @@ class Attention:
             rule = f"a picture's name ends in {', '.join(PICTURES)}"
             raise InputError(rule, repr(str(path)), "Name it so.")
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        text, written = (each if len(each) <= 60 else f"{each[:59]}…"
-                         for each in (self.text, self.written))  # fmt: skip
-        arrow = f" → {written}" if written else ""
-        signs = "   (⊢ start, ⊣ end)" if any("⊢" in each.looks_at for each in self.maps) else ""
-        attention_maps(path, self.maps, f"{text}{arrow}{signs}")
+        arrow = f" → {_shortened(self.written)}" if self.written else ""
+        signs = "   (⊢ start, ⊣ end)" if any("⊢" in maps.looks_at for maps in self.maps) else ""
+        attention_maps(path, self.maps, f"{_shortened(self.text)}{arrow}{signs}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +77,8 @@ class Trained:
 
     def __repr__(self) -> str:
         task, best = (self.metadata.get(name) or {} for name in ("task", "best"))
-        return f"Trained({task.get('name')}: {type(self.text).__name__}, best {best})"
+        name = task.get("name") if isinstance(task, dict) else task
+        return f"Trained({name}: {type(self.text).__name__}, best {best})"
 
     def __call__(self, text: str | Sequence[str], **how) -> str | list[str]:
         """What the model writes for a text; of a list of texts, the list of it.
@@ -98,7 +104,7 @@ class Trained:
         for text, symbols in zip(texts, asked, strict=True):
             for note in self.text.notes(symbols):
                 say(f"{note} (in {text!r})" if len(text) <= 80 else note)
-        return [self.text.join(each) for each in self.text.write(self.model, asked, **how)]
+        return [self.text.join(written) for written in self.text.write(self.model, asked, **how)]
 
     def attention(self, text: str) -> Attention:
         """Where the model looks as it reads `text` and writes its answer.
@@ -108,7 +114,9 @@ class Trained:
         if isinstance(self.model, Ensemble):
             rule, fix = "a map shows where one model looks", "Load one run."
             raise InputError(rule, f"{len(self.model.models)} models", fix)
-        asked, written, maps = self.text.maps(self.model, self.text.symbols(text))
+        symbols = self.text.symbols(text)
+        with _LOOKING:
+            asked, written, maps = self.text.maps(self.model, symbols)
         if not maps:
             rule, fix = "a model that looks somewhere has attention", "Ask one that has."
             raise InputError(rule, f"a {type(self.model).__name__} without", fix)
@@ -147,21 +155,21 @@ def load(run: str | Path, *others: str | Path) -> Trained:
         return trained
     models = [trained.model]
     for other in others:
-        found = _loaded(other)
-        if _vocabularies(found.text) != _vocabularies(trained.text):
+        loaded = _loaded(other)
+        if _vocabularies(loaded.text) != _vocabularies(trained.text):
             raise InputError(
                 "runs that write together have the same vocabularies",
                 f"{run} and {other}, which differ",
                 "Train them on the same data, with --seed or sizes of the model changed.",
             )
-        models.append(found.model)
+        models.append(loaded.model)
     return replace(trained, model=Ensemble(models))
 
 
 def _vocabularies(text: Text) -> dict:
     """What stands for what in a text, by name."""
-    return {name: each.description() for name, each in vars(text).items()
-            if isinstance(each, Vocabulary)}  # fmt: skip
+    fields = vars(text).items()
+    return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
 
 def _loaded(run: str | Path) -> Trained:

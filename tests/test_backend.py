@@ -60,27 +60,25 @@ def watched():
     return watch
 
 
-def test_the_module_of_an_array_of_a_number_and_of_a_subclass(watched):
+def test_the_module_of_an_array_and_its_array_on_the_host(watched, stand_in):
     for x in (np.zeros(3), np.float32(3), watched(np.zeros(3))):
         assert array_module(x) is np
-
-
-def test_on_the_host_everything_becomes_an_array(stand_in):
     for x in (3.0, [3.0], np.float64(3.0), np.array(3.0), stand_in.asarray(3.0)):
         assert type(to_host(x)) is np.ndarray and to_host(x) == 3.0
 
 
-@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5), (2, 3, 4, 5)])
-def test_one_matrix_for_all_is_one_product(shape, watched, rng):
-    a, b = rng.standard_normal(shape), rng.standard_normal((5, 7))
+@pytest.mark.parametrize(
+    ("a", "b", "product"),
+    [
+        ((4, 5), (5, 7), ((4, 5), (5, 7))),
+        ((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))),
+        ((2, 3, 4, 5), (2, 3, 5, 7), ((2, 3, 4, 5), (2, 3, 5, 7))),
+    ],
+)
+def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
+    a, b = rng.standard_normal(a), rng.standard_normal(b)
     assert_allclose(matmul(watched(a), b), a @ b, rtol=1e-14, atol=1e-14)
-    assert watched.notes == [((a.size // 5, 5), (5, 7))]
-
-
-def test_a_matrix_for_each_is_a_product_for_each(watched, rng):
-    a, b = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 3, 5, 7))
-    assert_allclose(matmul(watched(a), b), a @ b)
-    assert watched.notes == [(a.shape, b.shape)]
+    assert watched.notes == [product]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -96,16 +94,15 @@ def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
     assert watched.notes == [((6,), (6, 5)), ((6, 5), (5,)), ((6, 5), (5,))]
 
 
-@pytest.mark.parametrize("width", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize("width", [1, 64, 65])
 def test_short_rows_are_compared_all_at_once(width, watched, rng):
-    x = rng.standard_normal((2, 70, width))
+    x = rng.standard_normal((2, 7, width))
     assert_array_equal(max_last(watched(x)), x.max(axis=-1, keepdims=True))
-    transposed, each_by_itself = ((width, 140), 0, True), (x.shape, -1, True)
+    transposed, each_by_itself = ((width, 14), 0, True), (x.shape, -1, True)
     assert watched.notes == [transposed if width <= 64 else each_by_itself]
 
 
 def test_on_a_device_every_row_is_compared_by_itself(stand_in, rng, monkeypatch):
-    """Transposing is for NumPy."""
     x = rng.standard_normal((2, 3, 5))
     axes, largest = [], stand_in.ndarray.max
 
@@ -127,7 +124,7 @@ def test_dot_products_on_the_host_store_no_products(rng):
     assert_array_equal(dot_rows(a, b), np.einsum("nd,nd->d", a, b))
 
 
-@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000, 2**20])
+@pytest.mark.parametrize("count", [0, 1, 1024, 1025, 2**20])
 def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
     """One row added after the other, a million of them were wrong by 1e-4."""
     a = rng.uniform(0.5, 1.5, (count, 3)).astype(np.float32)
@@ -142,13 +139,15 @@ def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
     a, b = rng.standard_normal((2, 5, 1000, 3)).astype(np.float32)
     blocks = [slice(start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)]
     *sums, rest = (
-        np.einsum("nd,nd->d", *(x.reshape(-1, 3)[each] for x in (a, b))) for each in blocks
+        np.einsum("nd,nd->d", *(x.reshape(-1, 3)[block] for x in (a, b))) for block in blocks
     )
     assert_array_equal(dot_rows(a, b), np.sum(sums, axis=0) + rest)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(4, 1, 1, 6), (5, 6), (4, 3, 5, 6)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((4, 1, 1, 6), np.float32), ((5, 6), np.float64), ((4, 3, 5, 6), np.float32)],
+)
 def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
     scores, mask = rng.standard_normal((4, 3, 5, 6)).astype(dtype), rng.random(shape) < 0.6
     found = to_host(masked(xp.asarray(scores), xp.asarray(mask)))
@@ -165,7 +164,7 @@ def test_a_mask_of_numbers_is_added(rng, xp):
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 2e-14)])
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):
     """Over more than one piece, and far out on both sides."""
-    x = np.concatenate([np.linspace(-13, 13, 40_001), [-1e30, 1e30]]).astype(dtype)
+    x = np.concatenate([np.linspace(-13, 13, 33_001), [-1e30, 1e30]]).astype(dtype)
     found, density = map(to_host, normal(xp.asarray(x.reshape(1, -1))))
     expected = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()])
     assert found.dtype == dtype and found.shape == (1, len(x))
@@ -186,15 +185,21 @@ def test_a_mask_becomes_no_array_of_another_dtype(rng):
     assert peak < 2.5 * 4 * mask.size  # the result and the mask in float32
 
 
-@pytest.mark.parametrize("symbols, products", [(255, 1), (256, 1), (257, 0)])
-def test_few_symbols_are_summed_by_one_product(symbols, products, watched, rng):
-    ids = rng.integers(1, symbols, 50)
-    values, expected = rng.standard_normal((50, 3)), np.zeros((symbols, 3))
+@pytest.mark.parametrize(("symbols", "products"), [(5, 1), (256, 1), (257, 0), (300, 0)])
+def test_rows_are_added_to_what_is_there_those_of_few_symbols_by_one_product(
+    symbols, products, watched, rng, xp
+):
+    ids, values = rng.integers(1, symbols, 500), rng.standard_normal((500, 3))
+    expected = np.ones((symbols, 3))
     np.add.at(expected, ids, values)
-    found = np.zeros((symbols, 3))
-    scatter_add(found, ids, watched(values))
-    assert_allclose(found, expected, atol=1e-14)
+    added, on_device = np.ones((symbols, 3)), xp.ones((symbols, 3))
+    scatter_add(added, ids, watched(values))
+    scatter_add(on_device, xp.asarray(ids), xp.asarray(values))
+    for sums in (added, to_host(on_device)):
+        assert_allclose(sums, expected, rtol=1e-12, atol=1e-12)
     assert len(watched.notes) == products
+    scatter_add(added, ids[:0], values[:0])
+    assert_allclose(added, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
@@ -208,24 +213,12 @@ def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
     assert not found[[0, *range(4, 300)]].any()
 
 
-def test_no_ids_add_nothing():
-    for symbols in (5, 300):
-        target = np.ones((symbols, 2))
-        scatter_add(target, np.zeros(0, int), np.zeros((0, 2)))
-        assert (target == 1).all()
-
-
-@pytest.mark.parametrize(
-    "length, sizes", [(0, []), (5, [5]), (32768, [32768]), (32769, [32768, 1])]
-)
-def test_pieces_on_the_host_have_128_kilobytes_of_float32(length, sizes):
-    vector = np.arange(length)
-    pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
-    assert [len(piece) for piece in pieces] == sizes
-    assert_array_equal(np.concatenate([*pieces, []]), vector)
-
-
-def test_on_a_device_a_vector_is_one_piece(stand_in):
+def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
+    for length, sizes in ((0, []), (5, [5]), (32768, [32768]), (32769, [32768, 1])):
+        vector = np.arange(length)
+        pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
+        assert [len(piece) for piece in pieces] == sizes
+        assert_array_equal(np.concatenate([*pieces, []]), vector)
     assert cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
 
 
@@ -263,43 +256,22 @@ def words(seed, step, count):
     return splitmix64(key, 0, count).view(np.uint16)
 
 
-def test_a_new_stream_is_that_of_seed_0_and_step_0():
-    new, known = DropoutStream(), DropoutStream()
-    known.reseed(0, 0)
-    like = np.zeros(0)
-    assert_array_equal(new.keep((50,), 0.5, like), known.keep((50,), 0.5, like))
-
-
-@pytest.mark.parametrize("p", [2**-16, 0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("p", [2**-16, 0.1, 0.5, 0.9, 1 - 1e-9])
 def test_exactly_those_words_below_p_are_dropped(p):
-    """2^18 words hold every value of 16 bits a few times: an error of one is seen."""
+    """2^18 words hold every value of 16 bits a few times; next to 1 the scale stays finite."""
     stream = DropoutStream()
     stream.reseed(3, 7)
-    dropped = round(p * 2**16)
+    dropped = min(round(p * 2**16), 2**16 - 1)
     keep = stream.keep((2**18,), p, np.zeros(0))
     assert_array_equal(keep != 0, words(3, 7, 2**16) >= dropped)
     assert set(np.unique(keep)) == {0, 65536 / (65536 - dropped)}
 
 
 def test_draws_follow_each_other_and_waste_less_than_a_word():
-    """Four entries take 64 bits; the next draw begins with the next 64."""
+    """Four entries take 64 bits; the next draw begins with the next 64. A new one is that of 0."""
     stream = DropoutStream()
+    assert_array_equal(stream.keep((8,), 0.5, np.zeros(0)) != 0, words(0, 0, 2) >= 32768)
     stream.reseed(3, 7)
     like = np.zeros(0)
     stream.keep((5,), 0.5, like)
     assert_array_equal(stream.keep((8, 9), 0.5, like).ravel() != 0, words(3, 7, 20)[8:] >= 32768)
-
-
-def test_a_probability_next_to_1_keeps_a_finite_scale():
-    keep = DropoutStream().keep((2**18,), 1 - 1e-9, np.zeros(0))
-    assert set(np.unique(keep)) == {0, 65536}
-
-
-def test_scatter_add_of_many_symbols_adds_to_what_is_there(rng, xp):
-    """Beyond the size up to which it is one product; most ids stand there several times."""
-    ids, values = rng.integers(0, 300, 1000), rng.standard_normal((1000, 3))
-    expected = np.ones((300, 3))
-    np.add.at(expected, ids, values)
-    found = xp.ones((300, 3))
-    scatter_add(found, xp.asarray(ids), xp.asarray(values))
-    assert_allclose(to_host(found), expected, rtol=1e-12, atol=1e-12)

@@ -5,13 +5,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from numformer.data.batching import PairBatch
 from numformer.layer import inference, mode
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.models import Config, Transformer
-from numformer.plots import AttentionMaps, attention_maps, cross_attention_weights, loss_curve
+from numformer.plots import (
+    AttentionMaps,
+    attention_maps,
+    cross_attention_weights,
+    fonts_for,
+    loss_curve,
+)
 
 BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
 IDS = BATCH.source, BATCH.target_in
@@ -46,15 +52,6 @@ def size_of_png(path) -> tuple[int, int]:
     return int.from_bytes(content[16:20]), int.from_bytes(content[20:24])
 
 
-def test_weights_are_distributions_over_the_real_source(model):
-    weights = cross_attention_weights(model, *IDS)
-    assert weights.shape == (LAYERS, 3, HEADS, 5, 4)
-    assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
-    padding = BATCH.source == 0
-    assert not weights.swapaxes(0, 1)[padding.nonzero()[0], ..., padding.nonzero()[1]].any()
-    assert (weights.swapaxes(0, 1)[0] > 0).all()
-
-
 def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, monkeypatch):
     """Self-attention of the decoder has the same shape where T = S."""
     expected, save = [], ScaledDotProductAttention.save
@@ -69,23 +66,18 @@ def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(model, 
         monkeypatch.setattr(ScaledDotProductAttention, "save", watched)
         model.forward(BATCH.source, BATCH.target_in)
     found = cross_attention_weights(model, *IDS)
-    assert len(expected) == 2 * LAYERS
+    assert len(expected) == 2 * LAYERS and found.shape == (LAYERS, 3, HEADS, 5, 4)
     assert_array_equal(found, expected[:LAYERS])
 
 
-def test_reading_weights_leaves_nothing_saved_and_ignores_dropout(model):
+def test_weights_are_those_of_this_batch_without_dropout_and_nothing_is_left_saved(model):
     first = cross_attention_weights(model, *IDS)
     assert model.pending() == 0
     with inference():
         assert_array_equal(cross_attention_weights(model, *IDS), first)
-    assert model.pending() == 0
-
-
-def test_weights_are_those_of_this_batch_where_another_still_waits_for_its_backward(model):
-    expected = cross_attention_weights(model, *IDS)
-    with mode(training=False):
+    with mode(training=False):  # another batch still waits for its backward
         model.forward(BATCH.source[::-1], BATCH.target_in[::-1])
-    assert_array_equal(cross_attention_weights(model, *IDS), expected)
+    assert_array_equal(cross_attention_weights(model, *IDS), first)
 
 
 def maps(weights, looks_at, reads, kind="decoder cross_attention") -> AttentionMaps:
@@ -94,15 +86,16 @@ def maps(weights, looks_at, reads, kind="decoder cross_attention") -> AttentionM
 
 def test_attention_maps_grow_with_layers_heads_and_kinds(tmp_path):
     path, sizes = tmp_path / "attention.png", []
-    for layers, heads, kinds in ((1, 1, 1), (1, 3, 1), (2, 3, 1), (1, 3, 2)):
-        weights = np.full((layers, heads, 4, 3), 1 / 3)
-        each = maps(weights, ["a", "b", "end"], ["ɑ̃", "b", "ʁ", "end"])
-        attention_maps(path, kinds * [each], "a b")
+    for layers, heads, kinds in ((1, 1, 1), (2, 3, 1), (1, 3, 2)):
+        weights = np.full((layers, heads, 1, 1), 1.0)
+        attention_maps(path, kinds * [maps(weights, ["a"], ["ɑ̃"])], "a b")
         sizes.append(size_of_png(path))
-    (width, height), (wider, same), *two_rows = sizes
-    assert wider > width > 200 and same == height > 200
-    (same_width, taller), (as_wide, tallest) = two_rows  # kinds are further apart than layers
-    assert same_width == as_wide == wider and tallest > taller > height
+    (width, height), (wider, taller), (as_wide, tallest) = sizes
+    assert as_wide == wider > width > 200  # and kinds are further apart than layers
+    assert tallest > taller > height > 200
+    attention_maps(path, [maps(np.ones((1, 300, 1, 1)), ["a"], ["a"])], "many")
+    width, height = size_of_png(path)
+    assert 10 * height < width < 2**13  # matplotlib refuses more than 2^16 pixels
 
 
 def test_long_labels_stay_in_the_picture(drawn):
@@ -112,6 +105,33 @@ def test_long_labels_stay_in_the_picture(drawn):
     for label in (axes.yaxis.label, *axes.get_yticklabels(), *axes.get_xticklabels()):
         extent = label.get_window_extent()
         assert min(extent.x0, extent.y0) >= 0 and extent.x1 <= figure.bbox.x1
+
+
+def texts_of(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_no_font_draws_is_shown_by_code_points_told_once(drawn):
+    """U+24B6 is in a font that comes with matplotlib, U+FFFFF is in none but the last resort's."""
+    asked, fonts = {*"aⒶ\U000fffff"}, fonts_for({*"aⒶ"})
+    assert fonts_for({"a"})[0] == fonts[0][:1] and not fonts[1]
+    assert len(fonts[0]) == 2 and fonts_for(asked) == (fonts[0], {"\U000fffff"})
+    labels = ["Ⓐ", "a\U000fffff\U000ffffe", "$\\$", "\n"]
+    symbols = maps(np.ones((1, 2, 4, 4)), labels, labels)
+    with pytest.warns(
+        UserWarning, match=r"no font of this machine draws '\\U000ffffe' '\\U000f"
+    ) as told:
+        axes = drawn(attention_maps, [symbols], "\U000fffff is  $x^$").axes[0]
+    assert len(told) == 1 and told[0].filename == __file__
+    assert texts_of(axes.xaxis) == ["Ⓐ", "a U+FFFFF U+FFFFE", "$\\$", "\n"]
+    assert axes.get_yticklabels()[0].get_fontfamily() == fonts[0]
+    assert axes.figure.texts[0].get_text() == "U+FFFFF is $x^$"
+
+
+def test_where_there_are_no_maps_none_are_drawn(tmp_path):
+    attention_maps(tmp_path / "maps.png", [], "none")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("target", ["wxyz", "wxy"], ids=["T > S", "T = S"])
@@ -124,9 +144,8 @@ def test_attention_maps_are_labelled_and_shaded_on_one_scale(target, drawn):
     assert [text.get_text() for text in figure.texts] == ["a title"]
     *found, alone, scale = figure.axes
     assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
-    texts = [[label.get_text() for label in axis.get_ticklabels()] for axis in
-             (alone.xaxis, alone.yaxis)]  # fmt: skip
-    assert texts == [["c", "␣"], ["e", "f"]] and alone.get_xlabel() == "looks at"
+    assert (texts_of(alone.xaxis), texts_of(alone.yaxis)) == (["c", "␣"], ["e", "f"])
+    assert alone.get_xlabel() == "looks at"
     assert alone.get_ylabel() == "decoder self-attention"
     for axes, (layer, head) in zip(found, np.ndindex(LAYERS, HEADS), strict=True):
         assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
@@ -148,25 +167,12 @@ def test_words_stand_upright_below_maps_and_hide_neither_each_other_nor_a_map(dr
     figure = drawn(attention_maps, kinds, "")
     boxes = []
     for axes in figure.axes[:3]:
-        of = [label.get_window_extent() for label in axes.get_xticklabels()]
-        assert not any(a.overlaps(b) for a, b in pairwise(of))
-        boxes.append((axes.get_window_extent(), min(box.y0 for box in of)))
+        words = [label.get_window_extent() for label in axes.get_xticklabels()]
+        assert not any(a.overlaps(b) for a, b in pairwise(words))
+        boxes.append((axes.get_window_extent(), min(word.y0 for word in words)))
     for (_, lowest), (below, _) in pairwise(boxes):
         assert lowest > below.y1
     assert boxes[-1][1] > 0
-
-
-def test_more_maps_than_a_picture_can_hold_are_left_out(tmp_path):
-    """Matplotlib refuses more than 2^16 pixels."""
-    attention_maps(tmp_path / "maps.png", [maps(np.ones((1, 300, 1, 1)), ["a"], ["a"])], "many")
-    width, height = size_of_png(tmp_path / "maps.png")
-    assert 10 * height < width < 2**13
-
-
-def test_symbols_are_drawn_as_they_are_and_not_read_as_formulas(tmp_path):
-    symbols = maps(np.ones((1, 1, 1, 1)), ["$^$"], ["$\\$"])
-    attention_maps(tmp_path / "maps.png", [symbols], "$x^$")
-    assert size_of_png(tmp_path / "maps.png")
 
 
 TRAINING = [dict(step=s, loss=1 / s, rate=s / 9, gradient_norm=1.0, seconds=0.1) for s in (2, 4, 6)]
@@ -193,35 +199,29 @@ def test_loss_curve_shows_losses_on_the_left_the_measure_on_the_right_and_the_ra
     assert names == ["loss", "right", "learning\nrate"]
     assert right.yaxis.get_label_position() == "right" and below.get_ylim()[0] == 0
     assert left.get_shared_x_axes().joined(left, below)
-
-
-def test_loss_curve_names_each_line_in_its_color(drawn):
-    figure = drawn(loss_curve, TRAINING + MEASURED, "right", "")
-    legend = figure.axes[0].get_legend()
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["training loss", "held-out loss", "right"]
+    legend = left.get_legend()
+    labels = ["training loss", "held-out loss", "right"]
+    assert [text.get_text() for text in legend.get_texts()] == labels
     colors = [handle.get_color() for handle in legend.legend_handles]
-    assert colors == [line.get_color() for axes in figure.axes[::2] for line in axes.lines]
-    assert len(set(colors)) == 3
-    assert figure.axes[2].yaxis.label.get_color() == colors[2]
+    assert colors == [line.get_color() for axes in (left, right) for line in axes.lines]
+    assert len(set(colors)) == 3 and right.yaxis.label.get_color() == colors[2]
 
 
-@pytest.mark.parametrize(
-    ("metrics", "measure", "left", "right"),
-    [
-        (TRAINING + MEASURED, "held_out_loss", ["training loss", "held-out loss"], None),
-        ([*TRAINING, dict(step=4, exact_match=0.5)], "exact_match", ["training loss"],
-         ["exact match"]),
-        (TRAINING[:1], "exact_match", ["training loss"], None),
-        ([], "exact_match", [], None),
-    ],
-    ids=["the measure is the loss", "earlier versions", "one line", "none"],
-)  # fmt: skip
+LEFT_OUT = {
+    "the measure is the loss": (TRAINING + MEASURED, "held_out_loss", [2, 0]),
+    "earlier versions": ([*TRAINING, dict(step=4, right=0.5)], "right", [1, 1]),
+    "one line": (TRAINING[:1], "right", [1, 0]),
+    "none": ([], "right", [0, 0]),
+}
+
+
+@pytest.mark.parametrize(("metrics", "measure", "lines"), LEFT_OUT.values(), ids=[*LEFT_OUT])
 @pytest.mark.filterwarnings("error")
-def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, left, right, drawn):
-    axes = drawn(loss_curve, metrics, measure, "").axes
-    assert [*points(axes[0])] == left
-    assert [[*points(each)] for each in axes[2:]] == ([right] if right else [])
+def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, lines, drawn):
+    left, _, *right = drawn(loss_curve, metrics, measure, "").axes
+    losses = ["training loss", "held-out loss"]
+    assert [*points(left)] == losses[: lines[0]]
+    assert [*map(points, right)] == lines[1] * [{"right": [[4, 0.5]]}]
 
 
 @pytest.mark.parametrize(
@@ -232,16 +232,11 @@ def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, left, right, 
 def test_loss_curve_has_numbers_to_read_whatever_the_losses(losses, expected, drawn):
     """A logarithmic scale has none of its own between two powers of ten."""
     lines = [TRAINING[0] | dict(step=s, loss=loss) for s, loss in enumerate(losses)]
-    axis = drawn(loss_curve, lines, "", "").axes[0].yaxis
-    labels = [label.get_text() for label in axis.get_ticklabels()]
+    labels = texts_of(drawn(loss_curve, lines, "", "").axes[0].yaxis)
     assert {*expected} <= {*labels} and len(labels) < 15
 
 
-def test_pictures_of_one_step(tmp_path):
-    lines = [dict(step=1, loss=2.0, rate=0.1, gradient_norm=1.0), dict(step=1, error=3.0)]
-    loss_curve(tmp_path / "loss.png", lines, "error", "one step")
+def test_a_loss_curve_is_a_picture(tmp_path):
+    loss_curve(tmp_path / "loss.png", TRAINING[:1] + MEASURED[:1], "right", "one step")
     width, height = size_of_png(tmp_path / "loss.png")
     assert width > height > 200
-    nothing = maps(np.ones((1, 1, 1, 1)), ["end"], ["end"])
-    attention_maps(tmp_path / "attention.png", [nothing], "nothing")
-    assert {path.name for path in tmp_path.iterdir()} == {"loss.png", "attention.png"}

@@ -17,8 +17,8 @@ Pair = tuple[Sequence[int], Sequence[int]]
 def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
     """Sequences of ids -> (B, longest), filled up with 0 on the right.
 
-    Raises InputError for what are no integers, which NumPy would turn into some, and for no
-    sequence at all.
+    Raises InputError for what are no integers, which NumPy would turn into some, for an id 0 that
+    others follow, and for no sequence at all.
     """
     if not len(sequences):
         raise InputError(
@@ -27,7 +27,7 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
     ids = [*chain.from_iterable(sequences)]
     wrong = [kind for kind in {*map(type, ids)} if not _is_integer(kind)]
     if wrong:
-        first = next(each for each in ids if type(each) in wrong)
+        first = next(number for number in ids if type(number) in wrong)
         raise InputError(
             "sequences are made of ids, which are integers",
             f"{first!r:.60}, which is of type {type(first).__name__}",
@@ -36,6 +36,13 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
     lengths = np.array([*map(len, sequences)])
     padded = np.full((len(sequences), lengths.max()), PADDING)
     padded[np.arange(lengths.max()) < lengths[:, None]] = ids
+    within = (padded[:, :-1] == PADDING) & (padded[:, 1:] != PADDING)
+    if within.any():
+        raise InputError(
+            "id 0 is padding, which stands after a sequence and not within it",
+            f"{padded[within.any(axis=-1)][0].tolist()!r:.80}",
+            "Leave it out: a Vocabulary's symbols have ids from 4 on.",
+        )
     return padded
 
 
@@ -235,10 +242,12 @@ class TokenBatches(EpochBatches):
     def padding_share(self, epoch: int = 0) -> float:
         """Which share of the positions of an epoch's batches, both sides, is padding."""
         pairs = self.of_epoch(epoch)
-        sides = [[[len(pairs[i][side]) + 1 for i in batch] for batch in self._epoch(epoch)]
-                 for side in (0, 1)]  # fmt: skip
-        real = sum(sum(batch) for side in sides for batch in side)
-        return 1 - real / sum(max(batch) * len(batch) for side in sides for batch in side)
+        lengths = [
+            [len(pairs[index][side]) + 1 for index in batch]
+            for side in (0, 1)
+            for batch in self._epoch(epoch)
+        ]
+        return 1 - sum(map(sum, lengths)) / sum(max(batch) * len(batch) for batch in lengths)
 
     def _in_pool(self) -> int:
         return round(self.pool * self.max_tokens / self.mean_length)

@@ -11,6 +11,7 @@ from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import InputError
 
 KINDS = "bpe", "unigram"
+SPECIAL_IDS = dict(pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN)
 SPACE = "▁"  # in a piece: the space before a word
 
 
@@ -40,16 +41,16 @@ class Subwords(Vocabulary):
             raise InputError(
                 "subwords are made of a sentencepiece model", problem, "Give it the file's content."
             ) from None
-        of = self._processor
-        if (of.pad_id(), of.bos_id(), of.eos_id(), of.unk_id()) != (PADDING, START, END, UNKNOWN):
+        special = [getattr(self._processor, name)() for name in SPECIAL_IDS]
+        if special != [*SPECIAL_IDS.values()]:
             raise InputError(
                 "the model's ids 0 to 3 are padding, start, end and unknown",
-                [of.pad_id(), of.bos_id(), of.eos_id(), of.unk_id()],
+                special,
                 "Make it by Subwords.learned(texts, size).",
             )
         self.model = model
-        ids = range(UNKNOWN + 1, of.get_piece_size())
-        super().__init__(map(of.id_to_piece, ids), " ")
+        ids = range(UNKNOWN + 1, self._processor.get_piece_size())
+        super().__init__(map(self._processor.id_to_piece, ids), " ")
 
     @classmethod
     def learned(cls, texts: Iterable[str], size: int, kind: str = "bpe") -> "Subwords":
@@ -64,10 +65,15 @@ class Subwords(Vocabulary):
         library, written = _sentencepiece(), io.BytesIO()
         try:
             library.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts), model_writer=written, vocab_size=size,
-                model_type=kind, pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN,
-                character_coverage=1.0, normalization_rule_name="identity", minloglevel=2,
-            )  # fmt: skip
+                sentence_iterator=iter(texts),
+                model_writer=written,
+                vocab_size=size,
+                model_type=kind,
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                minloglevel=2,
+                **SPECIAL_IDS,
+            )
         except RuntimeError as problem:
             said = str(problem).rpartition("] ")[2].rstrip(".")  # before it stands its source file
             raise InputError(
@@ -96,12 +102,12 @@ class Subwords(Vocabulary):
         pieces are made of. The same seed gives the same ids in every process, which sentencepiece's
         own random numbers do not.
         """
-        rng, found = np.random.default_rng(seed), []
+        rng, sampled = np.random.default_rng(seed), []
         for text in texts:
             left_out = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
             cuts = (_cut(SPACE + word, self._ids, left_out) for word in text.split(" ") if word)
-            found.append(self.encode([*chain.from_iterable(cuts)]))
-        return found
+            sampled.append(self.encode([*chain.from_iterable(cuts)]))
+        return sampled
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of the pieces."""

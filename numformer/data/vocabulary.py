@@ -10,7 +10,7 @@ SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
 
 
 class Vocabulary:
-    """The symbols that sequences are made of. `symbols` is a list without repetition.
+    """The symbols that sequences are made of. Raises InputError where one stands twice.
 
     In a text the symbols are its characters, or with a space as `separator` its words.
     len(vocabulary) counts the four special ids too: it is the V of a model.
@@ -19,6 +19,13 @@ class Vocabulary:
     def __init__(self, symbols: Iterable[str], separator: str = ""):
         self.symbols, self.separator = list(symbols), separator
         self._ids = {symbol: len(SPECIAL) + i for i, symbol in enumerate(self.symbols)}
+        if len(self._ids) < len(self.symbols):
+            twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
+            raise InputError(
+                "a vocabulary has each symbol once",
+                f"{twice!r} twice",
+                "Vocabulary.of(texts) takes each symbol of texts once.",
+            )
 
     @classmethod
     def of(cls, texts: Iterable[str | Sequence[str]], separator: str = "") -> "Vocabulary":

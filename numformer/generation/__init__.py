@@ -4,8 +4,10 @@ from numformer.generation.greedy import greedy, log_probabilities
 from numformer.generation.beam import Hypothesis, beam_search, by_length, length_penalty, n_best
 from numformer.generation.ensemble import Ensemble
 from numformer.generation.sampling import Sampling, sample
-from numformer.generation.texts import Continuation, Infilling, Transduction
+from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
+from numformer.generation.continuation import Continuation
+from numformer.generation.infilling import Infilling
 
 __all__ = [
     "greedy",
@@ -19,7 +21,7 @@ __all__ = [
     "sample",
     "Sampling",
     "Transduction",
+    "Translation",
     "Continuation",
     "Infilling",
-    "Translation",
 ]

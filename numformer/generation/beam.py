@@ -1,7 +1,9 @@
 """Beam search: several hypotheses are written side by side, and the best is kept (section 6.1)."""
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
@@ -28,6 +30,7 @@ def by_length(length: int, alpha: float) -> float:
 
 
 PENALTIES = {"paper": length_penalty, "length": by_length}
+LARGEST_ALPHA = 9
 
 
 @dataclass(frozen=True, order=True)
@@ -68,7 +71,7 @@ def n_best(
     names one of PENALTIES. A row is done when none of the open hypotheses can still become one of
     the best, or when `beam` have ended and none of the open ones is ahead of them. The results hold
     neither start nor end id and at most `max_length` ids. `count` is at most `beam`, or fewer than
-    `count` might be found.
+    `count` might be found. Raises InputError for settings that say nothing.
     """
     require_writer(model)
     require_positive("max_length", max_length)
@@ -78,78 +81,112 @@ def n_best(
         raise InputError(
             "count is at most beam", f"count {count}, beam {beam}", "Ask for a larger beam."
         )
-    if not alpha >= 0:
-        raise InputError("alpha is at least 0", alpha, "The paper uses 0.6; 0 does not normalise.")
+    if not is_alpha(alpha):
+        rule = f"alpha is a number from 0 to {LARGEST_ALPHA}"
+        raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = PENALTIES[penalty]
-    batch = len(inputs)
-    best: list[list[Hypothesis]] = [[] for _ in range(batch)]
-    ended = np.zeros(batch, int)
-
-    def offer(row: int, log_probability: float, ids: list[int]) -> None:
-        if log_probability == -np.inf:
-            return
-        score = float(log_probability / divisor(len(ids), alpha))
-        found = Hypothesis(score, up_to_end(ids))
-        best[row] = heapq.nlargest(count, [*best[row], found])
-
-    def worst_kept(row: int) -> float:
-        return best[row][-1].score if len(best[row]) == count else -np.inf
-
-    open_rows = np.arange(batch)
-    # A row's hypotheses start equal, so all but one are impossible until they differ.
-    scores = np.full((batch, beam), -np.inf)
-    scores[:, 0] = 0
-    written = np.empty((batch, beam, 0), int)
+    rankings = [Ranking(count) for _ in inputs]
+    hypotheses = Beam(len(inputs), beam)
     with inference():
         state = model.start(inputs, max_length)
-        state.choose(np.repeat(np.arange(batch), beam))
+        state.choose(np.repeat(hypotheses.rows, beam))
         ids = state.ids
         for length in range(1, max_length + 1):
             # A hypothesis has one way to end, so twice the beam leaves enough that go on.
-            symbols, log_p = most_probable(model.step(ids, state), 2 * beam)
-            totals, parents, symbols = _largest(scores, symbols, log_p, 2 * beam)
-            ends = symbols == END
-            for row, rank in np.argwhere(ends[:, :beam] & np.isfinite(totals[:, :beam])):
-                hypothesis = [*written[row, parents[row, rank]].tolist(), END]
-                offer(open_rows[row], totals[row, rank], hypothesis)
-                ended[open_rows[row]] += 1
-
-            going_on = np.argsort(ends, kind="stable")[:, :beam]
-            each_row = np.arange(len(scores))[:, None]
-            scores, parents, symbols = (
-                array[each_row, going_on] for array in (totals, parents, symbols)
-            )
-            written = np.concatenate([written[each_row, parents], symbols[:, :, None]], axis=-1)
-
-            worst = [worst_kept(row) for row in open_rows]
-            best_open = scores.max(axis=-1)
+            ways = most_probable(model.step(ids, state), 2 * beam)
+            parents, ended = hypotheses.write(*ways)
+            for row, log_p, written in ended:
+                rankings[row].offer(log_p / divisor(length, alpha), written)
+                rankings[row].ended += 1
+            of_rows = [(rankings[row].worst, rankings[row].ended) for row in hypotheses.rows]
+            worst, ended_in_row = np.array(of_rows).T
+            best_open = hypotheses.log_p.max(axis=-1)
             # The best that an open hypothesis can reach: no further loss, the largest divisor.
             can_win = best_open / divisor(max_length, alpha) > worst
             # A sure hypothesis sees many improbable ones end before it does.
             ahead = best_open / divisor(length, alpha) > worst
-            remain = can_win & (ahead | (ended[open_rows] < beam))
-            state.choose((each_row * beam + parents)[remain].ravel())
-            open_rows, scores, written = (array[remain] for array in (open_rows, scores, written))
-            ids = written[:, :, -1].ravel()
+            remain = can_win & (ahead | (ended_in_row < beam))
+            state.choose(parents[remain].ravel())
+            hypotheses.keep(remain)
+            ids = hypotheses.written[:, :, -1].ravel()
             if not remain.any():
                 break
-    for row, sequence in enumerate(open_rows):
-        for score, hypothesis in zip(scores[row], written[row].tolist(), strict=True):
-            offer(sequence, score, hypothesis)
-    return best
+    for row, log_p, written in hypotheses:
+        rankings[row].offer(log_p / divisor(max_length, alpha), written)
+    return [ranking.best for ranking in rankings]
 
 
-def _largest(scores: np.ndarray, symbols: np.ndarray, log_p: np.ndarray, count: int):
-    """The `count` best ways on of scores (N, beam), by the most probable symbols of each.
+def is_alpha(value) -> bool:
+    """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
+    is_number = isinstance(value, Real) and type(value) is not bool
+    return is_number and 0 <= value <= LARGEST_ALPHA
 
-    symbols and log_p (N beam, C) -> totals, parents and symbols (N, count), best first.
+
+class Ranking:
+    """The `best` complete hypotheses of a row, up to `count` of them, and how many have `ended`."""
+
+    def __init__(self, count: int):
+        self.count, self.ended = count, 0
+        self.best: list[Hypothesis] = []
+
+    def offer(self, score: float, written: list[int]) -> None:
+        """Rank a hypothesis; among equals the one offered first goes before."""
+        if score > -np.inf:
+            hypothesis = Hypothesis(float(score), up_to_end(written))
+            self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
+
+    @property
+    def worst(self) -> float:
+        """The score that another one must exceed to be among the best."""
+        return self.best[-1].score if len(self.best) == self.count else -np.inf
+
+
+class Beam:
+    """The open hypotheses of a batch, `width` for each row that is not done, and how they go on.
+
+    `rows` (N,) are those rows' places in the batch, `log_p` (N, width) the log probabilities of
+    the hypotheses, best first, `written` (N, width, T) the ids of each.
     """
-    rows, beam = scores.shape
-    totals = (scores[:, :, None] + log_p.reshape(rows, beam, -1)).reshape(rows, -1)
-    chosen = np.argsort(-totals, kind="stable")[:, :count]
-    each_row = np.arange(rows)[:, None]
-    parents = chosen // (totals.shape[1] // beam)
-    return totals[each_row, chosen], parents, symbols.reshape(rows, -1)[each_row, chosen]
+
+    def __init__(self, batch: int, width: int):
+        self.rows = np.arange(batch)
+        # A row's hypotheses start equal, so all but one are impossible until they differ.
+        self.log_p = np.full((batch, width), -np.inf)
+        self.log_p[:, 0] = 0
+        self.written = np.empty((batch, width, 0), int)
+
+    def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
+        """Of every hypothesis its row, its log probability and its ids."""
+        for row, log_p, written in zip(self.rows, self.log_p, self.written.tolist(), strict=True):
+            yield from zip([row] * len(log_p), log_p, written, strict=True)
+
+    def write(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:
+        """Go on in the best ways: symbols and log_p (N width, C) are those of each hypothesis.
+
+        Returns for each new hypothesis (N, width) its parent among the N width old ones, and the
+        row, log probability and ids of those that end here, of which the best `width` count.
+        """
+        rows, width = self.log_p.shape
+        totals = (self.log_p[:, :, None] + log_p.reshape(rows, width, -1)).reshape(rows, -1)
+        ranked = np.argsort(-totals, kind="stable")
+        row = np.arange(rows)[:, None]
+        totals, symbols = totals[row, ranked], symbols.reshape(rows, -1)[row, ranked]
+        parents, ends = ranked // log_p.shape[1], symbols == END
+        ended = [
+            (self.rows[n], totals[n, rank], [*self.written[n, parents[n, rank]].tolist(), END])
+            for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
+        ]
+        going_on = np.argsort(ends, kind="stable")[:, :width]
+        self.log_p, parents = totals[row, going_on], parents[row, going_on]
+        latest = symbols[row, going_on][:, :, None]
+        self.written = np.concatenate([self.written[row, parents], latest], axis=-1)
+        return row * width + parents, ended
+
+    def keep(self, remain: np.ndarray) -> None:
+        """Leave out the rows that are done, where `remain` (N,) is False."""
+        self.rows, self.log_p, self.written = (
+            array[remain] for array in (self.rows, self.log_p, self.written)
+        )

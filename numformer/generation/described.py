@@ -1,25 +1,29 @@
 """What a model was trained to do with texts, from the description that is saved beside it."""
 
 import base64
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from numformer.data import Vocabulary
 from numformer.data.subwords import Subwords
 from numformer.errors import InputError
+from numformer.generation.continuation import Continuation
+from numformer.generation.infilling import Infilling
 from numformer.generation.text import Text
-from numformer.generation.texts import Continuation, Infilling, Transduction
+from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
 
 TEXTS: dict[str, Callable[..., Text]] = {
-    each.__name__.lower(): each for each in (Transduction, Translation, Continuation, Infilling)
+    kind.__name__.lower(): kind for kind in (Transduction, Translation, Continuation, Infilling)
 }
 
 
 def text_of(described: Any, config) -> Text | None:
     """The Text of a description, if it is one and a model of this config fits it.
 
-    Raises InputError where it needs a library that is not installed.
+    Raises InputError where it needs a library that is not installed, and for a vocabulary that is
+    refused.
     """
     try:
         fields = dict(described)
@@ -28,7 +32,12 @@ def text_of(described: Any, config) -> Text | None:
             if isinstance(value, dict):
                 fields[name] = _vocabulary(**value)
         text = made(**fields)
-        return text if text.fits(config) else None
+        known = all(
+            isinstance(getattr(text, field.name), Vocabulary)
+            for field in dataclasses.fields(text)
+            if field.type is Vocabulary
+        )
+        return text if known and text.fits(config) else None
     except InputError:
         raise
     except (KeyError, TypeError, ValueError):

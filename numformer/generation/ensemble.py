@@ -18,15 +18,15 @@ from numformer.models import Model
 class States:
     """How far each model of an ensemble has written; the next `ids` (B,) are the same for all."""
 
-    each: list
+    of_models: list
 
     @property
     def ids(self) -> np.ndarray:
-        return self.each[0].ids
+        return self.of_models[0].ids
 
     def choose(self, rows: np.ndarray) -> None:
         """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
-        for state in self.each:
+        for state in self.of_models:
             state.choose(rows)
 
 
@@ -34,8 +34,8 @@ class Ensemble(Layer):
     """Models of one vocabulary, which write what is most probable to all of them together.
 
     p(y) is the mean of the models' p_m(y), so what only one of them takes for right counts little.
-    `greedy`, `beam_search` and `sample` take it as they take a model. `config.longest` is the
-    fewest positions that one of them has room for, or None.
+    `greedy`, `beam_search` and `sample` take it as they take a model. `config` has the sizes of
+    their vocabularies, and as `longest` the fewest positions that a model has room for, or None.
     """
 
     def __init__(self, models: Sequence[Model]):
@@ -43,9 +43,16 @@ class Ensemble(Layer):
             raise InputError("an ensemble has models", "none", "Name one or more.")
         for model in models:
             require_writer(model)
+        first, *others = map(_vocabularies, models)
+        if wrong := [other for other in others if other != first]:
+            raise InputError(
+                "models that write together have vocabularies of the same sizes",
+                f"{first} and {wrong[0]}",
+                "Train them on the same data.",
+            )
         self.models = [*models]
         rooms = [model.config.longest for model in models if model.config.longest]
-        self.config = SimpleNamespace(longest=min(rooms, default=None))
+        self.config = SimpleNamespace(longest=min(rooms, default=None), **first)
 
     def start(self, inputs, length: int) -> States:
         """What every model's `start` takes -> the States before the first position."""
@@ -53,8 +60,13 @@ class Ensemble(Layer):
 
     def step(self, ids, state: States):
         """The next position of every row: ids (B,) -> log p (B, V), which serve as its logits."""
-        each = zip(self.models, state.each, strict=True)
-        p = [softmax(model.step(ids, its)) for model, its in each]
+        writing = zip(self.models, state.of_models, strict=True)
+        p = [softmax(model.step(ids, of_model)) for model, of_model in writing]
         mean = sum(p[1:], start=p[0]) / len(p)
         with np.errstate(divide="ignore"):  # what no model can write has log 0 = -inf
             return array_module(mean).log(mean)
+
+
+def _vocabularies(model: Model) -> dict[str, int]:
+    """The sizes of a model's vocabularies by their names in its config."""
+    return {name: n for name, n in vars(model.config).items() if name.endswith("vocabulary")}

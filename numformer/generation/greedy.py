@@ -99,6 +99,7 @@ def require_writer(model: Model) -> None:
 
 
 def require_positive(name: str, value: int) -> None:
-    """Raise InputError for a number below 1."""
-    if value < 1:
-        raise InputError(f"{name} is at least 1", value, f"Ask for a larger {name}.")
+    """Raise InputError for what is no integer, and for one below 1."""
+    if not isinstance(value, int | np.integer) or type(value) is bool or value < 1:
+        rule, fix = f"{name} is an integer of at least 1", f"Ask for another {name}."
+        raise InputError(rule, repr(value), fix)

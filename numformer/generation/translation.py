@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from numformer.data.moses import detokenized, tokenized
 from numformer.generation.text import Symbols
-from numformer.generation.texts import Transduction
+from numformer.generation.transduction import Transduction
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Padding, batches, and the order in which training meets its pairs."""
 
 import dataclasses
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -43,73 +43,40 @@ def mixed(count: int = 50) -> list:
 
 
 def test_padding_fills_up_with_0_on_the_right():
-    padded = pad([[5, 6, 7], [], [8]])
-    assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0]])
-    assert np.issubdtype(padded.dtype, np.integer)
-
-
-def test_empty_sequences_give_rows_without_columns():
-    assert pad([[], []]).shape == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("sequences", "said"),
-    [([], "at least one sequence"), ([[4], [5.0]], "5.0, which is of type float"),
-     ([[4, True]], "type bool"), ([["4"]], "type str"), (np.ones((1, 2), bool), "type bool")],
-)  # fmt: skip
-def test_what_are_no_sequences_of_ids_is_refused(sequences, said, complaint):
-    assert said in complaint(pad, sequences)
-    assert_array_equal(pad([np.array([4, 5], np.int32), [6]]), [[4, 5], [6, 0]])
-
-
-def test_sources_are_closed_by_the_end_id():
+    """What is no sequence of ids is in test_beginners.py."""
+    padded = pad([np.array([5, 6, 7], np.int32), [], (8,), [9, 0]])
+    assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0], [9, 0, 0]])
+    assert np.issubdtype(padded.dtype, np.integer) and pad([[], []]).shape == (2, 0)
     assert_array_equal(pad_sources([[5, 6], [], (7,)]), [[5, 6, END], [END, 0, 0], [7, END, 0]])
 
 
-def test_a_batch_shifts_the_target_by_one():
+def test_a_batch_shifts_the_target_by_one(complaint):
     """What goes in at a position is what came out at the position before."""
-    batch = PairBatch.of([([5, 6], [7, 8, 9]), ([5], [])])
-    assert_array_equal(batch.source, [[5, 6, END], [5, END, PADDING]])
-    assert_array_equal(batch.target_in, [[START, 7, 8, 9], [START, 0, 0, 0]])
-    assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
-
-
-def test_pairs_may_come_one_by_one():
-    batch = PairBatch.of(zip([[4, 5], [6]], [[7], [8, 9]], strict=True))
-    for found, expected in zip(
-        batch.inputs, PairBatch.of([([4, 5], [7]), ([6], [8, 9])]).inputs, strict=True
-    ):
-        assert_array_equal(found, expected)
-
-
-def test_making_a_batch_leaves_the_pairs_as_they_are():
-    source, target = [5, 6], [7]
-    PairBatch.of([(source, target)])
-    assert (source, target) == ([5, 6], [7])
+    pairs = [([5, 6], [7, 8, 9]), ([5], [])]
+    for given in (pairs, zip(*zip(*pairs, strict=True), strict=True)):
+        batch = PairBatch.of(given)
+        assert_array_equal(batch.source, [[5, 6, END], [5, END, PADDING]])
+        assert_array_equal(batch.target_in, [[START, 7, 8, 9], [START, 0, 0, 0]])
+        assert_array_equal(batch.target_out, [[7, 8, 9, END], [END, 0, 0, 0]])
+    assert pairs == [([5, 6], [7, 8, 9]), ([5], [])]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batch.source = batch.target_in
+    # Where padding is left out, the wrong symbol would be taken for the next one.
+    ids = np.array([[4, 5, 6]])
+    assert "Leave id 0 out" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
 
 
 # Epochs.
 
 
 @pytest.mark.parametrize(("count", "size"), [(50, 8), (48, 8), (5, 8), (9, 1), (200, 3)])
-def test_every_epoch_holds_every_pair_once(count, size):
+def test_every_epoch_holds_every_pair_once_in_batches_of_one_size(count, size):
     batches = EpochBatches(mixed(count), size, seed=1)
     assert batches.count() == -(-count // size)
     for number in range(3):
-        assert sorted(chain(*epoch(batches, number))) == list(range(count))
-
-
-def test_one_batch_of_an_epoch_is_smaller_and_the_others_are_full():
-    sizes = list(map(len, epoch(EpochBatches(mixed(50), 8, seed=1), 0)))
-    assert sorted(sizes) == [2] + [8] * 6
-
-
-def test_batches_are_those_of_their_pairs():
-    pairs = mixed()
-    batch = EpochBatches(pairs, 8, seed=1)(3)
-    expected = PairBatch.of([pairs[number] for number in numbers_in(batch)])
-    for name in ("source", "target_in", "target_out"):
-        assert_array_equal(getattr(batch, name), getattr(expected, name))
+        of_epoch = epoch(batches, number)
+        assert sorted(chain(*of_epoch)) == list(range(count))
+        assert sorted(map(len, of_epoch))[1:] == [size] * (batches.count() - 1)
 
 
 def test_a_batch_depends_on_seed_and_step_alone():
@@ -119,42 +86,33 @@ def test_a_batch_depends_on_seed_and_step_alone():
     jumping = EpochBatches(mixed(), 8, seed=1)
     for step in (20, 3, 4, 21, 7, 8, 1):
         assert numbers_in(jumping(step)) == expected[step - 1]
+    of_pairs = PairBatch.of([mixed()[number] for number in expected[2]])
+    for name, ids in vars(straight(3)).items():
+        assert_array_equal(ids, getattr(of_pairs, name))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
-    one, other = (EpochBatches(mixed(), 8, seed=seed) for seed in (1, 2))
-    orders = [str(epoch(batches, number)) for batches in (one, other) for number in range(3)]
-    assert len(set(orders)) == 6
+@pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])
+def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
+    """Little padding, still random company: by the source's length, then by the target's."""
+    rng = np.random.default_rng(0)
+    pairs = [([n + 4] * i, [n + 4] * j) for n, (i, j) in enumerate(rng.integers(1, 6, (90, 2)))]
+    for seed, number in ((1, 0), (1, 1), (2, 0)):
+        batches = EpochBatches(pairs, size, seed, *[pool] * (pool != 20))
+        rng, expected = np.random.default_rng(seed_sequence(seed, "data", number)), []
+        order = rng.permutation(90).tolist()
+        for start in range(0, 90, pool * size):
+            some = order[start : start + pool * size]
+            expected += sorted(some, key=lambda n: (len(pairs[n][0]), len(pairs[n][1])))
+        expected = [expected[start : start + size] for start in range(0, 90, size)]
+        rng.shuffle(expected)
+        assert epoch(batches, number) == expected
+        assert len(batches._batches) == 1  # of the latest epoch alone
 
 
-def test_pairs_meet_other_company_in_the_next_epoch():
-    """Sorting all of the data by length would make every epoch of the same batches."""
-    batches = EpochBatches(pairs_of(range(1, 121)), 4, seed=1, pool=5)
-    first, second = ({frozenset(b) for b in epoch(batches, number)} for number in (0, 1))
-    assert len(first & second) < 5
-
-
-def test_pairs_of_similar_length_share_a_batch():
-    """Within one pool the lengths of batches do not overlap; in random batches nearly all do."""
-    pairs = mixed(80)
-    lengths = [len(source) for source, _ in pairs]
-    batches = [[lengths[n] for n in b] for b in epoch(EpochBatches(pairs, 8, seed=1), 0)]
-    in_order = sorted(batches, key=lambda batch: (min(batch), max(batch)))
-    assert all(max(before) <= min(after) for before, after in pairwise(in_order))
-    assert batches != in_order  # short and long batches come in random order
-
-
-def test_pairs_alike_in_both_lengths_share_a_batch():
-    pairs = [([4] * (1 + n % 2), [4] * (1 + n // 2 % 2)) for n in range(8)]
-    found = EpochBatches(pairs, 2, seed=1)
-    assert all((found(step).source[0] == found(step).source[1]).all() for step in range(1, 5))
-    assert all((found(step).target_in[0] == found(step).target_in[1]).all() for step in range(1, 5))
-
-
-@pytest.mark.parametrize(("count", "size"), [(0, 8), (5, 0), (5, -1)])
-def test_no_data_and_empty_batches_are_refused(count, size, complaint):
-    text = complaint(EpochBatches, mixed(count), size, seed=1)
-    assert "at least one pair" in text and f"{count} pairs, batch size {size}" in text
+def test_no_data_and_empty_batches_are_refused(complaint):
+    for count, size in ((0, 8), (5, 0), (5, -1)):
+        said = complaint(EpochBatches, mixed(count), size, seed=1)
+        assert "at least one pair" in said and f"{count} pairs, batch size {size}" in said
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
@@ -166,11 +124,6 @@ def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
         expected = PairBatch.of(pairs[first::count])
         for name, ids in vars(part).items():
             assert_array_equal(ids, getattr(expected, name))
-
-
-def test_padding_within_a_target_is_refused(complaint):
-    """What leaves padding out would take the wrong symbol for the next one."""
-    assert "Leave id 0 out" in complaint(PairBatch.of, [([4], [5, 0, 6])])
 
 
 def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_one_column():
@@ -197,66 +150,32 @@ def test_a_batch_of_one_array_counts_its_rows(count, sizes):
         assert part.inputs == (part.ids,)
 
 
-def test_twenty_batches_are_a_pool_unless_told_otherwise():
-    pairs = [([4] * (1 + n % 7), [5] * (1 + n % 5)) for n in range(300)]
-    default, twenty, other = (
-        [EpochBatches(pairs, 4, 0, *pool)(step).source.tolist() for step in range(1, 76)]
-        for pool in ((), (20,), (21,))
-    )
-    assert default == twenty != other
-
-
-def test_an_epoch_is_a_permutation_of_its_own_dealt_out_in_batches():
-    """With a pool of one batch, sorting by length stays within each batch."""
-    pairs, orders = [([4 + n], [4 + n]) for n in range(50)], []
-    batches = EpochBatches(pairs, 8, seed=1, pool=1)
-    for epoch in range(20):
-        order = np.random.default_rng(seed_sequence(1, "data", epoch)).permutation(50)
-        expected = {frozenset(order[start : start + 8] + 4) for start in range(0, 50, 8)}
-        steps = range(1 + 7 * epoch, 8 + 7 * epoch)
-        found = [batches(step).source[:, 0] for step in steps]
-        assert {*map(frozenset, found)} == expected
-        orders.append(tuple(np.concatenate(found)))
-    assert len(set(orders)) == 20
-    assert len(batches._batches) == 1  # of the latest epoch alone
-
-
-def test_a_batch_is_not_changed_once_it_is_checked():
-    batch = PairBatch.of([([4], [5])])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        batch.source = batch.target_in
-
-
 # Batches by tokens.
 
 
 def test_batches_by_tokens_hold_every_pair_once_an_epoch():
     """As many rows as fit, counted with padding; long ones are in company of few."""
     pairs = mixed(200)
-    batches = TokenBatches(pairs, 60, seed=3, pool=20)
-    orders, rows = [], {}
+    batches = TokenBatches(pairs, 60, seed=3)
+    again, orders, rows, step = TokenBatches(pairs, 60, seed=3), [], {}, 0
     for number in range(3):
-        first = sum(batches.count(each) for each in range(number)) + 1
-        steps = range(first, first + batches.count(number))
-        assert [batches.place(step) for step in steps] == [(number, i) for i in range(len(steps))]
-        found = [batches(step) for step in steps]
-        assert sorted(chain(*map(numbers_in, found))) == list(range(200))
-        orders.append(list(map(numbers_in, found)))
-        for batch in found:
+        of_epoch = [batches(step + place + 1) for place in range(batches.count(number))]
+        for place, batch in enumerate(of_epoch):
+            assert batches.place(step + place + 1) == (number, place)
             assert batch.target_in.size <= 60 and batch.source.size <= 60
             rows.setdefault(batch.target_in.shape[1], []).append(len(batch.source))
+        step += len(of_epoch)
+        orders.append([*map(numbers_in, of_epoch)])
+        assert sorted(chain(*orders[-1])) == list(range(200))
+        full = sum(max(batch.source.size, batch.target_in.size) > 40 for batch in of_epoch)
+        assert full > 0.6 * len(of_epoch)
+        real = sum(len(source) + 1 + len(target) + 1 for source, target in pairs)
+        positions = sum(batch.source.size + batch.target_in.size for batch in of_epoch)
+        assert batches.padding_share(number) == pytest.approx(1 - real / positions)
+        assert 0 < batches.padding_share(number) < 0.3
     assert orders[0] != orders[1] != orders[2]
     assert max(rows[13]) == 4 < 10 < max(rows[min(rows)])
-    full = sum(max(batch.source.size, batch.target_in.size) > 40 for batch in found)
-    assert full > 0.6 * len(found)
-    again = TokenBatches(pairs, 60, seed=3, pool=20)  # a resumed run begins anywhere
-    last = sum(batches.count(each) for each in range(3))
-    assert numbers_in(again(last)) == orders[2][-1]
-    real = sum(len(s) + 1 + len(t) + 1 for s, t in pairs)
-    every = [batches(step + 1) for step in range(batches.count(0))]
-    positions = sum(batch.source.size + batch.target_in.size for batch in every)
-    assert batches.padding_share() == pytest.approx(1 - real / positions)
-    assert 0 < batches.padding_share() < 0.3
+    assert numbers_in(again(step)) == orders[2][-1]  # a resumed run begins anywhere
 
 
 def test_a_batch_by_tokens_is_full_where_one_more_would_not_fit():

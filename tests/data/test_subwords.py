@@ -2,11 +2,10 @@
 
 import io
 import json
-import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import sentencepiece
 
@@ -16,18 +15,28 @@ from numformer.data.subwords import _cut as cut_into_pieces
 from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
 from numformer.generation.described import text_of
-from numformer.generation.texts import Transduction
+from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
+from numformer.models import Config
 
-TEXTS = [f"the {a} {b} &apos;s {c} ." for a in ("small", "tall", "smallest") for b in ("dog", "cat")
-         for c in ("running", "jumping", "runner", "jumper", "rüben")]  # fmt: skip
+TEXTS = [
+    f"the {size} {animal} &apos;s {motion} ."
+    for size in ("small", "tall", "smallest")
+    for animal in ("dog", "cat")
+    for motion in ("running", "jumping", "runner", "jumper", "rüben")
+]
 
 
 @pytest.fixture(scope="module", params=[(45, "bpe"), (30, "unigram")], ids=["bpe", "unigram"])
 def subwords(request):
-    made = Subwords.learned(TEXTS, *request.param)
-    assert len(made) == request.param[0]
-    return made
+    learned = Subwords.learned(TEXTS, *request.param)
+    assert len(learned) == request.param[0]
+    return learned
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return Subwords.learned(TEXTS, 45)
 
 
 def test_a_text_is_its_pieces_put_together(subwords):
@@ -51,17 +60,15 @@ def test_the_rarest_character_is_kept_as_it_is():
 def test_what_was_never_seen_is_unknown_and_named(subwords, complaint):
     assert "a text is UTF-8; received 'the \\udcff'" in complaint(subwords.split, "the \udcff")
     pieces = subwords.split("the ☃ dog")
-    assert UNKNOWN in subwords.encode(pieces) and "☃" in "".join(pieces)
-    text = Transduction(subwords, subwords, 9)
-    (note,) = text.notes(pieces)
+    assert UNKNOWN in subwords.encode(pieces)
+    (note,) = Transduction(subwords, subwords, 9).notes(pieces)
     assert "training never saw" in note and "☃" in note
 
 
 def test_a_description_makes_the_same_subwords_again(subwords):
     described = Transduction(subwords, subwords, 9, penalty="length").description()
     described = json.loads(json.dumps(described))
-    sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(subwords))
-    config = SimpleNamespace(**sizes)
+    config = Config.base(len(subwords))
     again = text_of(described, config)
     assert again.source.symbols == subwords.symbols and again.penalty == "length"
     assert again.source.split(TEXTS[0]) == subwords.split(TEXTS[0])
@@ -71,39 +78,35 @@ def test_a_description_makes_the_same_subwords_again(subwords):
         text_of(described | {"source": {"sentencepiece": "AAAA"}}, config)
 
 
-def test_dropout_cuts_the_same_text_in_other_ways():
-    subwords = Subwords.learned(TEXTS, 45)
-    usual = [subwords.encode(subwords.split(text)) for text in TEXTS]
-    assert subwords.sampled(TEXTS, 0.0, 1) == usual
-    once, again, other = (subwords.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
+def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run(bpe):
+    """By NumPy's random numbers; each text goes on with them."""
+    usual = [bpe.encode(bpe.split(text)) for text in TEXTS]
+    assert bpe.sampled(TEXTS, 0.0, 1) == usual
+    once, again, other = (bpe.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
     assert once == again != other
-    assert [subwords.join(subwords.decode(ids)) for ids in once] == TEXTS
-    lengths = [sum(map(len, found)) for found in (usual, subwords.sampled(TEXTS, 0.1, 1), once)]
-    assert lengths == sorted(lengths) and lengths[0] < lengths[1] < lengths[2]
-    assert sum(map(len, subwords.sampled(TEXTS, 1.0, 1))) == sum(
-        len(text.replace("rüben", "ruben")) + 1 for text in TEXTS
-    )  # characters alone, and the space before the first word
+    assert [bpe.join(bpe.decode(ids)) for ids in once] == TEXTS
+    lengths = [sum(map(len, ids)) for ids in (usual, bpe.sampled(TEXTS, 0.1, 1), once)]
+    assert lengths[0] < lengths[1] < lengths[2]
+    characters = [len(text.replace("ü", "u")) + 1 for text in TEXTS]  # and the space before all
+    assert [*map(len, bpe.sampled(TEXTS, 1.0, 1))] == characters
+    assert len({*map(tuple, bpe.sampled(TEXTS[:1] * 9, 0.3, 1))}) > 5
+    rng = np.random.default_rng(1)
+    for text, ids in zip(TEXTS[:9], once, strict=False):
+        left_out, cuts = iter(rng.random(3 * len(text) + 3) < 0.3), []
+        for word in text.split():
+            cuts += cut_into_pieces(f"▁{word}", bpe._ids, left_out)
+        assert bpe.decode(ids) == cuts
 
 
-@pytest.mark.parametrize(
-    ("left_out", "pieces"),
-    [("", "abc d"), ("0", "abc d"), ("10", "abc d"), ("101", "a bc d"), ("110", "a b cd"),
-     ("01", "ab cd"), ("1111", "a b c d")],
-)  # fmt: skip
+CUTS = {"": "abc d", "0": "abc d", "10": "abc d", "101": "a bc d", "110": "a b cd", "01": "ab cd"}
+
+
+@pytest.mark.parametrize(("left_out", "pieces"), (CUTS | {"1111": "a b c d"}).items())
 def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left_out, pieces):
     ranks = {piece: rank for rank, piece in enumerate(["ab", "bc", "abc", "cd", "a", "b"])}
     chances = [*map(int, left_out), *[0] * 12][:12]
     assert cut_into_pieces("abcd", ranks, iter(chances)) == pieces.split()
-
-
-def test_dropout_cuts_alike_in_every_process_so_that_a_run_can_be_resumed(tmp_path):
-    subwords, path = Subwords.learned(TEXTS, 45), tmp_path / "subwords.model"
-    path.write_bytes(subwords.model)
-    said = "import sys; from pathlib import Path; from numformer.data import Subwords; "
-    said += "print(Subwords(Path(sys.argv[1]).read_bytes()).sampled(sys.argv[2:], 0.3, 7))"
-    command = [sys.executable, "-c", said, path, *TEXTS]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert found.strip() == str(subwords.sampled(TEXTS, 0.3, 7))
+    assert cut_into_pieces("abc", {"bc": 0, "ab": 1}, iter([0])) == ["a", "bc"]
 
 
 def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
@@ -125,14 +128,15 @@ def test_a_model_with_other_special_pieces_is_refused(complaint):
     assert "received [-1, 1, 2, 0]" in complaint(Subwords, written.getvalue())
 
 
-@pytest.mark.parametrize(
-    ("sentence", "language", "tokens"),
-    [
-        ("A man, who isn't old.", "en", "a man , who isn &apos;t old ."),
-        ('It\'s "3.5" km!', "en", "it &apos;s &quot; 3.5 &quot; km !"),
-        ("Ein Mann (aus Köln) läuft.", "de", "ein mann ( aus köln ) läuft ."),
-    ],
-)
+SENTENCES = [  # the language, a sentence, and its tokens
+    ("en", "A man, who isn't old.", "a man , who isn &apos;t old ."),
+    ("en", 'It\'s "3.5" km!', "it &apos;s &quot; 3.5 &quot; km !"),
+    ("de", "Ein Mann (aus Köln) läuft.", "ein mann ( aus köln ) läuft ."),
+    ("fr", "L'homme court.", "l&apos; homme court ."),
+]
+
+
+@pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES)
 def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
     assert tokenized(sentence, language) == tokens
     assert tokenized(tokens, language) == tokens
@@ -141,11 +145,12 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
 
 def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
     moses._moses.cache_clear()  # what was made before would hide how it is made
-    assert tokenized("The girl’s “hat” – red…", "en") == (
-        "the girl &apos;s &quot; hat &quot; - red ..."
-    )
-    assert tokenized("a “hat”, 3\u00a0500 of them", "en") == ("a &quot; hat &quot; , 3 500 of them")
-    assert tokenized("„Hut“ sagt er.", "de") == "&quot; hut &quot; sagt er ."
+    for language, sentence, tokens in (
+        ("en", "The girl’s “hat” – red…", "the girl &apos;s &quot; hat &quot; - red ..."),
+        ("en", "a “hat”, 3\u00a0500 of them", "a &quot; hat &quot; , 3 500 of them"),
+        ("de", "„Hut“ sagt er.", "&quot; hut &quot; sagt er ."),
+    ):
+        assert tokenized(sentence, language) == tokens
 
 
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):
@@ -153,7 +158,18 @@ def test_a_translation_reads_and_writes_sentences(subwords, complaint):
     sentence = "The small dog's running."
     assert text.symbols(sentence) == pieces and text.join(pieces) == sentence.lower()
     assert "a text is a string" in complaint(text.symbols, 3)
-    config = SimpleNamespace(source_vocabulary=len(subwords), target_vocabulary=len(subwords))
+    config = Config.base(len(subwords))
     assert text.fits(config)
     for wrong in (dict(to=3), dict(from_=None), dict(max_length=0)):
         assert not replace(text, **wrong).fits(config)
+
+
+@pytest.mark.parametrize(("from_", "to"), [("fr", "en"), ("en", "fr")])
+def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
+    """French apostrophes stand with the word before them."""
+    words = Subwords.learned(["l&apos; homme &apos;s", "l &apos;homme"] * 9, 22)
+    text, tokens = Translation(words, words, 9, from_=from_, to=to), "l&apos; homme"
+    assert words.join(text.symbols("L'homme")) == tokenized("l'homme", from_)
+    assert (words.join(text.symbols("L'homme")) == tokens) == (from_ == "fr")
+    assert text.join(words.split(tokens)) == detokenized(tokens, to)
+    assert (text.join(words.split(tokens)) == "l'homme") == (to == "fr")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from numformer import load
 from numformer.data import Vocabulary
@@ -49,39 +48,32 @@ class Alphabet:
 def test_a_surer_hole_is_filled_first_and_helps_with_the_next():
     model = Alphabet()
     assert TEXT.write(model, [[*"ab__b_"], [*"_"], [*"abc"]]) == [[*"abcdbc"], [*"a"], [*"abc"]]
-    assert model.seen == [
-        ("ab__b_", [2, 3, 5]), ("abc_b_", [3, 5]), ("abcdb_", [5]), ("_", [0]),
-    ]  # fmt: skip
+    first = [("ab__b_", [2, 3, 5]), ("abc_b_", [3, 5]), ("abcdb_", [5])]
+    assert model.seen == [*first, ("_", [0])]
 
 
-def test_a_quarter_of_many_holes_is_filled_at_once():
-    model, asked = Alphabet(), [*"a_b_c_d_e"[:8]]
-    TEXT.write(model, [asked * 3])
-    assert [len(places) for _, places in model.seen] == [12, 9, 6, 4, 3, 2, 1]
-
-
-def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window():
-    model, text = Alphabet(), [*"abcdeabcdeabcdeabcde"]
-    for place, window in ((0, "_bcdeabc"), (9, "abcd_abc"), (10, "bcde_bcd"), (19, "cdeabcd_")):
-        holed = [*text]
-        holed[place] = "_"
-        assert TEXT.write(model, [holed]) == [text]
-        assert model.seen[-1][0] == window
-        assert window[model.seen[-1][1][0]] == "_"
-
-
-def test_two_holes_far_apart_have_windows_of_their_own():
-    model, text = Alphabet(), [*"abcdeabcdeabcdeabcde"]
-    holed = [*text]
-    holed[4] = holed[15] = "_"
-    assert TEXT.write(model, [holed]) == [text]
-    assert model.seen[0] == ("abcd_abcbcde_bcd"[:8] + "bcde_bcd", [4, 8 + 4])
-
-
-def test_as_many_windows_as_fit_are_seen_at_a_time():
+def test_a_quarter_of_many_holes_is_filled_at_once_and_as_many_windows_as_fit_are_seen():
     model = Alphabet()
+    TEXT.write(model, [[*"a_b_c_d_" * 3]])
+    assert [len(places) for _, places in model.seen] == [12, 9, 6, 4, 3, 2, 1]
+    del model.seen[:]
     TEXT.write(model, [["_"] * 300])
     assert [len(places) for _, places in model.seen[:2]] == [256, 44]
+
+
+LONG, WINDOWS = "abcde" * 4, {0: "_bcdeabc", 9: "abcd_abc", 10: "bcde_bcd", 19: "cdeabcd_"}
+
+
+def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window_of_its_own():
+    for place, window in WINDOWS.items():
+        model, holed = Alphabet(), [*LONG]
+        holed[place] = "_"
+        assert TEXT.write(model, [holed]) == [[*LONG]]
+        assert model.seen == [(window, [window.index("_")])]
+    model, holed = Alphabet(), [*LONG]
+    holed[4] = holed[15] = "_"
+    assert TEXT.write(model, [holed]) == [[*LONG]]
+    assert model.seen[0] == ("abcd_abc" + "bcde_bcd", [4, 8 + 4])
 
 
 def test_a_saved_run_fills_holes_and_shows_where_it_looked(tmp_path):
@@ -93,15 +85,17 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(tmp_path):
     assert {*answer} <= {*"abcde"} and trained(["ab_d_", "_"])[0] == answer
     with pytest.warns(UserWarning, match="there is no '_' to fill"):
         assert trained("abc") == "abc"
-    found = trained.attention("ab_d_")
-    (maps,) = found.maps
-    assert (found.text, found.written, found.kinds) == ("ab_d_", answer, ["self_attention"])
+    seen = trained.attention("ab_d_")
+    (maps,) = seen.maps
+    assert (seen.text, seen.written, seen.kinds) == ("ab_d_", answer, ["self_attention"])
     assert maps.reads == maps.looks_at == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
     assert (maps.weights > 0).all()  # both sides
-    long = "abcde" * 4
-    for place, window in ((0, "_bcdeabc"), (10, "bcde_bcd"), (19, "cdeabcd_")):
-        assert trained.attention(f"{long[:place]}_{long[place + 1 :]}").text == window
-    assert trained.attention(long).text == long[:8]
+    for place, window in WINDOWS.items():
+        seen = trained.attention(f"{LONG[:place]}_{LONG[place + 1 :]}")
+        assert seen.text == window
+    assert trained.attention(LONG).text == LONG[:8]
+    asked, *_ = Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
+    assert asked == ["a"] and model.pending() == 0
 
 
 def test_a_description_is_taken_only_where_the_model_fits_it():
@@ -113,20 +107,13 @@ def test_a_description_is_taken_only_where_the_model_fits_it():
         assert text_of(described | change, config) is None
 
 
-def test_texts_of_one_hole_are_filled_by_the_likeliest_letter():
+def test_a_hole_is_filled_by_the_likeliest_letter():
     model = small(p_drop=0.0)
-    ids = np.array([LETTERS.encode("ab_de")])
-    logits = model.forward(ids)[0, 2]
+    logits = model.forward(np.array([LETTERS.encode("ab_de")]))[0, 2]
     likeliest = LETTERS.decode([4 + int(logits[4:9].argmax())])
-    assert_array_equal(TEXT.write(model, [[*"ab_de"]])[0], [*"ab", *likeliest, *"de"])
-
-
-def test_filling_leaves_nothing_for_a_backward_and_a_text_without_holes_is_shown_from_its_start():
-    model = small()
-    TEXT.write(model, [[*"ab_d_"]])
+    model.clear_saved()
+    assert TEXT.write(model, [[*"ab_de"]]) == [[*"ab", *likeliest, *"de"]]
     assert model.pending() == 0
-    asked, *_ = Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
-    assert asked == ["a"]
 
 
 def test_what_is_to_know_of_a_text_is_told_and_nothing_else():

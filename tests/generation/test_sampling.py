@@ -10,12 +10,10 @@ from numpy.testing import assert_allclose
 from test_generation import (
     END,
     PADDING,
-    SEEDS,
     SOURCE,
     START,
     UNKNOWN,
     Chain,
-    Remembering,
     V,
     peaked,
 )
@@ -25,8 +23,6 @@ from numformer.data import Vocabulary
 from numformer.generation import Continuation, Sampling, Transduction, greedy, sample
 from numformer.layer import inference, mode, pack
 from numformer.models.language_model import LanguageModel
-
-EVERY = {4: 0.5, 5: 0.3, 6: 0.15, END: 0.05}
 
 
 def log_p(*probabilities: float) -> np.ndarray:
@@ -65,130 +61,70 @@ def test_the_probabilities_to_draw_by(settings, expected):
     order = np.array([3, 0, 1, 2])
     given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
     before = given.copy()
-    found = Sampling(**settings).probabilities(given)
-    assert_allclose(found[0], [*expected, 0, 0], atol=1e-12)
-    if settings.get("temperature") == 1e300:
-        expected = [0.25] * 4
-    assert_allclose(found[1], [*np.array(expected)[order], 0, 0], atol=1e-12)
+    first, second = Sampling(**settings).probabilities(given)
+    assert_allclose(first, [*expected, 0, 0], atol=1e-12)
+    assert_allclose(second, [*np.array(expected)[order], 0, 0], atol=1e-12)
     assert (given == before).all()
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("temperature", [1e-3, 1e-320])
-def test_a_low_temperature_leaves_numbers_in_every_row(temperature):
-    """Also in a row in which even the most probable symbol is far less so than in another."""
+def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
+    """A low temperature leaves numbers in a row less sure than another; equals by their ids."""
     both = np.concatenate([log_p(0.9, 0.1, 1e-9), log_p(0.3, 0.4, 0.3)])
-    found = Sampling(temperature).probabilities(both)
-    assert_allclose(found, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
+    for temperature in (1e-3, 1e-320):
+        p = Sampling(temperature).probabilities(both)
+        assert_allclose(p, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
+    p = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
+    assert_allclose(p, [[1 / 3, 2 / 3, 0, 0]])  # that reach p exactly
+    assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
+    equals = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
+    likely = np.flatnonzero(equals[0])
+    for count in range(1, len(likely)):  # a sort that is not stable would take others
+        p = Sampling(top_k=count).probabilities(equals)
+        assert (np.flatnonzero(p) == likely[:count]).all()
 
 
-def test_the_fewest_symbols_that_reach_p_exactly_are_enough():
-    found = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
-    assert_allclose(found, [[1 / 3, 2 / 3, 0, 0]])
+def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one():
+    """Shares whose sum is rounded to a little below 1 leave nothing after the last symbol."""
+    cases = [
+        (0.0, 0.5, 4),
+        (0.5, 0.5, 5),
+        *((1 - 2**-53, p, 5) for p in np.linspace(0.02, 0.9, 45)),
+    ]
+    for number, share, symbol in cases:
+        stream, model = SimpleNamespace(random=lambda n=number: n), Chain({})
+        model.probabilities[START, [4, 5]] = share, 1 - share
+        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
-def test_among_many_equals_the_smaller_ids_are_kept():
-    """A sort that is not stable would take others."""
-    given = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
-    likely = np.flatnonzero(given[0])
-    for count in range(1, len(likely)):
-        found = Sampling(top_k=count).probabilities(given)
-        assert (np.flatnonzero(found) == likely[:count]).all()
-
-
-@pytest.mark.parametrize(("number", "symbol"), [(0.0, 4), (0.5, 5), (1 - 2**-53, 5)])
-def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one(number, symbol):
-    stream = SimpleNamespace(random=lambda: number)
-    model = Chain({START: {4: 0.5, 5: 0.5}, 4: {END: 1}, 5: {END: 1}})
-    assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
-
-
-def test_the_last_number_means_the_last_symbol_although_shares_are_rounded():
-    """Where their sum is a little below 1, it would mean what comes after all symbols."""
-    stream = SimpleNamespace(random=lambda: 1 - 2**-53)
-    for share in np.linspace(0.02, 0.9, 45):
-        model = Chain({START: {4: share, 5: 1 - share}})
-        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[5]]
-
-
-def test_with_p_1_not_even_the_least_probable_is_left_out():
-    """In float64 the others add up to 1 without it."""
-    assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, EVERY),
-        (dict(temperature=2.0), {s: math.sqrt(p) for s, p in EVERY.items()}),
-        (dict(top_k=2), {4: 0.5, 5: 0.3}),
-        (dict(top_p=0.9), {4: 0.5, 5: 0.3, 6: 0.15}),
-    ],
-    ids=str,
-)
-def test_symbols_are_drawn_as_often_as_they_are_probable(settings, expected):
-    """By chi-square: values above these bounds come once in a thousand seeds."""
-    rows, total = 4000, sum(expected.values())
-    found = sample(Chain({START: EVERY}), np.repeat(SOURCE[:1], rows, axis=0), 1, **settings)
-    counts = np.bincount([ids[0] if ids else END for ids in found], minlength=V)
-    wanted = {symbol: rows * p / total for symbol, p in expected.items()}
-    assert set(np.flatnonzero(counts)) == set(wanted)
-    chi_square = sum((counts[s] - n) ** 2 / n for s, n in wanted.items())
-    assert chi_square < {1: 10.8, 2: 13.8, 3: 16.3}[len(wanted) - 1]
-
-
-def test_each_position_draws_anew_up_to_the_end():
-    """A geometric distribution of lengths; all symbols of a row are not alike."""
-    model = Chain({symbol: {4: 0.4, 5: 0.4, END: 0.2} for symbol in (START, 4, 5)})
-    found = sample(model, np.repeat(SOURCE[:1], 3000, axis=0), 40)
-    assert np.mean([*map(len, found)]) == pytest.approx(4, abs=0.25)
-    together = [ids for ids in found if len(ids) >= 2]
-    assert np.mean([ids[0] == ids[1] for ids in together]) == pytest.approx(0.5, abs=0.05)
-    assert max(map(len, found)) <= 40
-    assert {symbol for ids in found for symbol in ids} == {4, 5}
-
-
-@pytest.mark.parametrize("settings", [dict(temperature=0), dict(top_k=1), dict(top_p=1e-9)])
-def test_greedy_is_the_limit(settings):
-    for seed in SEEDS:
+def test_greedy_is_the_limit():
+    for seed, settings in enumerate([dict(temperature=0), dict(top_k=1), dict(top_p=1e-9)]):
         assert sample(peaked(seed), SOURCE, 9, **settings) == greedy(peaked(seed), SOURCE, 9)
 
 
 def test_the_seed_decides_and_each_row_has_random_numbers_of_its_own():
-    model = peaked()
-    same = np.repeat(SOURCE[:1], 20, axis=0)
-    found = sample(model, same, 9)
-    assert found == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
-    assert len({*map(tuple, found)}) > 5
-    assert sample(model, same[:3], 9) == found[:3]
+    model, same = peaked(), np.repeat(SOURCE[:1], 20, axis=0)
+    drawn = sample(model, same, 9)
+    assert drawn == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
+    assert len({*map(tuple, drawn)}) > 5
     other = np.concatenate([same[:2], SOURCE[1:]])
-    assert sample(model, other, 9)[:2] == found[:2]
+    assert sample(model, other, 9)[:2] == drawn[:2]
 
 
-def drawn_without_cache(logits_of, read: list[int], length: int, row: int) -> list[int]:
-    """What a row draws: its stream's numbers, each on the line of the probabilities."""
-    stream = np.random.default_rng(seed_sequence(7, "sampling", row))
+def drawn_without_cache(model, row, first: list[int], length: int, number: int) -> list[int]:
+    """What a row draws from whole forwards: its stream's numbers, each on the line of p."""
+    stream = np.random.default_rng(seed_sequence(7, "sampling", number))
     written = []
     for _ in range(length):
-        p = np.exp(logits_of([*read, *written]) / 1.5)
+        with inference():
+            logits = model.forward(*row, np.array([[*first, *written]]))[0, -1]
+        p = np.exp(logits / 1.5)
         p[[PADDING, START, UNKNOWN]] = 0
         symbol = int(np.searchsorted(np.cumsum(p / p.sum()), stream.random()))
         if symbol == END:
             break
         written.append(symbol)
     return written
-
-
-def test_an_encoder_decoder_draws_from_the_logits_of_a_whole_forward():
-    model = peaked(2)
-    found = sample(model, SOURCE, 9, temperature=1.5, seed=7)
-    for number, row in enumerate(SOURCE):
-
-        def logits_of(ids, row=row):
-            with inference():
-                return model.forward(row[None], np.array([ids]))[0, -1]
-
-        assert found[number] == drawn_without_cache(logits_of, [START], 9, number)
 
 
 def language_model(vocabulary: int) -> LanguageModel:
@@ -199,55 +135,46 @@ def language_model(vocabulary: int) -> LanguageModel:
     return model
 
 
-def test_a_language_model_draws_from_the_logits_of_a_whole_forward():
-    def logits_of(ids):
-        with inference():
-            return model.forward(np.array([ids]))[0, -1]
-
-    model, beginnings = language_model(V), np.array([[4, 5], [6, 4], [6, 4]])
-    found = sample(model, beginnings, 12, temperature=1.5, seed=7)
-    for number, row in enumerate(beginnings.tolist()):
-        assert found[number] == drawn_without_cache(logits_of, row, 12, number)
-    assert max(map(len, found)) > 3
-
-
-@pytest.mark.parametrize("kind", [peaked, Remembering])
-def test_the_model_is_left_as_it_was(kind):
-    with mode(training=True, saving=True):
-        assert sample(kind(0), SOURCE, 5) == sample(kind(0), SOURCE, 5)
+def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
+    how = dict(temperature=1.5, seed=7)
+    model = peaked(2)
+    for number, ids in enumerate(sample(model, SOURCE, 9, **how)):
+        assert ids == drawn_without_cache(model, [SOURCE[None, number]], [START], 9, number)
+    model, beginnings = language_model(V), [[4, 5], [6, 4], [6, 4]]
+    drawn = sample(model, np.array(beginnings), 12, **how)
+    for number, ids in enumerate(drawn):
+        assert ids == drawn_without_cache(model, [], beginnings[number], 12, number)
+    assert max(map(len, drawn)) > 3
 
 
-def test_a_device_draws_what_the_host_draws(stand_in):
-    on_host, on_device = peaked(1), peaked(1)
+def test_the_model_is_left_as_it_was_and_a_device_draws_what_the_host_draws(stand_in):
+    model, on_device = peaked(1), peaked(1)
     pack(on_device, np.float64, stand_in)
-    assert sample(on_device, SOURCE, 5) == sample(on_host, SOURCE, 5)
+    with mode(training=True, saving=True):
+        drawn = sample(model, SOURCE, 5)
+        assert drawn == sample(model, SOURCE, 5) == sample(on_device, SOURCE, 5)
+        assert model.pending() == 0
 
 
-def test_settings_are_checked_once_and_stay_as_they_are():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Sampling().temperature = -1
+BELOW_1 = [0, -1, 1.5, True, "1"]
+CHECKED = [
+    ("temperature", [0, 0.5, 3], [-1, -0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True]),
+    ("top_k", [None, 1, 10**30], BELOW_1),
+    ("top_p", [None, 1e-300, 0.5, 1, 1.0], [0, -0.1, 1.1, math.nan, "1", True]),
+    ("seed", [0, 10**30], [None, *BELOW_1[1:]]),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "fine", "refused"),
-    [
-        (
-            "temperature",
-            [0, 0.5, 3],
-            [-1, -0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True],
-        ),
-        ("top_k", [None, 1, 10**30], [0, -1, 1.5, True, "1"]),
-        ("top_p", [None, 1e-300, 0.5, 1, 1.0], [0, -0.1, 1.1, math.nan, "1", True]),
-        ("seed", [0, 10**30], [-1, 0.5, None, True, "1"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "fine", "refused"), CHECKED)
 def test_settings_that_say_nothing_are_refused(name, fine, refused, complaint):
     for value in fine:
         sample(peaked(), SOURCE, 2, **{name: value})
     for value in refused:
         text = complaint(sample, peaked(), SOURCE, 2, **{name: value})
         assert text.startswith(f"{name} is a") and f"received {value!r}. Change" in text
-    assert "max_length is at least 1" in complaint(sample, peaked(), SOURCE, 0)
+    assert "max_length is an integer of at least 1" in complaint(sample, peaked(), SOURCE, 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Sampling().temperature = -1
 
 
 # Texts.
@@ -260,26 +187,30 @@ def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings
     """By the place of each text, though long ones are read first; without, a beam as ever."""
     text, model = Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
     asked = [[*"a"], [*"abc"], [*"a"], [*"cabba"]]
-    found = text.write(model, asked, seed=3, **settings)
-    assert found == text.write(model, asked, seed=3, **settings)
-    assert found != text.write(model, asked, seed=4, **settings)
+    drawn = text.write(model, asked, seed=3, **settings)
+    assert drawn == text.write(model, asked, seed=3, **settings)
+    assert drawn != text.write(model, asked, seed=4, **settings)
     usual = text.write(model, asked, **settings)
     assert usual == text.write(model, asked, seed=0, **settings)
     sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
     ids = sample(model, sources, 6, seed=3, **settings)
-    assert found[:3] == [LETTERS.decode(each) for each in ids]
+    assert drawn[:3] == [LETTERS.decode(row) for row in ids]
     assert text.write(model, asked, seed=3) == text.write(model, asked)
 
 
-def test_a_beam_is_not_sampled(complaint):
+def test_a_beam_is_not_sampled_and_has_a_size(complaint):
     text = Transduction(LETTERS, LETTERS, max_length=6)
     said = complaint(text.write, peaked(), [[*"ab"]], beam=2, temperature=1.0)
     assert "received beam 2 and a temperature" in said
+    for name in "beam", "max_length":
+        for value in BELOW_1:
+            said = complaint(text.write, peaked(), [[*"ab"]], **{name: value})
+            assert f"{name} is an integer of at least 1; received {value!r}" in said
 
 
 def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
     model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
-    found = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=37)
+    drawn = text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=37)
     stream, expected = np.random.default_rng(seed_sequence(37, "sampling", 1)), ["b"]
     how = Sampling(1.5, top_k=3)
     while len(expected) < 21:
@@ -289,21 +220,8 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
         expected += LETTERS.decode(ids)
         if len(ids) < room:
             break
-    assert found[1] == expected and len(expected) > 7
-    assert found != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
+    assert drawn[1] == expected and len(expected) > 7
+    assert drawn != text.write(model, [["a"], ["b"]], length=20, top_k=3, temperature=1.5, seed=8)
     assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
     usual = text.write(model, [["a"], ["b"]], temperature=1.5)
     assert usual == text.write(model, [["a"], ["b"]], temperature=1.5, seed=0)
-
-
-@pytest.mark.parametrize("context", [3, 99])
-def test_a_continuation_ends_where_the_end_is_drawn(context):
-    """As often after each symbol, wherever a new part begins: lengths are geometric."""
-    halves = np.log([1e-30, 1e-30, 0.5, 1e-30, 0.5, 1e-30, 1e-30])
-    model = SimpleNamespace(
-        start=lambda ids, length: SimpleNamespace(ids=ids[:, -1]),
-        step=lambda ids, state: halves[None],
-    )
-    written = Continuation(LETTERS, context).write(model, [["a"]] * 2000, 50, temperature=1.0)
-    shares = np.bincount([len(text) - 1 for text in written])[:4] / 2000
-    assert_allclose(shares, [1 / 2, 1 / 4, 1 / 8, 1 / 16], atol=0.04)

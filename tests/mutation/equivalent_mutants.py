@@ -17,9 +17,6 @@ EQUIVALENT: dict[str, str] = {
     "generation/greedy.py most_probable: wrong axis: axis=1 -> axis=-1": (
         "Of two axes the last is 1."
     ),
-    "generation/beam.py n_best: other constant: 2 -> 3 (2)": (
-        "Of the ways on at most beam end, so beam that go on are among the best 2 beam."
-    ),
     "data/subwords.py Subwords.sampled: missing call: (rng.random(3 * len(text) + 3) < dropout)"
     ".tolist() -> rng.random(3 * len(text) + 3) < dropout": (
         "The same truths, which Python reads more slowly one by one."
@@ -35,21 +32,7 @@ EQUIVALENT: dict[str, str] = {
     "library.SentencePieceTrainer.train("
     "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
     " -> library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (3)": (
-        "START is sentencepiece's own number."
-    ),
-    "data/subwords.py Subwords.learned: missing argument: "
-    "library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
-    " -> library.SentencePieceTrainer.train("
     "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (4)": (
-        "END is sentencepiece's own number."
-    ),
-    "data/subwords.py Subwords.learned: missing argument: "
-    "library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz..."
-    " -> library.SentencePieceTrainer.train("
-    "sentence_iterator=iter(texts), model_writer=written, vocab_siz... (8)": (
         "How much sentencepiece tells of its work on standard error."
     ),
     "data/subwords.py Subwords.learned: other constant: 2 -> 3": (
@@ -102,7 +85,7 @@ EQUIVALENT: dict[str, str] = {
     "order, axis=-1) -> np.take_along_axis(p, order)": (
         "The last axis is the default since NumPy 2.3; before, the argument must be there."
     ),
-    "generation/texts.py Infilling._log_probabilities: other constant: 256 -> 257 (2)": (
+    "generation/infilling.py Infilling._log_probabilities: other constant: 256 -> 257 (2)": (
         "How many holes are asked for at once."
     ),
     "backend.py _tail_polynomial: other constant: 0.2 -> 0.4": (
@@ -132,12 +115,9 @@ EQUIVALENT: dict[str, str] = {
     "training/recipe.py cosine_rate: swapped operands: steps + 1 - warmup -> warmup - "
     "(steps + 1)": "The cosine of a number and of its negative are the same.",
     "generation/beam.py n_best: other constant: 2 -> 3": (
-        "Three times the beam of candidates instead of twice. Only an end id ends a hypothesis, so "
-        "at most `beam` of the candidates end, and the best `beam` that go on are among the first "
-        "2 beam. Further ones are never looked at; `ends[:, :beam]` looks at the first `beam`."
-    ),
-    "generation/beam.py _largest: missing bound: :count -> :": (
-        "All candidates instead of 2 beam; what follows looks at none of the others, as above."
+        "Three times the beam of symbols instead of twice. The best `beam` of a row's ways on, and "
+        "the best `beam` of those that do not end, have nothing beyond the beam + 1 most probable "
+        "symbols of a hypothesis, one of which may be the end id."
     ),
     "layers/cross_entropy.py cross_entropy: missing argument: xp.exp(shifted, out=shifted) -> "
     "xp.exp(shifted)": (

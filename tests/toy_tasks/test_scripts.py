@@ -623,7 +623,7 @@ def test_exact_match_counts_whole_sequences(monkeypatch):
         rows = [row[: row.index(2)] for row in source.tolist()]
         return [row[:2] if len(row) == 3 else row for row in rows]
 
-    monkeypatch.setattr("numformer.generation.texts.greedy", almost)
+    monkeypatch.setattr("numformer.generation.transduction.greedy", almost)
     task = SequenceTask(SHORT, 4, 1)
     model = SimpleNamespace(config=SimpleNamespace(longest=None))
     task.development = [(source, (source,)) for source in ("12", "123", "1234", "5")]
