@@ -144,7 +144,7 @@ class GradientCheck:
             rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments | self._returned[0])
 
     def _forward(self, inputs: Iterable):
-        """What forward returns; dropout's masks are the same each time, but not for other inputs."""
+        """What forward returns; dropout's masks are the same each time, others for other inputs."""
         dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
         output = self.layer.forward(*inputs)
         if not dtype_kind(output):

@@ -114,7 +114,7 @@ def arrays_are_left_alone(arrays: dict, copies: dict) -> None:
     for name, array in arrays.items():
         if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
-                "a layer writes into none of its arguments and into nothing that a forward returned",
+                "a layer writes into no argument and into nothing that a forward returned",
                 f"other values in {name} after forward and backward",
                 "Compute into a new array.",
             )
