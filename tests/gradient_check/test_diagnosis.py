@@ -453,54 +453,6 @@ class Halves(Layer):
         return np.concatenate(dy, axis=-1)
 
 
-class Product(Layer):
-    """The product of both halves, whose dx has the wrong sign."""
-
-    def __init__(self):
-        self.halves = Halves()
-
-    def forward(self, x):
-        a, b = self.halves.forward(x)
-        self.save(a=a, b=b)
-        return a * b
-
-    def backward(self, dy):
-        saved = self.pop_saved()
-        return -self.halves.backward((dy * saved["b"], dy * saved["a"]))
-
-
-class Twice(Layer):
-    """y = f(sin(f(x))), whose backward gives `factors` times the gradients of the uses of f."""
-
-    def __init__(self, *factors):
-        self.inner, self.factors = linear(D), factors
-
-    def forward(self, x):
-        h = self.inner.forward(x)
-        self.save(h=h)
-        return self.inner.forward(np.sin(h))
-
-    def backward(self, dy):
-        first, second = self.factors
-        dsin = self.inner.backward(second * dy)
-        return self.inner.backward(first * dsin * np.cos(self.pop_saved()["h"]))
-
-
-class Sum(Layer):
-    """y = f(x) + k f(x), k a number for each feature, whose backward forgets one of them."""
-
-    def __init__(self):
-        self.inner, self._k = Tanh(), np.arange(D)
-
-    def forward(self, x):
-        return self.inner.forward(x) + self._k * self.inner.forward(x)
-
-    def backward(self, dy):
-        dx = self.inner.backward(self._k * dy)
-        self.inner.backward(dy)
-        return dx
-
-
 class Copying(Linear):
     """Its dx has rows too many; the layer around it cuts them off."""
 
@@ -508,12 +460,34 @@ class Copying(Linear):
         return np.concatenate([dx := super().backward(dy), dx])
 
 
-class Cutting(Chain):
+class Around(Layer):
+    """y = formula(f, x) with a layer f within, whose backward is dx(g, dy, x), g that of f."""
+
+    def __init__(self, inner: Layer, formula: Callable, dx: Callable):
+        self.inner, self.formula, self.dx = inner, formula, dx
+
+    def forward(self, x):
+        self.save(x=x)
+        return self.formula(self.inner.forward, x)
+
     def backward(self, dy):
-        return 2 * super().backward(dy)[: len(dy)]
+        return self.dx(self.inner.backward, dy, self.pop_saved()["x"])
 
 
-HALF = X[:2]
+def twice(first: float, second: float) -> Layer:
+    """y = f(2 f(x)), whose backward gives factors times the gradients of the two uses of f."""
+    return Around(
+        linear(D),
+        lambda f, x: f(2 * f(x)),
+        lambda g, dy, x: g(first * 2 * g(second * dy)),
+    )
+
+
+def halves_product(g, dy, x):
+    return -g((dy * x[..., 4:], dy * x[..., :4]))
+
+
+HALF, EIGHT = X[:2], np.arange(8)
 IN_GAMMA = in_parameter("gamma", LayerNorm(D), np.negative)
 INNER = "x inner.weight inner.bias"
 REACHES = "the gradient that reaches `%s` is wrong already: "
@@ -522,7 +496,9 @@ OTHERS = {
     "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the sign is wrong.": of(
         Chain(IN_GAMMA, Chain(LayerNorm(D))), "parts.0.gamma"
     ),
-    "constant ratio -1: the sign is wrong.": of(Product()),
+    "constant ratio -1: the sign is wrong.": of(
+        Around(Halves(), lambda f, x: np.multiply(*f(x)), halves_product)
+    ),
     "this is the gradient of `beta`: a factor that forward multiplies with is missing.": of(
         wrong(LayerNorm(D), without_x_hat), "gamma"
     ),
@@ -549,13 +525,13 @@ OTHERS = {
         HALF[:, :3],
         MEMORY[:2, :4],
     ),
-    REACHES % "inner" + "constant ratio 3: ": of(Twice(3, 1), INNER, HALF),
-    REACHES % "inner" + "constant ratio -1: ": of(Twice(3, -1), INNER, HALF),
+    REACHES % "inner" + "constant ratio 3: ": of(twice(3, 1), INNER, HALF),
+    REACHES % "inner" + "constant ratio -1: ": of(twice(3, -1), INNER, HALF),
     "x is used by `inner`, `inner`, and their gradients add: that of `inner` is missing.": of(
-        Sum()
+        Around(Tanh(), lambda f, x: f(x) + EIGHT * f(x), lambda g, dy, x: [g(EIGHT * dy), g(dy)][0])
     ),
-    "`parts.0` (Copying) is wrong by itself: a gradient has the shape": of(
-        Cutting(Copying(D, 6, RNG))
+    "`inner` (Copying) is wrong by itself: a gradient has the shape": of(
+        Around(Copying(D, 6, RNG), lambda f, x: f(x), lambda g, dy, x: 2 * g(dy)[: len(dy)])
     ),
     "`parts.1.parts.0` (Wrong): right in the first forward and backward, wrong in the next": of(
         Chain(linear(D), Chain(wrong(linear(), weight_of_the_first_backward))),
