@@ -137,6 +137,10 @@ def remembering(backward: Callable) -> Layer:
     return wrong(Remembering(0.3), backward)
 
 
+def mask_in_attribute(dropout, right, dy):
+    return 0 * right(dy) + dy * dropout.y / dropout.x
+
+
 def written_over(dropout, right, dy):
     dropout.y *= dy
     return right(dy)
@@ -321,9 +325,7 @@ MISTAKES = {
     "dropout: the mask of another sequence": of(with_keep(lambda keep: keep[::-1])),
     "dropout: the scale forgotten": of(with_keep(lambda keep: keep > 0)),
     "dropout: the scale applied twice": of(times(1 / 0.7, Dropout(0.3))),
-    "one object used twice, its mask in an attribute": of(
-        remembering(lambda layer, right, dy: 0 * right(dy) + dy * layer.y / layer.x), REFUSED
-    ),
+    "one object used twice, its mask in an attribute": of(remembering(mask_in_attribute), REFUSED),
     "dropout: a new mask drawn in backward": of(
         with_keep(lambda keep: dropout_stream.keep(keep.shape, 0.3, keep)), REFUSED
     ),
@@ -390,6 +392,24 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
     place = "`decoder.layers.0.self_attention.norm` (Wrong) is wrong by itself, in x"
     assert [place in row.meaning for row in rows] == [True, True, False]
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed
+
+
+def test_a_layer_that_takes_one_size_of_batch_alone_is_held_to_the_rules_too(complaint):
+    def of_one_size(layer):
+        base = type(layer)
+
+        class OfOneSize(base):
+            def forward(self, x):
+                return super().forward(x.reshape(X.shape))
+
+        layer.__class__ = OfOneSize
+        return layer
+
+    text = complaint(check, of_one_size(remembering(mask_in_attribute)), [X])
+    assert "not drawn anew" in text
+    said = reports(of_one_size(wrong(linear(), weight_of_the_first_backward)), [X])
+    assert "Keep no copy of a weight" in said["x"]
+    assert reports(of_one_size(linear()), [X]) == {}
 
 
 def test_a_size_kept_from_the_first_forward_is_noticed(complaint):
