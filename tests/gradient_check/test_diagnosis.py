@@ -394,6 +394,17 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed
 
 
+def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
+    first = in_parameter("gamma", LayerNorm(D), np.negative)
+    second = in_parameter("beta", LayerNorm(D), lambda g: 2 * g)
+    assert reports(Chain(first, Chain(second, LayerNorm(D))), [X]) == {
+        "parts.0.gamma": "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the "
+        "sign is wrong.",
+        "parts.1.parts.0.beta": "`parts.1.parts.0` (Wrong) is wrong by itself, in beta: constant "
+        "ratio 2: counted twice, or a factor 1/2 is missing, or 2 one too many.",
+    }
+
+
 def test_a_layer_that_takes_one_size_of_batch_alone_is_held_to_the_rules_too(complaint):
     def of_one_size(layer):
         base = type(layer)
@@ -508,14 +519,10 @@ def halves_product(g, dy, x):
 
 
 HALF, EIGHT = X[:2], np.arange(8)
-IN_GAMMA = in_parameter("gamma", LayerNorm(D), np.negative)
 INNER = "x inner.weight inner.bias"
 REACHES = "the gradient that reaches `%s` is wrong already: "
 # What a message begins with ... and what else stands in it.
 OTHERS = {
-    "`parts.0` (Wrong) is wrong by itself, in gamma: constant ratio -1: the sign is wrong.": of(
-        Chain(IN_GAMMA, Chain(LayerNorm(D))), "parts.0.gamma"
-    ),
     "constant ratio -1: the sign is wrong.": of(
         Around(Halves(), lambda f, x: np.multiply(*f(x)), halves_product)
     ),
