@@ -114,13 +114,13 @@ def uses(subject: Subject) -> str | None:
         total = sum(count * slope for count, (_, slope) in zip(counts, named, strict=True))
         if len(named) < 2 or not subject.equal(total):
             continue
-        found = [
+        wrong = [
             f"that of {user} {said[count]}"
             for count, (user, _) in zip(counts, named, strict=True)
             if count != 1
         ]
         where = ", ".join(user for user, _ in named)
-        return f"{subject.name} is used by {where}, and their gradients add: {', '.join(found)}."
+        return f"{subject.name} is used by {where}, and their gradients add: {', '.join(wrong)}."
 
 
 def without_dropout(subject: Subject) -> str | None:
@@ -167,8 +167,19 @@ def parameters_as_ones(subject: Subject) -> str | None:
 
 def faulty_layer(subject: Subject) -> str | None:
     """The report on the layer whose own mistake this is, else on one that the gradient passed."""
-    found = subject.checked.faulty_layers
-    return found.get(subject.name) or found.get("")
+    reports = subject.checked.faulty_layers
+    return reports.get(subject.name) or reports.get("")
+
+
+def left_behind(subject: Subject) -> str | None:
+    """What is kept from the first forward and backward of all is right there, and wrong after."""
+    if subject.checked.was_right_earlier(subject.name):
+        place, by_itself, _ = (faulty_layer(subject) or "").partition(" is wrong by itself")
+        return (f"{place}: " if by_itself else "") + (
+            "right in the first forward and backward, wrong in the next, with other weights and "
+            "another batch. Keep no copy of a weight and no size of a batch in an attribute: read "
+            "parameter.data each time, and save() what belongs to one forward."
+        )
 
 
 def broken_forward(subject: Subject) -> str | None:
@@ -178,6 +189,7 @@ def broken_forward(subject: Subject) -> str | None:
 
 CLUES: list[Callable[[Subject], str | None]] = [
     broken_forward,
+    left_behind,
     faulty_layer,
     lambda subject: subject.checked.faulty_wire,
     lambda subject: explain(subject.evidence, SIMPLE),

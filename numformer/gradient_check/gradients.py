@@ -5,6 +5,7 @@ of L along a random direction u must be <gradient, u>. Everything runs in float6
 masks frozen.
 """
 
+import copy
 import functools
 import inspect
 import itertools
@@ -19,6 +20,7 @@ from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
 
 TOLERANCE = 1e-7
+OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
 
 
@@ -62,8 +64,9 @@ class GradientCheck:
     `layer` is any Layer, `inputs` the arguments of its forward. Floating-point arrays among the
     inputs are differentiated; ids and masks are not. Parameters and inputs become float64 arrays of
     `xp`, and each parameter gets a random shift, because a gamma of exactly 1 or a bias of exactly
-    0 hides mistakes. Raises InputError where forward returns what is no array, and where the layer
-    breaks one of the `rules`.
+    0 hides mistakes. Another forward and backward come first, `earlier`, with other weights and a
+    larger batch: what they leave behind must change nothing. Raises InputError where forward
+    returns what is no array, and where the layer breaks one of the `rules`.
     """
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
@@ -73,15 +76,30 @@ class GradientCheck:
         self.rng = np.random.default_rng([seed, 1])
         self.parameters = layer.named_parameters()
         self._flat = pack(layer, np.float64, xp)
-        for parameter in self.parameters.values():
-            parameter.data[...] += xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
+        self._plain_arrays = rules.plain_arrays(layer)
         self.inputs = converted(inputs, np.float64, xp)
-        arguments = self._arguments()
-        self.input_names = list(arguments)
-        # name -> the array that is moved along a direction
-        self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
-        self.gradients = self._differentiate(arguments)
+        self.earlier = self._earlier()
+        with rules.forwards_leave_others_alone(self.earlier):
+            self._differentiate()
         rules.forwards_are_stacked(self)
+        rules.arrays_are_left_alone(*self._returned)  # a later forward may have written into it
+
+    def _earlier(self) -> "GradientCheck | None":
+        """The same check with the batch reversed, and one row more where the layer takes that."""
+        given = self._flat.data.copy()
+        for more in (1, 0):
+            earlier = copy.copy(self)
+            earlier.rng, earlier.seed = np.random.default_rng([self.seed, 2]), self.seed + 1
+            earlier.inputs = rules.other_batch(self.inputs, more)
+            try:
+                earlier._differentiate()
+                return earlier
+            except Exception:  # what is no matter of the batch's size comes up again without one
+                self.layer.clear_saved()
+            finally:
+                self._flat.zero_grad()
+                self._flat.data[...] = given
+        return None
 
     def _arguments(self) -> dict:
         """The inputs that are differentiated by the names that forward gives them."""
@@ -93,54 +111,67 @@ class GradientCheck:
                 arguments[f"input {name}" if name in self.parameters else name] = value
         return arguments
 
-    def _differentiate(self, arguments: dict) -> dict:
+    def _differentiate(self) -> None:
         """The explicit gradients by name, from one forward and one backward that keep the rules."""
-        plain_arrays = rules.plain_arrays(self.layer)
+        for parameter in self.parameters.values():
+            parameter.data[...] += self.xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
+        self.weights = self._flat.data.copy()
+        arguments = self._arguments()
         copies = {name: array.copy() for name, array in arguments.items()}
+        self.input_names = list(arguments)
+        # name -> the array that is moved along a direction
+        self.tensors = arguments | {name: p.data for name, p in self.parameters.items()}
         with rules.noting_who_saves() as savers:
-            self.output, self.branches = self.run(keep=True)
+            output = self._forward(self.inputs)
         rules.all_that_save_are_found(self.layer, savers)
-        self.upstream = self.xp.asarray(self.rng.standard_normal(self.output.shape))
+        self.output, self.branches = array_module(output).array(output), self._branches()
+        self._returned = {OUTPUT: output}, {OUTPUT: self.output}
+        self.upstream = self.xp.asarray(self.rng.standard_normal(output.shape))
         dy = self.upstream.copy()
         returned = self.layer.backward(dy)
-        rules.weights_are_parameters(self.layer, plain_arrays)
-        rules.arguments_are_left_alone(arguments | {"dy": dy}, copies | {"dy": self.upstream})
+        rules.weights_are_parameters(self.layer, self._plain_arrays)
+        rules.arrays_are_left_alone(arguments | {"dy": dy}, copies | {"dy": self.upstream})
+        rules.arrays_are_left_alone(*self._returned)
         returned = rules.one_gradient_for_each(self.input_names, returned)
         rules.nothing_is_left(self.layer)
-        gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
-        rules.shapes_are_those_of(self.tensors, gradients)
+        self.gradients = returned | {name: p.grad.copy() for name, p in self.parameters.items()}
+        rules.shapes_are_those_of(self.tensors, self.gradients)
         if on_host(dy):
             packed = {
                 "the gradient of a parameter": self._flat.grad,
                 "a parameter": self._flat.data,
             }
-            rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments)
-        return gradients
+            rules.no_memory_is_shared(returned, {"dy": dy} | packed | arguments | self._returned[0])
 
-    def run(self, keep: bool = False, inputs: Iterable | None = None):
-        """A copy of the output, and every branch that forward took: the boolean arrays it saved.
-
-        Dropout's masks are the same each time, but others for other `inputs`.
-        """
-        dropout_stream.reseed(self.seed, 0 if inputs is None else 1)
-        output = self.layer.forward(*(self.inputs if inputs is None else inputs))
+    def _forward(self, inputs: Iterable):
+        """What forward returns; dropout's masks are the same each time, others for other inputs."""
+        dropout_stream.reseed(self.seed, 0 if inputs is self.inputs else 1)
+        output = self.layer.forward(*inputs)
         if not dtype_kind(output):
             raise InputError(
                 "forward returns one array",
                 f"a {type(output).__name__} from {type(self.layer).__name__}.forward",
                 "Return the array alone; a sum as np.asarray(sum).",
             )
-        output = array_module(output).array(output)  # forward may return its very argument
-        branches = [
+        return output
+
+    def _branches(self) -> list[np.ndarray]:
+        """Every branch that forward took: the boolean arrays that it saved."""
+        return [
             to_host(value).copy()
             for layer in self.layer.layers_within()
             for record in layer.saved
             for value in record.values()
             if dtype_kind(value) == "b"
         ]
+
+    def run(self, keep: bool = False, inputs: Iterable | None = None):
+        """A copy of the output, and every branch that forward took."""
+        output = self._forward(self.inputs if inputs is None else inputs)
+        branches = self._branches()
         if not keep:
             self.layer.clear_saved()
-        return output, branches
+        return array_module(output).array(output), branches  # forward may return its very argument
 
     def numerical(self, name: str, direction) -> tuple[float, float]:
         """The derivative of the objective along `direction`, and the size of its rounding error."""
@@ -182,6 +213,10 @@ class GradientCheck:
 
     def row(self, name: str, directions: int = 2) -> Row:
         """Compare `name` along random directions of length 1."""
+        row = self._compared(name, directions)
+        return row if row.passed else replace(row, meaning=diagnosis.diagnose(self, name))
+
+    def _compared(self, name: str, directions: int) -> Row:
         worst = None
         xp = array_module(self.tensors[name])
         for _ in range(directions):
@@ -195,9 +230,15 @@ class GradientCheck:
             row = Row(name, tuple(self.tensors[name].shape), error, explicit, numerical)
             if worst is None or not row.error <= worst.error:
                 worst = row
-        if worst.passed:
-            return worst
-        return replace(worst, meaning=diagnosis.diagnose(self, name))
+        return worst
+
+    def was_right_earlier(self, name: str) -> bool:
+        """Whether the first backward of all gave the right gradient, for its weights and inputs."""
+        self._flat.data[...] = self.earlier.weights
+        try:
+            return self.earlier._compared(name, 2).passed
+        finally:
+            self._flat.data[...] = self.weights
 
     def elementwise(self, name: str, largest: int = 400) -> tuple[np.ndarray, np.ndarray]:
         """Explicit and numerical gradient by entry; NaN beyond the first `largest` entries."""

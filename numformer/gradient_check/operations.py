@@ -131,15 +131,15 @@ def mistakes(number: int, operations: list[Operation], tensors: dict) -> dict[st
     """The results of one operation with wrong derivatives, by what is said of the mistake."""
     operation = operations[number]
     called = [_called(i, x, tensors) for i, x in enumerate(operation.operands)]
-    found = dict(activation(number, operations))
+    results = dict(activation(number, operations))
     if len(operation.floats) == 2 == len(operation.operands):
         sorts = [transposed, other_axes, branches]
     else:
         sorts = [left_out] if len(operation.floats) == 1 else []
     for sort, index in itertools.product(sorts, operation.floats):
         for message, change in sort(operation, index, called):
-            found[message] = with_change(operation, index, change)
-    return found
+            results[message] = with_change(operation, index, change)
+    return results
 
 
 def _called(index: int, operand, tensors: dict) -> str:
@@ -169,11 +169,11 @@ def wrong_operation(subject) -> str | None:
     for number, operation in enumerate(operations):
         lines.setdefault((operation.calls, operation.name), []).append(number)
     for numbers in reversed(lines.values()):
-        each = {n: mistakes(n, operations, checked.tensors) for n in numbers}
-        for message in each[numbers[0]]:
-            if not all(message in found for found in each.values()):
+        tried = {n: mistakes(n, operations, checked.tensors) for n in numbers}
+        for message in tried[numbers[0]]:
+            if not all(message in results for results in tried.values()):
                 continue
-            changes = {n: found[message] for n, found in each.items()}
+            changes = {n: results[message] for n, results in tried.items()}
 
             def mistaken(shift, changes=changes):
                 return forward(shift, changes)[:2]

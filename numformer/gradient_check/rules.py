@@ -4,13 +4,19 @@ Each function raises InputError where the layer breaks its rule.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from numformer.backend import dtype_kind
+from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
 from numformer.layer import Layer, Parameter
+
+STACKED = "any number of forwards, of batches of any size, may come before the first backward"
+KEPT_BY_SAVE = (
+    "Keep what backward needs, dropout's mask and sizes too, with save() and pop_saved(): not in "
+    "an attribute, and not drawn anew."
+)
 
 
 def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, object]]:
@@ -39,9 +45,9 @@ def _attributes(layer: Layer) -> Iterator[tuple[str, object]]:
 
 def everything_is_found(layer: Layer) -> None:
     """No Layer or Parameter stands where Layer does not look for it."""
-    found = {id(one) for one in (*layer.layers_within(), *layer.named_parameters().values())}
+    known = {id(part) for part in (*layer.layers_within(), *layer.named_parameters().values())}
     for path, value in _attributes(layer):
-        if isinstance(value, Layer | Parameter) and id(value) not in found:
+        if isinstance(value, Layer | Parameter) and id(value) not in known:
             raise InputError(
                 "layers and Parameters are attributes, or items of a list or tuple that is one",
                 f"a {type(value).__name__} in {path}, which is neither trained nor checked",
@@ -67,12 +73,12 @@ def noting_who_saves() -> Iterator[list[Layer]]:
 
 def all_that_save_are_found(layer: Layer, savers: list[Layer]) -> None:
     """No layer takes part in forward that is held where Layer does not look for it."""
-    found = {id(each) for each in layer.layers_within()}
-    for each in savers:
-        if id(each) not in found:
+    known = {id(sublayer) for sublayer in layer.layers_within()}
+    for saver in savers:
+        if id(saver) not in known:
             raise InputError(
                 "every layer that forward uses is an attribute, or an item of a list or tuple",
-                f"a {type(each).__name__} held elsewhere, which is neither trained nor checked",
+                f"a {type(saver).__name__} held elsewhere, which is neither trained nor checked",
                 "Make it in __init__ and keep it in an attribute of its own.",
             )
 
@@ -104,11 +110,11 @@ def weights_are_parameters(layer: Layer, before: dict[str, object]) -> None:
             )
 
 
-def arguments_are_left_alone(arguments: dict, copies: dict) -> None:
-    for name, array in arguments.items():
-        if not (array == copies[name]).all():
+def arrays_are_left_alone(arrays: dict, copies: dict) -> None:
+    for name, array in arrays.items():
+        if not ((array == copies[name]) | (array != array)).all():
             raise InputError(
-                "a layer writes into none of its arguments",
+                "a layer writes into no argument and into nothing that a forward returned",
                 f"other values in {name} after forward and backward",
                 "Compute into a new array.",
             )
@@ -164,34 +170,58 @@ def no_memory_is_shared(returned: dict, others: dict) -> None:
         others[f"the gradient of {name}"] = dx
 
 
-def forwards_are_stacked(checked) -> None:
-    """Two forwards, the second with other inputs, and two backwards: the first is served last.
+def other_batch(inputs: Iterable, more: int) -> list:
+    """A forward's inputs with the batch reversed, and `more` of its sequences twice."""
+    size = next((len(x) for x in inputs if dtype_kind(x) and x.ndim), 0)
 
-    The last backward of a GradientCheck returns the same gradients as before, and adds them.
+    def changed(x):
+        if not dtype_kind(x) or not x.ndim:
+            return x
+        again = x[: more if len(x) == size else 0]
+        return array_module(x).concatenate([x[::-1], again])
+
+    return [changed(x) for x in inputs]
+
+
+@contextlib.contextmanager
+def forwards_leave_others_alone(earlier) -> Iterator[None]:
+    """Nothing fails within the block where an `earlier` forward and backward did not."""
+    try:
+        yield
+    except Exception as problem:
+        if isinstance(problem, InputError) or not earlier:
+            raise
+        failed = f"{type(problem).__name__} after a forward of another batch: {problem}"
+        raise InputError(STACKED, failed, KEPT_BY_SAVE) from problem
+
+
+def forwards_are_stacked(checked) -> None:
+    """A forward, two with other inputs, and three backwards: the first is served last.
+
+    The last backward returns the same gradients as that of the GradientCheck, and adds them.
     """
     parameters = checked.parameters
-    checked.run(keep=True)
-    others = [x[::-1].copy() if dtype_kind(x) and x.ndim else x for x in checked.inputs]
-    checked.run(keep=True, inputs=others)
-    checked.layer.backward(checked.upstream.copy())
-    before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
-    returned = checked.layer.backward(checked.upstream.copy())
+    with forwards_leave_others_alone(checked.earlier):
+        checked.run(keep=True)
+        checked.run(keep=True, inputs=other_batch(checked.inputs, 0))
+        if checked.earlier:
+            checked.earlier.run(keep=True)
+            checked.layer.backward(checked.earlier.upstream.copy())
+        checked.layer.backward(checked.upstream.copy())
+        before = {name: parameter.grad.copy() for name, parameter in parameters.items()}
+        returned = checked.layer.backward(checked.upstream.copy())
     again = one_gradient_for_each(checked.input_names, returned)
     again |= {name: parameter.grad - before[name] for name, parameter in parameters.items()}
-    sizes = [float(abs(once).max()) for once in checked.gradients.values() if once.size]
+    sizes = [float(abs(alone).max()) for alone in checked.gradients.values() if alone.size]
     rounding = 1e-6 * max(sizes, default=0)
-    for name, once in checked.gradients.items():
-        if not (abs(again[name] - once) > rounding).any():
+    for name, alone in checked.gradients.items():
+        if again[name].shape == alone.shape and not (abs(again[name] - alone) > rounding).any():
             continue
-        if name in parameters and (abs(parameters[name].grad - once) <= rounding).all():
+        if name in parameters and (abs(parameters[name].grad - alone) <= rounding).all():
             raise InputError(
                 "a second backward adds to the gradients of the first",
                 f"no sum of both in {name}",
                 "Write parameter.grad += ...",
             )
-        raise InputError(
-            "any number of forwards may come before the first backward",
-            f"another gradient of {name} where a second forward comes between",
-            "Keep what backward needs, dropout's mask too, with save() and pop_saved(): "
-            "not in an attribute, and not drawn anew.",
-        )
+        received = f"another gradient of {name} where other forwards come between"
+        raise InputError(STACKED, received, KEPT_BY_SAVE)

@@ -37,7 +37,7 @@ def faulty_layers(checked) -> dict[str, str]:
     By the tensor that each report explains. A wrong gradient of a parameter explains itself alone;
     a wrong gradient of an input goes on to whatever lies behind it, and stands under "".
     """
-    inputs_of, found = {}, {}
+    inputs_of, reports = {}, {}
     names = {parameter: name for name, parameter in checked.layer.named_parameters().items()}
 
     def around(path, forward, *inputs):
@@ -59,15 +59,15 @@ def faulty_layers(checked) -> dict[str, str]:
             )
             for name in alone.tensors:
                 tensor = tensors.get(name, "")
-                if tensor not in found and not (row := alone.row(name)).passed:
-                    found[tensor] = f"{culprit} is wrong by itself, in {name}: {row.meaning}"
+                if tensor not in reports and not (row := alone.row(name)).passed:
+                    reports[tensor] = f"{culprit} is wrong by itself, in {name}: {row.meaning}"
         except InputError as problem:
-            found[""] = f"{culprit} is wrong by itself: {problem}"
+            reports[""] = f"{culprit} is wrong by itself: {problem}"
         except Exception:  # it does not run alone, so it is not known to be wrong
             continue
-        if "" in found:
+        if "" in reports:
             break
-    return found
+    return reports
 
 
 def faulty_wire(checked) -> str | None:
@@ -118,8 +118,8 @@ def faulty_wire(checked) -> str | None:
                 functools.partial(checked.slope, functools.partial(forward_of, wire=other)),
                 output.shape,
             )
-            for other, its_output in outputs.items()
-            if its_output.shape == output.shape
+            for other, output_there in outputs.items()
+            if output_there.shape == output.shape
         }
         evidence = Evidence(
             explicit,

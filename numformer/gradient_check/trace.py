@@ -73,14 +73,14 @@ class Reporting(np.ndarray):
         return _report(function.__name__, function, operands, named)
 
 
-def _each(value, change: Callable):
+def _changed(value, change: Callable):
     """`value` with every array in it changed, in tuples, lists and dicts too."""
     if isinstance(value, np.ndarray):
         return change(value)
     if isinstance(value, tuple | list):
-        return type(value)(_each(item, change) for item in value)
+        return type(value)(_changed(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: _each(item, change) for key, item in value.items()}
+        return {key: _changed(item, change) for key, item in value.items()}
     return value
 
 
@@ -89,8 +89,8 @@ def _bare(array):
 
 
 def _report(name: str, function: Callable, operands: tuple, named: dict):
-    operands, named = _each(list(operands), _bare), _each(named, _bare)
-    copies = _each(operands, np.copy)  # the operation may write into its operands
+    operands, named = _changed(list(operands), _bare), _changed(named, _bare)
+    copies = _changed(operands, np.copy)  # the operation may write into its operands
     result = function(*operands, **named)
     trace = Reporting.trace
     if trace is None:
@@ -102,7 +102,7 @@ def _report(name: str, function: Callable, operands: tuple, named: dict):
             result[...] = changed
         else:
             result = changed
-    return _each(result, lambda array: array.view(Reporting))
+    return _changed(result, lambda array: array.view(Reporting))
 
 
 def _calls() -> tuple:

@@ -23,6 +23,45 @@ def stable_logistic(z):
     return np.where(z >= 0, 1 / (1 + e), e / (1 + e))
 
 
+class Formula(Layer):
+    """y = formula(a, b, ...), whose backward returns gradients(dy, a, b, ...)."""
+
+    def __init__(self, formula: Callable, gradients: Callable):
+        self.formula, self.gradients = formula, gradients
+
+    def forward(self, x, *others):
+        self.save(**dict(zip("abc", (x, *others), strict=False)))
+        return self.formula(x, *others)
+
+    def backward(self, dy):
+        return self.gradients(dy, **self.pop_saved())
+
+
+class Chain(Layer):
+    """Layers one after the other."""
+
+    def __init__(self, *parts: Layer):
+        self.parts = parts
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part.forward(x)
+        return x
+
+    def backward(self, dy):
+        for part in reversed(self.parts):
+            dy = part.backward(dy)
+        return dy
+
+
+class Holding(Formula):
+    """y = sin(x), which holds whatever it is told besides."""
+
+    def __init__(self, **held):
+        super().__init__(np.sin, lambda dy, a: dy * np.cos(a))
+        vars(self).update(held)
+
+
 class Dense(Layer):
     """y (B, T, F) = f(x kernel + offset), where dz is the gradient at z = x kernel + offset.
 
@@ -47,18 +86,23 @@ class Dense(Layer):
         return self.saved[-1]["out"].copy()
 
     def backward(self, dy):
-        h, z, out = self.pop_saved().values()
-        dz = dy * self.slope(z, out)
-        self.kernel.grad += h.reshape(-1, D).T @ dz.reshape(-1, dz.shape[-1])
+        saved = self.pop_saved()
+        dz = dy * self.slope(saved["z"], saved["out"])
+        self.kernel.grad += saved["h"].reshape(-1, D).T @ dz.reshape(-1, dz.shape[-1])
         self.offset.grad += self.summed(dz)
         return self.through(dz, self.kernel.data)
 
 
 class TwoDense(Layer):
-    """y = sigmoid(x first) second, all in one layer, with the slope of a sigmoid of one's own."""
+    """y = sigmoid(x first) second in one layer; `slope(z, s)`, and `through(dy, second)` is ds."""
 
-    def __init__(self, slope: Callable):
-        self.first, self.second, self.slope = draw(D, D), draw(D, D), slope
+    def __init__(
+        self,
+        slope: Callable = lambda z, s: s * (1 - s),
+        through: Callable = lambda dy, second: dy @ second.T,
+    ):
+        self.first, self.second = draw(D, D), draw(D, D)
+        self.slope, self.through = slope, through
 
     def forward(self, x):
         z = np.dot(x, self.first.data)
@@ -67,11 +111,11 @@ class TwoDense(Layer):
         return np.dot(s, self.second.data)
 
     def backward(self, dy):
-        x, z, s = (value.reshape(-1, D) for value in self.pop_saved().values())
+        saved = {name: value.reshape(-1, D) for name, value in self.pop_saved().items()}
         rows = dy.reshape(-1, D)
-        self.second.grad += s.T @ rows
-        dz = (rows @ self.second.data.T) * self.slope(z, s)
-        self.first.grad += x.T @ dz
+        self.second.grad += saved["s"].T @ rows
+        dz = self.through(rows, self.second.data) * self.slope(saved["z"], saved["s"])
+        self.first.grad += saved["x"].T @ dz
         return (dz @ self.first.data.T).reshape(dy.shape)
 
 
@@ -87,27 +131,12 @@ class Glu(Layer):
         return u * g
 
     def backward(self, dy):
-        x, u, g = self.pop_saved().values()
-        du, dv = dy * g, dy * u * g * (1 - g)
-        self.left.grad += x.reshape(-1, D).T @ du.reshape(-1, 5)
-        self.right.grad += x.reshape(-1, D).T @ dv.reshape(-1, 5)
+        saved = self.pop_saved()
+        x, g = saved["x"].reshape(-1, D), saved["g"]
+        du, dv = dy * g, dy * saved["u"] * g * (1 - g)
+        self.left.grad += x.T @ du.reshape(-1, 5)
+        self.right.grad += x.T @ dv.reshape(-1, 5)
         return du @ self.left.data.T
-
-
-class Swish(Layer):
-    """y = x * sigmoid(x), whose dx is backward(dy, x, s)."""
-
-    def __init__(self, dx: Callable):
-        self.dx = dx
-
-    def forward(self, x):
-        s = logistic(x)
-        self.save(x=x, s=s)
-        return x * s
-
-    def backward(self, dy):
-        x, s = self.pop_saved().values()
-        return self.dx(dy, x, s)
 
 
 class MeanGate(Layer):
@@ -150,32 +179,12 @@ class Cell(Layer):
         return dx
 
 
-class InPlace(Layer):
+class InPlace(Dense):
     """y = exp(x kernel + offset), forward in one array, whose dz lacks the exponential."""
-
-    def __init__(self):
-        self.kernel, self.offset = draw(D, 5), draw(5)
 
     def forward(self, x):
         z = x @ self.kernel.data
         z += self.offset.data
         np.exp(z, out=z)
-        self.save(x=x)
+        self.save(h=x, z=z, out=z)
         return z
-
-    def backward(self, dy):
-        x = self.pop_saved()["x"]
-        self.kernel.grad += x.reshape(-1, D).T @ dy.reshape(-1, 5)
-        self.offset.grad += dy.sum(axis=(0, 1))
-        return dy @ self.kernel.data.T
-
-
-class HalfSquare(Layer):
-    """x -> the sum of x^2 / 2, whose dx forgets the 1/2."""
-
-    def forward(self, x):
-        self.save(x=x)
-        return np.asarray((x * x).sum() / 2)
-
-    def backward(self, dy):
-        return dy * 2 * self.pop_saved()["x"]

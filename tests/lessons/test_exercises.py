@@ -35,7 +35,9 @@ def test_the_solution_is_right_and_the_start_is_not_begun(exercise):
     known, letters = exercise.known[Sizes()], {}
     for name, x in zip(known.solution.parameters, known.arguments, strict=True):
         pattern = rf"\b{name}\b(?:(?:,| and) \w+)* \((?:\.\.\., )?(.*?),?\)"
-        told = re.search(pattern, exercise.start.__doc__)[1].split(", ") if np.ndim(x) else []
+        shape = re.search(pattern, exercise.start.__doc__)
+        assert shape or not np.ndim(x), f"its docstring tells no shape of {name}"
+        told = shape[1].split(", ") if np.ndim(x) else []
         for letter, size in zip(told[::-1], np.shape(x)[::-1], strict=False):
             assert letters.setdefault(letter, size) == size, "its docstring tells shapes"
 
@@ -59,7 +61,8 @@ def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
     for why in whys:
         assert why[0].isupper(), why
         assert not re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape|[][{}]|  |\.\.", why), why
-        assert not ours & {*re.findall(r"\w+", why)}, why
+        hidden = ours & {*re.findall(r"\w+", why)}
+        assert not hidden, f"{hidden} by their d are gradients; rename helpers: {why}"
 
 
 @of_every_exercise
