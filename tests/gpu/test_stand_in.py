@@ -121,11 +121,12 @@ def test_one_place_takes_one_value(stand_in, x):
     assert_array_equal(x.get(), [[5, 5, 5], [4, 5, 6]])
 
 
-@pytest.mark.parametrize(
-    "read",
-    [float, int, bool, repr, str, "{:.3f}".format, lambda x: x.item(), lambda x: x.tolist(),
-     lambda x: x[x > 1], lambda x: x.reshape(1).nonzero(), lambda x: x.__setitem__(x > 1, 2)],
-)  # fmt: skip
+READING = [float, int, bool, repr, str, "{:.3f}".format]
+READING += [lambda x: x.item(), lambda x: x.tolist(), lambda x: x.reshape(1).nonzero()]
+READING += [lambda x: x[x > 1], lambda x: x.__setitem__(x > 1, 2)]
+
+
+@pytest.mark.parametrize("read", READING)
 def test_reading_without_saying_so_is_a_hidden_wait(x, read):
     with synchronisations() as waits:
         read(x[0, 1])
