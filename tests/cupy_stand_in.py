@@ -133,44 +133,39 @@ class ndarray:
     def _key(self, key) -> tuple[tuple, bool]:
         """`key` for NumPy, integers wrapped into range as CuPy does; whether arrays are in it."""
         keys = key if isinstance(key, tuple) else (key,)
-        used = sum(_axes(each) for each in keys)
-        axis, fancy, found = 0, False, []
-        for each in keys:
-            if isinstance(each, np.ndarray | list | bool | np.bool_):
-                raise TypeError(f"an index of type {type(each)}: CuPy would upload it every time")
-            if _is_mask(each):
+        used = sum(_axes(part) for part in keys)
+        axis, fancy, parts = 0, False, []
+        for part in keys:
+            if isinstance(part, np.ndarray | list | bool | np.bool_):
+                raise TypeError(f"an index of type {type(part)}: CuPy would upload it every time")
+            if _is_mask(part):
                 _wait("boolean index")  # for the number of its True entries, reading and writing
-            if isinstance(each, ndarray):
+            memory = part
+            if isinstance(part, ndarray):
                 fancy = True
-                each = each._memory if _is_mask(each) else each._memory % self.shape[axis]
-            found.append(each)
-            axis += self.ndim - used if each is Ellipsis else _axes(keys[len(found) - 1])
-        return tuple(found), fancy
+                memory = part._memory if _is_mask(part) else part._memory % self.shape[axis]
+            parts.append(memory)
+            axis += self.ndim - used if part is Ellipsis else _axes(part)
+        return tuple(parts), fancy
 
     def __getitem__(self, key):
-        found, _ = self._key(key)
-        if not any(each is Ellipsis for each in found):
-            found += (Ellipsis,)  # a single entry is a view () then, as in CuPy
-        return ndarray(self._memory[found])
+        parts, _ = self._key(key)
+        if not any(part is Ellipsis for part in parts):
+            parts += (Ellipsis,)  # a single entry is a view () then, as in CuPy
+        return ndarray(self._memory[parts])
 
     def __setitem__(self, key, value):
-        found, fancy = self._key(key)
+        parts, fancy = self._key(key)
         value = _of_scalar_or_device(value)
         if fancy and getattr(value, "ndim", 0):
-            places = np.arange(self.size).reshape(self.shape)[found]
-            if len(np.unique(places)) < places.size:
-                raise Undefined("several values for one place of an array; use scatter_add")
-        self._memory[found] = value
+            _require_different(self, parts, "several values for one place of an array")
+        self._memory[parts] = value
 
     def fill(self, value):
         self._memory.fill(_of_scalar_or_device(value))
 
     def take(self, indices, axis=None):
         return ndarray(self._memory.take(_of_scalar_or_device(indices), axis, mode="wrap"))
-
-
-def _attribute(name: str):
-    return property(lambda self: getattr(self._memory, name))
 
 
 def _reading(name: str, read):
@@ -182,11 +177,17 @@ def _reading(name: str, read):
 
 
 for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
-    setattr(ndarray, _name, _attribute(_name))
+    setattr(ndarray, _name, property(operator.attrgetter(f"_memory.{_name}")))
 for _read in (bool, float, int, repr, format):
     setattr(ndarray, f"__{_read.__name__}__", _reading(_read.__name__, _read))
 for _name in ("item", "tolist", "nonzero"):
     setattr(ndarray, _name, _reading(_name, getattr(np.ndarray, _name)))
+
+
+def _require_different(array: ndarray, key: tuple, problem: str) -> None:
+    places = np.arange(array.size).reshape(array.shape)[key]
+    if len(np.unique(places)) < places.size:
+        raise Undefined(f"{problem}; use scatter_add")
 
 
 def _is_mask(key) -> bool:
@@ -220,8 +221,8 @@ def _in_place(name: str):
     return method
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
-              "and_", "or_", "xor", "lshift", "rshift"):  # fmt: skip
+_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
+for _name in _ARITHMETIC.split():
     _plain, _reversed = _binary(_name)
     _name = _name.rstrip("_")
     setattr(ndarray, f"__{_name}__", _plain)
@@ -241,10 +242,9 @@ def _checked(function, name: str):
     def call(*args, **kwargs):
         if unknown := kwargs.keys() - _KEYWORDS:
             raise TypeError(f"{name}() got an unexpected keyword argument {min(unknown)!r}")
-        found = function(
-            *map(_argument, args), **{key: _argument(value) for key, value in kwargs.items()}
-        )
-        return kwargs["out"] if kwargs.get("out") is not None else _device(found)
+        arguments = {key: _argument(value) for key, value in kwargs.items()}
+        result = function(*map(_argument, args), **arguments)
+        return _device(result) if kwargs.get("out") is None else kwargs["out"]
 
     return call
 
@@ -272,16 +272,15 @@ class _Ufunc:
         if out is not None and not isinstance(out, ndarray):
             raise TypeError(f"Unsupported type {type(out)}")
         memory = out if out is None else out._memory
-        found = self._compute(*inputs, out=memory, dtype=dtype, casting=casting)
-        return _device(found) if out is None else out
+        result = self._compute(*inputs, out=memory, dtype=dtype, casting=casting)
+        return _device(result) if out is None else out
 
     def at(self, array, indices, values):
         if self.__name__ not in ("add", "subtract", "maximum", "minimum"):
             raise NotImplementedError(f"`{self.__name__}.at` is not supported yet")
         key = array._key(indices)[0]
-        places = np.arange(array.size).reshape(array.shape)[key]
-        if array.dtype.kind == "f" and len(np.unique(places)) < places.size:
-            raise Undefined("several values for one place are added in any order; sort them first")
+        if array.dtype.kind == "f":
+            _require_different(array, key, "several values for one place are added in any order")
         self._compute.at(array._memory, key, _of_scalar_or_device(values))
 
 
@@ -291,15 +290,13 @@ for _name in """absolute add bitwise_and bitwise_or bitwise_xor copysign cos div
                 logical_and logical_not logical_or maximum minimum multiply negative not_equal
                 power reciprocal rint sign sin sqrt square subtract tanh true_divide""".split():
     _functions[_name] = _Ufunc(_name)
-for _name in (
-    """all any arange argmax argmin argpartition argsort
-                ascontiguousarray broadcast_to clip concatenate cumsum dot einsum
-                expand_dims full_like matmul max mean min moveaxis ones ones_like
-                outer prod ravel repeat reshape searchsorted sort split squeeze
-                stack sum swapaxes take_along_axis tensordot transpose tril triu
-                vdot zeros zeros_like"""
-    "".split()
-):
+for (
+    _name
+) in """all any arange argmax argmin argpartition argsort ascontiguousarray broadcast_to clip
+                concatenate cumsum dot einsum expand_dims full_like matmul max mean min moveaxis
+                ones ones_like outer prod ravel repeat reshape searchsorted sort split squeeze stack
+                sum swapaxes take_along_axis tensordot transpose tril triu vdot zeros
+                zeros_like""".split():
     _functions[_name] = _checked(getattr(np, _name), _name)
 
 

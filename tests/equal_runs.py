@@ -11,13 +11,13 @@ def without_seconds(folder: Path) -> dict[str, object]:
 
     Nor those in last.safetensors, and its checksum of metrics.jsonl.
     """
-    found = {path.name: path.read_bytes() for path in folder.iterdir()}
-    if "metrics.jsonl" in found:
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    if "metrics.jsonl" in files:
         lines = read_metrics(folder / "metrics.jsonl")
-        found["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
-    if "last.safetensors" in found:
+        files["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
+    if "last.safetensors" in files:
         tensors, metadata = load_checkpoint(folder / "last.safetensors")
         arrays = {name: (array.shape, array.tobytes()) for name, array in tensors.items()}
         told = {n: v for n, v in metadata.items() if n not in ("seconds", "metrics")}
-        found["last.safetensors"] = arrays, told
-    return found
+        files["last.safetensors"] = arrays, told
+    return files

@@ -72,7 +72,7 @@ def batches(size: Size, count: int = 8):
     rng = np.random.default_rng(0)
     if size.model == "gpt":
         ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
-        return [Windows(each[:, :-1], each[:, 1:]) for each in ids]
+        return [Windows(batch[:, :-1], batch[:, 1:]) for batch in ids]
 
     def sequence():
         return rng.integers(4, size.V, rng.integers(size.T // 2, size.T))
@@ -100,7 +100,7 @@ def numformer_step(size: Size, threads: int) -> Callable[[], None]:
 
     folder = Path(tempfile.gettempdir())  # steps write nothing
     recipe = Recipe(label_smoothing=SMOOTHING)
-    model = MODELS[size.model].numformer(size)
+    model = MODELS[size.model][0](size)
     trainer = Trainer(model, Task(), folder, 10**9, recipe, 0, np, threads)
     trainer.parts.start()
     return trainer.advance
@@ -111,9 +111,9 @@ def torch_step(size: Size) -> Callable[[], None]:
     import torch
     from torch.nn import functional
 
-    model = MODELS[size.model].torch(size)
+    model = MODELS[size.model][1](size)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [[torch.from_numpy(array) for array in vars(each).values()] for each in batches(size)]
+    data = [[torch.from_numpy(array) for array in vars(batch).values()] for batch in batches(size)]
     taken = 0
 
     def step():
@@ -140,9 +140,8 @@ def transformer(size: Size):
 
 def sizes(size: Size) -> dict:
     """Those of a tower."""
-    return dict(
-        d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F, p_drop=P_DROP
-    )  # fmt: skip
+    own = dict(d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F)
+    return own | dict(p_drop=P_DROP)
 
 
 def torch_layer(size: Size):
@@ -236,14 +235,6 @@ def torch_transformer(size: Size):
     return Model()
 
 
-def transformer_weights(size: Size) -> float:
-    """By how many weights a token is multiplied, scores and their blend counted in."""
-    per_layer = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
-    feed_forward = 2 * size.D * size.F
-    attentions, networks = (1, 1) if size.model == "gpt" else (3, 2)
-    return size.layers * (attentions * per_layer + networks * feed_forward) + size.V * size.D
-
-
 def gpt(size: Size):
     """numformer's language model with a GPT's choices."""
     from numformer.models import LanguageModel
@@ -264,8 +255,8 @@ def torch_gpt(size: Size):
             super().__init__()
             self.embedding = nn.Embedding(size.V, size.D)
             self.positions = nn.Embedding(size.T, size.D)
-            for each in (self.embedding, self.positions):
-                nn.init.normal_(each.weight, 0, size.D**-0.5)
+            for embedding in (self.embedding, self.positions):
+                nn.init.normal_(embedding.weight, 0, size.D**-0.5)
             self.layers = nn.ModuleList(Layer(first=True) for _ in range(size.layers))
             self.norm, self.dropout = nn.LayerNorm(size.D), nn.Dropout(P_DROP)
 
@@ -319,30 +310,24 @@ def torch_lstm(size: Size):
     return Model()
 
 
-def lstm_weights(size: Size) -> float:
-    """By how many weights a token is multiplied."""
-    return (4 * (2 + 3) + 1) * size.D**2 + size.V * size.D
-
-
-class Contestant(NamedTuple):
-    """A model in numformer and in PyTorch, and how many multiplications it makes of a token."""
-
-    numformer: Callable
-    torch: Callable
-    weights: Callable[[Size], float]
-
-
+# Of each model how it is made in numformer and in PyTorch.
 MODELS = {
-    "transformer": Contestant(transformer, torch_transformer, transformer_weights),
-    "gpt": Contestant(gpt, torch_gpt, transformer_weights),
-    "lstm": Contestant(lstm, torch_lstm, lstm_weights),
+    "transformer": (transformer, torch_transformer),
+    "gpt": (gpt, torch_gpt),
+    "lstm": (lstm, torch_lstm),
 }
 
 
 def product_flops(size: Size) -> float:
     """Floating-point operations of all matrix products of a step, forward and backward."""
-    tokens = size.B * size.T
-    return 3 * 2 * tokens * MODELS[size.model].weights(size)  # backward makes two for each
+    if size.model == "lstm":
+        weights = (4 * (2 + 3) + 1) * size.D**2
+    else:
+        attentions, networks = (1, 1) if size.model == "gpt" else (3, 2)
+        attention = 4 * size.D**2 + 2 * size.T * size.D  # projections; scores and their blend
+        weights = size.layers * (attentions * attention + networks * 2 * size.D * size.F)
+    weights += size.V * size.D
+    return 3 * 2 * size.B * size.T * weights  # backward makes two products for each
 
 
 def seconds(function: Callable[[], object], times: int = 1) -> float:
@@ -368,10 +353,8 @@ def work(library: str, name: str, threads: int) -> None:
         torch.set_num_threads(threads)
         matrix = torch.from_numpy(matrix)
     product = min(seconds(lambda: matrix @ matrix) for _ in range(5))
-    if library == "numformer":
-        step = numformer_step(SIZES[name], threads)
-    else:
-        step = torch_step(SIZES[name])
+    size = SIZES[name]
+    step = numformer_step(size, threads) if library == "numformer" else torch_step(size)
     seconds(step, 3)
     print(json.dumps(2 * n**3 / product), flush=True)
     for line in sys.stdin:
@@ -382,7 +365,7 @@ def work(library: str, name: str, threads: int) -> None:
 def peak_memory() -> int:
     """The most memory, in bytes, that this process and its children have held at a time each."""
     processes = ["self", *(child.pid for child in multiprocessing.active_children())]
-    status = [Path(f"/proc/{each}/status").read_text() for each in processes]
+    status = [Path(f"/proc/{process}/status").read_text() for process in processes]
     return sum(1024 * int(text.partition("VmHWM:")[2].split()[0]) for text in status)
 
 
@@ -392,10 +375,9 @@ class Worker:
     def __init__(self, library: str, name: str, threads: int):
         limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
         command = [sys.executable, "-m", "tests.benchmarks.train_step", "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            [*command, "--worker", library, name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | limits,
-        )  # fmt: skip
+        command += ["--worker", library, name]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
         self.rate = self._answer()
         self.times: list[float] = []
         self.peak = 0
@@ -441,7 +423,7 @@ def measure(name: str, threads: int, rounds: int) -> float:
             f"peak memory {worker.peak / 2**20:5.0f} MiB",
             flush=True,
         )
-    speedup, tuned = (medians[each] / medians["numformer"] for each in LIBRARIES[1:])
+    speedup, tuned = (medians[library] / medians["numformer"] for library in LIBRARIES[1:])
     print(f"{name:6} speedup {speedup:.2f}, with torch+allocator {tuned:.2f}", flush=True)
     return speedup
 

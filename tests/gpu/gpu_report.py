@@ -88,8 +88,11 @@ class Report:
     def json(self) -> str:
         """The report for programs. JSON has no number for infinity, so that is a word."""
         names = "check", "largest difference", "at most", "passed"
-        finite = lambda x: str(x) if isinstance(x, float) and not math.isfinite(x) else x  # noqa: E731
-        checks = [dict(zip(names, map(finite, row), strict=True)) for row in self.rows]
+        finite = [
+            [str(x) if isinstance(x, float) and not math.isfinite(x) else x for x in row]
+            for row in self.rows
+        ]
+        checks = [dict(zip(names, row, strict=True)) for row in finite]
         content = dict(machine=self.machine, figures=self.figures, checks=checks)
         return json.dumps(content | {"result": self.last_line()}, indent=1, ensure_ascii=False)
 
@@ -115,17 +118,17 @@ def cell(value: float | str) -> str:
     return f"{value:.3g}" if isinstance(value, float) else value
 
 
-def difference(found, expected) -> float:
+def difference(result, expected) -> float:
     """The largest difference of two arrays, or of the arrays in two sequences, as in BOUNDS."""
     if isinstance(expected, list | tuple):
-        return max((difference(*pair) for pair in zip(found, expected, strict=True)), default=0.0)
-    found, expected = to_host(found), to_host(expected)
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        return max((difference(*pair) for pair in zip(result, expected, strict=True)), default=0.0)
+    result, expected = to_host(result), to_host(expected)
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
         return float("nan")
     if not expected.size:
         return 0.0
-    found, expected = found.astype(float), expected.astype(float)
-    return float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1))
+    result, expected = result.astype(float), expected.astype(float)
+    return float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1))
 
 
 def driver_version() -> str:
@@ -232,31 +235,31 @@ def entropy(xp, dtype) -> list:
 def formulas() -> dict[str, Callable]:
     """What to compute with (xp, dtype), by name."""
 
-    def draw(xp, dtype, *shape, seed=0):
-        return xp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+    def of_random(formula, *shapes):
+        def compute(xp, dtype):
+            rng = np.random.default_rng(0)
+            return formula(*(xp.asarray(rng.standard_normal(shape), dtype) for shape in shapes))
 
+        return compute
+
+    def transposed(a, b):
+        return backend.matmul(a.swapaxes(1, 2), b.swapaxes(-1, -2))
+
+    rows, long = (9, 50, 33), (9, 5, 133)
     return {
-        "matmul, 2-d": lambda xp, d: backend.matmul(draw(xp, d, 40, 70), draw(xp, d, 70, 30)),
-        "matmul with one matrix": lambda xp, d: backend.matmul(
-            draw(xp, d, 3, 5, 40), draw(xp, d, 40, 30)
-        ),
-        "matmul, transposed": lambda xp, d: backend.matmul(
-            draw(xp, d, 3, 4, 9, 8).swapaxes(1, 2), draw(xp, d, 3, 9, 6, 8).swapaxes(-1, -2)
-        ),
-        "sum_rows": lambda xp, d: backend.sum_rows(draw(xp, d, 9, 50, 33)),
-        "max_last, short rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 13)),
-        "max_last, long rows": lambda xp, d: backend.max_last(draw(xp, d, 9, 5, 133)),
-        "dot_rows": lambda xp, d: backend.dot_rows(
-            draw(xp, d, 9, 50, 33), draw(xp, d, 9, 50, 33, seed=1)
-        ),
-        "mean_last": lambda xp, d: backend.mean_last(draw(xp, d, 9, 5, 133)),
-        "dot_last": lambda xp, d: backend.dot_last(
-            draw(xp, d, 9, 5, 133), draw(xp, d, 9, 5, 133, seed=1)
-        ),
-        "scatter_add, 30 rows": lambda xp, d: scattered(xp, 30, d),
-        "scatter_add, 3000 rows": lambda xp, d: scattered(xp, 3000, d),
-        "Adam": lambda xp, d: optimized(xp, d, None),
-        "clipping and Adam": lambda xp, d: optimized(xp, d, 100.0),
+        "matmul, 2-d": of_random(backend.matmul, (40, 70), (70, 30)),
+        "matmul with one matrix": of_random(backend.matmul, (3, 5, 40), (40, 30)),
+        "matmul, transposed": of_random(transposed, (3, 4, 9, 8), (3, 9, 6, 8)),
+        "sum_rows": of_random(backend.sum_rows, rows),
+        "max_last, short rows": of_random(backend.max_last, (9, 5, 13)),
+        "max_last, long rows": of_random(backend.max_last, long),
+        "dot_rows": of_random(backend.dot_rows, rows, rows),
+        "mean_last": of_random(backend.mean_last, long),
+        "dot_last": of_random(backend.dot_last, long, long),
+        "scatter_add, 30 rows": lambda xp, dtype: scattered(xp, 30, dtype),
+        "scatter_add, 3000 rows": lambda xp, dtype: scattered(xp, 3000, dtype),
+        "Adam": lambda xp, dtype: optimized(xp, dtype, None),
+        "clipping and Adam": lambda xp, dtype: optimized(xp, dtype, 100.0),
         "cross-entropy": entropy,
     }
 
@@ -267,14 +270,14 @@ def check_formulas(report: Report, xp) -> None:
             with report.checking(f"{name}, {dtype.__name__}") as at_most:
                 at_most(difference(compute(xp, dtype), compute(np, dtype)), bound)
     with report.checking("splitmix64, wrong bits") as at_most:
-        found, expected = (backend.splitmix64(12345, 7, 70_001, each) for each in (xp, np))
-        at_most(int((to_host(found) != expected).sum()), 0)
+        bits = [to_host(backend.splitmix64(12345, 7, 70_001, module)) for module in (xp, np)]
+        at_most(int((bits[0] != bits[1]).sum()), 0)
     for p in (0.1, 0.5, 0.999999):
         with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:
             masks = []
-            for each in (xp, np):
+            for module in (xp, np):
                 dropout_stream.reseed(1, 2)
-                drawn = [dropout_stream.keep(s, p, each.zeros(1)) for s in ((7, 9), (31, 3))]
+                drawn = [dropout_stream.keep(s, p, module.zeros(1)) for s in ((7, 9), (31, 3))]
                 masks.append([to_host(mask) for mask in drawn])
             at_most(sum(int((a != b).sum()) for a, b in zip(*masks, strict=True)), 0)
 
@@ -305,20 +308,17 @@ def advance(trainer: Trainer, steps: int) -> list[float]:
 def check_training(report: Report, xp, folder: Path) -> None:
     """Ten steps beside each other, and five and five across a checkpoint, all in float64."""
     config = dict(d_model=32, d_ff=64, heads=4, layers=2)
-    float64 = mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp))
-    with float64:
+    with mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp)):
         with report.checking("losses of ten training steps, float64") as at_most:
-            host, device = (sequence_trainer(folder, each, 16, config) for each in (np, xp))
-            losses = [np.array(advance(each, 10)) for each in (device, host)]
+            host, device = (sequence_trainer(folder, module, 16, config) for module in (np, xp))
+            losses = [np.array(advance(trainer, 10)) for trainer in (device, host)]
             at_most(difference(*losses), 1e-9)
         with report.checking("weights and Adam's state after ten steps, float64") as at_most:
             at_most(difference(state(device), state(host)), 1e-7)
-        for name, (first, second) in {
-            "from NumPy to CuPy": (np, xp), "from CuPy to NumPy": (xp, np)
-        }.items():  # fmt: skip
+        for name, modules in ("from NumPy to CuPy", (np, xp)), ("from CuPy to NumPy", (xp, np)):
             with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
                 begun, resumed = (
-                    sequence_trainer(folder / name, each, 16, config) for each in (first, second)
+                    sequence_trainer(folder / name, module, 16, config) for module in modules
                 )
                 begun.files.find(resume=False)
                 begun.files.begin()
@@ -347,9 +347,9 @@ def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
     for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
         with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
             results = []
-            for each in (xp, np):
+            for module in (xp, np):
                 model, _ = load_model(out / "best.safetensors")
-                pack(model, xp=each)
+                pack(model, xp=module)
                 results.append(decode(model, sources, sources.shape[1] + 1))
             at_most(sum(a != b for a, b in zip(*results, strict=True)), 0)
 
@@ -357,9 +357,9 @@ def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
 def time_steps(report: Report, xp, folder: Path, sizes: dict[str, dict], steps: int) -> None:
     """The middle one of three runs of `steps`, each waited for; any time passes."""
     for name, config in sizes.items():
-        for where, each in (("GPU", xp), ("host", np)):
+        for where, module in (("GPU", xp), ("host", np)):
             with report.checking(f"training step, {name}, {where}, in ms") as at_most:
-                trainer = sequence_trainer(folder, each, 64, config)
+                trainer = sequence_trainer(folder, module, 64, config)
                 advance(trainer, 2)
                 times = []
                 for _ in range(3):

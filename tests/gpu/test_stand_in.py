@@ -1,8 +1,6 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
-import importlib
 import json
-import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -12,16 +10,12 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-import toy_tasks
 from numformer.backend import scatter_add
 from numformer.data.batching import PairBatch
-from numformer.data.vocabulary import END
 from numformer.errors import BrokenNumbers
-from numformer.generation import beam_search, greedy
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
 from numformer.layers.cross_entropy import CrossEntropy
-from numformer.layers.embedding import embed
 from numformer.models import Config, Transformer
 from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
@@ -30,18 +24,13 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import gpu_report as gpu
-from toy_tasks import pronounce
+from toy_tasks import pronounce, reverse
 from toy_tasks.script import exit_code
 from toy_tasks.sequences import SequenceTask
 from toy_tasks.sequences import main as sequences_main
 
-SCRIPTS = [
-    importlib.import_module(f"toy_tasks.{module.name}")
-    for module in pkgutil.iter_modules(toy_tasks.__path__)
-]
-RULES = [script.RULE for script in SCRIPTS if hasattr(script, "RULE")]
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
-TINY = f"{TINY} --quick --no-plots".split()
+TINY = f"{TINY} --quick --no-plots --steps 9".split()
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
@@ -132,11 +121,12 @@ def test_one_place_takes_one_value(stand_in, x):
     assert_array_equal(x.get(), [[5, 5, 5], [4, 5, 6]])
 
 
-@pytest.mark.parametrize(
-    "read",
-    [float, int, bool, repr, str, "{:.3f}".format, lambda x: x.item(), lambda x: x.tolist(),
-     lambda x: x[x > 1], lambda x: x.reshape(1).nonzero(), lambda x: x.__setitem__(x > 1, 2)],
-)  # fmt: skip
+READING = [float, int, bool, repr, str, "{:.3f}".format]
+READING += [lambda x: x.item(), lambda x: x.tolist(), lambda x: x.reshape(1).nonzero()]
+READING += [lambda x: x[x > 1], lambda x: x.__setitem__(x > 1, 2)]
+
+
+@pytest.mark.parametrize("read", READING)
 def test_reading_without_saying_so_is_a_hidden_wait(x, read):
     with synchronisations() as waits:
         read(x[0, 1])
@@ -163,13 +153,6 @@ def test_what_comes_back_is_a_copy(stand_in, x):
 # The library's functions on it.
 
 
-def test_an_id_out_of_range_reads_another_row(stand_in):
-    """Which is why Embedding checks its ids on the host."""
-    weight = stand_in.arange(6.0).reshape(3, 2)
-    outside, inside = (embed(stand_in.asarray([[index]]), weight).get() for index in (4, 1))
-    assert_array_equal(outside, inside)
-
-
 @pytest.mark.parametrize("rows", [7, 300])
 @pytest.mark.parametrize("count", [0, 1, 2, 40, 1000])
 def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
@@ -177,39 +160,25 @@ def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
     ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
     ids[: count // 3] = rows - 2
     values[ids == 5] = np.nan
-    found, expected = stand_in.ones((rows, 3)), np.ones((rows, 3))
+    sums, expected = stand_in.ones((rows, 3)), np.ones((rows, 3))
     placed = stand_in.asarray(ids), stand_in.asarray(values)
     with synchronisations() as waits:
-        scatter_add(found, *placed)
+        scatter_add(sums, *placed)
     assert not waits
     scatter_add(expected, ids, values)
-    assert_allclose(found.get(), expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(sums.get(), expected, rtol=1e-12, atol=1e-12)
     assert_array_equal(placed[1].get(), values)
 
 
-def both(**changes) -> tuple[Transformer, Transformer]:
-    """The same model on the host and on the stand-in."""
-    import cupy
-
-    config = Config.base(11, d_model=8, d_ff=16, heads=2, layers=2, **changes)
-    on_host, on_device = Transformer(config, 3), Transformer(config, 3)
-    pack(on_device, np.float32, cupy)
-    return on_host, on_device
-
-
-@pytest.mark.parametrize("changes", [{}, dict(norm="pre", positions="learned")], ids=str)
-def test_decoding_and_attention_maps_are_numpy_s(stand_in, rng, changes):
-    on_host, on_device = both(**changes)
-    source = rng.integers(4, 11, (6, 5))
-    source[:3, 3:] = 0
-    source[:3, 2] = source[3:, 4] = END
-    assert greedy(on_device, source, 7) == greedy(on_host, source, 7)
+def test_attention_maps_are_numpy_s(stand_in):
+    """With padding in source and target; what is decoded, tests/generation compares."""
     batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
-    ids = batch.source, batch.target_in
-    maps = [cross_attention_weights(model, *ids) for model in (on_device, on_host)]
+    maps = []
+    for xp in (stand_in, np):
+        model = Transformer(Config.base(11, d_model=8, d_ff=16, heads=2, layers=2), 3)
+        pack(model, np.float32, xp)
+        maps.append(cross_attention_weights(model, batch.source, batch.target_in))
     assert_allclose(*maps, rtol=1e-5, atol=1e-6)
-    for beam in (2, 4):
-        assert beam_search(on_device, source, 7, beam) == beam_search(on_host, source, 7, beam)
 
 
 def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
@@ -280,7 +249,7 @@ def test_a_checkpoint_waits_for_whole_vectors_not_for_every_parameter(tmp_path, 
 
 
 def test_a_device_averages_what_the_host_averages_resumed_too(tmp_path, stand_in):
-    found = []
+    states = []
     for name, xp in (("host", np), ("device", stand_in)):
         (tmp_path / name).mkdir()
         for resume in (False, True):
@@ -290,8 +259,8 @@ def test_a_device_averages_what_the_host_averages_resumed_too(tmp_path, stand_in
                 advance(run, 1)
                 run.evaluate()
                 run.save()
-        found.append(load_checkpoint(tmp_path / name / "best.safetensors")[0])
-    host, device = found
+        states.append(load_checkpoint(tmp_path / name / "best.safetensors")[0])
+    host, device = states
     for parameter, array in host.items():
         assert_allclose(device[parameter], array, rtol=1e-4, atol=1e-6)
 
@@ -314,26 +283,27 @@ def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("what", ["log", "evaluate", "save"])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_broken_numbers_move_no_weight_before_they_are_seen(
-    tmp_path, stand_in, monkeypatch, what, where, value, optimizer
+    tmp_path, stand_in, monkeypatch, where, value, optimizer
 ):
     """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
-    break_step(monkeypatch, where, value)
-    broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
-    advance(broken, 2)
-    before = broken.model.state_dict()
-    with synchronisations() as waits:
-        advance(broken, 3)
-    assert not waits
-    with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
-        getattr(broken, what)()
-    for name, array in broken.model.state_dict().items():
-        assert_array_equal(array, before[name], err_msg=name)
-    assert broken.step == 2 and not list(tmp_path.iterdir())
+    for what in ("log", "evaluate", "save"):
+        with monkeypatch.context() as patches:
+            break_step(patches, where, value)
+            broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
+            advance(broken, 2)
+            before = broken.model.state_dict()
+            with synchronisations() as waits:
+                advance(broken, 3)
+            assert not waits
+            with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
+                getattr(broken, what)()
+        for name, array in broken.model.state_dict().items():
+            assert_array_equal(array, before[name], err_msg=name)
+        assert broken.step == 2 and not list(tmp_path.iterdir())
 
 
 # The toy tasks as programs.
@@ -360,26 +330,24 @@ def program(tmp_path, monkeypatch, stand_in):
     return run
 
 
-def script_of(rule):
-    """The rule's own script."""
-    return lambda arguments: sequences_main(rule, arguments)
-
-
-def assert_same_runs(found: str, expected: str):
+def assert_same_runs(folder: str, expected: str):
     """The checkpoints' weights and Adam's state, the measures and the losses of two runs agree."""
     for name in ("last.safetensors", "best.safetensors"):
-        (one, _), (other, _) = (load_checkpoint(Path(folder, name)) for folder in (found, expected))
-        assert one.keys() == other.keys()
-        for tensor in one:
-            assert_allclose(one[tensor], other[tensor], **CLOSE, err_msg=tensor)
-    lines, others = (without_seconds(Path(each))["metrics.jsonl"] for each in (found, expected))
+        tensors, others = (load_checkpoint(Path(run, name))[0] for run in (folder, expected))
+        assert tensors.keys() == others.keys()
+        for tensor, array in tensors.items():
+            assert_allclose(array, others[tensor], **CLOSE, err_msg=tensor)
+    lines, others = (without_seconds(Path(run))["metrics.jsonl"] for run in (folder, expected))
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_a_task_is_on_the_device_what_it_is_on_the_host(rule, program, interrupted_at):
+def test_a_task_is_on_the_device_what_it_is_on_the_host(program, interrupted_at):
     """From its start, and where it is resumed on the other of the two."""
-    main, flags = script_of(rule), "--steps 9 --log-every 2 --evaluate-every 4 --out".split()
+    flags = "--log-every 2 --evaluate-every 4 --out".split()
+
+    def main(arguments):
+        return sequences_main(reverse.RULE, arguments)
+
     assert program(main, "numpy", *flags, "host") == 0
     assert program(main, "cupy", *flags, "device") == 0
     assert_same_runs("device", "host")
@@ -391,15 +359,15 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(rule, program, interrupt
 
 
 def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys):
-    for backend in ("numpy", "cupy"):
-        flags = ["--language", "toy", "--data", str(data), "--steps", "9", "--out", backend]
-        assert program(pronounce.main, backend, *flags) == 0
-    assert_same_runs("cupy", "numpy")
+    flags = ["--language", "toy", "--data", str(data), "--out"]
     said = []
     for backend in ("numpy", "cupy"):
+        assert program(pronounce.main, backend, *flags, backend) == 0
+    assert_same_runs("cupy", "numpy")
+    for backend in ("numpy", "cupy"):
         capsys.readouterr()
-        flags = ["--backend", backend, "--run", "cupy", "--input", "abba", "hac"]
-        assert exit_code(lambda flags=flags: pronounce.main(flags)) == 0
+        answered = ["--backend", backend, "--run", "cupy", "--input", "abba", "hac"]
+        assert pronounce.main(answered) in (0, None)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and said[0].count("\n") == 2
 

@@ -5,6 +5,7 @@ kind of the mistake and its docstring says what becomes of what.
 """
 
 import ast
+import contextlib
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,15 +37,11 @@ def parsed(expression: str, **parts: ast.AST) -> ast.AST:
 
 # Arithmetic.
 
-OTHER = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.MatMult: ast.Mult,
-    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitOr, ast.RShift: ast.LShift,
-    ast.LShift: ast.RShift,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn,
-    ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
+BOTH_WAYS = """Add Sub, Mult Div, BitAnd BitOr, RShift LShift, Lt LtE, Gt GtE, Eq NotEq, Is IsNot,
+               In NotIn, And Or"""
+ONE_WAY = "FloorDiv Mult, Mod FloorDiv, Pow Mult, MatMult Mult, BitXor BitOr"
+PAIRS = [tuple(getattr(ast, n) for n in p.split()) for p in f"{BOTH_WAYS}, {ONE_WAY}".split(",")]
+OTHER = {right: left for left, right in PAIRS[:10]} | dict(PAIRS)
 
 
 @operator
@@ -275,7 +272,7 @@ def missing_bound(node):
                 yield changed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mutant:
     """One place of a file under numformer/, broken in one way."""
 
@@ -285,80 +282,113 @@ class Mutant:
     change: str
     line: int
     in_function: bool  # else it takes effect when the module is imported: defaults, constants
-    index: int  # its place in the order of `Source.mutants`
+    whole: str  # the statement, or its head
+    broken: str  # the same as it stands in the mutant
+    site: tuple  # the node, what it becomes, its parent, the parent's field and the place in it
+
+    @property
+    def function(self) -> str:
+        return f"{self.path} {self.place}"
 
     @property
     def name(self) -> str:
         """How people and files refer to it; does not depend on line numbers."""
-        return f"{self.path} {self.place}: {self.kind}: {self.change}"
+        return f"{self.function}: {self.kind}: {self.change}"
 
 
 class Source:
     """One source file: its mutants, and the code of the file with one of them in place."""
 
     def __init__(self, path: str, text: str, file: Path):
-        self.file = file
+        self.path, self.file = path, file
         self.tree = ast.parse(text)
         self.mutants: list[Mutant] = []
-        self._sites: list[tuple[ast.AST, str, int | None, ast.AST]] = []
-        met = Counter()
-        for node, parent, field, place, in_function in _nodes(self.tree):
+        numbers = Counter()
+        for node, parent, field, statement, place, in_function in _nodes(self.tree):
             for kind, mutate in OPERATORS.items():
                 for changed in mutate(node):
                     if ast.dump(node) == ast.dump(changed):
                         continue  # a @ a with its operands swapped
-                    before, after = (_one_line(each) for each in (node, changed))
-                    change = f"{before} -> {after}"
-                    met[place, kind, change] += 1
-                    if (number := met[place, kind, change]) > 1:
+                    change = f"{_one_line(node)} -> {_one_line(changed)}"
+                    numbers[place, kind, change] += 1
+                    if (number := numbers[place, kind, change]) > 1:
                         change += f" ({number})"
                     line = getattr(node, "lineno", None) or node.value.lineno
-                    mutant = Mutant(path, place, kind, change, line, in_function, len(self._sites))
-                    self.mutants.append(mutant)
-                    self._sites.append((node, parent, field, changed))
+                    site = node, changed, parent, *field
+                    whole = _text(statement)
+                    with _replaced(*site):
+                        broken = _text(changed if statement is node else statement)
+                    told = path, place, kind, change, line, in_function, whole, broken
+                    self.mutants.append(Mutant(*told, site))
 
     def code(self, mutant: Mutant | None = None) -> CodeType:
         """The compiled file, broken as `mutant` says."""
         if mutant is None:
             return compile(self.tree, self.file, "exec")
-        node, parent, (name, place), changed = self._sites[mutant.index]
-        changed = ast.copy_location(copy.deepcopy(changed), node)
-        ast.fix_missing_locations(changed)
-        self._put(parent, name, place, changed)
-        try:
+        node, changed, *field = mutant.site
+        changed = ast.fix_missing_locations(ast.copy_location(copy.deepcopy(changed), node))
+        with _replaced(node, changed, *field):
             return compile(self.tree, self.file, "exec")
-        finally:
-            self._put(parent, name, place, node)
 
-    @staticmethod
-    def _put(parent, name, place, node):
+    def code_that_tells(self, name: str) -> CodeType:
+        """The compiled file, in which a function that runs adds its name to a set, a builtin."""
+
+        def tell(node, place, inside):
+            for child in ast.iter_child_nodes(node):
+                where, function = place, isinstance(child, ast.FunctionDef)
+                if (function or isinstance(child, ast.ClassDef)) and not inside:
+                    where = f"{place}.{child.name}".lstrip(".")
+                tell(child, where, inside or function)
+                said = parsed(f"{name}.add({self.path + ' ' + where!r})")
+                if function:
+                    child.body.insert(0, ast.Expr(said))
+                if isinstance(child, ast.Lambda):
+                    child.body = parsed("(said, value)[1]", said=said, value=child.body)
+
+        tree = copy.deepcopy(self.tree)
+        tell(tree, "", False)
+        return compile(ast.fix_missing_locations(tree), self.file, "exec")
+
+
+@contextlib.contextmanager
+def _replaced(node: ast.AST, changed: ast.AST, parent: ast.AST, name: str, place: int | None):
+    def put(part):
         if place is None:
-            setattr(parent, name, node)
+            setattr(parent, name, part)
         else:
-            getattr(parent, name)[place] = node
+            getattr(parent, name)[place] = part
+
+    put(changed)
+    try:
+        yield
+    finally:
+        put(node)
+
+
+def _text(node: ast.AST) -> str:
+    """A node in one line; of a statement with others below it the head alone."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
+        return "its body" if node.test.value else "nothing"
+    if isinstance(node, ast.keyword):
+        return f"{node.arg}={ast.unparse(node.value)}"
+    if hasattr(node, "body") and isinstance(node, ast.stmt):
+        node = copy.copy(node)
+        node.body, node.orelse = [ast.Expr(ast.Constant(...))], []
+    return " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
 
 
 def _one_line(node: ast.AST) -> str:
-    if isinstance(node, ast.If | ast.While | ast.With):
-        constant = isinstance(node, ast.If) and isinstance(node.test, ast.Constant)
-        if constant:
-            return "nothing" if node.test.value is False else "its body"
-        head = copy.copy(node)
-        head.body, head.orelse = [ast.Expr(ast.Constant(...))], []
-        node = head
-    if isinstance(node, ast.keyword):
-        return f"{node.arg}={ast.unparse(node.value)}"
-    text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    text = _text(node)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _nodes(tree: ast.Module):
-    """(node, parent, (field, index), place, in_function) of all that computes.
+    """(node, parent, (field, index), statement, place, in_function) of all that computes.
 
     Left out: texts, annotations, and what stands in a `raise`.
     """
 
-    def walk(node, place, in_function, in_backward):
+    def walk(node, statement, place, in_function, in_backward):
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_params", "ctx"):
                 continue
@@ -376,25 +406,23 @@ def _nodes(tree: ast.Module):
                     for size in child.args:
                         if isinstance(size, ast.UnaryOp):
                             setattr(size.operand, IN_RESHAPE, True)
-                if isinstance(child, ast.Constant | ast.JoinedStr) and _is_text(child):
-                    continue
-                if isinstance(child, ast.Expr) and _is_text(child.value):
+                if _is_text(child) or (isinstance(child, ast.Expr) and _is_text(child.value)):
                     continue
                 if isinstance(child, ast.keyword) and child.arg == "strict":
                     continue  # zip's check of the code around it
-                yield child, node, (name, index if many else None), where, inside
+                within = child if isinstance(child, ast.stmt) else statement
+                yield child, node, (name, index if many else None), within, where, inside
                 if isinstance(child, ast.keyword) and child.arg == "axis":
                     continue  # of a matrix some axes have two numbers; `wrong axis` knows them
                 if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom):
                     continue
                 if isinstance(child, ast.ClassDef | ast.FunctionDef) and not inside:
                     where = f"{place}.{child.name}".lstrip(".")
-                yield from walk(child, where, inside, backward)
+                yield from walk(child, within, where, inside, backward)
 
-    yield from walk(tree, "", False, False)
+    yield from walk(tree, tree, "", False, False)
 
 
-def _is_text(node) -> bool:
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
+def _is_text(node: ast.AST) -> bool:
+    constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return constant or isinstance(node, ast.JoinedStr)

@@ -10,6 +10,7 @@ computes the same as the library: then equivalent_mutants.py says why.
 """
 
 import argparse
+import builtins
 import contextlib
 import functools
 import gc
@@ -38,55 +39,45 @@ ROOT = TESTS.parent
 LIBRARY = ROOT / "numformer"
 sys.path.insert(0, str(Path(__file__).parent))  # where pytest puts it, too
 
-from equivalent_mutants import EQUIVALENT  # noqa: E402
+from equivalent_mutants import equivalent  # noqa: E402
 from mutants import Mutant, Source  # noqa: E402
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
-BROKEN = ["backend.py", "layer.py", "settings.py", "data/*.py", "layers/*.py", "models/*.py",
-          "generation/*.py", "training/average.py", "training/loop.py", "training/optimizers.py",
-          "training/parts.py", "training/recipe.py", "training/trainer.py"]  # fmt: skip
+BROKEN = """backend.py layer.py settings.py data/*.py layers/*.py models/*.py generation/*.py
+            training/average.py training/loop.py training/optimizers.py training/parts.py
+            training/recipe.py training/trainer.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = ["find_backend", "memory", "reuse_freed_memory", "default_backend", "usual_parts",
-           "blas_threads", "Parts.start", "Parts._everywhere", "Parts._share", "Parts.become",
-           "Parts.end_processes", "Parts.close", "train",
-           "Trainer.save", "Trainer._save_best", "Trainer.resume", "Trainer._load_best",
-           "interrupts", "_Progress.__init__", "_Progress.log"]  # fmt: skip
+MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts blas_threads train
+             Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
+             Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
+             _Progress.__init__ _Progress.log""".split()
 # What must notice it: the quick tests of the same things.
-SUITE = ["test_backend.py", "test_beginners.py", "test_layer.py", "test_properties.py",
-         "test_settings.py", "test_trained.py", "data", "layers", "models",
-         "training/test_average.py", "training/test_loop.py", "training/test_resume.py",
-         "training/test_broken_numbers.py", "training/test_optimizers.py",
-         "training/test_parts.py", "generation", "gpu",
-         "gradient_check/test_contract.py", "gradient_check/test_gradients.py",
-         "gradient_check/test_parity.py"]  # fmt: skip
+SUITE = """test_backend test_beginners test_layer test_properties test_settings test_trained
+           data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
+           training/test_average training/test_loop training/test_resume training/test_optimizers
+           training/test_broken_numbers training/test_parts gradient_check/test_contract
+           gradient_check/test_gradients gradient_check/test_parity""".split()
 STATE = ROOT / "runs" / "mutation"
-PYTEST = ["-p", "no:cacheprovider", "-p", "no:timeout", "-p", "no:terminal", "-s", "-o",
-          "addopts=", "-o", "tmp_path_retention_policy=none", "-W", "ignore", "--rootdir",
-          str(ROOT), "-k", "not two_hundred_steps and not report_on_a_gpu"]  # fmt: skip
+PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
+            -o tmp_path_retention_policy=none -W ignore --rootdir""".split()
+PYTEST += [str(ROOT), "-k", "not two_hundred_steps and not report_on_a_gpu"]
 MOST_TESTS = 150  # that a mutant has to pass to count as unnoticed
 MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
 LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
+PIECES = 48  # of the suite, for what finds out which test runs what
+SEEN = "functions_seen"  # a builtin set, while that is found out
 IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import
 
 
 def suite() -> list[str]:
-    paths = [
-        path
-        for name in SUITE
-        for path in (
-            (TESTS / name).glob("test_*.py") if (TESTS / name).is_dir() else [TESTS / name]
-        )
-    ]
-    return [str(path) for path in sorted(paths)]
+    return sorted(str(path) for name in SUITE for path in TESTS.glob(f"{name}.py"))
 
 
+@functools.cache
 def sources() -> dict[str, Source]:
     paths = [path for pattern in BROKEN for path in sorted(LIBRARY.glob(pattern))]
-    return {
-        name: Source(name, path.read_text(), path)
-        for path in paths
-        if (name := str(path.relative_to(LIBRARY)))
-    }
+    names = [str(path.relative_to(LIBRARY)) for path in paths]
+    return {n: Source(n, p.read_text(), p) for n, p in zip(names, paths, strict=True)}
 
 
 # Who runs a mutant: a forked process, which says which test failed.
@@ -159,7 +150,19 @@ def _be_a_process(do: Callable[..., str], job, file: TextIO) -> None:
 # The tests, once collected.
 
 
-class Collected:
+class Quick:
+    """The pytest plugin that leaves out what makes a failure easy to read: it is not read."""
+
+    def pytest_sessionstart(self):
+        from hypothesis import Phase, settings
+
+        phases = Phase.explicit, Phase.generate  # nothing is made smaller
+        settings.register_profile("mutation", settings.get_profile("numformer"), phases=phases)
+        settings.load_profile("mutation")
+        pytest.Function.repr_failure = lambda item, raised: ""
+
+
+class Collected(Quick):
     """The pytest plugin that, in place of running the tests, does `work(items)`."""
 
     def __init__(self, work: Callable[[list[pytest.Item]], None]):
@@ -190,34 +193,21 @@ def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException |
     return failures[0] if failures else None
 
 
-def code_name(code: types.CodeType) -> str:
-    """Names the outermost function of the library that a code object stands in."""
-    path = str(Path(code.co_filename).relative_to(LIBRARY))
-    return f"{path} {code.co_qualname.split('.<locals>')[0]}"
-
-
 def observe(items: list[pytest.Item], note: Note) -> str:
     """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
 
     A test that fails is tried once more, because this only looks which test runs what: whether the
     library is right the suite itself decides. Everything raised is among the answer's texts.
     """
-    library, seen, observed, raised = str(LIBRARY) + os.sep, set(), {}, []
-
-    def see(frame, event, argument):
-        seen.add(frame.f_code)
-
+    observed, raised, seen = {}, [], vars(builtins).setdefault(SEEN, set())
     for item, following in zip(items, [*items[1:], None], strict=True):
         for _ in range(2):
             seen.clear()
             note(item.nodeid)
             started = time.perf_counter()
-            sys.settrace(see)
             problem = failure(item, following)
-            sys.settrace(None)
             if problem is None:
-                names = sorted({code_name(c) for c in seen if c.co_filename.startswith(library)})
-                observed[item.nodeid] = time.perf_counter() - started, names
+                observed[item.nodeid] = time.perf_counter() - started, sorted(seen)
                 break
             text = "".join(traceback.format_exception(problem))
             raised.append(f"nothing is broken, but {item.nodeid} failed:\n{text}")
@@ -226,15 +216,19 @@ def observe(items: list[pytest.Item], note: Note) -> str:
     return json.dumps({"observed": observed, "raised": raised})
 
 
-def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
-    """As `observe`, in processes; it ends here if a test fails twice although nothing is broken."""
+def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[float, list[str]]]:
+    """As `observe`, in processes, while the live functions tell that they run.
+
+    It ends here if a test fails twice although nothing is broken.
+    """
     known = STATE / "observed.json"
     if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
         return content["observed"]
-    pieces = 16
-    count = -(-len(items) // pieces)
+    count = -(-len(items) // PIECES)
     jobs = [tuple(items[start : start + count]) for start in range(0, len(items), count)]
     observed = {}
+    for source in sources().values():
+        swap_code(source.code_that_tells(SEEN), functions[str(source.file)])
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
     for job, answer in in_processes(jobs, observe):
         bar.update(len(job))
@@ -247,6 +241,8 @@ def observe_all(items: list[pytest.Item]) -> dict[str, tuple[float, list[str]]]:
             sys.exit("error: a test fails although nothing is broken")
         observed |= part["observed"]
     bar.close()
+    for source in sources().values():
+        swap_code(source.code(), functions[str(source.file)])
     known.write_text(json.dumps({"digest": digest(), "observed": observed}))
     return observed
 
@@ -255,26 +251,26 @@ def by_test_file() -> dict[str, tuple[float, set[str]]]:
     """Of each file of tests how long it takes, where that was observed, and which files it runs."""
     known = STATE / "observed.json"
     observed = json.loads(known.read_text())["observed"] if known.exists() else {}
-    found = {path: (0.0, set()) for path in suite()}
+    files = {path: (0.0, set()) for path in suite()}
     for nodeid, (seconds, functions) in observed.items():
         path = str(ROOT / nodeid.partition("::")[0])
-        if path in found:
-            files = {name.partition(" ")[0] for name in functions}
-            found[path] = found[path][0] + seconds, found[path][1] | files
-    return found
+        if path in files:
+            paths = {name.partition(" ")[0] for name in functions}
+            files[path] = files[path][0] + seconds, files[path][1] | paths
+    return files
 
 
 def live_functions() -> dict[str, list[types.FunctionType]]:
     """The functions of each file. Looking for them in each forked process would copy its memory."""
-    found: dict[str, list] = {}
+    functions: dict[str, list] = {str(source.file): [] for source in sources().values()}
     for function in gc.get_objects():
-        if isinstance(function, types.FunctionType):
-            found.setdefault(function.__code__.co_filename, []).append(function)
-    return found
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename in functions:
+            functions[function.__code__.co_filename].append(function)
+    return functions
 
 
-def swap_code(source: Source, mutant: Mutant, functions: list[types.FunctionType]) -> None:
-    """Give the live functions of the file the code that they have in the mutant."""
+def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> None:
+    """Give the live functions of a file the code that they have in the changed file."""
     codes = {}
 
     def collect(code):
@@ -283,7 +279,7 @@ def swap_code(source: Source, mutant: Mutant, functions: list[types.FunctionType
             if isinstance(constant, types.CodeType):
                 collect(constant)
 
-    collect(source.code(mutant))
+    collect(changed)
     for function in functions:
         old = function.__code__
         new = codes.get((old.co_qualname, old.co_firstlineno), old)
@@ -313,6 +309,22 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
     return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
 
 
+class Experience:
+    """What noticed a mutant of a function, or of a file, may notice the next."""
+
+    def __init__(self):
+        self.noticed = Counter()
+
+    def add(self, mutant: Mutant, noticer: str) -> None:
+        for where in (mutant.function, mutant.path):
+            self.noticed[where, noticer] += 1
+
+    def worth(self, mutant: Mutant, noticer: str, seconds: float, overhead: float) -> float:
+        """The hope that a second of `noticer` holds, which may take a while before it begins."""
+        hope = 10 * self.noticed[mutant.function, noticer] + self.noticed[mutant.path, noticer]
+        return hope / (seconds + overhead)
+
+
 def who_notices(items: list[pytest.Item], observed: dict, note: Note) -> str:
     """How and which test fails where something is broken, or ""."""
     for item, following in zip(items, [*items[1:], None], strict=True):
@@ -337,7 +349,7 @@ def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note
     signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
     for path in paths:
         note(Path(path).name)
-        code = pytest.main([path, "-x", *PYTEST])
+        code = pytest.main([path, "-x", *PYTEST], plugins=[Quick()])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return f"import in {Path(path).name}"
     return ""
@@ -385,48 +397,52 @@ class Verdicts:
             file.write(json.dumps([mutant.name, verdict]) + "\n")
 
 
-def of_each_kind(mutants: list[Mutant]) -> list[Mutant]:
+def of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
     """The first mutant of each kind in each file that is not known to be equivalent."""
     first = {}
     for mutant in mutants:
-        if mutant.name not in EQUIVALENT and mutant.in_function:
+        if mutant.name not in equal and mutant.in_function:
             first.setdefault((mutant.path, mutant.kind), mutant)
     return list(first.values())
 
 
-def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> None:
+def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> None:
     """Test every mutant that has no verdict yet."""
     left = [mutant for mutant in mutants if mutant.name not in verdicts.of]
     bar = tqdm(total=len(left), desc="mutants", unit="mutant", disable=None)
+    experience = Experience()
 
-    def take(job, verdict):
-        verdicts.add(job, verdict)
+    def take(mutant, verdict):
+        verdicts.add(mutant, verdict)
+        experience.add(mutant, verdict.partition(" in ")[2])
         bar.update()
-        if not verdict and job.name not in EQUIVALENT:
-            tqdm.write(f"unnoticed: {describe(job)}", file=sys.stdout)
+        if not verdict and mutant.name not in equal:
+            tqdm.write(f"unnoticed: {describe(mutant)}", file=sys.stdout)
             sys.stdout.flush()
 
     def with_collected(items):
-        observed = observe_all(items)
         functions = live_functions()
         gc.freeze()  # in each forked process a collection would copy all memory, too
-        tests_of = {}  # of each function
+        observed = observe_all(items, functions)
+        tests_of = {mutant.function: [] for mutant in left if mutant.in_function}
         for item in items:
-            for name in observed[item.nodeid][1]:
-                tests_of.setdefault(name, []).append(item)
+            for function in observed[item.nodeid][1]:
+                tests_of.get(function, []).append(item)
+        for function, tests in tests_of.items():
+            stem = Path(function.partition(" ")[0]).stem
+            tests_of[function] = most_telling(tests, stem, observed)
 
         def job(mutant, note):
-            tests = tests_of[f"{mutant.path} {mutant.place}"]
-            tests = most_telling(tests, Path(mutant.path).stem, observed)
-            tests.sort(key=lambda item: -noticed[mutant.path, item.nodeid])
-            source = files[mutant.path]
-            swap_code(source, mutant, functions[str(source.file)])
+            def worth(item):
+                return experience.worth(mutant, item.nodeid, observed[item.nodeid][0], 0.02)
+
+            source = sources()[mutant.path]
+            swap_code(source.code(mutant), functions[str(source.file)])
+            tests = sorted(tests_of[mutant.function], key=worth, reverse=True)
             return who_notices(tests, observed, note)
 
-        noticed = Counter()  # what has noticed a mutant of a file may notice the next
-        run_by_tests = [m for m in left if f"{m.path} {m.place}" in tests_of and m.in_function]
+        run_by_tests = [m for m in left if m.in_function and tests_of[m.function]]
         for mutant, verdict in in_processes(run_by_tests, job):
-            noticed[mutant.path, verdict.partition(" in ")[2]] += 1
             take(mutant, verdict)
 
     if any(mutant.in_function for mutant in left):
@@ -448,23 +464,21 @@ def run(mutants: list[Mutant], files: dict[str, Source], verdicts: Verdicts) -> 
         broken = Path(mutant.path)
 
         def hope(path):
-            """What a second of this file's tests is worth; reading a file takes about one, too."""
-            name, room = Path(path).name, Path(path).parent.name
-            before, (seconds, runs) = noticed[mutant.path, name], files_observed[path]
-            worth = (1 + before + 3 * (room == broken.parent.name)) / (1 + seconds)
+            """Reading a file takes about a second, too."""
+            name, (seconds, runs) = Path(path).name, files[path]
+            near = 1 + 3 * (Path(path).parent.name == broken.parent.name)
+            worth = experience.worth(mutant, name, seconds, 1) + near / (1 + seconds)
             return name == f"test_{broken.stem}.py", mutant.path in runs, worth
 
-        paths = sorted(suite(), key=hope, reverse=True)
-        return who_notices_at_import(files[mutant.path], mutant, paths, note)
+        paths = sorted(files, key=hope, reverse=True)
+        return who_notices_at_import(sources()[mutant.path], mutant, paths, note)
 
     # What no test runs afterwards takes effect when the library is imported.
     left = [mutant for mutant in left if mutant.name not in verdicts.of]
-    noticed = Counter()  # what has noticed a mutant of a file may notice the next
-    files_observed = by_test_file()
+    files = by_test_file()
     for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):
         importlib.import_module(library)  # once for all processes
     for mutant, verdict in in_processes(left, job_at_import):
-        noticed[mutant.path, verdict.partition(" in ")[2]] += 1
         take(mutant, verdict)
     bar.close()
 
@@ -481,18 +495,21 @@ def main(arguments: list[str] | None = None) -> int:
         f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on. First it takes a "
         "minute or two to find out which test runs which function.",
     )
-    parser.add_argument("--fast", action="store_true", help="one mutant of each kind in each file")
-    parser.add_argument("--only", metavar="TEXT", default="", help="only mutants with TEXT in "
-                        "their names, for example 'softmax_backward: missing term'")  # fmt: skip
-    parser.add_argument("--again", action="store_true", help="although files changed, "
-                        "test only what went unnoticed last time")  # fmt: skip
+    for flag, words in {
+        "--fast": "one mutant of each kind in each file",
+        "--again": "although files changed, test only what went unnoticed last time",
+    }.items():
+        parser.add_argument(flag, action="store_true", help=words)
+    words = "only mutants with TEXT in their names, for example 'softmax_backward: missing term'"
+    parser.add_argument("--only", metavar="TEXT", default="", help=words)
     options = parser.parse_args(arguments)
-    files = sources()
-    every = [m for source in files.values() for m in source.mutants if m.place not in MACHINE]
-    if gone := sorted(EQUIVALENT.keys() - {mutant.name for mutant in every}):
-        print(f"error: tests/mutation/equivalent_mutants.py lists what is no mutant: {gone[0]}")
+    mutants = [m for source in sources().values() for m in source.mutants]
+    mutants = [mutant for mutant in mutants if mutant.place not in MACHINE]
+    equal, unfit = equivalent(mutants)
+    if unfit:
+        print("error: tests/mutation/equivalent_mutants.py lists what is no mutant:", *unfit)
         return 1
-    chosen = of_each_kind(every) if options.fast else every
+    chosen = of_each_kind(mutants, equal) if options.fast else mutants
     chosen = [mutant for mutant in chosen if options.only in mutant.name]
     if not chosen:
         example = "layers/softmax.py softmax_backward: missing term"
@@ -503,16 +520,15 @@ def main(arguments: list[str] | None = None) -> int:
     sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
     verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
     try:
-        run(chosen, files, verdicts)
+        run(chosen, equal, verdicts)
     except KeyboardInterrupt:
         print("interrupted; the next run goes on from here", file=sys.stderr)
         return 130
 
     noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
-    equal = [m for m in chosen if m.name in EQUIVALENT and m not in set(noticed)]
-    for mutant in noticed:
-        if mutant.name in EQUIVALENT:
-            print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
+    wrong = [mutant for mutant in noticed if mutant.name in equal]
+    for mutant in wrong:
+        print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
     ways = Counter(verdicts.of[mutant.name].partition(" in ")[0] for mutant in noticed)
     told = {
         "killed, by kind": Counter(mutant.kind for mutant in noticed),
@@ -525,9 +541,9 @@ def main(arguments: list[str] | None = None) -> int:
     }
     for title, counts in told.items():
         print(f"{title}: {', '.join(f'{count} {what}' for what, count in counts.items())}")
-    print(f"killed {len(noticed)} of {len(chosen)}, {len(equal)} equivalent")
-    wrong = any(mutant.name in EQUIVALENT for mutant in noticed)
-    return 0 if len(noticed) + len(equal) == len(chosen) and not wrong else 1
+    count = sum(m.name in equal for m in chosen) - len(wrong)
+    print(f"killed {len(noticed)} of {len(chosen)}, {count} equivalent")
+    return 0 if len(noticed) + count == len(chosen) and not wrong else 1
 
 
 if __name__ == "__main__":

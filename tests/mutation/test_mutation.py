@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import mutation_proof as mutation
 import numpy as np
 import pytest
-from equivalent_mutants import EQUIVALENT
+from equivalent_mutants import PROOFS, equivalent
 from mutants import OPERATORS, Source
 
 from numformer.layers.softmax import softmax_backward
@@ -59,17 +59,17 @@ def test_every_operator_has_an_example():
 def test_an_operator_breaks_what_it_says(kind):
     before, after = EXAMPLES[kind]
     source = source_of(before)
-    found = [mutant for mutant in source.mutants if mutant.kind == kind]
-    assert after in [mutant.change.split(" -> ")[1] for mutant in found]
-    for mutant in found:
+    mutants = [mutant for mutant in source.mutants if mutant.kind == kind]
+    assert after in [mutant.change.split(" -> ")[1] for mutant in mutants]
+    for mutant in mutants:
         assert source.code(mutant) != source.code()
     assert source.code() == source_of(before).code()  # nothing stays broken
 
 
 def test_texts_annotations_and_complaints_are_left_alone():
     text = 'def f(x: int = 1) -> "a":\n    """a + 1"""\n    raise InputError(f"{x + 1}")\n'
-    found = Source("here.py", text, Path("here.py")).mutants
-    assert [(mutant.kind, mutant.in_function) for mutant in found] == [
+    mutants = Source("here.py", text, Path("here.py")).mutants
+    assert [(mutant.kind, mutant.in_function) for mutant in mutants] == [
         ("other constant", False),
         ("missing statement", True),
     ]
@@ -85,8 +85,7 @@ def test_names_tell_mutants_apart_and_do_not_depend_on_lines():
 
 @pytest.fixture
 def softmax_source():
-    path = mutation.LIBRARY / "layers" / "softmax.py"
-    return Source("layers/softmax.py", path.read_text(), path)
+    return mutation.sources()["layers/softmax.py"]
 
 
 class Item:
@@ -107,11 +106,7 @@ def test_the_tests_of_a_file_itself_are_the_first_to_be_asked():
     ]
     observed = {item.nodeid: (0.01, ["one function"]) for item in items}
     chosen = mutation.most_telling(items, "backend", observed)
-    assert [item.path.stem for item in chosen[:3]] == [
-        "test_backend",
-        "test_backend",
-        "test_layers",
-    ]
+    assert [item.path.stem for item in chosen[:3]] == [*["test_backend"] * 2, "test_layers"]
     assert len(chosen) == mutation.MOST_TESTS
 
 
@@ -129,7 +124,7 @@ def verdict(source, mutant, monkeypatch, *items):
     observed = {item.nodeid: (0.01, []) for item in items}
 
     def job(mutant, note):
-        mutation.swap_code(source, mutant, mutation.live_functions()[str(source.file)])
+        mutation.swap_code(source.code(mutant), mutation.live_functions()[str(source.file)])
         return mutation.who_notices(list(items), observed, note)
 
     ((_, answer),) = mutation.in_processes([mutant], job)
@@ -155,20 +150,16 @@ def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source
     looks()  # here nothing was broken
 
 
-def test_a_test_that_ends_its_process_is_named(softmax_source, monkeypatch):
+def test_a_test_that_dies_or_takes_all_memory_is_named(softmax_source, monkeypatch):
     def dies():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    mutant = softmax_source.mutants[-1]
-    assert verdict(softmax_source, mutant, monkeypatch, Item("it", dies)) == "died in it"
-
-
-def test_a_mutant_cannot_take_all_memory(softmax_source, monkeypatch):
     def asks():
         bytearray(mutation.MEMORY)
 
     mutant = softmax_source.mutants[-1]
-    assert verdict(softmax_source, mutant, monkeypatch, Item("it", asks)) == "MemoryError in it"
+    for test, said in ((dies, "died in it"), (asks, "MemoryError in it")):
+        assert verdict(softmax_source, mutant, monkeypatch, Item("it", test)) == said
 
 
 def test_a_fault_of_the_proof_itself_is_no_verdict():
@@ -200,21 +191,26 @@ def test_an_answer_may_be_long():
 def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation, "STATE", tmp_path)
     first = mutation.Verdicts("files", keep=bool)
-    for place, found in (("noticed", "AssertionError in it"), ("unnoticed", "")):
-        first.add(SimpleNamespace(name=place), found)
-    assert mutation.Verdicts("files", keep=lambda verdict: False).of.keys() == {
-        "noticed",
-        "unnoticed",
-    }
+    for name, said in (("noticed", "AssertionError in it"), ("unnoticed", "")):
+        first.add(SimpleNamespace(name=name), said)
+    names = mutation.Verdicts("files", keep=lambda verdict: False).of.keys()
+    assert names == {"noticed", "unnoticed"}
     assert mutation.Verdicts("other files", keep=bool).of.keys() == {"noticed"}
     assert not mutation.Verdicts("other files", keep=lambda verdict: False).of
 
 
-def test_each_mutant_listed_as_equivalent_exists_and_has_a_proof():
-    every = {mutant.name for source in mutation.sources().values() for mutant in source.mutants}
-    assert EQUIVALENT.keys() <= every
-    assert len(EQUIVALENT) <= len(every) / 100
-    assert all(len(proof) > 20 for proof in EQUIVALENT.values())
+@pytest.fixture(scope="module")
+def mutants():
+    return [mutant for source in mutation.sources().values() for mutant in source.mutants]
+
+
+def test_each_entry_of_the_equivalent_ones_fits_one_mutant_and_has_a_proof(mutants, monkeypatch):
+    equal, unfit = equivalent(mutants)
+    assert not unfit and len(equal) <= len(mutants) / 100
+    assert all(len(proof) > 20 for proof in PROOFS)
+    entries = ("backend.py: no such words", "backend.py: return")
+    monkeypatch.setitem(PROOFS, "fits none, fits many", entries)
+    assert equivalent(mutants)[1] == [*entries]
 
 
 def test_every_function_that_computes_is_broken_somewhere():
@@ -229,12 +225,36 @@ def test_every_function_that_computes_is_broken_somewhere():
         assert not {name for name in empty if "backward" in name}, path
 
 
-def test_the_fast_subset_has_every_kind():
-    every = [mutant for source in mutation.sources().values() for mutant in source.mutants]
-    chosen = mutation.of_each_kind(every)
+def test_the_fast_subset_has_every_kind(mutants):
+    chosen = mutation.of_each_kind(mutants, {})
     assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
-    assert {mutant.path for mutant in every if mutant.in_function} == {m.path for m in chosen}
+    assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
+
+
+def test_functions_tell_that_they_run_whatever_stands_in_them():
+    text = (
+        "class A:\n    def f(self):\n        def g():\n            'a'\n            return h(1)\n"
+    )
+    text += "        h = lambda x: x + 1\n        return g\n"
+    seen, names = set(), {}
+    exec(Source("here.py", text, Path("here.py")).code_that_tells("seen"), {"seen": seen}, names)
+    inner = names["A"]().f()
+    assert seen == {"here.py A.f"}
+    seen.clear()
+    assert inner() == 2 and seen == {"here.py A.f"}
+
+
+def test_what_noticed_mutants_of_the_same_function_quickly_is_asked_first():
+    mutants = [SimpleNamespace(function=f"a.py {name}", path="a.py") for name in "fg"]
+    experience = mutation.Experience()
+    for mutant, noticer in zip(mutants, ("of f", "of g"), strict=True):
+        experience.add(mutant, noticer)
+    worth = [
+        experience.worth(mutants[0], *asked, 0.1)
+        for asked in (("of f", 0.1), ("of f", 0.9), ("of g", 0.1), ("nothing", 0.1))
+    ]
+    assert worth == sorted(worth, reverse=True) and worth[-1] == 0
 
 
 def test_a_name_that_fits_no_mutant_proves_nothing(capsys):
