@@ -2,8 +2,10 @@
 
 import inspect
 import itertools
+import os
 import re
 import signal
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 from lesson_solutions import EXERCISES, HEADER, RIGHT, WRONG, attention, scope, softmax
 
-from lessons import COURSE
+from lessons import COURSE, FOLDER
 from lessons.exercise import Exercise
 from lessons.explanations import EQUAL, Sizes
 
@@ -190,20 +192,42 @@ def test_what_is_right_by_chance_is_wrong(source, checked):
     assert ("Look for a number that stands for a size" in said) == ("11**0.5" in source)
 
 
+ENDLESS = "while True:\n    try:\n        while True: sum(range(99))\n    except{}:\n        pass"
+CAUGHT = "try:\n    while True: sum(range(99))\nexcept:\n    pass"
+
+
 def test_a_loop_without_end_is_stopped(checked, monkeypatch):
-    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.05)
+    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.2)
     before = signal.getsignal(signal.SIGVTALRM)
-    loop = "while True:\n    try:\n        weights.sum()\n    except Exception:\n        pass"
-    assert (
-        "stopped after 0.05 seconds: a loop in it does not end. line" in checked(softmax(loop))[1]
-    )
-    code, said, err = checked("while True: pass")
-    assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
+    said = checked(softmax(ENDLESS.format(" Exception")))[1]
+    assert "stopped after 0.2 seconds: a loop in it does not end. line" in said
+    for source in ("while True: pass", CAUGHT):
+        code, said, err = checked(source)
+        assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
     assert signal.getsignal(signal.SIGVTALRM) is before
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
     exercise = EXERCISES["softmax_backward"]
     with ThreadPoolExecutor(1) as pool:  # outside the main thread there is no limit
         assert pool.submit(exercise.check, exercise.solution).result().right
+
+
+@pytest.mark.parametrize(
+    "source", [softmax(ENDLESS.format("")), ENDLESS.format(""), softmax(CAUGHT)]
+)
+def test_a_loop_that_catches_everything_ends_the_program(source, tmp_path):
+    (tmp_path / "mine.py").write_text(source)
+    command = "from lessons import __main__, reader_file; reader_file.LIMIT = 0.2; __main__.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "check", "3", tmp_path / "mine.py"],
+        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    line = source.partition("sum(")[0].count("\n") + 1
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    for words in (f"mine.py, line {line} in ", "stopped after 0.2 seconds", "as in `except Value"):
+        assert words in done.stderr
 
 
 # What cannot be compared
