@@ -83,3 +83,28 @@ def open_page(chromium, site):
     assert problems == []
     inside = ("data:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []
+
+
+class Plain:
+    """What a page offers to pieces."""
+
+    def __init__(self):
+        self.scripts = []
+        self.script = self.scripts.append
+
+    def markdown(self, text):
+        return f"<p>{text}</p>\n"
+
+    def inline(self, text):
+        return text
+
+    def code(self, text):
+        return f"<pre>{text}</pre>"
+
+    def math(self, latex, display=False):
+        return f"<math>{latex}</math>"
+
+
+@pytest.fixture
+def page():
+    return Plain()
