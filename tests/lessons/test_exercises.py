@@ -33,19 +33,23 @@ def test_the_solution_is_right_and_the_start_is_not_begun(exercise):
     verdict = exercise.check(exercise.solution)
     assert verdict.right and exercise.done in verdict.words
     assert exercise.check(exercise.start).words == "Not begun yet."
-    assert max(map(len, exercise.code.splitlines())) <= 70, "a phone shows it"
+    wide = [line for line in exercise.code.splitlines() if len(line) > 70]
+    assert wide == [], "a phone shows 70 characters of an exercise's code"
     known, letters = exercise.known[Sizes()], {}
-    for name, x in zip(known.solution.parameters, known.arguments, strict=True):
+    of_arrays = zip(known.solution.parameters, known.arguments, strict=True)
+    for name, x in ((name, x) for name, x in of_arrays if np.ndim(x)):
         pattern = rf"\b{name}\b(?:(?:,| and) \w+)* \((?:\.\.\., )?(.*?),?\)"
-        told = re.search(pattern, exercise.start.__doc__)[1].split(", ") if np.ndim(x) else []
-        for letter, size in zip(told[::-1], np.shape(x)[::-1], strict=False):
-            assert letters.setdefault(letter, size) == size, "its docstring tells shapes"
+        shape = re.search(pattern, exercise.start.__doc__)
+        assert shape, f"the docstring of {exercise.name} gives {name} no shape, as in {name} (T, S)"
+        for letter, size in zip(shape[1].split(", ")[::-1], x.shape[::-1], strict=False):
+            before = letters.setdefault(letter, size)
+            assert before == size, f"its docstring has {name} ({shape[1]}), but it is {x.shape}"
 
 
 @of_every_solution
 def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
     known = exercise.known[Sizes()]
-    assert len(known.single) > 9
+    assert known.single, "no operator finds a line of this solution"
     for _, words, variation in known.single:
 
         def wrong(*arguments, variation=variation):
@@ -53,22 +57,24 @@ def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
             return tuple(values[name] for name in known.right)
 
         verdict = exercise.check(wrong)
-        assert not verdict.right and verdict.known, words
+        assert not verdict.right and verdict.known, f"not told from what is right: {words}"
         assert verdict.words.endswith(words), "of the same numbers the first is believed"
     whys = {words for sizes in (Sizes(), EQUAL) for _, words, _ in exercise.known[sizes].single}
     theirs = {*known.right, *inspect.signature(exercise.start).parameters}
     ours = {line.name for _, line in known.solution.lines if line.name[0] == "d"} - theirs
     for why in whys:
         assert why[0].isupper(), why
-        assert not re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape|[][{}]|  |\.\.", why), why
-        assert not ours & {*re.findall(r"\w+", why)}, why
+        given_away = re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape|[][{}]|  |\.\.", why)
+        assert not given_away, f"code or markup in the words: {why}"
+        inner = ours & {*re.findall(r"\w+", why)}
+        assert not inner, f"{inner}, which a reader does not have, in the words: {why}"
 
 
 @of_every_exercise
 def test_what_a_note_quotes_is_a_heading_of_the_lesson(exercise):
     page = next(entry for entry in COURSE if entry.number == exercise.lesson).path.read_text()
     for heading in re.findall("“(.*?)”", inspect.getsource(exercise.solution)):
-        assert f"# {heading}\n" in page
+        assert f"# {heading}\n" in page, f"a note of {exercise.name} quotes “{heading}”"
 
 
 @pytest.mark.parametrize(("name", "source", "words"), PICKED, ids=range(len(PICKED)))
@@ -102,11 +108,7 @@ def normed(x, scale):
         ("x.mean(", "x.sum(", "In the mean, a sum stands where a mean belongs. Each row has one."),
         ("2).mean(", "2).max(", "In the variance, the largest entry stands where a mean belongs."),
         ("(x - mean) ** 2", "x**2", "In the variance, one of two parts is missing."),
-        (
-            "np.sqrt(variance[row])",
-            "variance[row]",
-            "a division is done twice, or a root is missing",
-        ),
+        ("np.sqrt(variance[row])", "variance[row]", "is done twice, or a root is missing"),
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),
         ("+= scale", "= scale", "In y, one of two parts is missing."),
@@ -170,7 +172,7 @@ def test_sizes_are_told_apart_by_every_factor():
     """No product of powers of up to three sizes is that of others, nor 1."""
     sizes = list(vars(Sizes()).values())
     powers = itertools.product((-1, -0.5, 0, 0.5, 1), repeat=len(sizes))
-    exponents = [each for each in powers if sum(map(bool, each)) <= 3]
+    exponents = [row for row in powers if sum(map(bool, row)) <= 3]
     factors = np.sort(np.exp(np.array(exponents) @ np.log(sizes)))
     assert (factors[1:] / factors[:-1] - 1).min() > 1e-7
 
