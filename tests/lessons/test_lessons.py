@@ -55,7 +55,7 @@ def test_a_missing_file_hints_at_start(call, tmp_path):
         assert "`python -m lessons start 3 FILE` writes one" in err[0]
 
 
-def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
+def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     file = tmp_path / "mine.py"
     code, out, _ = call(main, "start", "3", str(file))
     assert code == 0 and out[-1].endswith(f"python -m lessons check 3 {file}")
@@ -67,12 +67,10 @@ def test_the_starter_file_is_checked_as_not_begun(call, tmp_path):
         assert exercise.code in text and f". {exercise.title}\n" in text
         assert plain(exercise.task) in text.replace("# ", "")
     assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')
-
-
-def test_a_starter_file_completed_is_right(call, tmp_path):
-    file = tmp_path / "mine.py"
-    call(main, "start", "3", str(file))
-    text = file.read_text()
+    for place in (file, tmp_path, tmp_path / "none" / "mine.py"):
+        code, out, err = call(main, "start", "3", str(place))
+        assert (code, out, len(err)) == (2, [], 1) and "never over another" in err[0]
+    assert file.read_text() == text
     for name in ("softmax_backward", "attention_backward", "tempered_backward"):
         head, body = RIGHT[name][0].removeprefix(HEADER).split("\n", 1)
         names = ", ".join(inspect.signature(EXERCISES[name].start).parameters)
@@ -81,15 +79,6 @@ def test_a_starter_file_completed_is_right(call, tmp_path):
     file.write_text(text.replace(" / doutput.shape[0]", ""))
     code, out, err = call(main, "check", "3", str(file))
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
-
-
-def test_a_starter_file_is_never_written_over_another(call, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text("mine")
-    for place in (file, tmp_path, tmp_path / "none" / "mine.py"):
-        code, out, err = call(main, "start", "3", str(place))
-        assert (code, out, len(err)) == (2, [], 1) and "never over another" in err[0]
-    assert file.read_text() == "mine"
 
 
 def test_an_exercise_shows_what_to_begin_with(page):
@@ -183,38 +172,44 @@ def test_the_answers_of_lesson_3_are_these():
         assert word in solution
 
 
-@pytest.mark.parametrize("number", LESSONS)
-def test_the_quiz_command_asks_the_lesson(number, call, monkeypatch):
-    questions = lessons.load(number).quiz()
-    typed = [question.answer + bool(question.choices) for question in questions]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{answer}\n" for answer in typed)))
-    code, out, err = call(main, "quiz", str(number))
-    assert (code, out[-1], err) == (0, f"{len(questions)} of {len(questions)} right", [])
+def test_the_quiz_command_asks_the_lesson(call, monkeypatch):
+    for number in LESSONS:
+        questions = lessons.load(number).quiz()
+        typed = [f"{question.answer + bool(question.choices)}\n" for question in questions]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(typed)))
+        code, out, err = call(main, "quiz", str(number))
+        assert (code, out[-1], err) == (0, f"{len(typed)} of {len(typed)} right", [])
 
 
-@pytest.mark.parametrize("arguments", [["3"], ["run", "3"]])
-def test_a_number_alone_runs_the_lesson(arguments, call, monkeypatch):
+def test_a_number_alone_runs_the_lesson(call, monkeypatch):
     ran = []
     monkeypatch.setitem(sys.modules, "lessons.run", SimpleNamespace(run=ran.append))
-    assert call(main, *arguments)[0] == 0
-    assert ran == [lessons.load(3)]
+    assert call(main, "3")[0] == call(main, "run", "3")[0] == 0
+    assert ran == [lessons.load(3), lessons.load(3)]
 
 
-@pytest.mark.parametrize("command", ["quiz", "run", "start", "check"])
-def test_a_lesson_that_is_not_there_is_refused(command, call, tmp_path):
-    file = [str(tmp_path / "mine.py")] if command in ("start", "check") else []
-    for number in ("13", "0", "-3", "12"):
-        code, out, err = call(main, command, number, *file)
-        assert (code, out) == (2, []) and ("error:" in err[-1])
-    assert not (tmp_path / "mine.py").exists()
+FIRST = "number comes first, as in `check 3 mine.py`"
+NOT_THERE = "a lesson is named by its number"
 
 
-def test_wrong_usage_is_refused(call):
-    for arguments in (["chek", "3"], ["check"], ["check", "3"], ["quiz", "x"], ["3", "4"]):
-        assert call(main, *arguments)[0] == 2
-    for command in ("check", "start"):
-        code, _, err = call(main, command, "mine.py", "3")
-        assert code == 2 and "number comes first, as in `check 3 mine.py`" in err[-1]
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        *((f"{command} {n}", NOT_THERE) for command in ("quiz", "run") for n in (13, 0, 12)),
+        *((f"{command} 12 new.py", "still to come") for command in ("start", "check")),
+        *((f"{command} mine.py 3", FIRST) for command in ("start", "check")),
+        *(
+            (typed, "error: ")
+            for typed in ("run -3", "chek 3", "check", "check 3", "quiz x", "3 4")
+        ),
+    ],
+)
+def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
+    code, out, err = call(main, *arguments.split())
+    assert (code, out) == (2, []) and words in err[-1] and not os.listdir()
+
+
+def test_help_tells_the_exit_codes(call):
     code, out, _ = call(main, "--help")
     assert code == 0 and any("exit codes: 0" in line for line in out)
 
@@ -251,9 +246,8 @@ def test_ctrl_c_in_a_question_ends_it(call, monkeypatch, interruptible):
 
 def test_ctrl_c_ends_a_solution_that_does_not_end(call, tmp_path, interruptible):
     file = tmp_path / "mine.py"
-    file.write_text(
-        softmax("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile 1: pass")
-    )
+    stop = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"
+    file.write_text(softmax(f"{stop}\nwhile 1: pass"))
     code, _, err = call(main, "check", "3", str(file))
     assert (code, err) == (130, [])
 
