@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("compared_once")
 def test_the_simulation_has_the_numbers_of_plain_formulas(mask, temperature, rng):
     lesson, allowed = lessons.load(3), MASKS[mask].value
     doutput = rng.integers(-3, 4, (4, 2)).astype(float)
-    found = attention.compute(allowed, TEMPERATURES[temperature].value, doutput)
+    shown = attention.compute(allowed, TEMPERATURES[temperature].value, doutput)
     scores = lesson.query @ lesson.key.T / TEMPERATURES[temperature].value
     for t, row in enumerate(scores):
         seen = np.flatnonzero(allowed[t])
@@ -37,15 +37,15 @@ def test_the_simulation_has_the_numbers_of_plain_formulas(mask, temperature, rng
         jacobian = np.diag(a) - np.outer(a, a)
         weights, dscaled = np.zeros((2, 5))
         weights[seen], dscaled[seen] = a, jacobian @ (lesson.value[seen] @ doutput[t])
-        np.testing.assert_allclose(found["weights"][t], weights, atol=1e-12)
-        np.testing.assert_allclose(found["output"][t], weights @ lesson.value, atol=1e-12)
-        np.testing.assert_allclose(found["dscaled"][t], dscaled, atol=1e-12)
-    dscores = found["dscaled"] / np.sqrt(3)
-    np.testing.assert_allclose(found["dquery"], np.einsum("ts,si->ti", dscores, lesson.key))
-    dkey = np.einsum("ts,ti->si", dscores, found["query"])
-    np.testing.assert_allclose(found["dkey"], dkey, atol=1e-12)
-    dvalue = np.einsum("ts,tj->sj", found["weights"], doutput)
-    np.testing.assert_allclose(found["dvalue"], dvalue, atol=1e-12)
+        np.testing.assert_allclose(shown["weights"][t], weights, atol=1e-12)
+        np.testing.assert_allclose(shown["output"][t], weights @ lesson.value, atol=1e-12)
+        np.testing.assert_allclose(shown["dscaled"][t], dscaled, atol=1e-12)
+    dscores = shown["dscaled"] / np.sqrt(3)
+    np.testing.assert_allclose(shown["dquery"], np.einsum("ts,si->ti", dscores, lesson.key))
+    dkey = np.einsum("ts,ti->si", dscores, shown["query"])
+    np.testing.assert_allclose(shown["dkey"], dkey, atol=1e-12)
+    dvalue = np.einsum("ts,tj->sj", shown["weights"], doutput)
+    np.testing.assert_allclose(shown["dvalue"], dvalue, atol=1e-12)
 
 
 def test_masks_hide_what_they_say():
@@ -118,21 +118,21 @@ def test_what_is_said_of_the_scale_is_what_was_measured(monkeypatch):
 
     monkeypatch.setattr(lesson, "random_attention", remembered)
     *pictures, words = pieces(lesson.what_the_scale_does)
-    found = {}
+    shown = {}
     for piece, name in zip(pictures, ("variance", "largest", "gradient"), strict=True):
         assert name in piece.alt
         without, with_it = (curves(piece)[key] for key in ("as it is", r"divided by $\sqrt{d_k}$"))
-        found[name] = without, with_it
+        shown[name] = without, with_it
         told = re.sub(r"\$(\d) .cdot 10\^\{(.*?)\}\$", r"\1e\2", piece.caption)
         told = re.sub(r"\$d_k = 1024\$|16 keys", "", told)
         told = [float(number) for number in re.findall(r"\d[\d.]*(?:e-\d+)?(?=[ .])", told)]
         np.testing.assert_allclose(told, [without[-1], with_it[-1]], rtol=0.5 / min(told[0], 5))
-    without, with_it = found["variance"]
+    without, with_it = shown["variance"]
     np.testing.assert_allclose(without, lesson.WIDTHS, rtol=0.2)
     np.testing.assert_allclose(with_it, 1, rtol=0.2)
-    assert found["largest"][0][-1] > 0.9 and abs(found["largest"][1][-1] - 0.25) < 0.05
-    assert found["gradient"][0][-1] < 1e-4 * found["gradient"][0][0]  # as its alt says
-    assert min(found["gradient"][1]) > 0.5 * max(found["gradient"][1])
+    assert shown["largest"][0][-1] > 0.9 and abs(shown["largest"][1][-1] - 0.25) < 0.05
+    assert shown["gradient"][0][-1] < 1e-4 * shown["gradient"][0][0]  # as its alt says
+    assert min(shown["gradient"][1]) > 0.5 * max(shown["gradient"][1])
     told = re.search(
         r"from (\d+) of the 400 rows\. With the\s+scale they come from (\d+)", words.markdown()
     )
@@ -206,19 +206,19 @@ def python_of(latex: str) -> str:
     assert not re.sub(token, "", text).split(), latex
     times = "*" if "[" in text else "@"
     made, ends, before = "", [""], ""  # `ends`: how what is open ends, the innermost last
-    for found in re.findall(token, text):
-        if before and before[-1] not in "(+-/×:" and found[0] not in ")^+-/×":
+    for sign in re.findall(token, text):
+        if before and before[-1] not in "(+-/×:" and sign[0] not in ")^+-/×":
             made += times
-        if found[:4] in ("sum:", "max:"):
-            made, ends[-1] = f"{made}{found[:3]}(", f" for {found[4]} in R({found[4]!r})){ends[-1]}"
-            found = ":"
-        elif found[-1] == "(":
-            made, ends = made + found, [*ends, ""]
-        elif found == ")":
+        if sign[:4] in ("sum:", "max:"):
+            made, ends[-1] = f"{made}{sign[:3]}(", f" for {sign[4]} in R({sign[4]!r})){ends[-1]}"
+            sign = ":"
+        elif sign[-1] == "(":
+            made, ends = made + sign, [*ends, ""]
+        elif sign == ")":
             made += ends.pop() + ")"
         else:
-            made += found.replace("^", "**").replace("×", "*").replace("@", "")
-        before = found
+            made += sign.replace("^", "**").replace("×", "*").replace("@", "")
+        before = sign
     return made + ends.pop()
 
 
@@ -226,7 +226,7 @@ def holds(sides: list[str], values: dict, sizes: dict) -> bool:
     """Whether all sides of an equation are equal, entry by entry where they have indices."""
     sides = [python_of(side) for side in sides]
     free = sorted(
-        {name for found in re.findall(r"\[([\w,]+)\]", sides[0]) for name in found.split(",")}
+        {name for sign in re.findall(r"\[([\w,]+)\]", sides[0]) for name in sign.split(",")}
     )
     for places in itertools.product(*(range(sizes[name]) for name in free)):
         at = dict(zip(free, places, strict=True))

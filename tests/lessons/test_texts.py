@@ -188,6 +188,7 @@ CODE = "```\nprice = '$'\n\n\nprint(price)\n```"
             r"$$\sum_{i=1}^{d_k} \frac{\partial L}{\partial x_i} \ne 0$$",
             "    Σ(i=1..d_k) (∂ L) / (∂ x_i) ≠ 0",
         ),
+        (r"$\tau \le \mu \ge \infty$", "τ ≤ μ ≥ ∞"),
         ("- one\n  two\n- three", "- one two\n- three"),
         ("1. one\n   more\n2. two $A_{t,s}$", "1. one more\n2. two A_t,s"),
         (TABLE, "| a | b_t,s |\n| - | ----- |\n| 1 |    −2 |\n|   |     4 |"),
