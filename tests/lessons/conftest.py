@@ -9,8 +9,6 @@ from lesson_solutions import LESSONS
 
 import lessons
 
-LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
-
 
 def pytest_collection_modifyitems(items):
     """Whichever test comes first waits until all pages are built."""
@@ -72,9 +70,9 @@ def open_page(chromium, site):
     """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
     contexts, problems = [], []
 
-    def opened(name=LESSON_3, width=1280, scheme="light", **options):
+    def opened(name, width=1280, **options):
         size = {"width": width, "height": 900}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        context = chromium.new_context(viewport=size, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
