@@ -51,23 +51,23 @@ def start(number: int, file: Path) -> int:
 def check(number: int, file: Path) -> int:
     """Say of each exercise whether the file has it right: 0 where all that it has are right."""
     exercises = lessons.load(number).EXERCISES
-    found = solutions(file, exercises)
+    functions = solutions(file, exercises)
     right, wrong = 0, set()
     for exercise in exercises:
-        if exercise.name not in found:
+        if exercise.name not in functions:
             print(f"{exercise.name}: not in this file\n")
             continue
-        verdict = exercise.check(found[exercise.name])
+        verdict = exercise.check(functions[exercise.name])
         words = verdict.words
         right += verdict.right
         if not verdict.right:
-            called = getattr(found[exercise.name], "__code__", main.__code__).co_names
+            called = getattr(functions[exercise.name], "__code__", main.__code__).co_names
             if begin := [name for name in called if name in wrong]:
                 words = f"It calls {begin[0]}: mend that first.\n\n{words}"
             wrong.add(exercise.name)
         print(f"{exercise.name}\n\n{_wrapped(words)}\n", flush=True)
-    print(f"{right} of {len(found)} right")
-    return 0 if right == len(found) else 1
+    print(f"{right} of {len(functions)} right")
+    return 0 if right == len(functions) else 1
 
 
 def _wrapped(words: str) -> str:

@@ -204,8 +204,8 @@ class Made:
     @property
     def summary(self) -> str:
         """Its section "To take with you", without the heading."""
-        found = re.search(r'<h2 id="to-take-with-you">.*?</h2>(.*?)(?=<h2|$)', self.html, re.S)
-        return found[1] if found else ""
+        section = re.search(r'<h2 id="to-take-with-you">.*?</h2>(.*?)(?=<h2|$)', self.html, re.S)
+        return section[1] if section else ""
 
 
 def make(entry: Entry) -> Made:
@@ -228,10 +228,17 @@ def origin(entry: Entry) -> str:
                 sources[str(path.relative_to(folder.parent))] = path.read_bytes()
     needed, of_lesson = {f"{entry.number:02d}"}, re.compile(r"\blesson_(\d\d)")
     while True:
-        own = {name: text for name, text in sources.items()
-               if not (of := of_lesson.search(name)) or of[1] in needed}  # fmt: skip
-        named = {of for name, text in own.items() if of_lesson.search(name)
-                 for of in of_lesson.findall(text.decode(errors="replace"))}  # fmt: skip
+        own = {
+            name: text
+            for name, text in sources.items()
+            if not (of := of_lesson.search(name)) or of[1] in needed
+        }
+        named = {
+            of
+            for name, text in own.items()
+            if of_lesson.search(name)
+            for of in of_lesson.findall(text.decode(errors="replace"))
+        }
         if named <= needed:
             break
         needed |= named
@@ -252,11 +259,11 @@ def made(entry: Entry, out: Path) -> tuple[Made, bool]:
         kept, text = path.read_text(encoding="utf-8").split("\n", 1)
         if kept == seal(text):
             return Made(**json.loads(text)), False
-    found = make(entry)
-    text = json.dumps(vars(found))
+    lesson = make(entry)
+    text = json.dumps(vars(lesson))
     path.parent.mkdir(exist_ok=True)
     write_atomically(path, f"{seal(text)}\n{text}".encode())
-    return found, True
+    return lesson, True
 
 
 def neighbours(entry: Entry) -> str:

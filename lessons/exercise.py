@@ -169,10 +169,10 @@ class Exercise(Piece):
 
     def _lacking(self, case: Case, wrong: list[str]) -> list[str]:
         """What is said of the first property that wrong results lack."""
-        for each in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
+        for wanted in ((LINEAR,) if self.forward else ()) + tuple(self.properties):
             with contextlib.suppress(Trouble):
-                if names := [name for name in wrong if each.lacks(case, name)]:
-                    return [f"{listed(names)}: {each.words}"]
+                if names := [name for name in wrong if wanted.lacks(case, name)]:
+                    return [f"{listed(names)}: {wanted.words}"]
         return []
 
     def _wrong(self, call: Callable, given: dict, sizes: Sizes) -> list[str]:

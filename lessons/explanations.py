@@ -47,15 +47,15 @@ def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, st
     """How results differ, in numbers, where no known mistake explains it."""
     words, patterns = [], {}
     for name in wrong:
-        its, true = given[name], right[name]
-        odd = np.argwhere(~np.isfinite(its))
+        array, true = given[name], right[name]
+        odd = np.argwhere(~np.isfinite(array))
         if len(odd):
             words.append(
                 f"{name}: it holds NaN or infinity, first at {tuple(map(int, odd[0]))}. Look for a "
                 "division by what can be 0, or an exponential that is too large."
             )
             continue
-        difference = abs(its - true)
+        difference = abs(array - true)
         count = int((difference > 1e-6 * abs(true).max()).sum())
         if not count:
             words.append(
@@ -64,39 +64,39 @@ def symptoms(given: dict, right: dict, wrong: list[str], called: Mapping[int, st
             )
             continue
         worst = tuple(map(int, np.unravel_index(difference.argmax(), difference.shape)))
-        told = f"{its[worst] + 0:.6g} and should be {true[worst] + 0:.6g}."
+        told = f"{array[worst] + 0:.6g} and should be {true[worst] + 0:.6g}."
         if worst:  # not where the result is one number
-            told = f"{count} of {its.size} entries are wrong. The worst, at {worst}, is {told}"
+            told = f"{count} of {array.size} entries are wrong. The worst, at {worst}, is {told}"
         words.append(f"{name}: {told}")
-        patterns.setdefault(_pattern(its, true, called), []).append(name)
+        patterns.setdefault(_pattern(array, true, called), []).append(name)
     for pattern, names in patterns.items():
         words.append(f"{listed(names)}: {pattern}" if len(wrong) > 1 else pattern)
     return words
 
 
-def _pattern(its: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> str:
+def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> str:
     """What the numbers show without knowledge of the exercise, and how to go on."""
 
     def same(a, b):
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * abs(true).max())
 
-    ratio = float((its * true).sum() / (true * true).sum())
-    if not its.any():
+    ratio = float((array * true).sum() / (true * true).sum())
+    if not array.any():
         return "Every entry is 0: what was computed does not get into the result."
-    if same(its, 0).all():
+    if same(array, 0).all():
         return "Every entry is 0, but for rounding: what is added up cancels. Is it the right axis?"
-    if same(its, -true).all():
+    if same(array, -true).all():
         return "Every entry has the wrong sign."
     power = _of_size(ratio, called)
-    telling = its.size > 1 or power or np.isclose(abs(ratio), (2, 0.5)).any()
-    if same(its, ratio * true).all() and telling:
+    telling = array.size > 1 or power or np.isclose(abs(ratio), (2, 0.5)).any()
+    if same(array, ratio * true).all() and telling:
         words = f"Every entry is {ratio:.6g} times what it should be{power}"
         return f"{words}: a factor is missing, or one too many."
-    right = same(its, true)
+    right = same(array, true)
     if same(true, 0)[~right].all():
         return f"Wrong are only entries that should be 0. {SMALLER}"
-    for axis in range(its.ndim):
-        sound = right.all(axis=tuple({*range(its.ndim)} - {axis}))
+    for axis in range(array.ndim):
+        sound = right.all(axis=tuple({*range(array.ndim)} - {axis}))
         if sound.any():
             places = ", ".join(map(str, np.flatnonzero(sound)))
             return f"All is right where the index of axis {axis} is {places}. {SMALLER}"
@@ -169,15 +169,15 @@ def zero_where(result: str, argument: str, why: str) -> Property:
     return Property(lacks, f"It is not 0 everywhere where {argument} is 0. {why}")
 
 
-def apart(axis: int, one: str) -> Property:
+def apart(axis: int, thing: str) -> Property:
     """What stands at one index of an axis has nothing to do with what stands at another."""
     first, others, last = ((*[slice(None)] * axis, at) for at in (0, slice(1, None), -1))
 
     def lacks(case, name):
-        arguments = {each: x.copy() for each, x in case.arguments.items()}
+        arguments = {parameter: x.copy() for parameter, x in case.arguments.items()}
         for x in arguments.values():
             if x.shape[axis : axis + 1] == case.given[name].shape[axis : axis + 1]:  # no weight
                 x[first] = x[last]
         return not np.allclose(case.given[name][others], case.changed(**arguments)[name][others])
 
-    return Property(lacks, f"It mixes: where one {one} is changed, others get other results.")
+    return Property(lacks, f"It mixes: where one {thing} is changed, others get other results.")

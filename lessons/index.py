@@ -17,32 +17,63 @@ WORDS = "the cat chased the mouse until it slept".split()
 PICKED = WORDS.index("it")
 # Chosen by hand: what a word offers to others and what it looks for, as article, noun, pronoun
 # and verb.
-OFFERS = {"the": (3, 0, 0, 0), "cat": (0, 3, 0, 0), "mouse": (0, 3, 0, 0), "chased": (0, 0, 0, 3),
-          "until": (0, 0, 0, 0), "it": (0, 0, 3, 0), "slept": (0, 0, 0, 3)}  # fmt: skip
-SEEKS = {"the": (0, 2, 0, 0), "cat": (2, 0, 0, 1), "mouse": (2, 0, 0, 1), "chased": (0, 2, 1, 0),
-         "until": (0, 0, 0, 2), "it": (0, 2, 0, 0), "slept": (0, 1, 2, 0)}  # fmt: skip
+OFFERS = {
+    "the": (3, 0, 0, 0),
+    "cat": (0, 3, 0, 0),
+    "mouse": (0, 3, 0, 0),
+    "chased": (0, 0, 0, 3),
+    "until": (0, 0, 0, 0),
+    "it": (0, 0, 3, 0),
+    "slept": (0, 0, 0, 3),
+}
+SEEKS = {
+    "the": (0, 2, 0, 0),
+    "cat": (2, 0, 0, 1),
+    "mouse": (2, 0, 0, 1),
+    "chased": (0, 2, 1, 0),
+    "until": (0, 0, 0, 2),
+    "it": (0, 2, 0, 0),
+    "slept": (0, 1, 2, 0),
+}
 
 # Parts of the architecture: words, lesson, left and top edge.
 LEFT, RIGHT, WIDTH, HEIGHT = 26, 216, 146, 28
 PARTS = [
-    ("Recurrence", 1, LEFT, 30), ("What it learned", 11, LEFT, 64),
-    ("What came of it", 12, LEFT, 98), ("Soft lookup", 2, LEFT, 180),
-    ("One head", 3, LEFT, 214), ("Several heads", 4, LEFT, 248),
-    ("All gradients", 9, RIGHT, 30), ("Loss, training", 8, RIGHT, 72),
-    ("Softmax", 10, RIGHT, 166), ("Linear", 10, RIGHT, 208),
-    ("Add & norm", 6, RIGHT, 274), ("Feed forward", 6, RIGHT, 308),
-    ("Add & norm", 6, RIGHT, 356), ("Cross-attention", 7, RIGHT, 390),
-    ("Add & norm", 6, RIGHT, 438), ("Masked attention", 7, RIGHT, 472),
-    ("Add & norm", 6, LEFT, 356), ("Feed forward", 6, LEFT, 390),
-    ("Add & norm", 6, LEFT, 438), ("Self-attention", 4, LEFT, 472),
-    ("+ position", 5, LEFT, 528), ("+ position", 5, RIGHT, 528),
-    ("Embedding", 9, LEFT, 570), ("Embedding", 9, RIGHT, 570),
-]  # fmt: skip
+    ("Recurrence", 1, LEFT, 30),
+    ("What it learned", 11, LEFT, 64),
+    ("What came of it", 12, LEFT, 98),
+    ("Soft lookup", 2, LEFT, 180),
+    ("One head", 3, LEFT, 214),
+    ("Several heads", 4, LEFT, 248),
+    ("All gradients", 9, RIGHT, 30),
+    ("Loss, training", 8, RIGHT, 72),
+    ("Softmax", 10, RIGHT, 166),
+    ("Linear", 10, RIGHT, 208),
+    ("Add & norm", 6, RIGHT, 274),
+    ("Feed forward", 6, RIGHT, 308),
+    ("Add & norm", 6, RIGHT, 356),
+    ("Cross-attention", 7, RIGHT, 390),
+    ("Add & norm", 6, RIGHT, 438),
+    ("Masked attention", 7, RIGHT, 472),
+    ("Add & norm", 6, LEFT, 356),
+    ("Feed forward", 6, LEFT, 390),
+    ("Add & norm", 6, LEFT, 438),
+    ("Self-attention", 4, LEFT, 472),
+    ("+ position", 5, LEFT, 528),
+    ("+ position", 5, RIGHT, 528),
+    ("Embedding", 9, LEFT, 570),
+    ("Embedding", 9, RIGHT, 570),
+]
 FRAMES = [(14, 344, 172), (204, 262, 254), (14, 150, 138)]  # left and top edge, height
-LABELS = [("start", 26, 20, "before and after"), ("start", 26, 169, "inside attention"),
-          ("end", 184, 338, "encoder × N"), ("end", 374, 256, "decoder × N"),
-          ("middle", 99, 622, "what is read"), ("middle", 289, 622, "what is written"),
-          ("middle", 289, 136, "how likely each word is")]  # fmt: skip
+LABELS = [
+    ("start", 26, 20, "before and after"),
+    ("start", 26, 169, "inside attention"),
+    ("end", 184, 338, "encoder × N"),
+    ("end", 374, 256, "decoder × N"),
+    ("middle", 99, 622, "what is read"),
+    ("middle", 289, 622, "what is written"),
+    ("middle", 289, 136, "how likely each word is"),
+]
 # Straight on; around each sublayer, its residual; from the encoder into cross-attention; and
 # dashed the way back, from the loss to the first weights.
 ARROWS = (

@@ -60,9 +60,11 @@ PLAIN = [
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
 ]
-SIGNS = dict(cdot="·", times="×", partial="∂", sum="Σ", infty="∞", approx="≈", ne="≠", ldots="…",
-             cdots="…", odot="⊙", le="≤", ge="≥", to="→", tau="τ", mu="μ", sigma="σ", gamma="γ",
-             beta="β", delta="δ", varepsilon="ε")  # fmt: skip
+SIGNS = (
+    "cdot · times × partial ∂ sum Σ infty ∞ approx ≈ ne ≠ ldots … cdots … odot ⊙ le ≤ ge ≥ to → "
+    "tau τ mu μ sigma σ gamma γ beta β delta δ varepsilon ε"
+)
+SIGNS = dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True))
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
 UNDERLINES = {1: "=", 2: "-"}  # by the level of a heading
 
@@ -328,21 +330,21 @@ class Beside(Piece):
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
-        found = statements(self.function)
+        lines = statements(self.function)
         if not self.whole:
-            found = [each for each in found if each.startswith(tuple(self.notes))]
-        for statement, beginning in zip(found, self.notes, strict=False):
+            lines = [line for line in lines if line.startswith(tuple(self.notes))]
+        for statement, beginning in zip(lines, self.notes, strict=False):
             if not statement.startswith(beginning):
                 raise ValueError(
                     f"{self.function.__name__} has the line {statement!r} where the lesson "
                     f"explains {beginning!r}: mend the lesson."
                 )
-        if len(found) != len(self.notes):
+        if len(lines) != len(self.notes):
             raise ValueError(
-                f"{self.function.__name__} has {len(found)} statements and the lesson "
+                f"{self.function.__name__} has {len(lines)} statements and the lesson "
                 f"{len(self.notes)} notes: mend the lesson."
             )
-        return list(zip(map(inspect.cleandoc, self.notes.values()), found, strict=True))
+        return list(zip(map(inspect.cleandoc, self.notes.values()), lines, strict=True))
 
     def markdown(self) -> str:
         rows = "\n\n".join(

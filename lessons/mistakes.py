@@ -70,7 +70,7 @@ def kinds(node: ast.AST) -> Iterator[tuple[str, dict[str, str]]]:
     text = ast.unparse
     match node:
         case ast.Call(ast.Attribute(x, "sum" | "mean" as how), [], options):
-            given = {each.arg: f"{each.arg}={text(each.value)}" for each in options}
+            given = {option.arg: f"{option.arg}={text(option.value)}" for option in options}
             parts = {"x": f"({text(x)})", "how": how, "other": "mean" if how == "sum" else "sum"}
             parts |= given | {"rest": ", ".join(given.values())}
             yield from ((kind, parts) for kind in ("reduced", "kept")[: 1 + ("keepdims" in given)])
@@ -126,11 +126,11 @@ def other_line(node, line, solution, whole):
                 words = f"A step is left out: {what} is handed on unchanged as {{it}}."
             yield name, words
             yield f"({text}) * {name}", f"In {{it}}, there is a factor too many: {what}."
-    for one, other in itertools.combinations(line.what, 2) if whole else ():
-        if {one, other} <= {*names(node)}:
-            new = {one: other, other: one}
-            words = f"In {{it}}, {line.what[one]} and {line.what[other]} have changed places."
-            yield re.sub(r"\w+", lambda found, new=new: new.get(found[0], found[0]), text), words
+    for name, other in itertools.combinations(line.what, 2) if whole else ():
+        if {name, other} <= {*names(node)}:
+            new = {name: other, other: name}
+            words = f"In {{it}}, {line.what[name]} and {line.what[other]} have changed places."
+            yield re.sub(r"\w+", lambda word, new=new: new.get(word[0], word[0]), text), words
 
 
 def on_the_way(name: str, line: ast.Assign, first: str) -> bool:
@@ -146,7 +146,7 @@ def sources(line: ast.Assign | None) -> set[str]:
 
 def other_array(node, line, solution, whole):
     """x -> y of the same shape, or any in a matrix product, where another may fit."""
-    sized = [each.value for each in ast.walk(line.value) if getattr(each, "attr", "") == "shape"]
+    sized = [part.value for part in ast.walk(line.value) if getattr(part, "attr", "") == "shape"]
     text = ast.unparse(line.value)
     own = getattr(node.value if isinstance(node, ast.Subscript) else node, "id", "")  # x or x[t]
     for name, what in line.what.items() if own in line.what and node not in sized else ():

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import inspect
 import linecache
+import os
 import re
 import signal
 import sys
@@ -36,23 +37,48 @@ class Trouble(Exception):
 def limited():
     """Raise TooLong after LIMIT seconds of computation, where the system can do that.
 
-    Waiting does not count, so that there is time in a debugger.
+    Waiting does not count, so that there is time in a debugger. Where a reader's bare `except:`
+    catches even this and computes on, nothing that is raised leads out: the program says so and
+    ends.
     """
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "SIGVTALRM")):
         yield
         return
+    stopped = []
 
     def stop(*_):
-        raise TooLong(f"stopped after {LIMIT} seconds")
+        if stopped:
+            _end(stopped[0])
+        stopped.append(TooLong(f"stopped after {LIMIT} seconds"))
+        raise stopped[0]
 
     handler = signal.signal(signal.SIGVTALRM, stop)
-    timer = signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT)
+    timer = signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT, LIMIT / 20)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, *timer)
         signal.signal(signal.SIGVTALRM, handler or signal.SIG_DFL)
+    if stopped:  # caught, and then it came to an end
+        raise stopped[0]
+
+
+def _end(caught: TooLong) -> None:
+    """Name the function that has caught this, and end the program from where it computes on."""
+    catcher = caught.__traceback__
+    code = catcher.tb_frame.f_code
+    place = f"{code.co_filename}, line {catcher.tb_lineno} in {code.co_name}"
+    complaint = InputError(
+        "a loop ends, or can be stopped",
+        f"{place}: {caught}, and an `except:` around it catches even that",
+        "Name the error that it is for, as in `except ValueError:`, and look for the loop.",
+    )
+    try:
+        sys.__stdout__.flush()
+        print(f"error: {complaint}", file=sys.__stderr__, flush=True)
+    finally:
+        os._exit(2)
 
 
 def starter(title: str, exercises: Sequence) -> str:
@@ -117,13 +143,13 @@ def solutions(path: Path, exercises: Sequence) -> dict[str, object]:
         ) from None
     finally:
         sys.path[:] = paths
-    found = {
+    functions = {
         exercise.name: names[exercise.name] for exercise in exercises if exercise.name in names
     }
-    if not found:
+    if not functions:
         wanted = ", ".join(exercise.name for exercise in exercises)
         raise InputError(f"FILE defines one of {wanted}", f"none of them in {path}", fix)
-    return found
+    return functions
 
 
 def results_of(function: Callable, start: Callable, right: dict, arguments: Sequence) -> dict:

@@ -57,7 +57,7 @@ class Control:
     kind: ClassVar = "choice"
 
     def __post_init__(self):
-        made = [each if isinstance(each, Option) else Option(each) for each in self.options]
+        made = [option if isinstance(option, Option) else Option(option) for option in self.options]
         object.__setattr__(self, "options", made)
 
 
@@ -94,8 +94,9 @@ class Pad(Control):
     def __post_init__(self):
         made = [
             Option(np.array([x, y]), f"({x:g}, {y:g})", code=f"np.array([{x:g}, {y:g}])")
-            for y in self.across for x in self.across
-        ]  # fmt: skip
+            for y in self.across
+            for x in self.across
+        ]
         object.__setattr__(self, "options", made)
 
 
@@ -124,8 +125,12 @@ class Entries:
         return list(np.eye(self.start.size).reshape(-1, *self.start.shape))
 
     def more(self, page) -> dict:
-        return {"presets": [told(each, page) | {"value": numbers(np.asarray(each.value, float))}
-                            for each in self.presets]}  # fmt: skip
+        return {
+            "presets": [
+                told(preset, page) | {"value": numbers(np.asarray(preset.value, float))}
+                for preset in self.presets
+            ]
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,18 +186,18 @@ class Simulation(Picture):
         """
         sizes = [len(control.options) for control in self.discrete]
         pool: dict[str, int] = {}
-        found: dict[str, np.ndarray] = {}
+        indices: dict[str, np.ndarray] = {}
         linear: set[str] = set()
         for place in itertools.product(*map(range, sizes)):
             chosen = {c.name: i for c, i in zip(self.discrete, place, strict=True)}
             for name, (array, is_linear) in self._units(chosen).items():
                 linear |= {name} if is_linear else set()
-                where = found.setdefault(name, np.zeros(sizes, int))
+                where = indices.setdefault(name, np.zeros(sizes, int))
                 # What is added up has more decimals, so that sums are right to as many as others.
                 text = json.dumps(numbers(array, 9 if is_linear else 6))
                 where[place] = pool.setdefault(text, len(pool))
         table = {}
-        for name, where in found.items():
+        for name, where in indices.items():
             axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]
             kept = where[tuple(slice(None) if a in axes else 0 for a in range(len(sizes)))]
             names = [self.discrete[a].name for a in axes]
@@ -222,8 +227,9 @@ class Simulation(Picture):
     def html(self, page) -> str:
         page.script("simulation")
         parts = told({"controls": self.controls, "views": self.views}, page)
-        data = json.dumps({"name": self.name, **parts, **self.table()},
-                          separators=(",", ":"), ensure_ascii=False)  # fmt: skip
+        data = json.dumps(
+            {"name": self.name, **parts, **self.table()}, separators=(",", ":"), ensure_ascii=False
+        )
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
         return f"""\
@@ -268,14 +274,16 @@ class Simulation(Picture):
         controls = [control for control in self.controls if isinstance(control, Control)]
         places = panel.subplots(len(controls), 1, squeeze=False)[:, 0]
         figure.widgets = [  # widgets that nothing refers to are deaf
-            Range(axes, "", 0, len(each.options) - 1, valinit=each.start, valstep=1)
-            for axes, each in zip(places, controls, strict=True)
+            Range(axes, "", 0, len(control.options) - 1, valinit=control.start, valstep=1)
+            for axes, control in zip(places, controls, strict=True)
         ]
 
         def redraw(_=None) -> None:
             chosen = {c.name: int(w.val) for c, w in zip(controls, figure.widgets, strict=True)}
-            for axes, each in zip(places, controls, strict=True):
-                axes.set_title(f"{each.label}: {each.options[chosen[each.name]].label}", fontsize=9)
+            for axes, control in zip(places, controls, strict=True):
+                axes.set_title(
+                    f"{control.label}: {control.options[chosen[control.name]].label}", fontsize=9
+                )
             stage.clear()
             self.draw_views(stage, self.arrays(chosen), chosen)
             figure.canvas.draw_idle()

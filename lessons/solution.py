@@ -71,7 +71,7 @@ class Solution:
         self.lines: list[tuple[int, ast.Assign]] = []
         what, made = {name: name for name in self.parameters}, {}
         for index, statement in enumerate(self.statements, 1):
-            for line in (each for each in ast.walk(statement) if isinstance(each, ast.Assign)):
+            for line in (node for node in ast.walk(statement) if isinstance(node, ast.Assign)):
                 line.what, line.made = dict(what), dict(made)  # what is there before it
                 what[line.name], made[line.name] = line.it, line
                 self.lines.append((index, line))
@@ -114,9 +114,9 @@ class Solution:
 
     def _confused(self) -> Iterator[Variation]:
         """With two arguments in each other's place, and the results in every other order."""
-        for one, other in itertools.combinations(self.parameters, 2):
-            words = f"The arguments {one} and {other} have changed places."
-            yield Variation(0, renamed({one: other, other: one}), words)
+        for parameter, other in itertools.combinations(self.parameters, 2):
+            words = f"The arguments {parameter} and {other} have changed places."
+            yield Variation(0, renamed({parameter: other, other: parameter}), words)
         words = f"The results are returned in another order than {', '.join(self.results)}."
         for order in [*itertools.permutations(self.results)][1:]:
             new = renamed(dict(zip(self.results, order, strict=True)))
@@ -124,9 +124,9 @@ class Solution:
 
     def with_mistake(self, text: str) -> str:
         """The body with one statement as an operator makes it."""
-        found = next(each for each in self.variations if each.text == text)
+        variation = next(variation for variation in self.variations if variation.text == text)
         lines = [*map(ast.unparse, self.statements), f"return {', '.join(self.results)}"]
-        return "\n".join([*lines[: found.index - 1], text, *lines[found.index :]])
+        return "\n".join([*lines[: variation.index - 1], text, *lines[variation.index :]])
 
     # For operators
 
@@ -163,7 +163,7 @@ def renamed(new: dict[str, str]) -> Callable[[dict], None]:
 def statements(function: Callable) -> list[ast.stmt]:
     """The statements of a solution; assignments know their name and the note above them."""
     source = textwrap.dedent(inspect.getsource(function))
-    lines, found = source.splitlines(), []
+    lines, made = source.splitlines(), []
 
     class Noted(ast.NodeTransformer):
         def visit_Assign(self, node):
@@ -183,8 +183,8 @@ def statements(function: Callable) -> list[ast.stmt]:
         value = getattr(statement, "value", None)
         called = isinstance(value, ast.Call) and function.__globals__.get(ast.unparse(value.func))
         own = getattr(called, "__module__", None) == function.__module__
-        found += statements(called)[:-1] if called and own else [statement]
-    return found
+        made += statements(called)[:-1] if called and own else [statement]
+    return made
 
 
 HIDDEN = (
@@ -242,11 +242,11 @@ class Known:
                 met.setdefault(tuple(marks.items()), []).append(variation)
         for marks, (best, *others) in met.items():
             # A mistake of which it cannot be told in which of several lines it stands.
-            also = [best.it, *(each.it for each in others if each.sentence == best.sentence)]
+            also = [best.it, *(other.it for other in others if other.sentence == best.sentence)]
             places = [*dict.fromkeys(also)]
             words = best.sentence.replace("{it}", listed(places, "or"))
             words = f"{words} {best.hint}".strip() if len(places) == 1 else words
-            if self.hidden and self.hidden in (each.text for each in (best, *others)):
+            if self.hidden and self.hidden in (variation.text for variation in (best, *others)):
                 words = HIDDEN
             single.append((dict(marks), words, best))
         return single
@@ -270,21 +270,21 @@ class Known:
             changed = {name for name in marks if marks[name] != right[name]}
             if changed & left and changed <= {*wrong}:
                 changing.append((variation, words))
-        for (one, why), (other, also) in itertools.combinations(changing, 2):
-            if one.index != other.index and (marks := self._wrong(one, other)):
+        for (first, why), (second, also) in itertools.combinations(changing, 2):
+            if first.index != second.index and (marks := self._wrong(first, second)):
                 yield marks, f"{why}\n\n{also}", None
 
 
 def _fewest(given: dict, wrong: list[str], outcomes: Iterable) -> dict[tuple[str, ...], str]:
     """The fewest mistakes that explain most; of equals the first."""
-    found, causes, left = [], {}, {*wrong}
+    fits, causes, left = [], {}, {*wrong}
     for marks, words, _ in outcomes:
         same = {name for name in given if given[name] == marks[name]}
         if given.keys() - same <= {*wrong}:
-            found.append((same & {*wrong}, words))
+            fits.append((same & {*wrong}, words))
         if same == given.keys():
             break
-    while found and (best := max(found, key=lambda each: len(each[0] & left)))[0] & left:
+    while fits and (best := max(fits, key=lambda fit: len(fit[0] & left)))[0] & left:
         causes.setdefault(best[1], set()).update(best[0] & left)
         left -= best[0]
     return {tuple(name for name in wrong if name in names): why for why, names in causes.items()}

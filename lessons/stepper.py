@@ -85,14 +85,19 @@ class Stepper(View):
     def _code(self, step: Step, lines: list[Line], symbols: Mapping[str, str], page) -> dict:
         """The equation and the lines of the library, each name of a matrix marked in them."""
         shown = [find(lines, code.function, code.begins) for code in step.code]
-        text = "\n".join(f"{line.text}  # {line.comment}" if line.comment else line.text
-                         for line in shown)  # fmt: skip
+        text = "\n".join(
+            f"{line.text}  # {line.comment}" if line.comment else line.text for line in shown
+        )
         coded = page.code(text).split("\n") if shown else []
         for row, code in enumerate(step.code):
             coded[row] = tagged(coded[row], code.names)
         heading = re.sub(r"[^\w]+", "-", step.see.lower()).strip("-")
-        return {"equation": equation(step.equation, symbols, page), "code": "\n".join(coded),
-                "of": shown[0].function if shown else "", "see": heading}  # fmt: skip
+        return {
+            "equation": equation(step.equation, symbols, page),
+            "code": "\n".join(coded),
+            "of": shown[0].function if shown else "",
+            "see": heading,
+        }
 
     def _now(self, chosen) -> tuple[Step, list[Of]]:
         step = self.steps[chosen[self.control]]
@@ -101,16 +106,16 @@ class Stepper(View):
 
     def draw(self, figure, arrays, chosen):
         step, of = self._now(chosen)
-        for axes, each in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
-            each.matrix(arrays).draw(axes)
-            if each.name in self.marked:
+        for axes, array in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
+            array.matrix(arrays).draw(axes)
+            if array.name in self.marked:
                 row = chosen[self.picked]
                 axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
         figure.suptitle(f"{chosen[self.control] + 1}. {step.title}", fontsize=11)
 
     def shown(self, arrays, chosen):
         step, of = self._now(chosen)
-        return {"step": step.id, "matrices": {each.name: each.texts(arrays) for each in of}}
+        return {"step": step.id, "matrices": {array.name: array.texts(arrays) for array in of}}
 
 
 def equation(text: str, symbols: Mapping[str, str], page) -> str:
@@ -122,8 +127,8 @@ def equation(text: str, symbols: Mapping[str, str], page) -> str:
     if not text:
         return ""
     names = list(symbols)
-    standing_in = re.sub("@([a-z]+)", lambda found: chr(0xE000 + names.index(found[1])), text)
-    mathml = "".join(page.math(each, display=True) for each in standing_in.split("\n\n"))
+    standing_in = re.sub("@([a-z]+)", lambda name: chr(0xE000 + names.index(name[1])), text)
+    mathml = "".join(page.math(line, display=True) for line in standing_in.split("\n\n"))
     for number, (name, latex) in enumerate(symbols.items()):
         symbol = re.sub("</?math[^>]*>", "", page.math(latex))
         mathml = mathml.replace(
@@ -136,14 +141,14 @@ def tagged(html: str, names: Mapping[str, str | tuple[str, ...]]) -> str:
     """Highlighted Python in which each name of a matrix, or of several in turn, carries theirs."""
     turns = {name: 0 for name in names}
 
-    def tag(found):
-        name = found[2]
+    def tag(span):
+        name = span[2]
         if name not in names:
-            return found[0]
+            return span[0]
         meant = names[name]
         if not isinstance(meant, str):
             meant = meant[turns[name]]
         turns[name] += 1
-        return f'<span class="{found[1]}" data-matrix="{meant}">{name}</span>'
+        return f'<span class="{span[1]}" data-matrix="{meant}">{name}</span>'
 
     return re.sub(r'<span class="(n\w*)">(\w+)</span>', tag, html)

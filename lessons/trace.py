@@ -34,7 +34,7 @@ def trace(function: Callable, *arguments, into: Iterable[Callable] = ()) -> list
     copies, made as the line ends. Whatever traced this thread before (coverage, a debugger) goes
     on after.
     """
-    sources = {each.__code__: source_lines(each) for each in (function, *into)}
+    sources = {traced.__code__: source_lines(traced) for traced in (function, *into)}
     lines: list[Line] = []
 
     def enter(frame, event, argument):

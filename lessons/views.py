@@ -29,14 +29,14 @@ def told(part, page, name: str = ""):
     if name == "symbol":
         return {"math": page.math(part), "plain": plain(part)}
     if is_dataclass(part):
-        names = [each.name for each in fields(part)]
-        made = {each: told(getattr(part, each), page, each) for each in names}
+        names = [field.name for field in fields(part)]
+        made = {field: told(getattr(part, field), page, field) for field in names}
         more = part.more(page) if hasattr(part, "more") else {}
         return {"kind": getattr(part, "kind", "")} | made | more
     if isinstance(part, Mapping):
         return {key: told(value, page) for key, value in part.items()}
     if isinstance(part, Sequence) and not isinstance(part, str):
-        return [told(each, page) for each in part]
+        return [told(item, page) for item in part]
     return part
 
 
@@ -140,8 +140,10 @@ class Matrices(View):
 
     def shown(self, arrays, chosen):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
-        return {of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)}
-                for of in self.there(arrays)}  # fmt: skip
+        return {
+            of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)}
+            for of in self.there(arrays)
+        }
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,12 @@ class Heatmap(View):
     def names(self, arrays: Arrays) -> list[list[str]]:
         """What stands beside the rows and above the columns."""
         given = self.row_names, self.column_names
-        return [[self.vocabulary[int(n)] for n in arrays[words]] if words and isinstance(words, str)
-                else list(words) for words in given]  # fmt: skip
+        return [
+            [self.vocabulary[int(n)] for n in arrays[words]]
+            if words and isinstance(words, str)
+            else list(words)
+            for words in given
+        ]
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
@@ -186,8 +192,11 @@ class Heatmap(View):
             axes.axhline(chosen[self.row], color=ORANGE)
 
     def shown(self, arrays, chosen):
-        return {"levels": self.levels(arrays[self.name]), "names": self.names(arrays),
-                "row": chosen[self.row] if self.row else None}  # fmt: skip
+        return {
+            "levels": self.levels(arrays[self.name]),
+            "names": self.names(arrays),
+            "row": chosen[self.row] if self.row else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -205,7 +214,7 @@ class Axis:
 
     def share(self, values):
         """Where values stand, 0 at the beginning and 1 at the end; what is outside at its edge."""
-        low, high = (np.log10(each) if self.log else each for each in (self.low, self.high))
+        low, high = (np.log10(end) if self.log else end for end in (self.low, self.high))
         with np.errstate(divide="ignore"):
             values = np.log10(values) if self.log else np.asarray(values, float)
         return np.clip((values - low) / (high - low), 0, 1)
@@ -272,51 +281,64 @@ class Chart(View):
         return (260, 260) if self.square else (408, 220)
 
     def more(self, page) -> dict:
-        colours = [n if each.colour is None else each.colour for n, each in enumerate(self.of)]
+        colours = [n if drawn.colour is None else drawn.colour for n, drawn in enumerate(self.of)]
         return {"size": self.size, "colours": colours}
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
-        for number, each in enumerate(self.of):
-            points, colour = each.points(arrays), number if each.colour is None else each.colour
-            style = dict(color=COLOURS[colour], label=each.label or None)
-            if each.form == "line":
+        for number, drawn in enumerate(self.of):
+            points, colour = drawn.points(arrays), number if drawn.colour is None else drawn.colour
+            style = dict(color=COLOURS[colour], label=drawn.label or None)
+            if drawn.form == "line":
                 axes.plot(*points.T, linestyle=STROKES[colour], **style)
-            elif each.form == "area":
+            elif drawn.form == "area":
                 axes.fill(*points.T, alpha=0.15, **style)
-            elif each.form == "work":
-                (row, begin, end), now = arrays[each.name].T, self.at[chosen[self.marker]]
+            elif drawn.form == "work":
+                (row, begin, end), now = arrays[drawn.name].T, self.at[chosen[self.marker]]
                 done = [COLOURS[colour] if b <= now else GREY for b in end]
                 axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
-            elif each.form == "arrows":
+            elif drawn.form == "arrows":
                 none = np.zeros(len(points))
-                axes.quiver(none, none, *points.T, angles="xy", scale_units="xy", scale=1,
-                            width=0.006, **style)  # fmt: skip
+                axes.quiver(
+                    none,
+                    none,
+                    *points.T,
+                    angles="xy",
+                    scale_units="xy",
+                    scale=1,
+                    width=0.006,
+                    **style,
+                )
             else:
-                sizes = 20 + 180 * arrays[each.sizes] if each.sizes else 40
+                sizes = 20 + 180 * arrays[drawn.sizes] if drawn.sizes else 40
                 axes.scatter(*points.T, s=sizes, **style)
-            for name, point in zip(each.names, points, strict=False):
+            for name, point in zip(drawn.names, points, strict=False):
                 axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
         for name, axis in ("x", self.x), ("y", self.y):
-            axes.set(**{f"{name}label": axis.label, f"{name}lim": (axis.low, axis.high),
-                      f"{name}scale": "log" if axis.log else "linear"})  # fmt: skip
+            axes.set(
+                **{
+                    f"{name}label": axis.label,
+                    f"{name}lim": (axis.low, axis.high),
+                    f"{name}scale": "log" if axis.log else "linear",
+                }
+            )
         axes.set_aspect("equal" if self.square else "auto")
         if self.y.names:
             axes.set_yticks(np.arange(len(self.y.names)) + 0.5, self.y.names)
         if self.marker:
             axes.axvline(self.at[chosen[self.marker]], color=GREY)
-        if any(each.label for each in self.of) and not self.y.names:
+        if any(drawn.label for drawn in self.of) and not self.y.names:
             axes.legend(fontsize=8)
 
     def shown(self, arrays, chosen):
-        (width, height), found = self.size, {}
-        for each in self.of:
-            xs, ys = each.points(arrays).T
+        (width, height), shown = self.size, {}
+        for drawn in self.of:
+            xs, ys = drawn.points(arrays).T
             places = LEFT + width * self.x.share(xs), height * (1 - self.y.share(ys))
-            sizes = tenth(3 + 11 * arrays[each.sizes]).tolist() if each.sizes else None
+            sizes = tenth(3 + 11 * arrays[drawn.sizes]).tolist() if drawn.sizes else None
             at = tenth(np.stack(places, axis=-1)).tolist()
-            found[each.name] = {"at": at, "sizes": sizes}
-        return {"drawn": found, "mark": chosen[self.marker] if self.marker else None}
+            shown[drawn.name] = {"at": at, "sizes": sizes}
+        return {"drawn": shown, "mark": chosen[self.marker] if self.marker else None}
 
 
 @dataclass(frozen=True)
@@ -357,17 +379,25 @@ class Diagram(View):
             axes.annotate("", where[b], where[a], arrowprops=dict(arrowstyle="->", color=GREY))
         for number, block in enumerate(self.blocks):
             colour = ORANGE if number == int(arrays[self.at]) else BLUE
-            axes.text(*where[block.name], "\n".join([block.label, *texts[number : number + 1]]),
-                      ha="center", va="center", fontsize=8,
-                      bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour))  # fmt: skip
+            axes.text(
+                *where[block.name],
+                "\n".join([block.label, *texts[number : number + 1]]),
+                ha="center",
+                va="center",
+                fontsize=8,
+                bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour),
+            )
         columns, rows = zip(*where.values(), strict=True)
         axes.set_xlim(min(columns) - 0.6, max(columns) + 0.6)
         axes.set_ylim(max(rows) + 0.6, min(rows) - 0.6)
         axes.axis("off")
 
     def shown(self, arrays, chosen):
-        return {"at": self.blocks[int(arrays[self.at])].name, "texts": self.texts(arrays),
-                "way": int(arrays[self.way]) if self.way else 1}  # fmt: skip
+        return {
+            "at": self.blocks[int(arrays[self.at])].name,
+            "texts": self.texts(arrays),
+            "way": int(arrays[self.way]) if self.way else 1,
+        }
 
 
 @dataclass(frozen=True)
@@ -386,8 +416,9 @@ class Figures(View):
     def texts(self, arrays: Arrays) -> dict[str, str]:
         def text(name):
             values = np.atleast_1d(arrays[name])
-            return " ".join(self.vocabulary[int(n)] if name in self.spelled else figure(n)
-                            for n in values)  # fmt: skip
+            return " ".join(
+                self.vocabulary[int(n)] if name in self.spelled else figure(n) for n in values
+            )
 
         return {name: text(name) for name in self.of}
 

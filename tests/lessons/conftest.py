@@ -1,13 +1,13 @@
 """The pages of the course, built once for all tests, in a real browser."""
 
+import fcntl
 import os
 import shutil
 
 import pytest
+from lesson_solutions import LESSONS
 
 import lessons
-
-LESSON_3 = f"{lessons.COURSE[2].path.stem}.html"
 
 
 def pytest_collection_modifyitems(items):
@@ -31,14 +31,19 @@ def builder():
 def site(request, tmp_path_factory, compared_once, builder):
     """The folder of the pages, and the last line that building them prints.
 
-    The folder stays until the next run of the tests, which builds only what has changed. Each
-    process that runs tests has its own.
+    What lessons became stays until the next run of the tests, which makes only what has changed.
+    Of two processes that run tests one makes the lessons from the last one on.
     """
     kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
-    name = "pages_" + os.environ.get("PYTEST_XDIST_WORKER", "alone")
-    folder = kept.mkdir(name) if kept else tmp_path_factory.mktemp("pages")
-    for page in folder.glob("*.html"):
-        page.unlink()
+    common = kept.mkdir("pages") if kept else tmp_path_factory.mktemp("pages")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    for number in LESSONS[:: -1 if worker == "gw1" else 1]:
+        with (common / f"lock_{number}").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            builder.made(lessons.COURSE[number - 1], common)
+    folder = common / worker
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(common / ".made", folder / ".made")
     return folder, builder.build(folder)
 
 
@@ -48,13 +53,14 @@ def chromium():
     reason = "needs the browser extra, pip install -e '.[browser]', and Chromium on the path"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     pytest.importorskip("axe_playwright_python", reason=reason)
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    if not any(found):
+    names = "chromium", "chromium-browser", "google-chrome"
+    path = next(filter(None, map(shutil.which, names)), None)
+    if not path:
         pytest.skip(reason)
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=next(filter(None, found)), args=flags)
+        browser = driver.chromium.launch(executable_path=path, args=flags)
         yield browser
         browser.close()
 
@@ -64,9 +70,9 @@ def open_page(chromium, site):
     """Opens a page of the site from its folder; at the end nothing may have gone wrong in it."""
     contexts, problems = [], []
 
-    def opened(name=LESSON_3, width=1280, scheme="light", **options):
+    def opened(name, width=1280, **options):
         size = {"width": width, "height": 900}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, **options)
+        context = chromium.new_context(viewport=size, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
@@ -83,3 +89,28 @@ def open_page(chromium, site):
     assert problems == []
     inside = ("data:", site[0].as_uri())
     assert [url for url in requests if not url.startswith(inside)] == []
+
+
+class Plain:
+    """What a page offers to pieces."""
+
+    def __init__(self):
+        self.scripts = []
+        self.script = self.scripts.append
+
+    def markdown(self, text):
+        return f"<p>{text}</p>\n"
+
+    def inline(self, text):
+        return text
+
+    def code(self, text):
+        return f"<pre>{text}</pre>"
+
+    def math(self, latex, display=False):
+        return f"<math>{latex}</math>"
+
+
+@pytest.fixture
+def page():
+    return Plain()

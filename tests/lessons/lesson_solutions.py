@@ -7,10 +7,19 @@ explanation: a few, in other styles and with other names than the solutions have
 import textwrap
 
 import lessons
+from lessons.lesson import Picture, pieces
 
 HEADER = "import math\n\nimport numpy as np\n\n"
 LESSONS = [entry.number for entry in lessons.COURSE if entry.path]
-EXERCISES = {each.name: each for number in LESSONS for each in lessons.load(number).EXERCISES}
+EXERCISES = [task for number in LESSONS for task in lessons.load(number).EXERCISES]
+EXERCISES = {exercise.name: exercise for exercise in EXERCISES}
+
+
+def words_of(number: int, name: str) -> str:
+    """What a function of a lesson says, in Markdown on one line."""
+    shown = [piece for piece in pieces(getattr(lessons.load(number), name))]
+    words = [piece.markdown() for piece in shown if not isinstance(piece, Picture)]
+    return " ".join(" ".join(words).split())
 
 
 def scope(source: str) -> dict:
@@ -150,7 +159,7 @@ RIGHT = {
         mended(" / doutput.shape[0]"),
         attention().replace("def attention", "def mended_attention"),
     ],
-}  # fmt: skip
+}
 
 WRONG = {
     "handed_backward": {handed("="): "Only the last head is left"},
@@ -173,8 +182,9 @@ WRONG = {
         softmax("g = weights * dweights\nreturn g - weights * sum(g)"): "not over the keys. Each",
         softmax(ROW_BY_ROW.replace("return ", "return 1/5 * ")): "by the number of queries",
         softmax("return weights * (dweights - np.sum(weights * dweights, -1))"): "lost its axis",
-        softmax("return weights * (dweights - np.amax(dweights, -1, keepdims=True))"):
-            "the largest entry stands where a sum belongs",
+        softmax(
+            "return weights * (dweights - np.amax(dweights, -1, keepdims=True))"
+        ): "the largest entry stands where a sum belongs",
         softmax("g = dweights * (weights > 0.1)\nreturn weights * (g - g.mean())"): "It mixes:",
     },
     "attention_backward": {
@@ -182,10 +192,11 @@ WRONG = {
         attention(dS="A"): "Where the gradient of query key^T belongs, there is weights.",
         attention(dS="dZ * V.shape[3] ** -0.5"): "d_v stands where another size belongs",
         attention(dK="np.matmul(dS, Q)"): "In dkey, a transpose is missing.",
-        attention(dQ="np.einsum('bhts,bhsk->bhtk', dS, Q)", dK="dS.swapaxes(2, 3) @ K"):
-            "query and key have changed places",
-        attention(dA="np.einsum('bhtv,bhsv->bhts', dO, V)\nA = again(Q, K)") + MASK_FORGOTTEN:
-            "without the mask",
+        attention(
+            dQ="np.einsum('bhts,bhsk->bhtk', dS, Q)", dK="dS.swapaxes(2, 3) @ K"
+        ): "query and key have changed places",
+        attention(dA="np.einsum('bhtv,bhsv->bhts', dO, V)\nA = again(Q, K)")
+        + MASK_FORGOTTEN: "without the mask",
         attention(dK="dS.swapaxes(2, 3) @ dQ", dQ="dS @ K"): "In dkey, dquery stands where another",
         attention(dV="A.T @ dO"): "turns round all axes of weights",
         attention(**{"return": "dV, dQ, dK"}): "are the results in the order",
@@ -201,4 +212,4 @@ WRONG = {
         mended("/ doutput.shape[0]", "* (1 / len(doutput))"): "What was wrong at first is still",
         mended("(dweights - average)", "dweights"): "one of two parts is missing",
     },
-}  # fmt: skip
+}

@@ -1,50 +1,44 @@
 """Lesson 4: its numbers and claims, computed again another way."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from lesson_solutions import words_of
 
 import lessons
-from lessons.lesson import Picture, pieces
+from lessons.lesson import pieces
 from lessons.lesson_04 import reverse, simulations, two_heads
 from numformer.data.vocabulary import END
-
-
-def words_of(name: str) -> str:
-    """What a function of lesson 4 says, in one line."""
-    found = [piece.markdown() for piece in pieces(getattr(lessons.load(4), name))
-             if not isinstance(piece, Picture)]  # fmt: skip
-    return " ".join(" ".join(found).split())
 
 
 @pytest.mark.parametrize("sentence", two_heads.sentences)
 def test_two_heads_have_the_numbers_of_plain_formulas(sentence, rng):
     """Head by head, with a weight of its own for each, and gradients by the chain rule."""
     x, dy = two_heads.embedded(sentence), rng.standard_normal((5, 6))
-    found, c, dx, dwq = two_heads.compute(dy, sentence), [], np.zeros((5, 6)), []
+    shown, c, dx, dwq = two_heads.compute(dy, sentence), [], np.zeros((5, 6)), []
     for head, name in enumerate(("one", "two")):
-        w_q, w_k, w_v = (w[:, 3 * head : 3 * head + 3]
-                         for w in (two_heads.W_Q, two_heads.W_K, two_heads.W_V))  # fmt: skip
+        w_q, w_k, w_v = (
+            w[:, 3 * head : 3 * head + 3] for w in (two_heads.W_Q, two_heads.W_K, two_heads.W_V)
+        )
         q, k, v = x @ w_q, x @ w_k, x @ w_v
         a = np.exp(q @ k.T / np.sqrt(3))
         a /= a.sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(found[f"a{name}"], a, atol=1e-12)
+        np.testing.assert_allclose(shown[f"a{name}"], a, atol=1e-12)
         c.append(a @ v)
         do = dy @ two_heads.W_O[3 * head : 3 * head + 3].T
         jacobians = [np.diag(row) - np.outer(row, row) for row in a]
         de = np.array([j @ v @ g for j, g in zip(jacobians, do, strict=True)]) / np.sqrt(3)
-        np.testing.assert_allclose(found[f"dq{name}"], de @ k, atol=1e-12)
+        np.testing.assert_allclose(shown[f"dq{name}"], de @ k, atol=1e-12)
         dx += de @ k @ w_q.T + de.T @ q @ w_k.T + a.T @ do @ w_v.T
         dwq.append(x.T @ de @ k)
-    np.testing.assert_allclose(found["y"], np.hstack(c) @ two_heads.W_O, atol=1e-12)
-    np.testing.assert_allclose(found["dx"], dx, atol=1e-12)
-    np.testing.assert_allclose(found["dwq"], np.hstack(dwq), atol=1e-12)
+    np.testing.assert_allclose(shown["y"], np.hstack(c) @ two_heads.W_O, atol=1e-12)
+    np.testing.assert_allclose(shown["dx"], dx, atol=1e-12)
+    np.testing.assert_allclose(shown["dwq"], np.hstack(dwq), atol=1e-12)
 
 
 def test_the_numbers_by_hand_are_these():
-    lesson, made = lessons.load(4), two_heads.compute()
+    made = two_heads.compute()
     assert made["qone"][4].tolist() == [-4, 8, -4] and made["qtwo"][4].tolist() == [4, 0, 0]
     place = np.arange(-2, 3)
     keys = two_heads.embedded(two_heads.words) @ two_heads.W_K
@@ -55,27 +49,13 @@ def test_the_numbers_by_hand_are_these():
     for a, b in (("dogs", "trusts"), ("dog", "trust")):
         assert (values[a] + values[b]).tolist() == [1, 1, 1]
     assert two_heads.compute(sentence=two_heads.sentences[1])["y"][4, 2] < -0.5 < made["y"][4, 2]
-    assert "*plural* is 0.70. In" in words_of("findings_and_output")
-    split = words_of("split_and_its_mistake")
-    assert "it is 3 numbers, from a word to the next 6" in split
-    assert "| that | 14 | 15 | 16 |" in split and "| bark | 31 | 32 | 33 |" in split
-    assert all(int(p) <= -8 for p in re.findall(r"10\^\{(-\d+)\}", words_of("gradient_check")))
-    for heads, size in ((1, 512), (8, 64), (32, 16)):  # 4 D^2, 4 T D^2 + 2 T^2 D, h T^2
-        row = f"| {heads} | {size} | 1,048,576 | 115,097,600 | {10_000 * heads:,} |"
-        assert row in words_of("what_heads_cost")
-    told = words_of("often_told")
-    for row in ("$h = 16$ | 25.8 | 0 | −0.3", "$d_k = 32$ | 25.4 | −0.4 | −1.5",
-                "$d_{model} = 1024$ | 26.0 | +0.2 | +1.1", "$h = 1$ | 24.9 | −0.9 |"):  # fmt: skip
-        assert f"| {row} |" in told.replace("|  |", "|")
-    assert "It is 64 MiB for" in told and "it is 512 MiB" in told and "keep 2 MiB" in told
-    assert "was 0.9 BLEU worse" in " ".join(Path(lesson.__file__).read_text().split())
 
 
 def test_one_row_of_weights_loses_half_and_two_heads_nothing(rng):
     u, v = rng.standard_normal((2, 100_000))
     for a in (0.5, 0.7, 1.0):
         s = a * u + (1 - a) * v
-        of_u, of_v = (1 - np.corrcoef(s, each)[0, 1] ** 2 for each in (u, v))
+        of_u, of_v = (1 - np.corrcoef(s, part)[0, 1] ** 2 for part in (u, v))
         assert abs(of_u + of_v - 1) < 0.01 > abs(of_u - (1 - a) ** 2 / (a**2 + (1 - a) ** 2))
     picture, _ = pieces(lessons.load(4).one_head_against_several)
     one, two, four, _ = (line.get_ydata() for line in picture.figure().axes[0].lines)
@@ -85,9 +65,8 @@ def test_one_row_of_weights_loses_half_and_two_heads_nothing(rng):
 def test_the_trained_model_is_as_the_text_says():
     model, task = reverse.trained()
     words = [word for word, _ in task.test[: reverse.TESTED]]
-    right = [
-        found == word[::-1] for found, word in zip(task.written(model, words), words, strict=True)
-    ]
+    written = zip(task.written(model, words), words, strict=True)
+    right = [answer == word[::-1] for answer, word in written]
     assert reverse.exact_match() == np.mean(right) >= 0.9  # by writing letter after letter
     shares = {name: reverse.shares(name) for name in reverse.ATTENTIONS}
     assert shares["decoder to word, layer 2"]["the letter to write"].min() > 0.6
@@ -106,7 +85,7 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     model, alone = reverse.trained()[0], {}
     before = model.state_dict()
     for name in reverse.ATTENTIONS:
-        value = reverse.layer(name).value.weight.data  # no value, nothing found: another way
+        value = reverse.layer(name).value.weight.data  # no value, nothing shown: another way
         kept, alone[name] = value.copy(), 0.0
         for head in range(4):
             value[:, np.arange(32) // 8 != head] = 0
@@ -122,7 +101,7 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     one_look = {name: reverse.left_with_one_look(name) for name in reverse.ATTENTIONS}
     assert one_look[last] > 0.9 and min(one_look.values()) < 0.98
     assert all((array == before[name]).all() for name, array in model.state_dict().items())
-    said = words_of("heads_removed")
+    said = words_of(4, "heads_removed")
     row = re.search(rf"\| {last} \| (.*?) \|\s+\*One", said)[1].split(" | ")
     assert [float(row[n]) for n in (4, 5)] == [round(alone[last], 2), 0.0]
     shown = simulations.left(last, one=True, two=False, three=True, four=True)

@@ -14,6 +14,7 @@ from lessons.lesson import Beside, pieces, plain
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 PAGES = ["index.html", "summary.html", *(entry.page for entry in LESSONS)]
 each_lesson = pytest.mark.parametrize("entry", LESSONS, ids=lambda entry: entry.number)
+UNFOLD = "document.querySelectorAll('details').forEach(details => (details.open = true))"
 
 
 def test_the_pages_are_counted_as_they_are(site):
@@ -23,12 +24,13 @@ def test_the_pages_are_counted_as_they_are(site):
     counts = {"lesson": len(LESSONS), "simulation": 0, "quiz question": 0, "exercise": 0}
     for entry in LESSONS:
         text = (folder / entry.page).read_text(encoding="utf-8")
-        assert len(text.encode()) < 1_000_000
-        for kind in list(counts)[1:]:
-            counts[kind] += len(re.findall(rf'class="{kind.split()[-1]}[" ]', text))
+        assert len(text.encode()) < 1_000_000, f"{entry.page}: a page has less than 1 MB"
+        for kind, least in ("simulation", 1), ("quiz question", 4), ("exercise", 1):
+            there = len(re.findall(rf'class="{kind.split()[-1]}[" ]', text))
+            counts[kind] += there
+            assert there >= least, f"{entry.page}: {there} {kind}s, and a lesson has {least}"
     named = (f"{number} {kind}{'s' * (number != 1)}" for kind, number in counts.items())
     assert last_line == ", ".join(named)
-    assert min(counts.values()) >= len(LESSONS) and counts["quiz question"] >= 4 * len(LESSONS)
 
 
 def test_links_lead_somewhere(site):
@@ -46,7 +48,7 @@ def test_links_lead_somewhere(site):
             assert not place or place in places[name or page], link
     for entry in LESSONS:
         around = {entry.number - 1: "prev", entry.number + 1: "next"}
-        for other in (each for each in lessons.COURSE if each.number in around):
+        for other in (other for other in lessons.COURSE if other.number in around):
             assert text[entry.page].count(f"</span> {other.number}. {other.title}") == 2
             link = f'href="{other.page}" rel="{around[other.number]}"'
             assert text[entry.page].count(link) == 2 * bool(other.page)
@@ -55,7 +57,7 @@ def test_links_lead_somewhere(site):
     parts = re.findall(r"<section>.*?</h2>(.*?)</section>", text["summary.html"], re.DOTALL)
     for entry, part in zip(LESSONS, parts, strict=True):
         _, taken = text[entry.page].split('<h2 id="to-take-with-you">')
-        assert len(part) > 100 and taken.split("</h2>", 1)[1].startswith(f"{part}<h2")
+        assert part.strip() and taken.split("</h2>", 1)[1].startswith(f"{part}<h2")
 
 
 def test_the_sentence_of_the_index_shows_what_attention_computes(open_page):
@@ -112,19 +114,23 @@ def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name, scheme, width):
+def test_a_page_fits_its_window_and_everyone_can_use_it(open_page, name):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = open_page(name, width, scheme)
-    page.evaluate("document.querySelectorAll('details').forEach(each => (each.open = true))")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page = open_page(name, 375)
+    page.evaluate(UNFOLD)
     # To measure colours takes most of the time, and they are the same on all pages.
-    rules = {"color-contrast": {"enabled": name in ("index.html", LESSONS[0].page)}}
+    coloured = name in ("index.html", LESSONS[1].page)
+    rules = {"color-contrast": {"enabled": coloured}}
     options = {"preload": False, "resultTypes": ["violations"], "rules": rules}
-    found = Axe().run(page, options=options).response["violations"]
-    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
-    assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
+    for width, scheme in (375, "dark"), (1280, "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") == width, f"wider than {width}"
+        if coloured or width == 375:
+            violations = Axe().run(page, options=options).response["violations"]
+            serious = [rule for rule in violations if rule["impact"] in ("serious", "critical")]
+            assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
 
 
 @each_lesson
@@ -135,46 +141,49 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     assert "import numpy as np" in text
     assert "$" not in seen and "\\" not in seen.replace("\\top", "")
     links = page.locator("nav.contents a").all_text_contents()
-    assert links == page.locator("article h2").all_text_contents() and len(links) > 5
+    assert links == page.locator("article h2").all_text_contents()
     assert page.locator(".simulation figcaption").first.inner_text()
-    labels = "all => all.map(one => one.getAttribute('aria-label'))"
+    labels = "all => all.map(picture => picture.getAttribute('aria-label') ?? '')"
     labels = page.eval_on_selector_all(
         ".picture svg[role=img], .simulation-picture svg[role=img]", labels
     )
-    assert labels and all(label and len(label) > 40 for label in labels)
-    explains = [f for f in vars(module).values()  # those that measure something would take long
-                if getattr(f, "shown", False) and "Beside" in f.__code__.co_names]  # fmt: skip
+    short = [label for label in labels if len(label) <= 40]
+    assert labels and short == [], "a picture says in more than 40 characters what one sees"
+    explains = [  # those that measure something would take long
+        function
+        for function in vars(module).values()
+        if getattr(function, "shown", False) and "Beside" in function.__code__.co_names
+    ]
     beside = [piece for f in explains for piece in pieces(f) if isinstance(piece, Beside)]
     assert page.locator("ol.beside").count() >= len(beside) > 0
     assert [line for piece in beside for _, line in piece.rows() if line not in text] == []
     for question, form in zip(module.quiz(), page.locator(".question").all(), strict=True):
         why = " ".join(form.locator("details").text_content().split())
-        assert plain(question.why).split()[0] in why and len(why) > 60
+        assert plain(question.why).split()[0] in why, f"{question.question}: another's answer"
 
 
 @each_lesson
 def test_formulas_are_drawn_with_the_font_of_the_site(entry, open_page):
     """Every sign of them, whatever fonts a reader has; and an index stands lower, and is small."""
     page = open_page(entry.page)
-    page.evaluate("document.querySelectorAll('details').forEach(each => (each.open = true))")
+    page.evaluate(UNFOLD)
     page.evaluate("document.fonts.ready.then(() => null)")
     protocol = page.context.new_cdp_session(page)
     for domain in ("DOM", "CSS"):
         protocol.send(f"{domain}.enable")
     root = protocol.send("DOM.getDocument")["root"]["nodeId"]
-    found = protocol.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math"})["nodeIds"]
-    assert len(found) > 20
-    for node in found:
+    formulas = protocol.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math"})
+    for node in formulas["nodeIds"]:
         fonts = protocol.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
         if not all(font["isCustomFont"] for font in fonts):
             pytest.fail(protocol.send("DOM.getOuterHTML", {"nodeId": node})["outerHTML"])
-    lower = """all => all.filter(each => each.checkVisibility()).map(each => {
-        const [base, index] = [...each.children].map(one => one.getBoundingClientRect().bottom);
-        const sizes = [...each.children].map(one => parseFloat(getComputedStyle(one).fontSize));
+    lower = """all => all.filter(sign => sign.checkVisibility()).map(sign => {
+        const [base, index] = [...sign.children].map(part => part.getBoundingClientRect().bottom);
+        const sizes = [...sign.children].map(part => parseFloat(getComputedStyle(part).fontSize));
         return index > base && sizes[1] < sizes[0];
     })"""
     lower = page.eval_on_selector_all("msub:has(> mi:first-child + mi)", lower)
-    assert len(lower) > 3 and all(lower)
+    assert lower and all(lower)
 
 
 @pytest.mark.parametrize(("width", "folded"), [(1280, False), (375, True)])
@@ -218,10 +227,11 @@ def test_without_scripts_pictures_answers_and_text_are_there(entry, open_page):
     assert answer.locator("strong").first.is_visible()
 
 
-@each_lesson
-def test_questions_answer_at_once(entry, open_page):
-    page = open_page(entry.page)
-    questions = lessons.load(entry.number).quiz()
+def test_questions_answer_at_once(open_page):
+    """On the lesson with questions of every kind: a choice, a small number and a large one."""
+    page, questions = open_page(LESSONS[5].page), lessons.load(6).quiz()
+    kinds = {(bool(question.choices), question.answer >= 1e6) for question in questions}
+    assert kinds == {(True, False), (False, False), (False, True)}
     for question, form in zip(questions, page.locator(".question").all(), strict=True):
         check, verdict = form.locator("button"), form.locator(".verdict")
         fields, solution = form.locator("input"), form.locator("strong").first

@@ -1,0 +1,246 @@
+"""What every lesson says and shows in a terminal and in a notebook, and what it is made of."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from lesson_solutions import LESSONS
+from matplotlib import pyplot
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+import lessons
+from lessons.__main__ import main
+from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain, table
+from lessons.percent import cells
+from lessons.run import run
+
+pytestmark = pytest.mark.usefixtures("compared_once")
+each_lesson = pytest.mark.parametrize("number", LESSONS)
+
+# Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
+SAID = {
+    1: """
+    1.41 at *good*, 1.03 at *very* and 1.02 at *not* … hundredth after 10 words … the LSTM after
+    27 (
+    """,
+    2: """
+    pours cherry: price 4, vitamin C 1 … the mean of the five contents, (1.60, 2.00) … | nearest |
+    0.032 | 0.160 | 0.192 … | 1.5 | 0.049 | 0.037 | 0.085 … that is 1.746 … (−0.444) … | 1 | 0.13
+    | 2.22 | … | 8 | 0.367621 | 100 % | … step 29 % … from the length 2.2 to 4.3 … | banana | 0.28
+    | +0.09 | … 0.478 cherry, 0.163 banana, 0.359 lemon
+    """,
+    3: """
+    The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … [0.411, 0.185, 0.336, 0.0679]
+    … [0.598, 0.22, 0.133, 0.0491] … 0.971 … 0.847 … and that is nan … [0.5, 0.5, 0, 0, 0]. Zeroed
+    afterwards they are [0.0616, 0.0616, 0, 0, 0] … Right is [−0.25, 0.25, 0, 0, 0] … 0.647210 |
+    0.022483 … 0.999903 | 0.000009
+    """,
+    4: """
+    *plural* is 0.70. In … it is 3 numbers, from a word to the next 6 … | that | 14 | 15 | 16 | …
+    | bark | 31 | 32 | 33 | … | 1 | 512 | 1,048,576 | 115,097,600 | 10,000 | … | 8 | 64 |
+    1,048,576 | 115,097,600 | 80,000 | … | 32 | 16 | 1,048,576 | 115,097,600 | 320,000 | … | h =
+    16 | 25.8 | 0 | −0.3 … | d_k = 32 | 25.4 | −0.4 | −1.5 … = 1024 | 26.0 | +0.2 | +1.1 … | h = 1
+    | 24.9 | −0.9 | … It is 64 MiB for … it is 512 MiB … keep 2 MiB … was 0.9 BLEU worse
+    """,
+    5: """
+    *man* the weight 0.28 … *dog* 0.10 … 1.74, 0.75, 0.66, 0.41 … 710 places … 113.0000 turns …
+    0.00006 … 7.3 apart … 1.47 away … so its row gets (1, 1) … place 1: the score is −1.2847 …
+    200: −1.2847 … 3, it is 1.9551 … from 0.28 to 0.13 … 1.4 places … 177 places … 6.3 places …
+    60,611 … 62,832 … They are 0.97 and 0.49 … by 0.10.
+    """,
+    6: """
+    | −0.4125 | −0.4575 | 0.0325 | −0.1025 | 0.94 | … a fifth of it −1.03 … together (−5.15, 0.45,
+    0, −4.7, 0) … *purrs* fits verb + sound alone, *the* fits definite and neither. … The key
+    *animal* fits none … 63,045,632 … 67 % of an encoder layer … 30 % of the model … 63.0M … 3,817
+    more … 100.9M … 7.1M only … 14.2M … saves 4.7M … about 49 % of it … 0.35, 0.53 … 0.99, 1.00 …
+    3.4 times … costs 2.30
+    """,
+    7: """
+    2 · (−0.0734), or −0.1468 … differ by up to 0. … saves 1,049,600 parameters
+    """,
+}
+
+
+@each_lesson
+def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
+    """Its pictures are saved, its headings in order; what it says and reckons by hand is so."""
+    pyplot.switch_backend("agg")
+    monkeypatch.chdir(tmp_path)
+    code, lines, err = call(main, str(number))
+    assert (code, err) == (0, [])
+    out = "\n".join(lines)
+    told = {line.split(": ")[0] for line in lines if line.startswith("runs/lessons/")}
+    assert told == {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png")}
+    headings = re.findall(r"^# ##? (.*)$", Path(lessons.load(number).__file__).read_text(), re.M)
+    places = [out.find(f"\n{plain(heading)}\n---") for heading in headings]
+    lost = [heading for heading in headings if plain(heading) not in out]
+    assert lost == [] and "To take with you" in headings, f"headings, of which {lost} are not shown"
+    places = [place for place in places if place >= 0]
+    assert places == sorted(places), "its headings stand in another order than in its file"
+    # Formulas in letters, nothing bold; a power in code has spaces around its stars.
+    marks = re.search(r".{0,40}(?:[$\\]|(?<! )\*\*|\*\*(?! )).{0,40}", out)
+    assert not marks, f"markup in a terminal: {marks[0]}"
+    text = " ".join(out.split())
+    told = " ".join(SAID.get(number, "").split()).split(" … ")
+    assert [words for words in told if words not in text] == [], text
+    checks = re.findall(r"\|.* (?:relative error|largest difference) .*\n((?:\|.*\n)+)", out)
+    powers = [int(power) for rows in checks for power in re.findall(r"10\^-(\d+)", rows)]
+    assert powers and min(powers) >= 9, f"a gradient check that fails: {checks}"
+    by_hand = text.replace("−", "-").replace("·", "*").replace("²", "**2")
+    digits = r"((?<![\w.(^])[-(]*\d[-\d.()*+/ ]*[*+/-][-\d.()*+/ ]*?) ?[≈=] ?(-?\d+(?:\.\d+)?)"
+    sums = re.findall(digits, by_hand)
+    off = [
+        f"{left} = {right}"
+        for left, right in sums  # by hand, from digits that were rounded
+        if abs(eval(left) - float(right)) > 0.7 * 10.0 ** -len(right.partition(".")[2])
+    ]
+    assert sums and off == [], f"arithmetic that does not come out: {off}"
+
+
+def test_an_import_prints_nothing_and_draws_nothing(tmp_path):
+    names = ", ".join(lessons.load(number).__name__ for number in LESSONS)
+    code = f"import sys, {names}; assert 'matplotlib.pyplot' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(lessons.FOLDER.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lesson_runs_as_a_notebook_does(capsys, monkeypatch):
+    """Cell after cell in one namespace; a notebook shows what it can."""
+    module, displayed = lessons.load(2), []
+    names = {"__name__": "__main__", "get_ipython": object()}
+    ipython = SimpleNamespace(display=displayed.append)
+    with monkeypatch.context() as patches:
+        patches.setitem(sys.modules, "IPython", SimpleNamespace(display=ipython))
+        patches.setitem(sys.modules, "IPython.display", ipython)
+        for cell in cells(Path(module.__file__)):
+            if not cell.is_markdown:
+                exec(compile(cell.text, "<cell>", "exec"), names)
+    assert capsys.readouterr().out == ""
+    shown = [name for name, value in vars(module).items() if getattr(value, "shown", False)]
+    assert len(displayed) > len(shown) and all(isinstance(piece, Piece) for piece in displayed)
+    pictures = [piece for piece in displayed if isinstance(piece, Picture)]
+    assert pictures[0]._repr_png_().startswith(b"\x89PNG")
+    for piece in displayed:
+        assert (piece._repr_markdown_() is None) == (piece in pictures)
+
+
+def test_jupytext_opens_the_lesson_as_a_notebook():
+    jupytext = pytest.importorskip("jupytext", reason="needs pip install -e '.[dev]'")
+    path = Path(lessons.load(3).__file__)
+    kinds = [cell.cell_type for cell in jupytext.read(path).cells]
+    assert kinds == ["markdown" if cell.is_markdown else "code" for cell in cells(path)]
+
+
+def doubled(x):
+    """A function to be explained."""
+    y = x + x  # once more
+    return y
+
+
+def test_lines_that_the_lesson_does_not_explain_stop_it(page):
+    notes = {"y = x + x": "Twice.", "return": ""}
+    shown = Beside(doubled, notes)
+    assert "<p>Twice.</p>\n</div><pre>y = x + x  # once more</pre></li>" in shown.html(page)
+    assert "Twice.\n\n    y = x + x  # once more\n\n" in shown.markdown()
+    assert Beside(doubled, notes).rows() == [("Twice.", "y = x + x  # once more"), ("", "return y")]
+    for other in ({"y = 2 * x": "", "return": ""}, {"y = x": ""}, notes | {"more": ""}):
+        with pytest.raises(ValueError, match=r"doubled has .* mend the lesson"):
+            Beside(doubled, other).rows()
+
+
+def test_a_text_cell_without_its_sign_stops_the_page(tmp_path):
+    file = tmp_path / "lesson.py"
+    file.write_text("# %% [markdown]\n# # Title\n#\n# Text.\n\n# %%\nx = 1\n")
+    text, code = cells(file)
+    assert (text.is_markdown, text.text) == (True, "# Title\n\nText.")
+    assert (code.is_markdown, code.text, code.first, code.last) == (False, "x = 1", 6, 7)
+    file.write_text("# %% [markdown]\n# Text.\nx = 1\n")
+    with pytest.raises(ValueError, match="'x = 1'"):
+        cells(file)
+
+
+TABLE = "| a | $b_{t,s}$ |\n|---|---:|\n| 1 | −2 |\n| | 4 |"
+CODE = "```\nprice = '$'\n\n\nprint(price)\n```"
+
+
+@pytest.mark.parametrize(
+    ("markdown", "shown"),
+    [
+        ("## A *title*", "A *title*\n---------"),
+        (r"With $\sqrt{d_k}$ and **bold** `code`.", "With √d_k and bold code."),
+        (
+            r"$$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$",
+            "    A_ts = (e^Z_ts) / (Σ_u e^Z_tu)",
+        ),
+        (
+            r"$$\sum_{i=1}^{d_k} \frac{\partial L}{\partial x_i} \ne 0$$",
+            "    Σ(i=1..d_k) (∂ L) / (∂ x_i) ≠ 0",
+        ),
+        (r"$\tau \le \mu \ge \infty$", "τ ≤ μ ≥ ∞"),
+        ("- one\n  two\n- three", "- one two\n- three"),
+        ("1. one\n   more\n2. two $A_{t,s}$", "1. one more\n2. two A_t,s"),
+        (TABLE, "| a | b_t,s |\n| - | ----- |\n| 1 |    −2 |\n|   |     4 |"),
+        (CODE, CODE),
+        ("    a  b\n    c", "    a  b\n    c"),
+    ],
+)
+def test_markdown_in_a_terminal(markdown, shown):
+    assert plain(markdown) == shown
+    assert plain(f"Before.\n\n{markdown}\n\nAfter.") == f"Before.\n\n{shown}\n\nAfter."
+
+
+def test_a_matrix_shows_its_numbers(page):
+    numbers = np.array([[-1.25, 0.001], [0, -np.inf]])
+    matrix = Matrix("M", numbers, ["a", "b"], ["c", "d"])
+    assert matrix.cells() == [["−1.25", "0.00"], ["0", "−∞"]]
+    assert matrix.markdown().splitlines()[2].split() == ["|", "a", "|", "−1.25", "|", "0.00", "|"]
+    assert Matrix("M", np.array([[-2.0, 3]]), ["a"], ["c", "d"]).cells() == [["−2", "3"]]
+    made = Matrix("M", np.array([[-2, 1, 0], [3, -4, 5]]), ["a", "b"], ["c", "d", "e"]).html(page)
+    assert "<math>M</math> <small>(2 × 3)</small>" in made
+    head, *body = made.split("<tr>")[1:]
+    assert re.findall(r">(\w)</th>", head) == ["c", "d", "e"]
+    rows = [re.findall(r">([\w−]+)</t", row) for row in body]
+    assert rows == [["a", "−2", "1", "0"], ["b", "3", "−4", "5"]]
+    sides = [re.findall(r"--(\w+)\) / 0.[1-9]", row) for row in body]
+    assert sides == [["negative", "positive"], ["positive", "negative", "positive"]]
+
+
+def test_a_picture_has_its_words_and_the_colour_of_the_text_around_it(page):
+    def draw(figure):
+        figure.subplots().set(xlabel="x")
+
+    made = Picture("drawn", draw, "What is <seen>.", "What to look for.").html(page)
+    assert made.count('<svg role="img" aria-label="What is &lt;seen&gt;."') == 1
+    assert made.endswith("<figcaption><p>What to look for.</p>\n</figcaption></figure>")
+    assert made.count("currentColor") > 3 and INK not in made
+    assert table(["a"], [("b",)], "Seen.").markdown().endswith("\n\n*Seen.*")
+
+
+def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    pyplot.switch_backend("agg")
+    monkeypatch.setattr(FigureCanvasAgg, "required_interactive_framework", "a window")
+    monkeypatch.setattr(pyplot, "show", lambda: opened.extend(pyplot.get_fignums()))
+    opened, lesson = [], lessons.load(3)
+    cell = SimpleNamespace(is_markdown=False, shown=lambda _: [lesson.stepper])
+    monkeypatch.setattr("lessons.run.cells", lambda path: [cell])
+    try:
+        run(lesson)
+        (figure,) = map(pyplot.figure, pyplot.get_fignums())
+        assert len(opened) == 1 and len(figure.widgets) >= 3
+    finally:
+        pyplot.close("all")
+    assert "window attention: " in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
