@@ -155,11 +155,6 @@ def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
     assert_array_equal(found, np.where(mask, scores, -np.inf))
 
 
-def test_a_mask_of_numbers_is_added(rng, xp):
-    scores, mask = rng.standard_normal((2, 3, 5, 6)), rng.standard_normal((3, 5, 6))
-    assert_array_equal(to_host(masked(xp.asarray(scores), xp.asarray(mask))), scores + mask)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 2e-14)])
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):

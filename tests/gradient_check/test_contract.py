@@ -19,8 +19,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
 from numformer.backend import array_module, dropout_stream, to_host
-from numformer.gradient_check.cases import CASES, MIXED, TABLE
-from numformer.gradient_check.cases import case as given
+from numformer.gradient_check.cases import CASES, IDS, MIXED, TABLE
+from numformer.gradient_check.cases import case as sizes_of
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers import MIXERS
@@ -139,9 +139,9 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
 
 def test_the_cases_make_mistakes_visible():
     """Sizes of 1, or equal ones, hide wrong axes; masks without a full row hide NaNs."""
-    sizes = [getattr(given, letter) for letter in "BSTDHFV"]
+    sizes = [getattr(sizes_of, letter) for letter in "BSTDHFV"]
     assert min(sizes) > 1 and len(set(sizes)) == len(sizes)
-    full_rows = ~given.IDS["source"].any(axis=-1)
+    full_rows = ~IDS["source"].any(axis=-1)
     assert full_rows.any() and not full_rows.all()
     shaken = [any(getattr(p, "p_drop", 0) for p in CASES[n]()[0].layers_within()) for n in CASES]
     assert any(shaken) and not all(shaken)

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as arrays
 from strangers import Chain, Dense, Formula, Glu, Holding, logistic
 
 from numformer.backend import dropout_stream
-from numformer.gradient_check.cases import SOURCE, SOURCE_MASK, TARGET_IN, TARGET_MASK, TARGET_OUT
+from numformer.gradient_check.cases import IDS as OF_CASES
+from numformer.gradient_check.cases import Given
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.gradient_check.symptoms import Evidence, explain
@@ -43,7 +44,8 @@ SCORES = RNG.standard_normal((B, H, T, S))
 HEADS = [RNG.standard_normal((B, H, n, 3)) for n in (T, S, S)]
 LOGITS = RNG.standard_normal((B, T, V))
 IDS = np.array([[4, 9, 4, 2], [4, 1, 1, 0]])
-REAL = TARGET_OUT > 0
+GIVEN = Given(RNG, **OF_CASES)
+REAL = GIVEN.target_out > 0
 
 
 def wrong(layer: Layer, backward: Callable) -> Layer:
@@ -206,7 +208,7 @@ def gated_on_dy(relu, right, dy):
 
 @np.errstate(invalid="ignore")
 def unguarded(scores):
-    exponentials = np.exp(np.where(SOURCE_MASK, scores, -np.inf))
+    exponentials = np.exp(np.where(GIVEN.source_mask, scores, -np.inf))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
@@ -220,12 +222,12 @@ REFUSED = "refused"
 
 
 INPUTS = {
-    CrossEntropy: [LOGITS, TARGET_OUT],
+    CrossEntropy: [LOGITS, GIVEN.target_out],
     Embedding: [IDS],
     MultiHeadAttention: [X, MEMORY],
-    ScaledDotProductAttention: [*HEADS, SOURCE_MASK],
-    SelfAttention: [X, TARGET_MASK],
-    Softmax: [SCORES, SOURCE_MASK],
+    ScaledDotProductAttention: [*HEADS, GIVEN.source_mask],
+    SelfAttention: [X, GIVEN.target_mask],
+    Softmax: [SCORES, GIVEN.source_mask],
 }
 
 
@@ -378,7 +380,7 @@ def test_the_table_for_readers_has_the_same_mistakes():
     assert [*WORDS] == [*MISTAKES] and min(map(len, WORDS.values())) > 10
 
 
-NEARBY = "decoder.layers.0.self_attention.sublayer.output.weight"
+NEARBY = "decoder.layers.0.mixer.sublayer.output.weight"
 AFTER = "decoder.layers.0.feed_forward.norm.gamma"
 
 
@@ -386,10 +388,10 @@ def test_a_mistake_deep_in_a_model_is_found_where_it_is():
     """Everything that the gradient passes afterwards is wrong too, and says the same."""
     config = Config(source_vocabulary=V, target_vocabulary=V, d_model=D, d_ff=12, heads=H, layers=1)
     model = Transformer(config, 0)
-    times(-1, model.decoder.layers[0].self_attention.norm)
-    checked = GradientCheck(model, [SOURCE, TARGET_IN])
+    times(-1, model.decoder.layers[0].mixer.norm)
+    checked = GradientCheck(model, [GIVEN.source, GIVEN.target_in])
     rows = [checked.row(name, directions=1) for name in ("source.embedding.weight", NEARBY, AFTER)]
-    place = "`decoder.layers.0.self_attention.norm` (Wrong) is wrong by itself, in x"
+    place = "`decoder.layers.0.mixer.norm` (Wrong) is wrong by itself, in x"
     assert [place in row.meaning for row in rows] == [True, True, False]
     assert "the sign is wrong" in rows[0].meaning and rows[2].passed
 

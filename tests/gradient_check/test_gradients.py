@@ -10,7 +10,8 @@ import pytest
 from strangers import Formula, Holding
 
 from numformer.gradient_check import __main__ as gradient_check
-from numformer.gradient_check.cases import SOURCE_MASK
+from numformer.gradient_check.cases import IDS as OF_CASES
+from numformer.gradient_check.cases import Given
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.layer import Layer, Parameter
 from numformer.layers.activation import ReLU
@@ -275,7 +276,8 @@ def test_what_breaks_a_rule_is_refused(layer, words, complaint):
 def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():
     scores, ids = SCORES.astype(np.float32), IDS.copy()
     before = scores.copy()
-    assert [row.name for row in check(Softmax(), [scores, SOURCE_MASK])] == ["scores"]
+    mask = Given(RNG, **OF_CASES).source_mask
+    assert [row.name for row in check(Softmax(), [scores, mask])] == ["scores"]
     assert [row.name for row in check(Embedding(11, D, RNG), [ids])] == ["weight"]
     assert (scores == before).all() and (ids == IDS).all()
 

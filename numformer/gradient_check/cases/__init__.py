@@ -3,11 +3,11 @@
 A new layer is one Case in `layers`, a choice or a mixer one line in `models`.
 """
 
-from numformer.gradient_check.cases.case import Case, Given
+from numformer.gradient_check.cases.case import IDS, Case, Given
 from numformer.gradient_check.cases.layers import LAYERS
 from numformer.gradient_check.cases.models import MIXED, MODELS, VARIATIONS
 
 TABLE = [*LAYERS, *MODELS]
 CASES = {case.name: case for case in TABLE}
 
-__all__ = ["CASES", "MIXED", "TABLE", "VARIATIONS", "Case", "Given"]
+__all__ = ["CASES", "IDS", "MIXED", "TABLE", "VARIATIONS", "Case", "Given"]
