@@ -17,7 +17,7 @@ from numformer.generation import Continuation, Ensemble, Transduction, beam_sear
 from numformer.generation.described import text_of
 from numformer.generation.text import MOST
 from numformer.layer import inference, pack
-from numformer.models import Config, Transformer
+from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
 from numformer.plots import cross_attention_weights
@@ -157,15 +157,21 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
         return [[4] * room]
 
     monkeypatch.setattr("numformer.generation.continuation.greedy", as_many)
-    assert CONTINUATION.write(None, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
+    model, unlimited = (
+        SimpleNamespace(config=TowerConfig(**form)) for form in ({}, dict(positions="alibi"))
+    )
+    assert CONTINUATION.write(model, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
     assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
+    del read[:]
+    assert CONTINUATION.write(unlimited, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
+    assert read == [(3, 14)]
     for context, pieces in ((1, 3 * [(1, 1)]), (2, 3 * [(1, 1)]), (5, [(3, 2), (2, 1)])):
         del read[:]
         text = Continuation(LETTERS, context)
-        assert text.write(None, asked := [[*"abc"]], length=3) == [[*"abcaaa"]]
+        assert text.write(model, asked := [[*"abc"]], length=3) == [[*"abcaaa"]]
         assert read == pieces and asked == [[*"abc"]]
     monkeypatch.setattr("numformer.generation.continuation.greedy", lambda *_: [[]])
-    assert CONTINUATION.write(None, [["a"]]) == [["a"]]  # the model has ended it
+    assert CONTINUATION.write(model, [["a"]]) == [["a"]]  # the model has ended it
 
 
 def test_attention_to_an_answer_that_fills_learned_positions():

@@ -39,18 +39,23 @@ class Continuation(Text):
     ) -> list[list[str]]:
         """Each text and `length` symbols after it, fewer where the model writes the end id.
 
-        A text is written until there are `context` symbols, and then from the latest half of them.
+        A text is written until there are `context` symbols, and then from the latest half of them;
+        a model to which all lengths are alike (`config.unlimited`) always sees the whole text.
         With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
         its place among the texts.
         """
         require_positive("length", length)
         sampling = Sampling.asked(temperature, top_k, top_p)
+        unlimited = getattr(model.config, "unlimited", False)
 
         def go_on(text: list[str], stream: np.random.Generator) -> list[str]:
             end = len(text) + length
             while len(text) < end:
-                known = text if len(text) < self.context else text[-max(1, self.context // 2) :]
-                room = min(max(1, self.context - len(known)), end - len(text))
+                known, room = text, end - len(text)
+                if not unlimited:
+                    if len(text) >= self.context:
+                        known = text[-max(1, self.context // 2) :]
+                    room = min(max(1, self.context - len(known)), room)
                 asked = np.array([self.vocabulary.encode(known)])
                 if sampling:
                     (ids,) = sampling.write(model, asked, room, [stream])

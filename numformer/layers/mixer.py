@@ -17,11 +17,13 @@ class Mixer(Layer):
     `past`, a Memory, has what the mixer keeps of earlier positions where x continues them.
 
     `Settings` has the fields that are the mixer's own; a config has them all. `looks_ahead` says
-    whether the mixer lets a position see later ones, as an encoder needs it.
+    whether the mixer lets a position see later ones, as an encoder needs it, `sees_near` whether
+    there is an end to how far it sees, whatever the length.
     """
 
     Settings: type[settings.Settings] = settings.Settings
     looks_ahead = False
+    sees_near = False
     role = "mixer"
 
     def looks(self):

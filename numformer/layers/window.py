@@ -23,6 +23,8 @@ class WindowAttention(GroupedQueryAttention):
     queries can see: the block itself, the one before, and where positions see ahead the one after.
     """
 
+    sees_near = True
+
     @dataclass(frozen=True, kw_only=True)
     class Settings(GroupedQueryAttention.Settings):
         """How far a position sees."""

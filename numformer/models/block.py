@@ -109,6 +109,16 @@ class TowerConfig(*settings_of(MIXERS.values())):
         return self.max_length if self.positions == "learned" else None
 
     @property
+    def unlimited(self) -> bool:
+        """Whether positions beyond those of training are nothing new to a model.
+
+        So it is with ALiBi, by the measure of its paper; and with positions that count from query
+        to key, or with none, where no mixer sees further than it did in training.
+        """
+        near = all(MIXERS[name].sees_near for name in self.mixers.split(","))
+        return self.positions == "alibi" or (self.positions in ("rotary", "none") and near)
+
+    @property
     def least_parameters(self) -> int:
         """No model of this config has fewer: the entries of the matrices of one tower."""
         return self.entries()

@@ -36,6 +36,25 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
     TowerConfig(d_model=8, heads=2, positions="rotary")
 
 
+@pytest.mark.parametrize(
+    ("form", "unlimited"),
+    [
+        ({}, False),
+        (dict(positions="alibi"), True),
+        (dict(positions="rotary"), False),
+        (dict(positions="rotary", mixers="window"), True),
+        (dict(positions="rotary", mixers="window,attention"), False),
+        (dict(positions="none", mixers="window"), True),
+        (dict(positions="none"), False),
+        (dict(positions="learned", mixers="window"), False),
+        (dict(mixers="window"), False),
+    ],
+    ids=str,
+)
+def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, unlimited):
+    assert TowerConfig(**SIZES, **form).unlimited == unlimited
+
+
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     """One of one's own is an entry of the registry; a tower that reads both ways refuses some."""
 
