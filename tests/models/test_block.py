@@ -1,12 +1,49 @@
 """What a config makes of a block: its mixer, where positions come in, and roles of parameters."""
 
-import pytest
+import math
+import re
+from pathlib import Path
 
-from numformer.layers import MIXERS, Mixer, Rotary, SelfAttention
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from numformer.layer import inference, pack
+from numformer.layers import MIXERS, Mixer, Places, Reach, Rotary, SelfAttention, attention
 from numformer.layers.alibi import alibi
+from numformer.layers.layer_norm import layer_norm
+from numformer.layers.linear import linear
 from numformer.models import Block, Tower, TowerConfig
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
+
+
+def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
+    """Line by line of NumPy and formulas; with padding."""
+    text = (Path(__file__).parents[2] / "numformer" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(def encoder_layer.*?)```", text, flags=re.S)
+    names = dict(
+        vars(attention), linear=linear, layer_norm=layer_norm, np=np, math=math, Reach=Reach
+    )
+    exec(code, names)
+    block = Block(TowerConfig(d_model=16, d_ff=12, heads=8, p_drop=0.0), rng)
+    flat = pack(block, np.float64)
+    flat.data += 0.1 * rng.standard_normal(flat.data.shape)
+    x, places = rng.standard_normal((2, 5, 16)), Places(np.arange(5) < [[5], [3]])
+    parts = {
+        **{part: f"mixer.sublayer.{part}.weight" for part in ("query", "key", "value", "output")},
+        **{f"{kind}_1": f"mixer.norm.{kind}" for kind in ("gamma", "beta")},
+        **{f"{kind}_2": f"feed_forward.norm.{kind}" for kind in ("gamma", "beta")},
+        **{part: f"feed_forward.sublayer.{part}.weight" for part in ("inner", "outer")},
+        "bias_1": "feed_forward.sublayer.inner.bias",
+        "bias_2": "feed_forward.sublayer.outer.bias",
+    }
+    state = block.state_dict()
+    weights = {part: state.pop(name) for part, name in parts.items()}
+    assert not state and len(code.splitlines()) <= 16
+    with inference():
+        expected = block.forward(x, Reach(places))
+    assert_allclose(names["encoder_layer"](x, places, weights), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(
