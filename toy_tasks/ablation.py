@@ -8,8 +8,9 @@ import numpy as np
 
 from numformer.models import Config, Transformer
 from numformer.plots import new_figure
-from toy_tasks import script, study, translate
-from toy_tasks.datasets import pronunciations
+from toy_tasks import kit, translate
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.datasets import pronunciations
 from toy_tasks.pronounce import PronunciationTask
 
 DESCRIPTION = """\
@@ -64,7 +65,7 @@ def make(options):
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    return task, Transformer, script.chosen(options, Config, **sizes)
+    return task, Transformer, kit.chosen(options, Config, **sizes)
 
 
 def measure(model: Transformer, task, folder: Path) -> dict:
@@ -108,7 +109,7 @@ def table(results: study.Results) -> list[list[str]]:
             "BLEU", "paper says", "we see"]  # fmt: skip
     directions = compared(results)
     return [head] + [
-        [row, f"{runs[0]['parameters']:,}", study.spread([run["figure"] for run in runs], ".2f"),
+        [row, f"{runs[0]['parameters']:,}", charts.spread([run["figure"] for run in runs], ".2f"),
          f"{ROWS[row][1]:.2f}", f"{ROWS[row][2]:.1f}",
          *(("", "") if row == "base" else directions[row])]
         for row, runs in results.items()
@@ -145,7 +146,7 @@ def verdict(results: study.Results):
 def add_flags(flags) -> None:
     flags.add_argument("--task", choices=TASKS, default="pronounce", help="what is learned")
     flags.add_argument("--language", default="fre", help="of pronounce")
-    flags.add_argument("--data", type=script.path, metavar="DIR", help="the task's data")
+    flags.add_argument("--data", type=kit.path, metavar="DIR", help="the task's data")
 
 
 STUDY = study.Study(
@@ -161,4 +162,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

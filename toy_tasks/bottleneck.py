@@ -9,8 +9,9 @@ import numpy as np
 
 from numformer.backend import seed_sequence
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
-from toy_tasks import script, study
-from toy_tasks.sequences import Rule, SequenceTask, held_out
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 
 LETTERS, LONGEST, TESTED = "abcdefghijklmnopqrstuvwxyz", 20, 250
 DESCRIPTION = f"""\
@@ -58,7 +59,7 @@ def make(options: argparse.Namespace):
     task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     if options.row != TRANSFORMER:
-        config = script.chosen(options, RecurrentEncoderDecoder.Config, **sizes)
+        config = kit.chosen(options, RecurrentEncoderDecoder.Config, **sizes)
         return task, RecurrentEncoderDecoder, config
     names = "d_model", "d_ff", "heads", "layers", "p_drop"
     config = Config(**sizes, **{name: getattr(options, name) for name in names})
@@ -82,9 +83,9 @@ def table(results: study.Results) -> list[list[str]]:
     for length in range(1, LONGEST + 1):
         bits = f"{length * np.log2(len(LETTERS)):.0f}"
         shares = ([run["by length"][length - 1] for run in runs] for runs in results.values())
-        rows.append([str(length), bits, *map(study.spread, shares)])
+        rows.append([str(length), bits, *map(charts.spread, shares)])
     parameters = (f"{runs[0]['parameters']:,}" for runs in results.values())
-    seconds = (study.spread([run["seconds"] for run in runs], ".0f") for runs in results.values())
+    seconds = (charts.spread([run["seconds"] for run in runs], ".0f") for runs in results.values())
     return [*rows, ["parameters", "", *parameters], ["seconds", "", *seconds]]
 
 
@@ -96,7 +97,7 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     title, marks = "Letters reversed, unseen sequences of every length", [1, 5, 10, 15, LONGEST]
     picture = folder / "bottleneck.png"
-    study.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
+    charts.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
 
 
 def verdict(results: study.Results):
@@ -121,4 +122,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -20,7 +20,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
 from numformer.training.run_folder import read_metrics
-from toy_tasks import folders, script
+from toy_tasks import kit
+from toy_tasks.kit import folders
+from toy_tasks.kit.charts import COLOURS, STROKES
 
 PICTURE = Path("runs/compare.png")
 # What makes no other setting: the seed, the machine, what is reported or written at the end, and
@@ -28,9 +30,6 @@ PICTURE = Path("runs/compare.png")
 NO_SETTINGS = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
 NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
-# Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
-COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
-STROKES = "-", "--", "-.", (0, (1, 1))
 
 
 @dataclass(frozen=True)
@@ -215,12 +214,12 @@ def _runs_in(folder: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = script.Parser("python -m toy_tasks.compare", **how)
+    flags = kit.Parser("python -m toy_tasks.compare", **how)
     add = flags.add_argument
-    add("runs", nargs="+", type=script.path, metavar="RUN", help="a run folder")
+    add("runs", nargs="+", type=kit.path, metavar="RUN", help="a run folder")
     add(
         "--out",
-        type=script.picture,
+        type=kit.picture,
         metavar="FILE.png",
         default=PICTURE,
         help=f"default: {PICTURE}",
@@ -244,4 +243,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

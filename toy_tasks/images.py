@@ -21,9 +21,10 @@ from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
 from numformer.trained import best_of
 from numformer.training.checkpoints import load_model
-from toy_tasks import folders, script
-from toy_tasks.study import Results, Study
-from toy_tasks.study import main as study_main
+from toy_tasks import kit
+from toy_tasks.kit import folders
+from toy_tasks.kit.study import Results, Study
+from toy_tasks.kit.study import main as study_main
 
 DESCRIPTION = """\
 Learn to tell the 8 x 8 digits of scikit-learn apart, or the images of a file. Each fifth of them is
@@ -232,7 +233,7 @@ def make(options: argparse.Namespace):
     task = ImagesTask(data, options.fold, *how)
     height, width, channels = (*data.images.shape[1:], 1)[:3]
     sizes = dict(height=height, width=width, channels=channels, classes=len(data.classes))
-    return task, VisionTransformer, script.chosen(options, VisionTransformer.Config, **sizes)
+    return task, VisionTransformer, kit.chosen(options, VisionTransformer.Config, **sizes)
 
 
 def measure(model: VisionTransformer, task: ImagesTask, folder: Path) -> dict:
@@ -307,7 +308,7 @@ def use(options: argparse.Namespace) -> int:
         )
     if not options.input:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
-    if any(getattr(options, name) is not None for name in folders.SAMPLING):
+    if any(getattr(options, name) is not None for name in kit.SAMPLING):
         raise InputError("an image is named, and nothing is drawn at random", "a flag to sample",
                          "Leave out --temperature, --top-k and --top-p.")  # fmt: skip
     pack(model, xp=find_backend(options.backend))
@@ -323,7 +324,7 @@ def use(options: argparse.Namespace) -> int:
                 "Cut or scale them.",
             )
         if not task["highest"] / 2 <= images.max() <= task["highest"]:
-            script.note(f"the largest number in {file} is {images.max():g}, in training it was "
+            kit.note(f"the largest number in {file} is {images.max():g}, in training it was "
                         f"{task['highest']:g}; both should mean the same brightness")  # fmt: skip
         images = (images / task["highest"]).astype(np.float32)
         for label in named(model, images):
@@ -335,7 +336,7 @@ def use(options: argparse.Namespace) -> int:
 
 def flags(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
-    add("--data", type=script.path, metavar="FILE.npz", help="images and labels; without, digits")
+    add("--data", type=kit.path, metavar="FILE.npz", help="images and labels; without, digits")
     add("--shift", type=float, default=0.7, help="images are trained on shifted by up to so many "
         "pixels")  # fmt: skip
     add("--turn", type=float, default=10.0, help="and turned by up to so many degrees")
@@ -365,4 +366,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -12,7 +12,8 @@ from numformer.models.language_model import LanguageModel
 from numformer.plots import attention_weights
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
-from toy_tasks import script, study
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
 from toy_tasks.write import Answers, add_length, use
 
 DESCRIPTION = """\
@@ -89,7 +90,7 @@ class InductionTask:
 def make(options):
     """What a run trains, and on what."""
     task = InductionTask(options.batch_size, options.seed)
-    config = script.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     return task, LanguageModel, config
 
 
@@ -107,7 +108,7 @@ def table(results: study.Results) -> list[list[str]]:
     """A row for each number of layers."""
     rows = [["", "prefix matching", "copying", "a score of 0.5 at step"]]
     for row, runs in results.items():
-        scores = [study.spread([run[name] for run in runs]) for name in FIGURES]
+        scores = [charts.spread([run[name] for run in runs]) for name in FIGURES]
         steps = [str(*run["formed"]) or "never" for run in runs]
         rows.append([row, *scores, ", ".join(steps)])
     return rows
@@ -122,7 +123,7 @@ def draw(results: study.Results, folder: Path) -> None:
         }
         for name in FIGURES
     }
-    study.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
+    charts.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
     trained.attention("induct" * 2).draw(folder / "attention.png")
 
@@ -153,4 +154,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

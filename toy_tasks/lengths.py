@@ -10,8 +10,9 @@ from numformer.data import END, Vocabulary, pad
 from numformer.generation import Continuation
 from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
-from toy_tasks import script, study
-from toy_tasks.sequences import held_out
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.sequences import held_out
 from toy_tasks.write import Answers, add_length, use
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
@@ -126,7 +127,7 @@ def make(options):
     count = 20 if options.quick else EXAMPLES
     task = LengthTask(options.task, options.batch_size, options.seed, count)
     vocabulary = len(task.text.vocabulary)
-    return task, LanguageModel, script.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
+    return task, LanguageModel, kit.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
 
 
 def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
@@ -141,7 +142,7 @@ def table(results: study.Results) -> list[list[str]]:
     for row, runs in results.items():
         numbers = [[run["by length"][length - 1] for run in runs] for length in TESTED]
         within = [run["within"] for run in runs]
-        rows.append([row, *(study.spread(each) for each in (within, *numbers))])
+        rows.append([row, *(charts.spread(each) for each in (within, *numbers))])
     return rows
 
 
@@ -156,7 +157,7 @@ def draw(results: study.Results, folder: Path) -> None:
         for name in TASKS
     }
     title = f"Trained up to length {TRAINED}, tested up to {LONGEST}"
-    study.chart(folder / "lengths.png", title, panels, "length", "exact match")
+    charts.chart(folder / "lengths.png", title, panels, "length", "exact match")
 
 
 def verdict(results: study.Results):
@@ -201,4 +202,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

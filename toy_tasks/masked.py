@@ -23,8 +23,8 @@ from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
 from numformer.plots import attention_maps
 from numformer.training.loop import Interrupted
-from toy_tasks import script
-from toy_tasks.datasets import read_text, shakespeare
+from toy_tasks import kit
+from toy_tasks.kit.datasets import read_text, shakespeare
 from toy_tasks.write import Windows, WritingTask
 
 DESCRIPTION = """\
@@ -124,15 +124,13 @@ def train_both(
     task: MaskedTask, beside: WritingTask, options: argparse.Namespace
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
     """Train one model after the other -> both, and the run's folder, which has ONE_SIDE in it."""
-    config = script.chosen(
-        options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
-    )
-    model, folder = script.train_task(task, MaskedLanguageModel, config, options)
-    config = script.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
+    config = kit.chosen(options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    model, folder = kit.train_task(task, MaskedLanguageModel, config, options)
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
     its = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
     its.resume = (its.out / "config.json").is_file()
     try:
-        one_sided, _ = script.train_task(beside, LanguageModel, config, its)
+        one_sided, _ = kit.train_task(beside, LanguageModel, config, its)
     except Interrupted as stopped:
         said = str(stopped).partition(";")[0]
         again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
@@ -171,20 +169,20 @@ def learn(options: argparse.Namespace) -> int:
     )  # fmt: skip
     what = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {from_one_side:.4f}"}
-    return script.finish(options, folder, what, figures, example, reached)
+    return kit.finish(options, folder, what, figures, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run fill the holes of texts; returns the exit code."""
-    flags = script.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
+    flags = kit.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = flags.add_argument
-    add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from; without, "
+    add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from; without, "
         "Shakespeare's plays")  # fmt: skip
-    add("--context", type=script.integer, default=64, help="characters in a window")
+    add("--context", type=kit.integer, default=64, help="characters in a window")
     add("--hole", default="_", help="the character that stands for a hidden one")
-    options = script.parse(flags, lambda options: "masked", arguments)
+    options = kit.parse(flags, lambda options: "masked", arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     hole = options.hole
     is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
     if options.context < 1 or not is_sign:
@@ -197,4 +195,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -14,10 +14,10 @@ from numformer.data import EpochBatches, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
-from toy_tasks import script
-from toy_tasks.datasets import Pair, read_pairs
-from toy_tasks.dates import dates
-from toy_tasks.transduction import Example, TransductionTask, learn
+from toy_tasks import kit
+from toy_tasks.kit.datasets import Pair, read_pairs
+from toy_tasks.kit.dates import dates
+from toy_tasks.kit.transduction import Example, TransductionTask, learn
 
 DESCRIPTION = """\
 Learn to turn texts into others from your own pairs: a file with a source, one TAB and its target on
@@ -159,16 +159,16 @@ def name_of(options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
+    flags = kit.parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
     add = flags.add_argument
     add("--data", nargs="+", metavar="FILE.tsv", help="one file of pairs, or three: to train on, "
         "for development, for the test")  # fmt: skip
     add("--demo", choices=DEMOS, help="made-up pairs to try: dates in words and as 2026-11-21")
     add("--words", nargs="?", const="both", default="", choices=["source", "target", "both", ""],
         help="the side that is made of words instead of characters; alone: both")  # fmt: skip
-    options = script.parse(flags, name_of, arguments)
+    options = kit.parse(flags, name_of, arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
         raise InputError(
             "pairs takes --data with one file or three, or a --demo, or a --run to use",
@@ -180,4 +180,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

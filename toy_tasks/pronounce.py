@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from numformer.models import Transformer
-from toy_tasks import script
-from toy_tasks.datasets import Pair, pronunciations
+from toy_tasks import kit
+from toy_tasks.kit.datasets import Pair, pronunciations
+from toy_tasks.kit.transduction import Example, learn
 from toy_tasks.pairs import PairsTask
-from toy_tasks.transduction import Example, learn
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
@@ -53,18 +53,18 @@ class PronunciationTask(PairsTask):
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
+    flags = kit.parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
-        "--data", type=script.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
+        "--data", type=kit.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
     )
-    options = script.parse(flags, lambda options: f"pronounce-{options.language}", arguments)
+    options = kit.parse(flags, lambda options: f"pronounce-{options.language}", arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     return learn(task, options, TARGETS.get(options.language))
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -25,8 +25,8 @@ import math
 import sys
 
 from numformer.models.language_model import LanguageModel
-from toy_tasks import script
-from toy_tasks.datasets import shakespeare
+from toy_tasks import kit
+from toy_tasks.kit.datasets import shakespeare
 from toy_tasks.write import add_flags, learn, require_lengths, use
 
 DESCRIPTION = """\
@@ -64,11 +64,9 @@ TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
-    flags = script.parser(
-        "shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS
-    )
+    flags = kit.parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
     add_flags(flags)
-    options = script.parse(flags, lambda options: "shakespeare", arguments)
+    options = kit.parse(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
     if options.run:
         return use(options)
@@ -76,4 +74,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

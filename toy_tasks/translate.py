@@ -22,11 +22,11 @@ from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.plots import attention_maps
 from numformer.trained import load
-from toy_tasks import script
-from toy_tasks.corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.datasets import Pair
-from toy_tasks.folders import SAMPLING
-from toy_tasks.transduction import TransductionTask
+from toy_tasks import kit
+from toy_tasks.kit.corpus import multi30k, read_corpus, read_parallel, read_sentences
+from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.options import SAMPLING
+from toy_tasks.kit.transduction import TransductionTask
 
 DESCRIPTION = """\
 Learn to translate, and print the BLEU of the test's translations: lowercased and tokenised, as
@@ -156,11 +156,9 @@ def tell(text: Translation, asked: Sequence[Sequence[str]]) -> None:
     if strange := [unseen for symbols in asked if (unseen := {*symbols} - known)]:
         which = sorted(set.union(*strange))
         some = " ".join(map(repr, which[:20])) + " ..." * (len(which) > 20)
-        script.note(
-            f"{len(strange)} of {len(asked)} sentences have what training never saw: {some}"
-        )
+        kit.note(f"{len(strange)} of {len(asked)} sentences have what training never saw: {some}")
     if long := sum(len(symbols) > text.longest for symbols in asked):
-        script.note(f"{long} of {len(asked)} sentences are longer than any of training, which had "
+        kit.note(f"{long} of {len(asked)} sentences are longer than any of training, which had "
                     f"at most {text.longest} subwords")  # fmt: skip
 
 
@@ -207,28 +205,28 @@ def scores(written: Sequence[str], references: Sequence[str], language: str) -> 
 
 def flags() -> argparse.ArgumentParser:
     """Those that every script has, and the translator's own."""
-    made = script.parser("translate", DESCRIPTION, Transformer, "--text", PRESETS,
+    made = kit.parser("translate", DESCRIPTION, Transformer, "--text", PRESETS,
                          by_tokens=True, **DEFAULTS)  # fmt: skip
     add = made.add_argument
-    add("--data", type=script.path, metavar="DIR", help="folder with train*.en, train*.de, and so "
+    add("--data", type=kit.path, metavar="DIR", help="folder with train*.en, train*.de, and so "
         "for val and test, a sentence a line; without, Multi30k is downloaded")  # fmt: skip
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
-    add("--vocabulary", type=script.integer, default=4000, help="subwords, of both languages")
+    add("--vocabulary", type=kit.integer, default=4000, help="subwords, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help="the share of merges that each epoch leaves "
         "out, so that words are cut in other ways (Provilkov et al. 2020: 0.1)")  # fmt: skip
-    add("--accumulate", type=script.integer, default=1, help="batches in an update")
-    add("--beam", type=script.integer, default=5, help="hypotheses side by side")
+    add("--accumulate", type=kit.integer, default=1, help="batches in an update")
+    add("--beam", type=kit.integer, default=5, help="hypotheses side by side")
     add("--length-penalty", type=float, default=1.0, help="its exponent alpha")
     add("--penalty", choices=PENALTIES, default="length", help="divide by ((5 + length) / 6)^alpha "
         "(the paper's) or by length^alpha")  # fmt: skip
     use = made.add_argument_group("using a trained translator")
-    use.add_argument("--ensemble", type=script.path, nargs="+", default=[], metavar="DIR",
+    use.add_argument("--ensemble", type=kit.path, nargs="+", default=[], metavar="DIR",
         help="further runs, of other seeds for example: all translate together")  # fmt: skip
-    use.add_argument("--source", type=script.path, metavar="FILE", help="translate its lines")
-    use.add_argument("--reference", type=script.path, metavar="FILE",
+    use.add_argument("--source", type=kit.path, metavar="FILE", help="translate its lines")
+    use.add_argument("--reference", type=kit.path, metavar="FILE",
         help="their right translations: print BLEU and chrF")  # fmt: skip
-    use.add_argument("--n-best", type=script.integer, metavar="N",
+    use.add_argument("--n-best", type=kit.integer, metavar="N",
         help="print the N best translations of each text with their scores")  # fmt: skip
     return made
 
@@ -237,7 +235,7 @@ def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
     trained = load(options.run, *options.ensemble)
     if not options.source and not options.n_best:
-        return script.use(options, trained)
+        return kit.use(options, trained)
     pack(trained.model, xp=find_backend(options.backend))
     text = trained.text
     if not isinstance(text, Translation):
@@ -248,7 +246,7 @@ def use(options: argparse.Namespace) -> int:
         require_filled(pairs)
         print(f"BLEU {measure(trained.model, text, pairs):.2f}")
         return 0
-    with script.while_read():
+    with kit.while_read():
         for line in answers(options, text, trained.model):
             print(line)
     return 0
@@ -329,7 +327,7 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     require_filled(data["test"])
     task = TranslationTask(data, subwords_of(options, data["train"]), options)
     size = len(task.text.source)
-    return task, script.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
+    return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
 
 
 def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
@@ -343,7 +341,7 @@ def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    options = script.parse(flags(), lambda options: "translate", arguments)
+    options = kit.parse(flags(), lambda options: "translate", arguments)
     require(options)
     if options.run:
         return use(options)
@@ -351,7 +349,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
           f"{100 * task.batches.padding_share():.0f} % of their positions padding")  # fmt: skip
     files = {"subwords.model": task.text.source.model}
-    model, folder = script.train_task(task, Transformer, config, options, files)
+    model, folder = kit.train_task(task, Transformer, config, options, files)
     test = task.test[:20] if options.quick else task.test
     bleu = measure(model, task.text, test)
     if not options.no_plots:
@@ -361,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     what = f"{len(test):,} sentences that training never saw"
     filled = next((source for source, _ in task.test if source), None)
     example = filled and detokenized(filled, task.text.from_)
-    return script.finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
+    return kit.finish(options, folder, what, {"BLEU": f"{bleu:.2f}"}, example, reached)
 
 
 def draw(task: TranslationTask, model: Transformer, path: Path, title: str) -> None:
@@ -374,4 +372,4 @@ def draw(task: TranslationTask, model: Transformer, path: Path, title: str) -> N
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

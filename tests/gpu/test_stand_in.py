@@ -31,9 +31,9 @@ from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import gpu_report as gpu
 from toy_tasks import pronounce
-from toy_tasks.script import exit_code
-from toy_tasks.sequences import SequenceTask
-from toy_tasks.sequences import main as sequences_main
+from toy_tasks.kit import exit_code
+from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.kit.sequences import main as sequences_main
 
 SCRIPTS = [
     importlib.import_module(f"toy_tasks.{module.name}")

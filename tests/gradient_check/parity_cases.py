@@ -24,7 +24,7 @@ from numformer.layer import Layer, inference, pack
 from numformer.models import Config, Objective, Transformer
 from numformer.training import Recipe, trainer
 from toy_tasks import reverse
-from toy_tasks.sequences import SequenceTask, digits
+from toy_tasks.kit.sequences import SequenceTask, digits
 
 
 class Solved(NamedTuple):

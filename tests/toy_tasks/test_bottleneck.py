@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from numformer.layer import inference
-from toy_tasks import bottleneck, study
-from toy_tasks.sequences import held_out
+from toy_tasks import bottleneck
+from toy_tasks.kit import study
+from toy_tasks.kit.sequences import held_out
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

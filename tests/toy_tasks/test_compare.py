@@ -12,7 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from numformer.training.checkpoints import save_checkpoint
-from toy_tasks import compare, folders, reverse, sequences
+from toy_tasks import compare, reverse
+from toy_tasks.kit import folders, sequences
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.5, clip_norm=None)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from numformer.errors import InputError
-from toy_tasks import datasets
-from toy_tasks.datasets import fetch, pronunciations, read_pairs
+from toy_tasks.kit import datasets
+from toy_tasks.kit.datasets import fetch, pronunciations, read_pairs
 
 FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()

@@ -32,21 +32,17 @@ from toy_tasks import (
     addition,
     bottleneck,
     copy_task,
-    datasets,
     images,
     induction,
     masked,
     pronounce,
     reverse,
-    script,
-    sequences,
     sort,
-    study,
-    transduction,
     walk,
 )
-from toy_tasks.datasets import LONGEST, MAX_BYTES, read_pairs
-from toy_tasks.sequences import SequenceTask
+from toy_tasks.kit import datasets, exit_code, sequences, study, training, transduction
+from toy_tasks.kit.datasets import LONGEST, MAX_BYTES, read_pairs
+from toy_tasks.kit.sequences import SequenceTask
 
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
 TASKS = [functools.partial(sequences.main, rule) for rule in RULES]
@@ -145,7 +141,7 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            code = script.exit_code(lambda: main(list(arguments)))
+            code = exit_code(lambda: main(list(arguments)))
             sys.stdout.flush()
     except Reached:
         code = None
@@ -203,7 +199,7 @@ def test_any_command_line_of_a_task(main):
     def check(arguments, encoding):
         with (
             world(),
-            mock.patch.object(script, "train", begin),
+            mock.patch.object(training, "train", begin),
             mock.patch.object(study, "_train", begin),
             mock.patch.object(datasets, "fetch", begin),
             mock.patch.dict(sys.modules, cupy=None),
@@ -308,7 +304,7 @@ def test_a_config_json_that_says_anything(run, changes):
     main, folder = run
     with (
         world(),
-        mock.patch.object(script, "train", begin),
+        mock.patch.object(training, "train", begin),
         mock.patch.object(datasets, "fetch", begin),
     ):
         reseal(Path(folder, "config.json"), changes)
@@ -443,7 +439,7 @@ def test_a_file_is_right_where_each_of_its_lines_is(tmp_path_factory, lines):
 @given(st.dictionaries(st.sampled_from(["train", "dev", "test"]), LINES_OF_DATA, min_size=1))
 def test_any_data_file_is_taken_or_refused(contents):
     """Up to the start of training: vocabularies, lengths, description."""
-    with world(runs=False), mock.patch.object(script, "train", begin):
+    with world(runs=False), mock.patch.object(training, "train", begin):
         for split, lines in contents.items():
             Path(f"words/toy_{split}.tsv").write_bytes(b"\n".join(lines))
         verdict(pronounce.main, [*TINY, "--language", "toy", "--data", "words"])

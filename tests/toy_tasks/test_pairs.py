@@ -11,7 +11,7 @@ import pytest
 
 import numformer
 from toy_tasks import TASKS, __main__, pairs
-from toy_tasks.dates import dates, in_words, ordinal
+from toy_tasks.kit.dates import dates, in_words, ordinal
 from toy_tasks.pairs import PairsTask, by_source, main, split
 
 pytestmark = pytest.mark.usefixtures("empty_folder")

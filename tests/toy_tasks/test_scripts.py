@@ -28,11 +28,12 @@ from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
-from toy_tasks import addition, copy_task, datasets, pronounce, reverse, sort, walk
+from toy_tasks import addition, copy_task, pronounce, reverse, sort, walk
+from toy_tasks.kit import datasets
+from toy_tasks.kit.sequences import DEFAULTS, SequenceTask, held_out
+from toy_tasks.kit.sequences import main as sequences_main
+from toy_tasks.kit.transduction import edit_distance
 from toy_tasks.pairs import PairsTask
-from toy_tasks.sequences import DEFAULTS, SequenceTask, held_out
-from toy_tasks.sequences import main as sequences_main
-from toy_tasks.transduction import edit_distance
 
 ROOT = Path(__file__).parents[2]
 RULES = [copy_task.RULE, reverse.RULE, sort.RULE, addition.RULE, walk.RULE]
@@ -809,7 +810,7 @@ def test_what_nobody_reads_any_more_is_no_error():
     """As with `| head`: the reader has gone before the last line."""
     read, write = os.pipe()
     os.close(read)
-    said = "from toy_tasks.script import while_read\nwith while_read():\n    print('a line')"
+    said = "from toy_tasks.kit import while_read\nwith while_read():\n    print('a line')"
     with open(write, "w") as gone:
         found = subprocess.run([sys.executable, "-c", said], stdout=gone, stderr=subprocess.PIPE)
     assert (found.returncode, found.stderr) == (0, b"")

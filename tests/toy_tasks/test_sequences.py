@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from toy_tasks.sequences import Rule, SequenceTask, held_out
+from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 
 WORDS = ["".join(letters) for n in (1, 2, 3, 4) for letters in itertools.product("abcd", repeat=n)]
 HELD_OUT = [word for word in WORDS if held_out(word)]

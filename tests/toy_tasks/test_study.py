@@ -19,8 +19,9 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from toy_tasks import compare, copy_task, folders, script, study
-from toy_tasks.sequences import DEFAULTS, SequenceTask, main
+from toy_tasks import compare, copy_task, kit
+from toy_tasks.kit import charts, folders, study
+from toy_tasks.kit.sequences import DEFAULTS, SequenceTask, main
 
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
 SHORT_TASK = SequenceTask(SHORT, 4, 1)
@@ -35,7 +36,7 @@ def make(options, at=lambda options, step: None):
     task.development, draw = task.development[:20], task.batch
     task.batch = lambda step: at(options, step) or draw(step)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
-    return task, Transformer, script.chosen(options, Config, **sizes)
+    return task, Transformer, kit.chosen(options, Config, **sizes)
 
 
 def measure(model, task, folder):
@@ -45,13 +46,13 @@ def measure(model, task, folder):
 
 
 def table(results):
-    rows = [[row, study.spread([r["seed"] for r in runs])] for row, runs in results.items()]
+    rows = [[row, charts.spread([r["seed"] for r in runs])] for row, runs in results.items()]
     return [["way", "seeds"], *rows]
 
 
 def draw(results, folder):
     curves = {n: [([1, 2], [r["total"], r["seed"]]) for r in runs] for n, runs in results.items()}
-    study.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
+    charts.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
 
 
 def verdict(results, reached=0):

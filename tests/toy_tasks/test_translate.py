@@ -16,8 +16,9 @@ from numformer.models import Config, Transformer
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
-from toy_tasks import corpus, script
-from toy_tasks.corpus import read_corpus, read_parallel
+from toy_tasks import kit
+from toy_tasks.kit import corpus
+from toy_tasks.kit.corpus import read_corpus, read_parallel
 from toy_tasks.translate import TranslationTask, main, scores
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -102,7 +103,7 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
 def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     pairs = read_corpus(data, ("en", "de"))
     assert pairs["train"] == list(zip(*sentences(40), strict=True))
-    options = script.parser("translate", "", Transformer)
+    options = kit.parser("translate", "", Transformer)
     options = options.parse_args([])
     settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
                     length_penalty=1.0, penalty="paper")  # fmt: skip

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
-from toy_tasks.datasets import CACHE, Pair, fetch, read_text
+from toy_tasks.kit.datasets import CACHE, Pair, fetch, read_text
 
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"

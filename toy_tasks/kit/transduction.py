@@ -13,8 +13,8 @@ from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
 from numformer.plots import attention_maps
-from toy_tasks import script
-from toy_tasks.datasets import Pair
+from toy_tasks import kit
+from toy_tasks.kit.datasets import Pair
 
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""
@@ -103,7 +103,7 @@ def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> 
 def learn(task: TransductionTask, options: argparse.Namespace, target: float | None) -> int:
     """Train, test and show; the exit code. `target` is what the figure that counts is to reach."""
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    config = script.chosen(options, Config, **sizes)
+    config = kit.chosen(options, Config, **sizes)
     if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
         raise InputError(
             "tying all needs one vocabulary for source and target",
@@ -111,7 +111,7 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
             "all of them the same",
             "Use --tying target or --tying none.",
         )
-    model, folder = script.train_task(task, Transformer, config, options)
+    model, folder = kit.train_task(task, Transformer, config, options)
     written = task.written(model, [source for source, _ in task.test])
     measured = task.measure(written, task.test)
     show(task, written)
@@ -124,4 +124,4 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
         as_good = operator.ge if task.higher_is_better else operator.le
         reached = f"{counts.replace('_', ' ')} {target}", as_good(measured[counts], target)
     what = f"{len(task.test):,} sources {task.tested}"
-    return script.finish(options, folder, what, figures, task.test[0][0], reached)
+    return kit.finish(options, folder, what, figures, task.test[0][0], reached)
