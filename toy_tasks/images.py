@@ -23,6 +23,7 @@ from numformer.trained import best_of
 from numformer.training.checkpoints import load_model
 from toy_tasks import kit
 from toy_tasks.kit import folders
+from toy_tasks.kit.answers import task_of
 from toy_tasks.kit.study import Results, Study
 from toy_tasks.kit.study import main as study_main
 
@@ -299,8 +300,11 @@ def verdict(results: Results):
 def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
     model, metadata = load_model(best_of(options.run))
-    task = metadata.get("task") or {}
-    if not isinstance(model, VisionTransformer) or task.get("name") != "images":
+    task = task_of(metadata)
+    classes, highest = task.get("classes"), task.get("highest")
+    known = isinstance(model, VisionTransformer) and task.get("name") == "images"
+    known = known and isinstance(classes, list) and len(classes) == model.config.classes
+    if not known or type(highest) is not float or not highest > 0:
         raise InputError(
             "--run names a run of this task",
             f"{options.run}, a run of {task.get('name')}",
@@ -323,12 +327,12 @@ def use(options: argparse.Namespace) -> int:
                 f"{file} with {height} x {width} of {channels}",
                 "Cut or scale them.",
             )
-        if not task["highest"] / 2 <= images.max() <= task["highest"]:
+        if not highest / 2 <= images.max() <= highest:
             kit.note(f"the largest number in {file} is {images.max():g}, in training it was "
-                        f"{task['highest']:g}; both should mean the same brightness")  # fmt: skip
-        images = (images / task["highest"]).astype(np.float32)
+                        f"{highest:g}; both should mean the same brightness")  # fmt: skip
+        images = (images / highest).astype(np.float32)
         for label in named(model, images):
-            print(task["classes"][label])
+            print(classes[label])
         if options.attention:
             draw_looks(options.attention, model, images[:6], Path(file).name)
     return 0

@@ -21,9 +21,9 @@ from numformer.layer import inference
 from numformer.layers import CrossEntropy
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
-from numformer.plots import attention_maps
 from numformer.training.loop import Interrupted
 from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
 from toy_tasks.kit.datasets import read_text, shakespeare
 from toy_tasks.write import Windows, WritingTask
 
@@ -163,7 +163,7 @@ def learn(options: argparse.Namespace) -> int:
     example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, shown[:24])
-        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the model looks")
+        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the model looks")
     reached = None if options.data else (
         f"a loss {AHEAD} below that from one side", loss <= from_one_side - AHEAD
     )  # fmt: skip

@@ -13,8 +13,8 @@ from numformer.errors import InputError
 from numformer.generation import Continuation
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
-from numformer.plots import attention_maps
 from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
 from toy_tasks.kit.datasets import read_text
 
 DESCRIPTION = """\
@@ -140,7 +140,7 @@ def learn(
     print(task.text.join(written))
     if not options.no_plots:
         *_, maps = task.text.maps(model, [*unseen[:20]])
-        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
+        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
     example = beginning.strip().split("\n")[-1]

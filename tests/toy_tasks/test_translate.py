@@ -19,7 +19,8 @@ from tests.equal_runs import without_seconds
 from toy_tasks import kit
 from toy_tasks.kit import corpus
 from toy_tasks.kit.corpus import read_corpus, read_parallel
-from toy_tasks.translate import TranslationTask, main, scores
+from toy_tasks.kit.translation import TranslationTask, scores
+from toy_tasks.translate import main
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -134,11 +135,11 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
         logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
         log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
     count = sum(len(subwords.split(target)) + 1 for _, target in pairs["val"])
-    monkeypatch.setattr("toy_tasks.translate.HELD_OUT", 4)  # batches of unlike weights
+    monkeypatch.setattr("toy_tasks.kit.translation.HELD_OUT", 4)  # batches of unlike weights
     measured = task.evaluate(model)
     assert measured["held_out_loss"] == pytest.approx(-log_p / count, rel=1e-5)
     assert measured["perplexity"] == pytest.approx(np.exp(-log_p / count), rel=1e-5)
-    monkeypatch.setattr("toy_tasks.translate.MOST", 8)
+    monkeypatch.setattr("toy_tasks.kit.translation.MOST", 8)
     shorter = TranslationTask(pairs, subwords, options)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8

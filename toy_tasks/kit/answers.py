@@ -20,7 +20,7 @@ def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> i
     `trained` is what was loaded already, `how` what the model's Text is to know about writing.
     """
     trained = trained or load(options.run)
-    task = (trained.metadata.get("task") or {}).get("name")
+    task = task_of(trained.metadata).get("name")
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
     known = inspect.signature(trained.text.write).parameters
@@ -41,6 +41,12 @@ def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> i
     if attention:
         attention.draw(options.attention)
     return 0
+
+
+def task_of(metadata: dict) -> dict:
+    """What a saved model says of the task that it was trained on; {} where it says nothing."""
+    task = metadata.get("task")
+    return task if isinstance(task, dict) else {}
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
-from numformer.plots import new_figure
+from numformer.plots import AttentionMaps, attention_maps, new_figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
@@ -53,3 +53,9 @@ def chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> Non
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=110)
+
+
+def draw_attention(path: Path, kinds: Sequence[AttentionMaps], title: str) -> None:
+    """Draw where a model looks; of one that keeps no attention maps nothing is drawn."""
+    if kinds:
+        attention_maps(path, kinds, title)

@@ -2,10 +2,9 @@
 
 import argparse
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 
 from numformer.backend import find_backend, memory, seed_sequence
 from numformer.errors import InputError
@@ -13,7 +12,7 @@ from numformer.models import Model
 from numformer.plots import loss_curve
 from numformer.settings import Settings
 from numformer.training.checkpoints import require_numbers
-from numformer.training.files import locked, write_atomically
+from numformer.training.files import locked
 from numformer.training.loop import Interrupted, Schedule, Task, train
 from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.parts import usual_parts
@@ -29,11 +28,11 @@ def train_task(
     kind: type[Model],
     config: Settings,
     options: argparse.Namespace,
-    files: Mapping[str, bytes] = MappingProxyType({}),
+    begin: Callable[[Path], None] = lambda folder: None,
 ) -> tuple[Model, Path]:
     """Train a kind of model as the options say -> the best one, its run folder.
 
-    The folder gets config.json, the task's `files` by their names, the checkpoints and, unless told
+    The folder gets config.json, what `begin(folder)` writes, the checkpoints and, unless told
     otherwise, loss.png.
     """
     xp = find_backend(options.backend)
@@ -66,9 +65,7 @@ def train_task(
             print(_where_it_stands(folder, options.steps))
         else:
             folders.begin(folder, settings)
-        for name, content in files.items():
-            if not (folder / name).exists():
-                write_atomically(folder / name, content)
+        begin(folder)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:

@@ -12,8 +12,8 @@ from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
-from numformer.plots import attention_maps
 from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
 from toy_tasks.kit.datasets import Pair
 
 Example = tuple[str, tuple[str, ...]]
@@ -96,8 +96,8 @@ def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> 
     sources = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
     asked, right = max(sources, key=lambda pair: len(pair[0]) if len(pair[0]) <= 20 else 0)
     *_, maps = task.text.maps(model, asked, task.text.target.split(right))
-    cross = [each for each in maps if each.kind == "decoder cross_attention"]
-    attention_maps(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
+    cross = [kind for kind in maps if kind.kind == "decoder cross_attention"]
+    draw_attention(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
 
 
 def learn(task: TransductionTask, options: argparse.Namespace, target: float | None) -> int:
