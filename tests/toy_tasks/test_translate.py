@@ -2,6 +2,8 @@
 
 import argparse
 import filecmp
+import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,9 @@ from numformer.data.moses import detokenized
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
+from numformer.training.checkpoints import load_checkpoint, save_checkpoint
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
-from toy_tasks import kit
 from toy_tasks.kit import corpus
 from toy_tasks.kit.corpus import read_corpus, read_parallel
 from toy_tasks.kit.translation import TranslationTask, scores
@@ -101,48 +103,135 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     assert len({line.split("\t")[1] for line in out}) == 2
 
 
+def task_of(pairs: dict, **others) -> TranslationTask:
+    """A task whose subwords are learned from what it trains on."""
+    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
+                    length_penalty=1.0, penalty="paper", seed=1)  # fmt: skip
+    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
+    return TranslationTask(pairs, subwords, argparse.Namespace(**(settings | others)))
+
+
 def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     pairs = read_corpus(data, ("en", "de"))
     assert pairs["train"] == list(zip(*sentences(40), strict=True))
-    options = kit.parser("translate", "", Transformer)
-    options = options.parse_args([])
-    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
-                    length_penalty=1.0, penalty="paper")  # fmt: skip
-    vars(options).update(settings)
-    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
-    task = TranslationTask(pairs, subwords, options)
-    seen = []
+    task, seen = task_of(pairs), []
+    subwords = task.text.source
     for step in range(1, task.batches.count() // 2 + 1):
         for batch in task.batch(step):
             for source, target in zip(batch.source, batch.target_out, strict=True):
                 sides = [subwords.decode(ids[: list(ids).index(END)]) for ids in (source, target)]
                 seen.append(tuple(map(subwords.join, sides)))
             assert (batch.target_in[:, 0] == START).all()
-    assert len(seen) == len({*seen} & {*pairs["train"]}) or len({*pairs["train"]}) < 40
     assert {*seen} <= {*pairs["train"]} and len(seen) > 30
-    task.dropout = 0.5
-    cut = [tuple(subwords.join(subwords.decode(ids)) for ids in pair) for pair in task.sampled(3)]
-    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
-    other = dict(vars(options), bpe_dropout=0.5, seed=2)
-    other = TranslationTask(pairs, subwords, argparse.Namespace(**other))
-    assert other.sampled(3) != task.sampled(3) and other.batches.of_epoch(1) == other.sampled(1)
     sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(subwords))
     model = Transformer(Config(**sizes, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0), 1)
     log_p = 0.0
-    for source, target in (batch.inputs[::2] for batch in map(PairBatch.of, zip(task.encode(
-            pairs["val"])))):  # fmt: skip
+    for pair in task.encode(pairs["val"]):
+        source, _, target = PairBatch.of([pair]).inputs
         start = np.full((1, 1), START)
         logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
         log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
-    count = sum(len(subwords.split(target)) + 1 for _, target in pairs["val"])
+    lengths = [len(subwords.split(target)) + 1 for _, target in pairs["val"]]
     monkeypatch.setattr("toy_tasks.kit.translation.HELD_OUT", 4)  # batches of unlike weights
-    measured = task.evaluate(model)
-    assert measured["held_out_loss"] == pytest.approx(-log_p / count, rel=1e-5)
-    assert measured["perplexity"] == pytest.approx(np.exp(-log_p / count), rel=1e-5)
+    measured, loss = task.evaluate(model), -log_p / sum(lengths)
+    assert measured["held_out_loss"] == pytest.approx(loss, rel=1e-5)
+    assert measured["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+    longest = max(len(subwords.split(target)) for _, target in pairs["train"])
+    assert task.text.max_length == 2 * longest  # what is unlike training may be longer
     monkeypatch.setattr("toy_tasks.kit.translation.MOST", 8)
-    shorter = TranslationTask(pairs, subwords, options)
+    shorter = task_of(pairs)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
+
+
+def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_own(data):
+    pairs = read_corpus(data, ("en", "de"))
+    task = task_of(pairs, bpe_dropout=0.5)
+    join, decode = task.text.source.join, task.text.source.decode
+    cut = [tuple(join(decode(ids)) for ids in pair) for pair in task.sampled(3)]
+    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
+    assert task_of(pairs, bpe_dropout=0.5, seed=2).sampled(3) != task.sampled(3)
+    assert task.batches.of_epoch(1) == task.sampled(1)
+    task.pairs = [("a dog and a man", "a dog and a man")] * 9
+    sources, targets = ([str(pair[side]) for pair in task.sampled(1)] for side in (0, 1))
+    assert len({*sources}) > 3 and sources != targets
+
+
+@pytest.fixture
+def how(data, call) -> list[str]:
+    """The flags of a run that has taken 4 steps, in the folder "run"."""
+    flags = [*TINY, "--data", str(data), "--bpe-dropout", "0.2", "--decay", "inverse_sqrt"]
+    call(main, *flags, "--out", "run", "--steps", "4")
+    return flags
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_goes_on_with_the_data_that_it_was_begun_with(old, how, data, call):
+    """That of an old run told nothing of others than it trained on."""
+    if old:
+        path = Path("run/last.safetensors")
+        tensors, metadata = load_checkpoint(path)
+        del metadata["task"]["development"], metadata["task"]["test"]
+        save_checkpoint(path, tensors, metadata)
+    for path in sorted(data.iterdir()):
+        right = path.read_text()
+        path.write_text("".join(reversed(right.splitlines(keepends=True))))
+        code, _, err = call(main, "--resume", "--out", "run")
+        refused = not old or path.name.startswith("train")
+        assert code == (2 if refused else 0), path
+        assert ("data that it was started with" in "".join(err)) == refused
+        path.write_text(right)
+
+
+def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(how, call, monkeypatch):
+    """A file says where the others end; without it they are counted again."""
+    sampled, cut = TranslationTask.sampled, []
+    note = lambda task, epoch: cut.append(epoch) or sampled(task, epoch)  # noqa: E731
+    monkeypatch.setattr(TranslationTask, "sampled", note)
+    for steps, epochs in (("45", [0, 1, 2]), ("46", [2]), ("47", [0, 1, 2])):
+        cut.clear()
+        if steps == "47":
+            Path("run/epochs.json").write_text("{}")
+        assert call(main, "--resume", "--out", "run", "--steps", steps)[0] == 0
+        assert [*dict.fromkeys(cut)] == epochs
+    call(main, *how, "--out", "straight", "--steps", "47")
+    weights = [load_checkpoint(Path(f"{name}/last.safetensors"))[0] for name in ("run", "straight")]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[1])
+
+
+def test_a_test_that_was_trained_on_is_told(data, call):
+    for language in ("en", "de"):
+        shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
+    _, out, _ = call(main, *TINY, "--data", str(data))
+    assert "40 sentences of the test, 40 of which are trained on, too" in out
+
+
+def test_each_language_has_its_own_rules_for_tokens(call, monkeypatch):
+    """French apostrophes belong to the word before them, English ones to what follows."""
+    sides = "L'homme n'est pas là.", "The man's hat isn't here."
+    tokens = "l' homme n' est pas là .", "the man 's hat isn 't here ."
+    tokens = tuple(line.replace("'", "&apos;") for line in tokens)
+    for languages, way in ((["fr", "en"], 1), (["en", "fr"], -1)):
+        (source, target), (read, written) = sides[::way], tokens[::way]
+        for split in corpus.SPLITS:
+            for language, line in zip(languages, (source, target), strict=True):
+                write(f"{languages[0]}/{split}.{language}", [line] * 3)
+        assert read_corpus(Path(languages[0]), tuple(languages))["test"] == [(read, written)] * 3
+        asked = []
+
+        def answer(text, model, texts, asked=asked, written=written):
+            asked.extend(text.source.join(symbols) for symbols in texts)
+            return [text.target.split(written) for _ in texts]
+
+        monkeypatch.setattr(Translation, "write", answer)
+        flags = [*TINY, "--data", languages[0], "--languages", *languages, "--out", "run"]
+        _, out, _ = call(main, *flags, "--vocabulary", "40")
+        assert out[-1] == "BLEU 100.00" and shlex.join([source.lower()]) in "\n".join(out)
+        use = ["--run", "run"]
+        for how in (["--text", source], ["--source", f"{languages[0]}/test.{languages[0]}"]):
+            assert {*call(main, *use, *how)[1]} == {target.lower()}
+        assert {*asked} == {read}
+        shutil.rmtree("run")
 
 
 def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monkeypatch):
