@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
+from numformer.layer import pack
+from numformer.models import Model
 from toy_tasks import TASKS, copy_task
 from toy_tasks.kit import sequences
 
@@ -51,3 +55,11 @@ def assert_refused(result: tuple[int, list[str], list[str]], *words: str) -> Non
     assert re.fullmatch(r"error: .+; received .*\. .+\.?", err[0])
     for some in words:
         assert some in err[0]
+
+
+def shaken(kind: type[Model], symbols: int) -> Model:
+    """A small model of texts in float64, its parameters shaken."""
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0, vocabulary=symbols)
+    flat = pack(model := kind(kind.Config(**sizes)), np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
