@@ -25,9 +25,15 @@ its own (of one letter there are few). Target: with attention an exact match of 
 length. The fall of the fixed context is what Bahdanau, Cho and Bengio set out from.
 """
 DEFAULTS = dict(
-    batch_size=64, d_model=48, p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3,
-    decay="linear", clip_norm=1.0,
-)  # fmt: skip
+    batch_size=64,
+    d_model=48,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.3,
+    decay="linear",
+    clip_norm=1.0,
+)
 ATTENTION, FIXED, TRANSFORMER = "attention", "fixed context", "Transformer"
 ROWS = {
     ATTENTION: dict(context="attention", steps=1000, evaluate_every=250),
@@ -71,8 +77,8 @@ def measure(model: Model, task: SequenceTask, folder: Path) -> dict:
     by_length = []
     for length in range(1, LONGEST + 1):
         sources = test_of(length, TESTED)
-        found = zip(task.written(model, sources), sources, strict=True)
-        by_length.append(float(np.mean([written == source[::-1] for written, source in found])))
+        answers = zip(task.written(model, sources), sources, strict=True)
+        by_length.append(float(np.mean([written == source[::-1] for written, source in answers])))
     parameters = model.parameter_counts()["total"]
     return {"at_length_20": by_length[-1], "by length": by_length, "parameters": parameters}
 
@@ -110,10 +116,19 @@ def verdict(results: study.Results):
 
 
 STUDY = study.Study(
-    name="bottleneck", description=DESCRIPTION, model=RecurrentEncoderDecoder, defaults=DEFAULTS,
-    rows=ROWS, make=make, measure=measure, figure="at_length_20", table=table, draw=draw,
-    verdict=verdict, example="transformer",
-)  # fmt: skip
+    name="bottleneck",
+    description=DESCRIPTION,
+    model=RecurrentEncoderDecoder,
+    defaults=DEFAULTS,
+    rows=ROWS,
+    make=make,
+    measure=measure,
+    figure="at_length_20",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    example="transformer",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -76,8 +76,7 @@ def read_run(folder: Path) -> Run:
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
         return Run(folder, {"task": shown(task)} | settings, lines, best, metric)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
-            RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
+    except (*folders.UNREADABLE, AttributeError, OverflowError) as problem:
         said = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
             "a run folder holds config.json and metrics.jsonl as training wrote them",
@@ -143,13 +142,16 @@ def report(runs: list[Run]) -> str:
     for run in runs:
         taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
-        rows.append([
-            shown(run.folder), *(shown(run.settings.get(name, "-")) for name in names),
-            shown(run.settings["seed"]), shown(run.best.get("step", "-")),
+        row = [
+            shown(run.folder),
+            *(shown(run.settings.get(name, "-")) for name in names),
+            shown(run.settings["seed"]),
+            shown(run.best.get("step", "-")),
             *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
             f"{taken}" if taken >= asked else f"{taken} of {asked}",
             f"{max(seconds):.1f}" if seconds else "-",
-        ])  # fmt: skip
+        ]
+        rows.append(row)
     of_groups = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():
         for metric in dict.fromkeys(run.metric for run in group):
@@ -227,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
-    runs = [each for run in runs for each in _runs_in(run)]
+    runs = [run for folder in runs for run in _runs_in(folder)]
     runs = [*{run.resolve(): run for run in runs}.values()]
     names = "config.json", "metrics.jsonl"
     others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]

@@ -41,10 +41,22 @@ are not negative, and labels (N,), of integers or strings; to name images, image
 """
 
 DEFAULTS = dict(
-    steps=4000, batch_size=64, seeds=[1], evaluate_every=2000, d_model=32, d_ff=64, heads=4,
-    layers=2, norm="pre", p_drop=0.0, label_smoothing=0.1, warmup=100, factor=1.0, decay="linear",
+    steps=4000,
+    batch_size=64,
+    seeds=[1],
+    evaluate_every=2000,
+    d_model=32,
+    d_ff=64,
+    heads=4,
+    layers=2,
+    norm="pre",
+    p_drop=0.0,
+    label_smoothing=0.1,
+    warmup=100,
+    factor=1.0,
+    decay="linear",
     clip_norm=1.0,
-)  # fmt: skip
+)
 FOLDS = 5
 TARGET = 0.985
 FIX = "Save them with numpy.savez(FILE, images=images, labels=labels)."
@@ -82,8 +94,8 @@ def digits() -> Images:
             "an environment without it",
             "Run: pip install 'numformer[images]', or name a file: --data FILE.npz",
         ) from None
-    found = load_digits()
-    return labelled(found.images, found.target)
+    dataset = load_digits()
+    return labelled(dataset.images, dataset.target)
 
 
 def read(path: Path) -> Images:
@@ -99,8 +111,16 @@ def arrays_of(path: Path, *names: str) -> dict[str, np.ndarray]:
             raise OSError(None, "no such file" if not path.exists() else "another kind of file")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, NotImplementedError, RuntimeError,
-            zlib.error) as problem:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as problem:
         said = (getattr(problem, "strerror", None) or str(problem)).rstrip(".")
         rule = f"{path} is an .npz file with the arrays {' and '.join(names)}"
         raise InputError(rule, said, FIX) from None
@@ -153,13 +173,13 @@ def moved(images: np.ndarray, down, right, angle) -> np.ndarray:
     x = np.clip(x + (width - 1) / 2 + 2, 0, width + 2.999)
     bordered = np.pad(images, [(0, 0), (2, 2), (2, 2), (0, 0)][: images.ndim])
     row, column, image = y.astype(int), x.astype(int), np.arange(count)[:, None, None]
-    found = 0
+    result = 0
     for below, of_row in ((0, 1 - (y - row)), (1, y - row)):
         for beside, of_column in ((0, 1 - (x - column)), (1, x - column)):
             share = (of_row * of_column).astype(images.dtype)
             share = share[..., None] if images.ndim == 4 else share
-            found = found + share * bordered[image, row + below, column + beside]
-    return found
+            result = result + share * bordered[image, row + below, column + beside]
+    return result
 
 
 class ImagesTask:
@@ -197,8 +217,8 @@ class ImagesTask:
 
     def description(self) -> dict:
         checksum = zlib.crc32(self.data.labels.tobytes(), zlib.crc32(self.data.images.tobytes()))
-        its = {"data": checksum, "classes": self.data.classes, "highest": self.data.highest}
-        return {"name": "images", "fold": self.fold} | its
+        content = {"data": checksum, "classes": self.data.classes, "highest": self.data.highest}
+        return {"name": "images", "fold": self.fold} | content
 
 
 def named(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
@@ -206,15 +226,15 @@ def named(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
 
     In each of them the image stands half a pixel further up, down, left or right, or where it was.
     """
-    found, probabilities = [], Softmax()
+    numbers, probabilities = [], Softmax()
     with inference():
         for part in np.split(images, range(256, len(images), 256)):
             looks = (
                 probabilities.forward(model.forward(moved(part, down, right, 0.0)))
                 for down, right in itertools.product((-0.5, 0.0, 0.5), repeat=2)
             )
-            found.append(to_host(sum(looks).argmax(axis=-1)))
-    return np.concatenate(found)
+            numbers.append(to_host(sum(looks).argmax(axis=-1)))
+    return np.concatenate(numbers)
 
 
 def data_of(options: argparse.Namespace) -> Images:
@@ -269,8 +289,11 @@ def draw_looks(path: Path, model: VisionTransformer, images: np.ndarray, title: 
     """Draw each image (row) and the class token's attention to its patches, by layer and head."""
     config = model.config
     looks = [weights[:, :, 0, 1:] for weights in attention_weights(model, images).values()]
-    maps = [(f"layer {i + 1}\nhead {j + 1}", layer[:, j]) for i, layer in enumerate(looks[:4])
-            for j in range(min(layer.shape[1], 4))]  # fmt: skip
+    maps = [
+        (f"layer {i + 1}\nhead {j + 1}", layer[:, j])
+        for i, layer in enumerate(looks[:4])
+        for j in range(min(layer.shape[1], 4))
+    ]
     figure = new_figure(1 + len(maps), 1.1 * len(images) + 1, layout="constrained")
     figure.suptitle(f"{title}: where the class token looks", parse_math=False)
     grid = config.height // config.patch, config.width // config.patch
@@ -313,8 +336,11 @@ def use(options: argparse.Namespace) -> int:
     if not options.input:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
     if any(getattr(options, name) is not None for name in kit.SAMPLING):
-        raise InputError("an image is named, and nothing is drawn at random", "a flag to sample",
-                         "Leave out --temperature, --top-k and --top-p.")  # fmt: skip
+        raise InputError(
+            "an image is named, and nothing is drawn at random",
+            "a flag to sample",
+            "Leave out --temperature, --top-k and --top-p.",
+        )
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
         images, sizes = arrays_of(Path(file), "images")["images"], model.config
@@ -328,8 +354,10 @@ def use(options: argparse.Namespace) -> int:
                 "Cut or scale them.",
             )
         if not highest / 2 <= images.max() <= highest:
-            kit.note(f"the largest number in {file} is {images.max():g}, in training it was "
-                        f"{highest:g}; both should mean the same brightness")  # fmt: skip
+            kit.note(
+                f"the largest number in {file} is {images.max():g}, in training it was "
+                f"{highest:g}; both should mean the same brightness"
+            )
         images = (images / highest).astype(np.float32)
         for label in named(model, images):
             print(classes[label])
@@ -341,8 +369,12 @@ def use(options: argparse.Namespace) -> int:
 def flags(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
     add("--data", type=kit.path, metavar="FILE.npz", help="images and labels; without, digits")
-    add("--shift", type=float, default=0.7, help="images are trained on shifted by up to so many "
-        "pixels")  # fmt: skip
+    add(
+        "--shift",
+        type=float,
+        default=0.7,
+        help="images are trained on shifted by up to so many pixels",
+    )
     add("--turn", type=float, default=10.0, help="and turned by up to so many degrees")
 
 

@@ -22,10 +22,20 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --da
 """
 
 DEFAULTS = dict(
-    steps=10000, batch_size=64, evaluate_every=500, d_model=128, d_ff=512, heads=4, layers=3,
-    tying="target", positions="sinusoidal_rotary", p_drop=0.15,
-    warmup=300, factor=0.4, average=5,
-)  # fmt: skip
+    steps=10000,
+    batch_size=64,
+    evaluate_every=500,
+    d_model=128,
+    d_ff=512,
+    heads=4,
+    layers=3,
+    tying="target",
+    positions="sinusoidal_rotary",
+    p_drop=0.15,
+    warmup=300,
+    factor=0.4,
+    average=5,
+)
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
 BEAM = 5
 
@@ -46,9 +56,11 @@ class PronunciationTask(PairsTask):
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """Words with any phoneme wrong, and edits for each right phoneme, both in percent."""
-        found = super().measure(written, examples)
-        rates = 100 * (1 - found["exact_match"]), found["symbol_error_rate"]
-        return dict(zip(("word_error_rate", "phoneme_error_rate"), rates, strict=True))
+        measured = super().measure(written, examples)
+        word_error_rate = 100 * (1 - measured["exact_match"])
+        return dict(
+            word_error_rate=word_error_rate, phoneme_error_rate=measured["symbol_error_rate"]
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

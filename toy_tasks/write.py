@@ -26,9 +26,19 @@ it does not train: nats per character, the smaller the better. The same loss cho
 """
 
 DEFAULTS = dict(
-    steps=1000, batch_size=32, d_model=128, d_ff=512, heads=4, layers=3, norm="pre", p_drop=0.0,
-    label_smoothing=0.0, warmup=100, factor=0.7, decay="linear",
-)  # fmt: skip
+    steps=1000,
+    batch_size=32,
+    d_model=128,
+    d_ff=512,
+    heads=4,
+    layers=3,
+    norm="pre",
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.7,
+    decay="linear",
+)
 MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
 

@@ -20,9 +20,17 @@ OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.
 
 
 def make(
-    folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), metric="exact_match",
-    task="reverse", new=True, without=(), config=None, **options
-) -> str:  # fmt: skip
+    folder: str,
+    figures=(0.25, 0.5),
+    best=4,
+    losses=(8, 4, 2, 1),
+    metric="exact_match",
+    task="reverse",
+    new=True,
+    without=(),
+    config=None,
+    **options,
+) -> str:
     """A run with a line for each loss and, every second step, a figure -> its folder.
 
     A run that is not `new` has no seconds and no held-out loss, which is ten times the figure. Of

@@ -47,8 +47,10 @@ def test_batches_are_their_steps_alone_and_labels_stay_with_their_images():
     batches = [task.batch(step) for step in (1, 2, 1)]
     assert_array_equal(batches[0].images, batches[2].images)
     assert (batches[0].images != batches[1].images).any()
-    label_of = {image.tobytes(): label for image, label in zip(
-        task.data.images, task.data.labels, strict=True)}  # fmt: skip
+    label_of = {
+        image.tobytes(): label
+        for image, label in zip(task.data.images, task.data.labels, strict=True)
+    }
     for image, label in zip(batches[0].images, batches[0].labels, strict=True):
         assert label_of[image.tobytes()] == label
     assert task.data.classes == ["no", "perhaps", "yes"]
@@ -58,8 +60,9 @@ def test_batches_are_their_steps_alone_and_labels_stay_with_their_images():
 
 def test_the_training_loss_is_the_mean_over_all_images():
     task = still(0)
-    config = VisionTransformer.Config(height=4, width=6, channels=1, classes=3, d_model=8, heads=2,
-                                      d_ff=8, layers=1)  # fmt: skip
+    config = VisionTransformer.Config(
+        height=4, width=6, channels=1, classes=3, d_model=8, heads=2, d_ff=8, layers=1
+    )
     model = VisionTransformer(config)
     with inference():
         whole = model.objective().forward(*task.of(task.trained).inputs)

@@ -26,8 +26,17 @@ from toy_tasks.translate import main
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
-WORDS = {"a": "ein", "dog": "hund", "man": "mann", "runs": "läuft", "sits": "sitzt", "and": "und",
-         "fast": "schnell", ",": ",", "here": "hier"}  # fmt: skip
+WORDS = {
+    "a": "ein",
+    "dog": "hund",
+    "man": "mann",
+    "runs": "läuft",
+    "sits": "sitzt",
+    "and": "und",
+    "fast": "schnell",
+    ",": ",",
+    "here": "hier",
+}
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1".split()
 TINY += "--vocabulary 50 --evaluate-every 3 --log-every 1 --no-plots --beam 2".split()
 
@@ -67,9 +76,14 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     code, again, err = call(main, "--resume", "--out", "part", "--steps", "6")
     assert (code, err) == (0, []) and again[-1] == out[-1]
     assert filecmp.cmp("part/subwords.model", "whole/subwords.model", shallow=False)
-    lines = [[{**line, "seconds": 0} for line in read_metrics(Path(name, "metrics.jsonl"))
-              if line["step"] != 4 or "gradient_norm" in line]
-             for name in ("whole", "part")]  # fmt: skip
+    lines = [
+        [
+            {**line, "seconds": 0}
+            for line in read_metrics(Path(name, "metrics.jsonl"))
+            if line["step"] != 4 or "gradient_norm" in line
+        ]
+        for name in ("whole", "part")
+    ]
     assert lines[0] == lines[1]
     again = call(main, "--resume", "--out", "part", "--max-tokens", "9")
     assert "Leave out --max-tokens" in again[2][0]
@@ -105,8 +119,16 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
 
 def task_of(pairs: dict, **others) -> TranslationTask:
     """A task whose subwords are learned from what it trains on."""
-    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
-                    length_penalty=1.0, penalty="paper", seed=1)  # fmt: skip
+    settings = dict(
+        batch_size=60,
+        accumulate=2,
+        bpe_dropout=0.0,
+        languages=["en", "de"],
+        beam=2,
+        length_penalty=1.0,
+        penalty="paper",
+        seed=1,
+    )
     subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
     return TranslationTask(pairs, subwords, argparse.Namespace(**(settings | others)))
 
@@ -250,9 +272,24 @@ def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monke
 
 
 def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
-    how = [*TINY, "--data", str(data), "--subwords", "unigram", "--vocabulary", "30",
-           "--languages", "de", "en",
-           "--beam", "3", "--length-penalty", "0.5", "--penalty", "paper"]  # fmt: skip
+    how = [
+        *TINY,
+        "--data",
+        str(data),
+        "--subwords",
+        "unigram",
+        "--vocabulary",
+        "30",
+        "--languages",
+        "de",
+        "en",
+        "--beam",
+        "3",
+        "--length-penalty",
+        "0.5",
+        "--penalty",
+        "paper",
+    ]
     for seed in "12":
         code, _, err = call(main, *how, "--seed", seed, "--out", f"seed{seed}")
         assert (code, err) == (0, [])
@@ -277,10 +314,12 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
 
     def figures(*sides) -> list[float]:
         written, right = ([detokenized(line, "de") for line in side] for side in sides)
-        return [corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
-                corpus_chrf(sides[0], [sides[1]]).score,
-                corpus_bleu(written, [right], lowercase=True).score,
-                sacrebleu.CHRF(lowercase=True).corpus_score(written, [right]).score]  # fmt: skip
+        return [
+            corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
+            corpus_chrf(sides[0], [sides[1]]).score,
+            corpus_bleu(written, [right], lowercase=True).score,
+            sacrebleu.CHRF(lowercase=True).corpus_score(written, [right]).score,
+        ]
 
     expected, turned = figures(written, right), figures(right, written)
     assert scores(written, right, "de") == round(expected[0], 2) != round(turned[0], 2)
@@ -313,23 +352,27 @@ def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
     assert "received 9, of which" in refused("--data", "data", "--vocabulary", "9")
     assert "a batch of 5 tokens" in refused("--data", "data", "--max-tokens", "5")
     for flags, said in {
-        ("--accumulate", "0"): "--accumulate is from 1 to", ("--beam", "1001"): "from 1 to 1,000",
+        ("--accumulate", "0"): "--accumulate is from 1 to",
+        ("--beam", "1001"): "from 1 to 1,000",
         ("--max-tokens", "0"): "Change --max-tokens",
-        ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
+        ("--bpe-dropout", "1.5"): "a share",
+        ("--length-penalty", "-1"): "from 0 to 9",
         ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
         ("--weight-decay", "0.1"): "is for --optimizer adamw; received --optimizer adam",
         ("--n-best", "2"): "are for a trained translator; received no --run",
-        ("--ensemble", "x"): "no --run", ("--n-best", "0"): "no --run",
+        ("--ensemble", "x"): "no --run",
+        ("--n-best", "0"): "no --run",
         ("--languages", "**", "de"): "a language is the end of a file's name",
-    }.items():  # fmt: skip
+    }.items():
         assert said in refused("--data", "data", *flags)
     for flags, said in {
-        ("--reference", "y"): "no --source", ("--n-best", "0"): "--n-best is from 1 to",
+        ("--reference", "y"): "no --source",
+        ("--n-best", "0"): "--n-best is from 1 to",
         ("--source", "y", "--text", "a"): "--source goes without --text",
         ("--source", "y", "--top-k", "3"): "--source goes without --top-k",
         ("--n-best", "2", "--text", "a", "--attention", "a.png"): "--n-best goes without --atten",
         ("--n-best", "2", "--source", "y", "--reference", "z"): "--n-best goes without --reference",
-    }.items():  # fmt: skip
+    }.items():
         code, _, err = call(main, "--run", "x", *flags)
         assert code == 2 and said in err[0]
     learned = "--data", "data", "--positions", "learned", "--max-length"

@@ -22,7 +22,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     head, *others = (" | ".join(map(str.ljust, row, widths)) for row in rows)
     line = " | ".join("-" * width for width in widths)
-    return "\n".join(f"| {each} |" for each in (head, line, *others))
+    return "\n".join(f"| {row} |" for row in (head, line, *others))
 
 
 Curve = tuple[Sequence[float], Sequence[float]]

@@ -14,6 +14,35 @@ from numformer.plots import PICTURES
 from numformer.settings import Settings
 from numformer.training.recipe import Recipe
 
+HELP = {
+    "--preset": "other defaults of the flags below; a flag that is given counts all the same",
+    "--steps": "training steps",
+    "--max-tokens": "tokens in a batch on each side, with padding",
+    "--batch-size": "sequences in a batch",
+    "--seeds": "each trains every way once: initial weights, data order and dropout",
+    "--jobs": """runs side by side, each a process of its own; one for each core (with cupy one),
+unless given""",
+    "--seed": "for initial weights, data order and dropout",
+    "--parts": """parts of a batch, each computed by a process of its own where there are cores; 2
+with numpy on Linux, otherwise 1, unless given""",
+    "--log-every": "steps between two lines of metrics.jsonl",
+    "--evaluate-every": "steps between two evaluations",
+    "--minutes": "end after so long, what came before --resume included: evaluate and save",
+    "--patience": "end where N evaluations in turn brought nothing better",
+    "--backend": "where to compute",
+    "--out": "run folder; default: the next free one under runs/",
+    "--resume": "continue the run in --out, or the latest run",
+    "--quick": "a few steps, to see that all works; judges nothing",
+    "--no-plots": "draw no pictures",
+    "--run": "the folder of a finished run",
+    "--input": "texts for the model; without, the lines of standard input",
+    "--attention": "draw where each layer and head looks as the model answers --input",
+    "--temperature": """draw symbols at random: 1 as probable as they are, less bolder, more wilder;
+--seed reproduces""",
+    "--top-k": "of the K most probable symbols",
+    "--top-p": "of the fewest symbols that together have this probability",
+}
+
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """The description as it is written, and the default of every flag that has one."""
@@ -60,7 +89,7 @@ class Parser(argparse.ArgumentParser):
 
     def flag(self, name: str) -> str:
         """What a flag is called, by the name of its option."""
-        return next(each.option_strings[0] for each in self._actions if each.dest == name)
+        return next(action.option_strings[0] for action in self._actions if action.dest == name)
 
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
@@ -96,48 +125,41 @@ def parser(
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
-    add = made.add_argument
+    made.presets = presets or {}
+
+    def add(flag: str, *others: str, to=made, **how) -> None:
+        to.add_argument(flag, *others, help=HELP[flag], **how)
+
     if presets:
-        made.presets = presets
-        add("--preset", choices=presets, help="other defaults of the flags below; a flag that is "
-            "given counts all the same")  # fmt: skip
-    add("--steps", type=integer, default=1000, help="training steps")
+        add("--preset", choices=presets)
+    add("--steps", type=integer, default=1000)
     if by_tokens:
-        add("--max-tokens", type=integer, default=1024, dest="batch_size",
-            metavar="MAX_TOKENS", help="tokens in a batch on each side, with padding")  # fmt: skip
+        how = dict(dest="batch_size", metavar="MAX_TOKENS")
+        add("--max-tokens", type=integer, default=1024, **how)
     else:
-        add("--batch-size", type=integer, default=64, help="sequences in a batch")
+        add("--batch-size", type=integer, default=64)
     if several:
-        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED",
-            help="each trains every way once: initial weights, data order and dropout")  # fmt: skip
-        add("--jobs", type=integer, help="runs side by side, each a process of its own; one for "
-            "each core (with cupy one), unless given")  # fmt: skip
+        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        add("--jobs", type=integer)
     else:
-        add("--seed", type=integer, default=1, help="for initial weights, data order and dropout")
-        add("--parts", type=integer, help="parts of a batch, each computed by a process of its own "
-            "where there are cores; 2 with numpy on Linux, otherwise 1, unless given")  # fmt: skip
-    add("--log-every", type=integer, default=50, help="steps between two lines of metrics.jsonl")
-    add("--evaluate-every", type=integer, default=250, help="steps between two evaluations")
-    add("--minutes", type=float, metavar="M", help="end after so long, what came before --resume "
-        "included: evaluate and save")  # fmt: skip
-    add("--patience", type=integer, metavar="N", help="end where N evaluations in turn brought "
-        "nothing better")  # fmt: skip
-    add("--backend", choices=BACKENDS, default=default_backend(), help="where to compute")
-    add("--out", type=path, help="run folder; default: the next free one under runs/")
-    add("--resume", action="store_true", help="continue the run in --out, or the latest run")
-    add("--quick", action="store_true", help="a few steps, to see that all works; judges nothing")
-    add("--no-plots", action="store_true", help="draw no pictures")
+        add("--seed", type=integer, default=1)
+        add("--parts", type=integer)
+    add("--log-every", type=integer, default=50)
+    add("--evaluate-every", type=integer, default=250)
+    add("--minutes", type=float, metavar="M")
+    add("--patience", type=integer, metavar="N")
+    add("--backend", choices=BACKENDS, default=default_backend())
+    add("--out", type=path)
+    for switch in ("--resume", "--quick", "--no-plots"):
+        add(switch, action="store_true")
     use = made.add_argument_group("using a trained model instead of training one")
-    use.add_argument("--run", type=path, metavar="DIR", help="the folder of a finished run")
-    use.add_argument(*dict.fromkeys(["--input", asked_by]), dest="input", nargs="+", metavar="TEXT",
-        help="texts for the model; without, the lines of standard input")  # fmt: skip
-    use.add_argument("--attention", type=picture, metavar="FILE.png",
-        help="draw where each layer and head looks as the model answers --input")  # fmt: skip
-    use.add_argument("--temperature", type=float, metavar="T", help="draw symbols at random: 1 as "
-        "probable as they are, less bolder, more wilder; --seed reproduces")  # fmt: skip
-    use.add_argument("--top-k", type=integer, metavar="K", help="of the K most probable symbols")
-    use.add_argument("--top-p", type=float, metavar="P",
-        help="of the fewest symbols that together have this probability")  # fmt: skip
+    add("--run", to=use, type=path, metavar="DIR")
+    other = [asked_by] if asked_by != "--input" else []
+    add("--input", *other, to=use, dest="input", nargs="+", metavar="TEXT")
+    add("--attention", to=use, type=picture, metavar="FILE.png")
+    add("--temperature", to=use, type=float, metavar="T")
+    add("--top-k", to=use, type=integer, metavar="K")
+    add("--top-p", to=use, type=float, metavar="P")
     made.before = {}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")

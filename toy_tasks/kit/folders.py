@@ -11,6 +11,16 @@ import safetensors
 from numformer.errors import InputError
 from numformer.training.files import PARTIAL, write_atomically
 
+UNREADABLE = (
+    OSError,
+    safetensors.SafetensorError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""What reading the metadata of a file raises that is none of ours."""
+
 
 def new_folder(name: str, out: Path | None) -> Path:
     """Make `out`, or else the next free folder of this name under runs/."""
@@ -44,18 +54,18 @@ def _occupied(out: Path) -> InputError:
 
 def latest_folder(name: str) -> Path:
     """The folder of this name under runs/ with the highest number. Raises InputError for none."""
-    found = {}
+    folders = {}
     for folder in Path("runs").glob("*"):
         number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
         if number and (folder / "config.json").is_file():
-            found[int(number[1] or 1)] = folder
-    if not found:
+            folders[int(number[1] or 1)] = folder
+    if not folders:
         raise InputError(
             "--resume continues an earlier run",
             f"no run of {name} under runs/",
             "Start one without --resume, or name its folder with --out.",
         )
-    return found[max(found)]
+    return folders[max(folders)]
 
 
 def stands(folder: Path) -> dict:
@@ -65,10 +75,10 @@ def stands(folder: Path) -> dict:
         if not path.is_file():  # a pipe would keep its reader waiting
             return {}
         with safetensors.safe_open(path, framework="np") as file:
-            found = json.loads(file.metadata()["numformer"])
-        return found if {type(found["step"]), type(found["steps"])} == {int} else {}
-    except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError,
-            RecursionError):  # fmt: skip
+            metadata = json.loads(file.metadata()["numformer"])
+        counts = {type(metadata["step"]), type(metadata["steps"])}
+        return metadata if counts == {int} else {}
+    except UNREADABLE:
         return {}  # whether that is a fault, training will say
 
 
@@ -80,7 +90,7 @@ def write_config(folder: Path, settings: dict, name: str = "config.json") -> Non
 
 def begin(folder: Path, settings: dict) -> None:
     """Write config.json into a folder that is empty, but for a killed beginning of the same."""
-    if any(found.name != "config.json" + PARTIAL for found in folder.iterdir()):
+    if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
         raise _occupied(folder)
     write_config(folder, settings)
 

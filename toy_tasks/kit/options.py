@@ -20,8 +20,8 @@ OF_THE_CALL |= SAMPLING | TRANSLATING
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
-FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length", "steps",
-                  "minutes", "patience"}  # fmt: skip
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
+FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
 MOST_PARTS = 128  # each may be a process
 WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
 
@@ -44,7 +44,7 @@ def parse(
     _require_use(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        its_name, folder = options.name, options.out or folders.latest_folder(options.name)
+        run_name, folder = options.name, options.out or folders.latest_folder(options.name)
         kept = saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -54,7 +54,7 @@ def parse(
                     getattr(options, key),
                     f"Leave out {made.flag(key)}, or start a new run.",
                 )
-        options.out, options.name = folder, its_name
+        options.out, options.name = folder, run_name
     elif "weight_decay" not in inspect.signature(
         OPTIMIZERS[options.optimizer]
     ).parameters and options.weight_decay != made.get_default("weight_decay"):
@@ -150,5 +150,5 @@ def _fits(value, default) -> bool:
     if type(default) is list or (type(value) is list and value):
         kind = type(default[0]) if default else str
         lists = type(default) in (type(None), list) and type(value) is list and value != []
-        return lists and all(type(each) is kind for each in value)
+        return lists and all(type(item) is kind for item in value)
     return type(value) in (int, float, str) or value == default

@@ -21,9 +21,19 @@ from toy_tasks import kit
 from toy_tasks.kit.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
-    steps=1600, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
-    label_smoothing=0.0, warmup=100, factor=0.15, decay="linear", clip_norm=1.0,
-)  # fmt: skip
+    steps=1600,
+    evaluate_every=200,
+    d_model=64,
+    d_ff=128,
+    heads=4,
+    layers=2,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.15,
+    decay="linear",
+    clip_norm=1.0,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,14 +138,14 @@ def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> li
     runs = []
     for seed in seeds:
         for row, differs in study.rows.items():
-            its = vars(options) | differs | dict(row=row, seed=seed, parts=1)
+            flags = vars(options) | differs | dict(row=row, seed=seed, parts=1)
             if options.quick:
-                its["steps"] = min(its["steps"], options.steps)
+                flags["steps"] = min(flags["steps"], options.steps)
             if options.out:
-                its["out"] = options.out / f"{row}-{seed}".replace(" ", "-")
-                its["resume"] = (its["out"] / "config.json").is_file()
-            del its["seeds"], its["jobs"]
-            runs.append(_Run(argparse.Namespace(**its)))
+                flags["out"] = options.out / f"{row}-{seed}".replace(" ", "-")
+                flags["resume"] = (flags["out"] / "config.json").is_file()
+            del flags["seeds"], flags["jobs"]
+            runs.append(_Run(argparse.Namespace(**flags)))
     return runs
 
 
@@ -267,5 +267,5 @@ def _train_one(study: Study, run: _Run) -> None:
     with inference():
         measured = study.measure(model, task, folder)
     seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
-    its = {"seed": run.options.seed, "seconds": seconds}
-    folders.write_config(folder, measured | its, RESULT)
+    told = {"seed": run.options.seed, "seconds": seconds}
+    folders.write_config(folder, measured | told, RESULT)

@@ -56,11 +56,12 @@ def train_task(
                     f"{folder}, that of a study",
                     "Resume the study itself, or name another folder with --out.",
                 )
-            if (its := folders.read_config(folder).get("task")) not in (None, settings["task"]):
+            begun = folders.read_config(folder).get("task")
+            if begun not in (None, settings["task"]):
                 raise InputError(
                     "a run is resumed by the script that began it",
-                    f"{folder}, a run of {its}",
-                    f"Use python -m toy_tasks.{its}, or name another folder with --out.",
+                    f"{folder}, a run of {begun}",
+                    f"Use python -m toy_tasks.{begun}, or name another folder with --out.",
                 )
             print(_where_it_stands(folder, options.steps))
         else:

@@ -57,7 +57,7 @@ class TransductionTask:
     def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
         """What the model writes for each source."""
         asked = [self.text.source.split(source) for source in sources]
-        return [self.text.join(found) for found in self.text.write(model, asked, **how)]
+        return [self.text.join(symbols) for symbols in self.text.write(model, asked, **how)]
 
     def errors(self, written: str, right: tuple[str, ...]) -> int:
         """The edits in symbols from what was written to the nearest right target."""
@@ -66,8 +66,8 @@ class TransductionTask:
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """The measures by name."""
-        found = zip(written, examples, strict=True)
-        return {"exact_match": float(np.mean([w in right for w, (_, right) in found]))}
+        answers = zip(written, examples, strict=True)
+        return {"exact_match": float(np.mean([answer in right for answer, (_, right) in answers]))}
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """On the development examples, greedily."""
@@ -77,11 +77,11 @@ class TransductionTask:
 
 def show(task: TransductionTask, written: Sequence[str]) -> None:
     """Print the worst of what was written for the test's sources, and some that is right."""
-    found = [*zip(written, task.test, strict=True)]
-    edits = {i: task.errors(w, right) for i, (w, (_, right)) in enumerate(found) if w not in right}
-    worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(found[i][0]))))
-    fine = [i for i in range(len(found)) if i not in edits]
-    print(f"{len(fine):,} of {len(found):,} are right", end=", for example\n" if fine else "\n")
+    answers = enumerate(zip(written, task.test, strict=True))
+    edits = {i: task.errors(w, right) for i, (w, (_, right)) in answers if w not in right}
+    worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(written[i]))))
+    fine = [i for i in range(len(written)) if i not in edits]
+    print(f"{len(fine):,} of {len(written):,} are right", end=", for example\n" if fine else "\n")
     for i in fine[:3]:
         print(f"  {task.test[i][0]:>20} -> {written[i]}")
     if worst:
