@@ -15,9 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import inference
 from numformer.models.vision import VisionTransformer
-from numformer.training import load_model
+from numformer.training import load_model, save_model
+from tests.toy_tasks.small import assert_refused
 from toy_tasks import images as page
-from toy_tasks.images import ImagesTask, Labelled, labelled, main, moved, named
+from toy_tasks.images import ImagesTask, labelled, main, moved, named
 
 TINY = "--steps 4 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --jobs 2".split()
 RNG = np.random.default_rng(3)
@@ -191,7 +192,6 @@ FILES = {
     "real": dict(images=IMAGES, labels=np.arange(23.0)),
     "negative": dict(images=IMAGES - 1, labels=LABELS),
     "nan": dict(images=IMAGES + np.nan, labels=LABELS),
-    "inf": dict(images=IMAGES + np.inf, labels=LABELS),
     "objects": dict(images=np.array([None]), labels=LABELS),
     "odd": dict(images=IMAGES[:, :3], labels=LABELS),
     "good": dict(images=IMAGES, labels=LABELS),
@@ -203,7 +203,6 @@ FILES = {
     [
         ("--data none.npz", "received no such file"),
         ("--data text.npz", "received another kind of file"),
-        ("--data .", "received another kind of file"),
         ("--data broken.npz", "is an .npz file with the arrays images and labels"),
         ("--data unlabelled.npz", "labels is not a file in the archive"),
         ("--data few.npz", "at least 10 images, and labels that differ; received 9 images"),
@@ -213,13 +212,11 @@ FILES = {
         ("--data real.npz", "integers or strings, one for each image; received shape (23,) of fl"),
         ("--data negative.npz", "that are not negative; received other numbers"),
         ("--data nan.npz", "received other numbers"),
-        ("--data inf.npz", "received other numbers"),
         ("--data objects.npz", "Object arrays cannot be loaded"),
         ("--data odd.npz", "images 3 x 6, patch 2"),
         ("--data good.npz --patch 4", "images 4 x 6, patch 4"),
         ("--data good.npz --shift -1", "--shift and --turn are from 0 to 360; received -1.0"),
         ("--data good.npz --turn nan", "received 0.7, nan"),
-        ("--run none --input good.npz", "none"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
@@ -246,13 +243,12 @@ def test_a_run_names_files_of_images_of_its_size(call):
         (["--input", "mine.npz", "--temperature", "1"], "nothing is drawn at random"),
         (["--run", "runs/images", "--input", "mine.npz"], "such as runs/images/fold-1-1."),
     ):
-        code, out, err = call(main, *use, *flags)
-        assert (code, out) == (2, []) and len(err) == 1 and said in err[0]
+        assert_refused(call(main, *use, *flags), said)
+    for task in ("a word", {"name": "images", "classes": "ny", "highest": 16.0}):
+        model, _ = load_model(Path("runs/images/fold-2-1/best.safetensors"))
+        save_model(Path("mine.safetensors"), model, task=task)
+        refused = call(main, "--run", "mine.safetensors", "--input", "mine.npz")
+        assert_refused(refused, "--run names a run of this task")
     np.savez("dark.npz", images=IMAGES / 4)
     code, out, err = call(main, *use, "--input", "dark.npz")
     assert (code, len(out)) == (0, len(IMAGES)) and "the largest number in dark.npz" in err[0]
-
-
-def test_a_batch_is_as_many_images():
-    batch = Labelled(IMAGES[:5], LABELS[:5])
-    assert batch.weight == 5 and [part.weight for part in batch.split(2)] == [3, 2]

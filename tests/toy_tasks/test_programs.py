@@ -311,6 +311,8 @@ def test_the_list_of_tasks_names_every_page(call):
         if '__name__ == "__main__"' in path.read_text()
     }
     assert pages - {"__main__", "compare"} == {*TASKS}
+    readme = (Path(__main__.__file__).parent / "README.md").read_text()
+    assert all(f"| `{name}` | " in readme for name in TASKS)
     code, out, _ = call(__main__.main)
     assert code == 0 and all(any(line.startswith(f"  {n} ") for line in out) for n in TASKS)
     assert max(map(len, out)) <= 100 and __main__.main(["reverse"]) == 2
