@@ -316,3 +316,9 @@ def test_the_list_of_tasks_names_every_page(call):
     code, out, _ = call(__main__.main)
     assert code == 0 and all(any(line.startswith(f"  {n} ") for line in out) for n in TASKS)
     assert max(map(len, out)) <= 100 and __main__.main(["reverse"]) == 2
+
+
+def test_what_programs_are_made_of_imports_no_task():
+    for path in Path(__main__.__file__).parent.glob("kit/*.py"):
+        pages = re.findall(r"toy_tasks(?:\.| import )(?!kit\b|end_at_once\b)\w+", path.read_text())
+        assert not set(pages) - {"toy_tasks.NAME"}, path

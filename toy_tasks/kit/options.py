@@ -61,6 +61,14 @@ def parse(
         rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
         raise InputError(rule, f"--optimizer {options.optimizer}", fix)
     options.program = made.prog
+    _require_counts(made, options)
+    if options.quick and not options.resume:
+        options.steps = min(options.steps, 20)
+    return options
+
+
+def _require_counts(made: Parser, options: argparse.Namespace) -> None:
+    """Raise InputError for seeds, sizes of batches and numbers of processes that cannot be."""
     several = hasattr(options, "seeds")
     seeds = options.seeds if several else [options.seed]
     if min(seeds) < 0:
@@ -77,9 +85,6 @@ def parse(
     if count is not None and not 1 <= count <= most:
         rule = f"--{flag} is from 1 to {to}at most {MOST_PARTS}, here {most}"
         raise InputError(rule, count, f"Change --{flag}.")
-    if options.quick and not options.resume:
-        options.steps = min(options.steps, 20)
-    return options
 
 
 def _require_use(made: Parser, options: argparse.Namespace) -> None:
