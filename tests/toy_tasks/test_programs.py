@@ -82,7 +82,8 @@ def test_a_program_stopped_by_ctrl_c_or_sigterm_has_saved(number):
 
 def test_ctrl_c_while_modules_are_imported_ends_without_a_word():
     Path("tqdm.py").write_text("import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(9)")
-    process = program("reverse")
+    as_usual = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+    process = program("reverse", preexec_fn=as_usual)
     assert process.communicate(timeout=60) == ("", "") and process.returncode == 130
 
 
