@@ -148,7 +148,7 @@ def test_images_of_a_file_are_learned_and_named(call, colours):
     code, out, err = call(main, *use.split())
     model, metadata = load_model(folder / "fold-1-1" / "best.safetensors")
     shown = [images[:7] / 2, images]
-    expected = [i for each in shown for i in named(model, (each / 16).astype(np.float32))]
+    expected = [i for part in shown for i in named(model, (part / 16).astype(np.float32))]
     assert (code, err) == (0, []) and {*out} <= {*LABELS}
     assert out == [["no", "perhaps", "yes"][i] for i in expected]
     use = "--run runs/images/fold-1-1 --input more.npz --attention a.png"

@@ -96,9 +96,9 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call):
     shown, filled = texts.groups()
     assert len(filled) == len(shown) == 32 and "_" in shown and "_" not in filled
     assert all(symbol in ("_", other) for symbol, other in zip(shown, filled, strict=True))
-    code, found, err = call(main, "--run", str(run), "--input", "the c_t", "the")
+    code, lines, err = call(main, "--run", str(run), "--input", "the c_t", "the")
     assert code == 0 and err == ["note: there is no '_' to fill (in 'the')"]
-    assert re.fullmatch("the c[^_]t", found[0]) and found[1] == "the"
+    assert re.fullmatch("the c[^_]t", lines[0]) and lines[1] == "the"
     use = next(line for line in out if line.startswith("use it: "))
     assert call(main, *shlex.split(use)[5:])[0] == 0
 
@@ -150,7 +150,7 @@ def test_without_a_file_it_learns_shakespeare_and_is_judged(call, monkeypatch, f
     monkeypatch.setattr(masked, "shakespeare", lambda: TEXT)
     monkeypatch.setattr(MaskedTask, "evaluate", lambda task, model: {"held_out_loss": 1.25})
     monkeypatch.setattr(MaskedTask, "from_one_side", lambda task, model: from_one_side)
-    found, out, _ = call(main, *TINY, "--no-plots")
-    assert found == code
+    ended, out, _ = call(main, *TINY, "--no-plots")
+    assert ended == code
     assert out[-2].endswith("0.1 below that from one side: " + ("MISSED" if code else "reached"))
     assert out[-1] == f"hidden characters: loss 1.2500, from one side {from_one_side:.4f}"

@@ -168,5 +168,5 @@ def test_dates_are_those_that_the_words_say():
     numbers = 1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 31
     assert " ".join(map(ordinal, numbers)) == "st nd rd th th th th st nd rd st"
     day = datetime.date(2026, 11, 21)
-    found = {in_words(day, np.random.default_rng(seed)) for seed in range(400)}
-    assert {"21 nov 2026", "SATURDAY, NOVEMBER 21, 2026", "The 21St Of Nov 2026"} <= found
+    ways = {in_words(day, np.random.default_rng(seed)) for seed in range(400)}
+    assert {"21 nov 2026", "SATURDAY, NOVEMBER 21, 2026", "The 21St Of Nov 2026"} <= ways

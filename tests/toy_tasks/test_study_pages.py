@@ -31,7 +31,7 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 
 def test_sequences_repeat_and_only_what_repeats_is_learned():
     """Every length, with any number of other symbols before it."""
     task = InductionTask(400, 1)
-    batch, found = task.batch(1), set()
+    batch, drawn = task.batch(1), set()
     symbols = np.c_[batch.ids, batch.following[:, -1:]]
     assert_array_equal(symbols[:, 1:], batch.following)
     assert symbols.shape[1] == task.longest and symbols.min() == len(SPECIAL)
@@ -40,9 +40,9 @@ def test_sequences_repeat_and_only_what_repeats_is_learned():
         length = again - row.index(row[again])
         assert row[again:] == row[again - length : -length]
         assert_array_equal(valid, np.arange(1, len(row)) > again)
-        found.add((again - length, length))
-    assert {before for before, _ in found} == {*range(induction.MOST_BEFORE + 1)}
-    assert {length for _, length in found} == {*induction.LENGTHS}
+        drawn.add((again - length, length))
+    assert {before for before, _ in drawn} == {*range(induction.MOST_BEFORE + 1)}
+    assert {length for _, length in drawn} == {*induction.LENGTHS}
     assert batch.weight == batch.valid.sum()
 
 
@@ -79,8 +79,8 @@ def test_the_worst_seed_decides_about_induction():
     ):
         names, worst, best = induction.FIGURES, (lowest, copying), (0.95, 1)
         two = [dict(zip(names, scores, strict=True)) for scores in (worst, best)]
-        one = [{"prefix_matching": score} for score in (0.1, single)]
-        _, figures, (_, reached) = induction.verdict({"two layers": two, "one layer": one})
+        other = [{"prefix_matching": score} for score in (0.1, single)]
+        _, figures, (_, reached) = induction.verdict({"two layers": two, "one layer": other})
         assert reached is expected
         assert figures["two layers"] == f"{lowest:.3f}, one layer {single:.3f}"
 
@@ -114,7 +114,7 @@ def test_what_a_task_asks_for(task, source, target):
 @pytest.mark.parametrize("name", lengths.TASKS)
 def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
     task = LengthTask(name, 400, 1, 5)
-    found, vocabulary = set(), task.text.vocabulary
+    drawn, vocabulary = set(), task.text.vocabulary
     for ids, following, valid in zip(*task.batch(1).inputs, strict=True):
         symbols = vocabulary.decode(np.r_[ids, following[-1]])
         symbols = symbols[: symbols.index("<end>")]
@@ -122,9 +122,9 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
         source, target = (vocabulary.join(s) for s in (symbols[:equals], symbols[equals + 1 :]))
         assert target == task.target(source) and not held_out(source)
         assert valid.nonzero()[0].tolist() == [*range(equals, len(symbols))]
-        found.add(equals // (1 + (name == "addition")))
-    assert found == {*range(1, lengths.TRAINED + 1)}
-    assert all(map(held_out, [each for test in task.test.values() for each in test]))
+        drawn.add(equals // (1 + (name == "addition")))
+    assert drawn == {*range(1, lengths.TRAINED + 1)}
+    assert all(map(held_out, [source for test in task.test.values() for source in test]))
     longest = max(sum(map(len, task.ids(source))) for source in task.test[lengths.LONGEST])
     assert task.longest == longest == task.text.context
 
@@ -270,9 +270,9 @@ def options_of(row: str) -> Namespace:
 
 @pytest.mark.parametrize(("length", "least"), [(1, 1), (2, 60), (3, 250), (20, 250)])
 def test_every_length_is_tested_on_sequences_that_training_never_sees(length, least):
-    found = bottleneck.test_of(length, 250)
-    assert least <= len(found) == len({*found}) <= 250
-    assert all(len(source) == length and held_out(source) for source in found)
+    sources = bottleneck.test_of(length, 250)
+    assert least <= len(sources) == len({*sources}) <= 250
+    assert all(len(source) == length and held_out(source) for source in sources)
 
 
 def test_the_models_have_about_as_many_parameters_and_the_context_64_numbers():
@@ -314,8 +314,8 @@ def test_the_target_is_about_every_length_and_every_seed_with_attention():
     others = {"fixed context": runs([1, 0.25], [1, 0.75]), "Transformer": runs([0.5, 0.25])}
     for shares, reached in (([0.99, 1.0], True), ([0.98, 1.0], False)):
         results = {"attention": runs([1.0, 0.99], shares)} | others
-        _, figures, (_, found) = bottleneck.verdict(results)
-        assert found is reached
+        _, figures, (_, verdict) = bottleneck.verdict(results)
+        assert verdict is reached
         assert figures == {
             "at length 20:": "attention 0.9950, fixed context 0.5000, Transformer 0.2500"
         }

@@ -43,11 +43,11 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
 def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
     task, model = WritingTask(TEXT * 10, 8, 4, seed=1), shaken(LanguageModel, len({*TEXT}) + 4)
     with inference():
-        found = task.evaluate(model)["held_out_loss"]
+        measured = task.evaluate(model)["held_out_loss"]
         starts = np.arange(0, len(task.unseen) - 8, 8)
         assert len(starts) > 64
         whole = model.objective().forward(*task.windows(task.unseen, starts).inputs)
-    assert found == pytest.approx(whole)
+    assert measured == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
@@ -57,8 +57,8 @@ def test_it_writes_on_beyond_its_context(context):
     model.output.weight.data[:4] = 0  # no special symbol is ever the most probable one
     model.output.weight.data[4:] += 1
     text = Continuation(Vocabulary(symbols), context)
-    found = text.join(*text.write(model, [text.symbols("the cat")], length=30))
-    assert found.startswith("the cat") and len(found) == 37
+    written = text.join(*text.write(model, [text.symbols("the cat")], length=30))
+    assert written.startswith("the cat") and len(written) == 37
 
 
 def learn(call, text: str = TEXT, *flags) -> list[str]:
@@ -113,21 +113,21 @@ def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(
         return call(main, *use, "--prompt", *prompts, *flags)[1]
 
     sampled = [*setting.split(), "--seed"]
-    found = asked(*sampled, "5")
-    assert found == asked(*sampled, "5") != asked(*sampled, "6")
-    assert found != asked() == asked()
+    drawn = asked(*sampled, "5")
+    assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
+    assert drawn != asked() == asked()
     lines = "the\n\nthe\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     together = call(main, *use, *sampled, "5")[1]
-    assert together == [*found, "", *asked(*sampled, "5", prompts=("the", "the"))[len(found) :]]
-    assert together != [*found, "", *found]
+    assert together == [*drawn, "", *asked(*sampled, "5", prompts=("the", "the"))[len(drawn) :]]
+    assert together != [*drawn, "", *drawn]
 
     class Keyboard(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setattr("sys.stdin", Keyboard(lines))
-    assert call(main, *use, *sampled, "5")[1] == [*found, "", *asked(*sampled, "6")]
+    assert call(main, *use, *sampled, "5")[1] == [*drawn, "", *asked(*sampled, "6")]
 
 
 def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
