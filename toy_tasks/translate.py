@@ -224,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
             f"{100 * task.batches.padding_share():.0f} % of their positions padding"
         )
-    model, folder = kit.train_task(task, Transformer, config, options, task.begin)
+    model, folder = kit.train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test
     bleu = measure(model, task.text, test)
     if not options.no_plots:

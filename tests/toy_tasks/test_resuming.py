@@ -148,17 +148,13 @@ def test_a_config_json_that_no_run_wrote_is_refused(call):
     written = path.read_text()
     for key, value, said in (
         ("steps", "many", "argument --steps: an integer below"),
-        ("steps", True, "no run has steps True"),
         ("seed", -1, "a seed is at least 0"),
         ("batch_size", [], "no run has batch_size []"),
         ("d_model", None, "no run has d_model None"),
-        ("d_model", {"a": 1}, "no run has d_model {'a': 1}"),
         ("p_drop", "high", "argument --p-drop: invalid float value"),
         ("p_drop", float("nan"), "p_drop"),
         ("norm", "middle", "norm is one of post, pre"),
         ("quick", "yes", "no run has quick 'yes'"),
-        ("attention_bias", 1, "no run has attention_bias 1"),
-        ("clip_norm", -1.0, "clip_norm is a number above 0"),
     ):
         settings = json.loads(written)
         settings["options"][key] = value

@@ -258,6 +258,7 @@ def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     folder = Path("runs/ablation-quick")
     files = {path.name for path in folder.iterdir()}
     assert {"table.md", "ablation.png", "base-3", "A-heads-1-3"} < files
+    assert (folder / "base-3/subwords.model").exists() == (task == "translate")
 
 
 # Bottleneck.

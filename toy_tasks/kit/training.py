@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,16 +23,12 @@ from toy_tasks.kit.options import plain
 
 
 def train_task(
-    task: Task,
-    kind: type[Model],
-    config: Settings,
-    options: argparse.Namespace,
-    begin: Callable[[Path], None] = lambda folder: None,
+    task: Task, kind: type[Model], config: Settings, options: argparse.Namespace
 ) -> tuple[Model, Path]:
     """Train a kind of model as the options say -> the best one, its run folder.
 
-    The folder gets config.json, what `begin(folder)` writes, the checkpoints and, unless told
-    otherwise, loss.png.
+    The folder gets config.json, what the task's `begin(folder)` writes, if it has one, the
+    checkpoints and, unless told otherwise, loss.png.
     """
     xp = find_backend(options.backend)
     options.parts = options.parts or min(usual_parts(xp), options.batch_size)
@@ -66,7 +61,8 @@ def train_task(
             print(_where_it_stands(folder, options.steps))
         else:
             folders.begin(folder, settings)
-        begin(folder)
+        if hasattr(task, "begin"):
+            task.begin(folder)
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:

@@ -80,7 +80,8 @@ class TranslationTask(TransductionTask):
             write_atomically(folder / "subwords.model", self.text.source.model)
         saved = folders.stands(folder).get("task")
         if isinstance(saved, dict):  # an older run tells nothing of other data than it trained on
-            self.read = {name: pairs for name, pairs in self.read.items() if name in saved}
+            told = saved.keys() | {"data"}
+            self.read = {name: pairs for name, pairs in self.read.items() if name in told}
         with contextlib.suppress(InputError):  # then the epochs are counted again
             told = folders.read_config(folder, EPOCHS)
             if told.get("of") == self._counted():
