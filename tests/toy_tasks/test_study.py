@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,7 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, number):
     def stop(options, step):  # the first process alone, as one run draws its third batch
         if (options.row, options.seed, step) == ("post", 2, 3):
             os.kill(os.getppid(), number)
+            time.sleep(2)  # until it is told to stop, before it has come to its end
 
     code, out, err = call(norms_where(stop), *TINY, "--seeds", "1", "2", "--out", "a b")
     again = "python -m toy_tasks.norms --resume --out 'a b'"
