@@ -81,13 +81,15 @@ def test_a_finished_run_is_resumed_by_testing_it_again(call):
     assert Path("runs/copy_task-2/metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call):
+def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
     """As one that was asked for them at once; then config.json says so, too."""
     flags = [*TINY, *"--evaluate-every 2 --log-every 2 --decay inverse_sqrt".split()]
     assert call(copying, *flags, "--steps", "8", "--out", "straight")[0] == 1
     assert call(copying, *flags, "--steps", "4")[0] == 1
-    code, out, _ = call(copying, "--resume", "--steps", "8")
-    assert code == 1 and out[0] == "going on with runs/copy_task, after step 4 of 8"
+    with interrupted_at(6):
+        assert call(copying, "--resume", "--steps", "8")[0] == 130
+    code, out, _ = call(copying, "--resume")  # which knows of 8 by now
+    assert code == 1 and out[0] == "going on with runs/copy_task, after step 6 of 8"
     assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
     assert call(copying, "--resume")[1][0].endswith("is finished: all 8 steps were taken")
     assert call(copying, *RUN, "--out", "linear")[0] == 1
