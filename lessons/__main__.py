@@ -12,7 +12,7 @@ from lessons.lesson import plain
 from lessons.quiz import ask
 from lessons.reader_file import solutions, starter
 from numformer.errors import InputError
-from toy_tasks.script import exit_code, integer, path
+from toy_tasks.kit import exit_code, integer, path
 
 COMMANDS = """\
 python -m lessons 3               a lesson: its text, tables and figures

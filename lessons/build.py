@@ -32,7 +32,7 @@ from lessons.quiz import Question
 from lessons.simulation import Simulation
 from numformer.errors import InputError, complain
 from numformer.training.checkpoints import write_atomically
-from toy_tasks.script import exit_code
+from toy_tasks.kit import exit_code
 
 try:
     from markdown_it import MarkdownIt

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
-from toy_tasks.script import exit_code
-from toy_tasks.sequences import SequenceTask
+from toy_tasks.kit import exit_code
+from toy_tasks.kit.sequences import SequenceTask
 
 
 def pytest_configure(config):

@@ -1,5 +1,9 @@
 """Small tasks that train a model: `python -m toy_tasks` lists them."""
 
+import os
+import signal
+import sys
+
 TASKS = {
     "copy_task": ("25 s", "copy up to 16 digits", "that attention can find a place"),
     "reverse": ("25 s", "reverse up to 16 digits", "where attention looks; begin here"),
@@ -19,3 +23,13 @@ TASKS = {
     "images": ("2 min", "name small images", "a vision Transformer, cross-validated"),
 }
 """How long each task takes on two cores, what its model learns, and what it shows."""
+
+
+def end_at_once(number: int, frame) -> None:
+    """What Ctrl-C does while a program's modules are imported: nothing has begun yet."""
+    os._exit(128 + number)
+
+
+# So it is called as `python -m toy_tasks.NAME` looks for its module, and at no other import.
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, end_at_once)

@@ -8,8 +8,9 @@ import numpy as np
 
 from numformer.models import Config, Transformer
 from numformer.plots import new_figure
-from toy_tasks import script, study, translate
-from toy_tasks.datasets import pronunciations
+from toy_tasks import kit, translate
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.datasets import pronunciations
 from toy_tasks.pronounce import PronunciationTask
 
 DESCRIPTION = """\
@@ -21,10 +22,21 @@ on the development sentences of `translate`. Several seeds tell what is more tha
   python -m toy_tasks.ablation --task translate --data DIR
 """
 DEFAULTS = dict(
-    steps=2500, batch_size=64, evaluate_every=500, d_model=96, d_ff=384, heads=4, layers=3,
-    tying="target", p_drop=0.1, warmup=250, factor=0.5, decay="linear", log_every=100,
+    steps=2500,
+    batch_size=64,
+    evaluate_every=500,
+    d_model=96,
+    d_ff=384,
+    heads=4,
+    layers=3,
+    tying="target",
+    p_drop=0.1,
+    warmup=250,
+    factor=0.5,
+    decay="linear",
+    log_every=100,
     seeds=[1, 2, 3, 4, 5],
-)  # fmt: skip
+)
 ROWS = {
     "base": ({}, 4.92, 25.8),
     "A heads 1": (dict(heads=1, d_k=96, d_v=96), 5.29, 24.9),
@@ -64,13 +76,13 @@ def make(options):
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    return task, Transformer, script.chosen(options, Config, **sizes)
+    return task, Transformer, kit.chosen(options, Config, **sizes)
 
 
 def measure(model: Transformer, task, folder: Path) -> dict:
     """What the task measures on its development set, and the model's size."""
-    found = task.evaluate(model)
-    return found | {"figure": found[task.metric], "parameters": model.parameter_counts()["total"]}
+    measured, parameters = task.evaluate(model), model.parameter_counts()["total"]
+    return measured | {"figure": measured[task.metric], "parameters": parameters}
 
 
 def named(results: study.Results) -> str:
@@ -104,15 +116,27 @@ def compared(results: study.Results) -> dict[str, tuple[str, str]]:
 
 def table(results: study.Results) -> list[list[str]]:
     """The paper's rows beside ours."""
-    head = ["row", "parameters", f"{named(results)} (lowest to highest)", "paper: perplexity",
-            "BLEU", "paper says", "we see"]  # fmt: skip
+    head = [
+        "row",
+        "parameters",
+        f"{named(results)} (lowest to highest)",
+        "paper: perplexity",
+        "BLEU",
+        "paper says",
+        "we see",
+    ]
     directions = compared(results)
     return [head] + [
-        [row, f"{runs[0]['parameters']:,}", study.spread([run["figure"] for run in runs], ".2f"),
-         f"{ROWS[row][1]:.2f}", f"{ROWS[row][2]:.1f}",
-         *(("", "") if row == "base" else directions[row])]
+        [
+            row,
+            f"{runs[0]['parameters']:,}",
+            charts.spread([run["figure"] for run in runs], ".2f"),
+            f"{ROWS[row][1]:.2f}",
+            f"{ROWS[row][2]:.1f}",
+            *(("", "") if row == "base" else directions[row]),
+        ]
         for row, runs in results.items()
-    ]  # fmt: skip
+    ]
 
 
 def draw(results: study.Results, folder: Path) -> None:
@@ -133,7 +157,8 @@ def draw(results: study.Results, folder: Path) -> None:
 
 def verdict(results: study.Results):
     """How many rows go the paper's way."""
-    clear = {row: each for row, each in compared(results).items() if each[1] != "?"}
+    directions = compared(results).items()
+    clear = {row: (theirs, ours) for row, (theirs, ours) in directions if ours != "?"}
     agreeing = sum(theirs == ours for theirs, ours in clear.values())
     figures = {
         "too close to say:": f"{len(results) - 1 - len(clear)} of {len(results) - 1} rows",
@@ -145,14 +170,23 @@ def verdict(results: study.Results):
 def add_flags(flags) -> None:
     flags.add_argument("--task", choices=TASKS, default="pronounce", help="what is learned")
     flags.add_argument("--language", default="fre", help="of pronounce")
-    flags.add_argument("--data", type=script.path, metavar="DIR", help="the task's data")
+    flags.add_argument("--data", type=kit.path, metavar="DIR", help="the task's data")
 
 
 STUDY = study.Study(
-    name="ablation", description=DESCRIPTION, model=Transformer, defaults=DEFAULTS,
-    rows={row: differs for row, (differs, *_) in ROWS.items()}, make=make, measure=measure,
-    figure="figure", table=table, draw=draw, verdict=verdict, flags=add_flags,
-)  # fmt: skip
+    name="ablation",
+    description=DESCRIPTION,
+    model=Transformer,
+    defaults=DEFAULTS,
+    rows={row: differs for row, (differs, *_) in ROWS.items()},
+    make=make,
+    measure=measure,
+    figure="figure",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    flags=add_flags,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -161,4 +195,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

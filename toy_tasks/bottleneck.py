@@ -9,8 +9,9 @@ import numpy as np
 
 from numformer.backend import seed_sequence
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
-from toy_tasks import script, study
-from toy_tasks.sequences import Rule, SequenceTask, held_out
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 
 LETTERS, LONGEST, TESTED = "abcdefghijklmnopqrstuvwxyz", 20, 250
 DESCRIPTION = f"""\
@@ -24,9 +25,15 @@ its own (of one letter there are few). Target: with attention an exact match of 
 length. The fall of the fixed context is what Bahdanau, Cho and Bengio set out from.
 """
 DEFAULTS = dict(
-    batch_size=64, d_model=48, p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.3,
-    decay="linear", clip_norm=1.0,
-)  # fmt: skip
+    batch_size=64,
+    d_model=48,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.3,
+    decay="linear",
+    clip_norm=1.0,
+)
 ATTENTION, FIXED, TRANSFORMER = "attention", "fixed context", "Transformer"
 ROWS = {
     ATTENTION: dict(context="attention", steps=1000, evaluate_every=250),
@@ -58,7 +65,7 @@ def make(options: argparse.Namespace):
     task = SequenceTask(REVERSAL, options.batch_size, options.seed)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     if options.row != TRANSFORMER:
-        config = script.chosen(options, RecurrentEncoderDecoder.Config, **sizes)
+        config = kit.chosen(options, RecurrentEncoderDecoder.Config, **sizes)
         return task, RecurrentEncoderDecoder, config
     names = "d_model", "d_ff", "heads", "layers", "p_drop"
     config = Config(**sizes, **{name: getattr(options, name) for name in names})
@@ -70,8 +77,8 @@ def measure(model: Model, task: SequenceTask, folder: Path) -> dict:
     by_length = []
     for length in range(1, LONGEST + 1):
         sources = test_of(length, TESTED)
-        found = zip(task.written(model, sources), sources, strict=True)
-        by_length.append(float(np.mean([written == source[::-1] for written, source in found])))
+        answers = zip(task.written(model, sources), sources, strict=True)
+        by_length.append(float(np.mean([written == source[::-1] for written, source in answers])))
     parameters = model.parameter_counts()["total"]
     return {"at_length_20": by_length[-1], "by length": by_length, "parameters": parameters}
 
@@ -82,9 +89,9 @@ def table(results: study.Results) -> list[list[str]]:
     for length in range(1, LONGEST + 1):
         bits = f"{length * np.log2(len(LETTERS)):.0f}"
         shares = ([run["by length"][length - 1] for run in runs] for runs in results.values())
-        rows.append([str(length), bits, *map(study.spread, shares)])
+        rows.append([str(length), bits, *map(charts.spread, shares)])
     parameters = (f"{runs[0]['parameters']:,}" for runs in results.values())
-    seconds = (study.spread([run["seconds"] for run in runs], ".0f") for runs in results.values())
+    seconds = (charts.spread([run["seconds"] for run in runs], ".0f") for runs in results.values())
     return [*rows, ["parameters", "", *parameters], ["seconds", "", *seconds]]
 
 
@@ -96,7 +103,7 @@ def draw(results: study.Results, folder: Path) -> None:
     }
     title, marks = "Letters reversed, unseen sequences of every length", [1, 5, 10, 15, LONGEST]
     picture = folder / "bottleneck.png"
-    study.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
+    charts.chart(picture, title, {"": curves}, "letters", "exact match", xticks=marks)
 
 
 def verdict(results: study.Results):
@@ -109,10 +116,19 @@ def verdict(results: study.Results):
 
 
 STUDY = study.Study(
-    name="bottleneck", description=DESCRIPTION, model=RecurrentEncoderDecoder, defaults=DEFAULTS,
-    rows=ROWS, make=make, measure=measure, figure="at_length_20", table=table, draw=draw,
-    verdict=verdict, example="transformer",
-)  # fmt: skip
+    name="bottleneck",
+    description=DESCRIPTION,
+    model=RecurrentEncoderDecoder,
+    defaults=DEFAULTS,
+    rows=ROWS,
+    make=make,
+    measure=measure,
+    figure="at_length_20",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    example="transformer",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,4 +137,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

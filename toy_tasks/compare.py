@@ -20,7 +20,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
 from numformer.training.run_folder import read_metrics
-from toy_tasks import folders, script
+from toy_tasks import kit
+from toy_tasks.kit import folders
+from toy_tasks.kit.charts import COLOURS, STROKES
 
 PICTURE = Path("runs/compare.png")
 # What makes no other setting: the seed, the machine, what is reported or written at the end, and
@@ -28,9 +30,6 @@ PICTURE = Path("runs/compare.png")
 NO_SETTINGS = {"seed", "log_every", "backend", "quick", "no_plots", "length"}
 NO_SETTINGS |= {"source_vocabulary", "target_vocabulary", "vocabulary"}
 LOSS = "held_out_loss"
-# Okabe and Ito's colours, told apart by colour-blind readers too; strokes show lines that coincide.
-COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"
-STROKES = "-", "--", "-.", (0, (1, 1))
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ def read_run(folder: Path) -> Run:
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
         return Run(folder, {"task": shown(task)} | settings, lines, best, metric)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
-            RecursionError, safetensors.SafetensorError) as problem:  # fmt: skip
+    except (*folders.UNREADABLE, AttributeError, OverflowError) as problem:
         said = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
             "a run folder holds config.json and metrics.jsonl as training wrote them",
@@ -144,13 +142,16 @@ def report(runs: list[Run]) -> str:
     for run in runs:
         taken, asked = max(line["step"] for line in run.lines), run.settings["steps"]
         seconds = [line["seconds"] for line in run.lines if "seconds" in line]
-        rows.append([
-            shown(run.folder), *(shown(run.settings.get(name, "-")) for name in names),
-            shown(run.settings["seed"]), shown(run.best.get("step", "-")),
+        row = [
+            shown(run.folder),
+            *(shown(run.settings.get(name, "-")) for name in names),
+            shown(run.settings["seed"]),
+            shown(run.best.get("step", "-")),
             *(f"{run.best[name]:.4f}" if name in run.best else "-" for name in measures),
             f"{taken}" if taken >= asked else f"{taken} of {asked}",
             f"{max(seconds):.1f}" if seconds else "-",
-        ])  # fmt: skip
+        ]
+        rows.append(row)
     of_groups = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():
         for metric in dict.fromkeys(run.metric for run in group):
@@ -215,12 +216,12 @@ def _runs_in(folder: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     """Compare the runs; returns the exit code."""
     how = dict(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags = script.Parser("python -m toy_tasks.compare", **how)
+    flags = kit.Parser("python -m toy_tasks.compare", **how)
     add = flags.add_argument
-    add("runs", nargs="+", type=script.path, metavar="RUN", help="a run folder")
+    add("runs", nargs="+", type=kit.path, metavar="RUN", help="a run folder")
     add(
         "--out",
-        type=script.picture,
+        type=kit.picture,
         metavar="FILE.png",
         default=PICTURE,
         help=f"default: {PICTURE}",
@@ -228,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
-    runs = [each for run in runs for each in _runs_in(run)]
+    runs = [run for folder in runs for run in _runs_in(folder)]
     runs = [*{run.resolve(): run for run in runs}.values()]
     names = "config.json", "metrics.jsonl"
     others = [run for run in runs if run.is_dir() and not any((run / n).exists() for n in names)]
@@ -244,4 +245,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -21,9 +21,11 @@ from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
 from numformer.trained import best_of
 from numformer.training.checkpoints import load_model
-from toy_tasks import folders, script
-from toy_tasks.study import Results, Study
-from toy_tasks.study import main as study_main
+from toy_tasks import kit
+from toy_tasks.kit import folders
+from toy_tasks.kit.answers import task_of
+from toy_tasks.kit.study import Results, Study
+from toy_tasks.kit.study import main as study_main
 
 DESCRIPTION = """\
 Learn to tell the 8 x 8 digits of scikit-learn apart, or the images of a file. Each fifth of them is
@@ -39,10 +41,22 @@ are not negative, and labels (N,), of integers or strings; to name images, image
 """
 
 DEFAULTS = dict(
-    steps=4000, batch_size=64, seeds=[1], evaluate_every=2000, d_model=32, d_ff=64, heads=4,
-    layers=2, norm="pre", p_drop=0.0, label_smoothing=0.1, warmup=100, factor=1.0, decay="linear",
+    steps=4000,
+    batch_size=64,
+    seeds=[1],
+    evaluate_every=2000,
+    d_model=32,
+    d_ff=64,
+    heads=4,
+    layers=2,
+    norm="pre",
+    p_drop=0.0,
+    label_smoothing=0.1,
+    warmup=100,
+    factor=1.0,
+    decay="linear",
     clip_norm=1.0,
-)  # fmt: skip
+)
 FOLDS = 5
 TARGET = 0.985
 FIX = "Save them with numpy.savez(FILE, images=images, labels=labels)."
@@ -80,8 +94,8 @@ def digits() -> Images:
             "an environment without it",
             "Run: pip install 'numformer[images]', or name a file: --data FILE.npz",
         ) from None
-    found = load_digits()
-    return labelled(found.images, found.target)
+    dataset = load_digits()
+    return labelled(dataset.images, dataset.target)
 
 
 def read(path: Path) -> Images:
@@ -97,8 +111,16 @@ def arrays_of(path: Path, *names: str) -> dict[str, np.ndarray]:
             raise OSError(None, "no such file" if not path.exists() else "another kind of file")
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, NotImplementedError, RuntimeError,
-            zlib.error) as problem:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+        zlib.error,
+    ) as problem:
         said = (getattr(problem, "strerror", None) or str(problem)).rstrip(".")
         rule = f"{path} is an .npz file with the arrays {' and '.join(names)}"
         raise InputError(rule, said, FIX) from None
@@ -151,13 +173,13 @@ def moved(images: np.ndarray, down, right, angle) -> np.ndarray:
     x = np.clip(x + (width - 1) / 2 + 2, 0, width + 2.999)
     bordered = np.pad(images, [(0, 0), (2, 2), (2, 2), (0, 0)][: images.ndim])
     row, column, image = y.astype(int), x.astype(int), np.arange(count)[:, None, None]
-    found = 0
+    result = 0
     for below, of_row in ((0, 1 - (y - row)), (1, y - row)):
         for beside, of_column in ((0, 1 - (x - column)), (1, x - column)):
             share = (of_row * of_column).astype(images.dtype)
             share = share[..., None] if images.ndim == 4 else share
-            found = found + share * bordered[image, row + below, column + beside]
-    return found
+            result = result + share * bordered[image, row + below, column + beside]
+    return result
 
 
 class ImagesTask:
@@ -195,8 +217,8 @@ class ImagesTask:
 
     def description(self) -> dict:
         checksum = zlib.crc32(self.data.labels.tobytes(), zlib.crc32(self.data.images.tobytes()))
-        its = {"data": checksum, "classes": self.data.classes, "highest": self.data.highest}
-        return {"name": "images", "fold": self.fold} | its
+        content = {"data": checksum, "classes": self.data.classes, "highest": self.data.highest}
+        return {"name": "images", "fold": self.fold} | content
 
 
 def named(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
@@ -204,15 +226,15 @@ def named(model: VisionTransformer, images: np.ndarray) -> np.ndarray:
 
     In each of them the image stands half a pixel further up, down, left or right, or where it was.
     """
-    found, probabilities = [], Softmax()
+    numbers, probabilities = [], Softmax()
     with inference():
         for part in np.split(images, range(256, len(images), 256)):
             looks = (
                 probabilities.forward(model.forward(moved(part, down, right, 0.0)))
                 for down, right in itertools.product((-0.5, 0.0, 0.5), repeat=2)
             )
-            found.append(to_host(sum(looks).argmax(axis=-1)))
-    return np.concatenate(found)
+            numbers.append(to_host(sum(looks).argmax(axis=-1)))
+    return np.concatenate(numbers)
 
 
 def data_of(options: argparse.Namespace) -> Images:
@@ -232,7 +254,7 @@ def make(options: argparse.Namespace):
     task = ImagesTask(data, options.fold, *how)
     height, width, channels = (*data.images.shape[1:], 1)[:3]
     sizes = dict(height=height, width=width, channels=channels, classes=len(data.classes))
-    return task, VisionTransformer, script.chosen(options, VisionTransformer.Config, **sizes)
+    return task, VisionTransformer, kit.chosen(options, VisionTransformer.Config, **sizes)
 
 
 def measure(model: VisionTransformer, task: ImagesTask, folder: Path) -> dict:
@@ -267,8 +289,11 @@ def draw_looks(path: Path, model: VisionTransformer, images: np.ndarray, title: 
     """Draw each image (row) and the class token's attention to its patches, by layer and head."""
     config = model.config
     looks = [weights[:, :, 0, 1:] for weights in attention_weights(model, images).values()]
-    maps = [(f"layer {i + 1}\nhead {j + 1}", layer[:, j]) for i, layer in enumerate(looks[:4])
-            for j in range(min(layer.shape[1], 4))]  # fmt: skip
+    maps = [
+        (f"layer {i + 1}\nhead {j + 1}", layer[:, j])
+        for i, layer in enumerate(looks[:4])
+        for j in range(min(layer.shape[1], 4))
+    ]
     figure = new_figure(1 + len(maps), 1.1 * len(images) + 1, layout="constrained")
     figure.suptitle(f"{title}: where the class token looks", parse_math=False)
     grid = config.height // config.patch, config.width // config.patch
@@ -298,8 +323,11 @@ def verdict(results: Results):
 def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
     model, metadata = load_model(best_of(options.run))
-    task = metadata.get("task") or {}
-    if not isinstance(model, VisionTransformer) or task.get("name") != "images":
+    task = task_of(metadata)
+    classes, highest = task.get("classes"), task.get("highest")
+    known = isinstance(model, VisionTransformer) and task.get("name") == "images"
+    known = known and isinstance(classes, list) and len(classes) == model.config.classes
+    if not known or type(highest) is not float or not highest > 0:
         raise InputError(
             "--run names a run of this task",
             f"{options.run}, a run of {task.get('name')}",
@@ -307,9 +335,12 @@ def use(options: argparse.Namespace) -> int:
         )
     if not options.input:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
-    if any(getattr(options, name) is not None for name in folders.SAMPLING):
-        raise InputError("an image is named, and nothing is drawn at random", "a flag to sample",
-                         "Leave out --temperature, --top-k and --top-p.")  # fmt: skip
+    if any(getattr(options, name) is not None for name in kit.SAMPLING):
+        raise InputError(
+            "an image is named, and nothing is drawn at random",
+            "a flag to sample",
+            "Leave out --temperature, --top-k and --top-p.",
+        )
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
         images, sizes = arrays_of(Path(file), "images")["images"], model.config
@@ -322,12 +353,14 @@ def use(options: argparse.Namespace) -> int:
                 f"{file} with {height} x {width} of {channels}",
                 "Cut or scale them.",
             )
-        if not task["highest"] / 2 <= images.max() <= task["highest"]:
-            script.note(f"the largest number in {file} is {images.max():g}, in training it was "
-                        f"{task['highest']:g}; both should mean the same brightness")  # fmt: skip
-        images = (images / task["highest"]).astype(np.float32)
+        if not highest / 2 <= images.max() <= highest:
+            kit.note(
+                f"the largest number in {file} is {images.max():g}, in training it was "
+                f"{highest:g}; both should mean the same brightness"
+            )
+        images = (images / highest).astype(np.float32)
         for label in named(model, images):
-            print(task["classes"][label])
+            print(classes[label])
         if options.attention:
             draw_looks(options.attention, model, images[:6], Path(file).name)
     return 0
@@ -335,9 +368,13 @@ def use(options: argparse.Namespace) -> int:
 
 def flags(made: argparse.ArgumentParser) -> None:
     add = made.add_argument
-    add("--data", type=script.path, metavar="FILE.npz", help="images and labels; without, digits")
-    add("--shift", type=float, default=0.7, help="images are trained on shifted by up to so many "
-        "pixels")  # fmt: skip
+    add("--data", type=kit.path, metavar="FILE.npz", help="images and labels; without, digits")
+    add(
+        "--shift",
+        type=float,
+        default=0.7,
+        help="images are trained on shifted by up to so many pixels",
+    )
     add("--turn", type=float, default=10.0, help="and turned by up to so many degrees")
 
 
@@ -365,4 +402,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

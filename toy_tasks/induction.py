@@ -12,7 +12,8 @@ from numformer.models.language_model import LanguageModel
 from numformer.plots import attention_weights
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
-from toy_tasks import script, study
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
 from toy_tasks.write import Answers, add_length, use
 
 DESCRIPTION = """\
@@ -31,9 +32,20 @@ SYMBOLS = "abcdefghijklmnopqrstuvwxyz"
 LENGTHS = range(4, 13)  # of what is repeated; a fixed one could be found by position alone
 MOST_BEFORE = 8
 DEFAULTS = dict(
-    steps=500, batch_size=32, evaluate_every=20, d_model=64, d_ff=64, heads=2, norm="post",
-    positions="rotary", p_drop=0.0, label_smoothing=0.0, warmup=50, factor=0.3, decay="linear",
-)  # fmt: skip
+    steps=500,
+    batch_size=32,
+    evaluate_every=20,
+    d_model=64,
+    d_ff=64,
+    heads=2,
+    norm="post",
+    positions="rotary",
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=50,
+    factor=0.3,
+    decay="linear",
+)
 REACHED = 0.9, 0.99, 0.2  # prefix matching and copying of two layers, prefix matching of one
 
 
@@ -89,7 +101,7 @@ class InductionTask:
 def make(options):
     """What a run trains, and on what."""
     task = InductionTask(options.batch_size, options.seed)
-    config = script.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     return task, LanguageModel, config
 
 
@@ -107,7 +119,7 @@ def table(results: study.Results) -> list[list[str]]:
     """A row for each number of layers."""
     rows = [["", "prefix matching", "copying", "a score of 0.5 at step"]]
     for row, runs in results.items():
-        scores = [study.spread([run[name] for run in runs]) for name in FIGURES]
+        scores = [charts.spread([run[name] for run in runs]) for name in FIGURES]
         steps = [str(*run["formed"]) or "never" for run in runs]
         rows.append([row, *scores, ", ".join(steps)])
     return rows
@@ -122,7 +134,7 @@ def draw(results: study.Results, folder: Path) -> None:
         }
         for name in FIGURES
     }
-    study.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
+    charts.chart(folder / "induction.png", "Induction heads", panels, "step", "score")
     trained = load(results["two layers"][0]["folder"])
     trained.attention("induct" * 2).draw(folder / "attention.png")
 
@@ -130,21 +142,31 @@ def draw(results: study.Results, folder: Path) -> None:
 def verdict(results: study.Results):
     """The worst of the seeds decides."""
     lowest = {name: min(run[name] for run in results["two layers"]) for name in FIGURES}
-    one = max(run["prefix_matching"] for run in results["one layer"])
+    single = max(run["prefix_matching"] for run in results["one layer"])
     two, copying, most = lowest["prefix_matching"], lowest["copying"], REACHED[2]
-    reached = two >= REACHED[0] and copying >= REACHED[1] and one <= most
+    reached = two >= REACHED[0] and copying >= REACHED[1] and single <= most
     target = f"prefix matching {REACHED[0]}, copying {REACHED[1]}, one layer at most {most}"
-    figures = {"copying": f"{copying:.4f}", "two layers": f"{two:.3f}, one layer {one:.3f}"}
+    figures = {"copying": f"{copying:.4f}", "two layers": f"{two:.3f}, one layer {single:.3f}"}
     return "the worst seed, on sequences that training never saw", figures, (target, reached)
 
 
 FIGURES = "prefix_matching", "copying"
 STUDY = study.Study(
-    name="induction", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
-    rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}}, make=make, measure=measure,
-    figure="prefix_matching", table=table, draw=draw, verdict=verdict, example="abcdefabc",
-    flags=add_length, use=use,
-)  # fmt: skip
+    name="induction",
+    description=DESCRIPTION,
+    model=LanguageModel,
+    defaults=DEFAULTS,
+    rows={"two layers": {"layers": 2}, "one layer": {"layers": 1}},
+    make=make,
+    measure=measure,
+    figure="prefix_matching",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    example="abcdefabc",
+    flags=add_length,
+    use=use,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -153,4 +175,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -10,8 +10,9 @@ from numformer.data import END, Vocabulary, pad
 from numformer.generation import Continuation
 from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
-from toy_tasks import script, study
-from toy_tasks.sequences import held_out
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
+from toy_tasks.kit.sequences import held_out
 from toy_tasks.write import Answers, add_length, use
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
@@ -26,10 +27,22 @@ sinusoidal, learned and rotary positions, ALiBi and none.
   python -m toy_tasks.lengths --run runs/lengths/copy-alibi-1 --input abcdefghijklm=
 """
 DEFAULTS = dict(
-    steps=1600, batch_size=64, evaluate_every=400, d_model=64, d_ff=128, heads=4, layers=3,
-    norm="pre", p_drop=0.0, label_smoothing=0.0, warmup=100, factor=0.4, decay="linear",
-    clip_norm=1.0, max_length=128,
-)  # fmt: skip
+    steps=1600,
+    batch_size=64,
+    evaluate_every=400,
+    d_model=64,
+    d_ff=128,
+    heads=4,
+    layers=3,
+    norm="pre",
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.4,
+    decay="linear",
+    clip_norm=1.0,
+    max_length=128,
+)
 
 
 def letters(rng: np.random.Generator, length: int) -> str:
@@ -50,7 +63,7 @@ def numbers(rng: np.random.Generator, length: int) -> str:
 def add(source: str) -> str:
     """The sum, written alike, and what is carried in the end: "q 12 k 34" gives "q 3 k 7 0"."""
     names, digits = source.split()[::2], source.split()[1::2]
-    first, second = ("".join(each[number] for each in digits[::-1]) for number in (0, 1))
+    first, second = ("".join(pair[number] for pair in digits[::-1]) for number in (0, 1))
     *places, carried = str(int(first) + int(second)).zfill(len(names) + 1)[::-1]
     return " ".join([*map(" ".join, zip(names, places, strict=True)), carried])
 
@@ -83,12 +96,12 @@ class LengthTask:
 
     def sources(self, rng, length: int, count: int, wanted: bool) -> list[str]:
         """Sources of this length; those that a hash of them holds out, or the others."""
-        found = []
-        while len(found) < count:
+        sources = []
+        while len(sources) < count:
             source = self.draw(rng, length)
             if held_out(source) is wanted:
-                found.append(source)
-        return found
+                sources.append(source)
+        return sources
 
     def ids(self, source: str) -> tuple[list[int], list[int]]:
         """Those of the source with its "=", and of the target with its end."""
@@ -110,8 +123,8 @@ class LengthTask:
         """The share of the test's sources of this length whose whole target is written."""
         given, targets = zip(*map(self.ids, self.test[length][:count]), strict=True)
         written = greedy(model, np.array(given), len(targets[0]))
-        found = zip(written, targets, strict=True)
-        return sum([*w, END] == target for w, target in found) / len(targets)
+        answers = zip(written, targets, strict=True)
+        return sum([*ids, END] == target for ids, target in answers) / len(targets)
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
         lengths = 2, 5, 8, TRAINED
@@ -126,7 +139,7 @@ def make(options):
     count = 20 if options.quick else EXAMPLES
     task = LengthTask(options.task, options.batch_size, options.seed, count)
     vocabulary = len(task.text.vocabulary)
-    return task, LanguageModel, script.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
+    return task, LanguageModel, kit.chosen(options, LanguageModel.Config, vocabulary=vocabulary)
 
 
 def measure(model: LanguageModel, task: LengthTask, folder: Path) -> dict:
@@ -141,7 +154,7 @@ def table(results: study.Results) -> list[list[str]]:
     for row, runs in results.items():
         numbers = [[run["by length"][length - 1] for run in runs] for length in TESTED]
         within = [run["within"] for run in runs]
-        rows.append([row, *(study.spread(each) for each in (within, *numbers))])
+        rows.append([row, *map(charts.spread, (within, *numbers))])
     return rows
 
 
@@ -156,7 +169,7 @@ def draw(results: study.Results, folder: Path) -> None:
         for name in TASKS
     }
     title = f"Trained up to length {TRAINED}, tested up to {LONGEST}"
-    study.chart(folder / "lengths.png", title, panels, "length", "exact match")
+    charts.chart(folder / "lengths.png", title, panels, "length", "exact match")
 
 
 def verdict(results: study.Results):
@@ -179,20 +192,33 @@ def verdict(results: study.Results):
 POSITIONS = "sinusoidal", "learned", "rotary", "alibi", "none"
 # Without positions the order has to be found in the mask alone, which takes longer.
 LONGER = {
-    "addition": {"steps": 1800}, "reverse sinusoidal": {"steps": 2000},
-    "copy none": {"steps": 2400}, "reverse none": {"steps": 2400},
+    "addition": {"steps": 1800},
+    "reverse sinusoidal": {"steps": 2000},
+    "copy none": {"steps": 2400},
+    "reverse none": {"steps": 2400},
     "addition none": {"steps": 2800},
-}  # fmt: skip
+}
 STUDY = study.Study(
-    name="lengths", description=DESCRIPTION, model=LanguageModel, defaults=DEFAULTS,
+    name="lengths",
+    description=DESCRIPTION,
+    model=LanguageModel,
+    defaults=DEFAULTS,
     rows={
         (row := f"{task} {how}"): {"task": task, "positions": how}
         | LONGER.get(row, LONGER.get(task, {}))
-        for task in TASKS for how in POSITIONS
+        for task in TASKS
+        for how in POSITIONS
     },
-    make=make, measure=measure, figure="within", table=table, draw=draw, verdict=verdict,
-    example="abcdefghijklm=", flags=add_length, use=use,
-)  # fmt: skip
+    make=make,
+    measure=measure,
+    figure="within",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    example="abcdefghijklm=",
+    flags=add_length,
+    use=use,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -201,4 +227,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -21,10 +21,10 @@ from numformer.layer import inference
 from numformer.layers import CrossEntropy
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
-from numformer.plots import attention_maps
 from numformer.training.loop import Interrupted
-from toy_tasks import script
-from toy_tasks.datasets import read_text, shakespeare
+from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
+from toy_tasks.kit.datasets import read_text, shakespeare
 from toy_tasks.write import Windows, WritingTask
 
 DESCRIPTION = """\
@@ -40,11 +40,27 @@ character, the smaller the better.
 """
 
 DEFAULTS = dict(
-    steps=1200, batch_size=24, evaluate_every=400, d_model=128, d_ff=344, heads=4, layers=4,
-    norm="pre", normalization="rms", positions="rotary", activation="swiglu",
-    feed_forward_bias=False, p_drop=0.0, label_smoothing=0.0, optimizer="adamw", weight_decay=0.1,
-    warmup=100, factor=0.34, decay="cosine", clip_norm=1.0,
-)  # fmt: skip
+    steps=1200,
+    batch_size=24,
+    evaluate_every=400,
+    d_model=128,
+    d_ff=344,
+    heads=4,
+    layers=4,
+    norm="pre",
+    normalization="rms",
+    positions="rotary",
+    activation="swiglu",
+    feed_forward_bias=False,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    optimizer="adamw",
+    weight_decay=0.1,
+    warmup=100,
+    factor=0.34,
+    decay="cosine",
+    clip_norm=1.0,
+)
 HIDDEN = 0.15
 """The share of the characters that is asked for (BERT's)."""
 AHEAD = 0.1
@@ -124,15 +140,13 @@ def train_both(
     task: MaskedTask, beside: WritingTask, options: argparse.Namespace
 ) -> tuple[MaskedLanguageModel, LanguageModel, Path]:
     """Train one model after the other -> both, and the run's folder, which has ONE_SIDE in it."""
-    config = script.chosen(
-        options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary)
-    )
-    model, folder = script.train_task(task, MaskedLanguageModel, config, options)
-    config = script.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
-    its = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
-    its.resume = (its.out / "config.json").is_file()
+    config = kit.chosen(options, MaskedLanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    model, folder = kit.train_task(task, MaskedLanguageModel, config, options)
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
+    how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
+    how.resume = (how.out / "config.json").is_file()
     try:
-        one_sided, _ = script.train_task(beside, LanguageModel, config, its)
+        one_sided, _ = kit.train_task(beside, LanguageModel, config, how)
     except Interrupted as stopped:
         said = str(stopped).partition(";")[0]
         again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
@@ -165,26 +179,29 @@ def learn(options: argparse.Namespace) -> int:
     example = max(vocabulary.join(shown).split("\n"), key=len)[:40]
     if not options.no_plots:
         *_, maps = task.text.maps(model, shown[:24])
-        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the model looks")
-    reached = None if options.data else (
-        f"a loss {AHEAD} below that from one side", loss <= from_one_side - AHEAD
-    )  # fmt: skip
+        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the model looks")
+    reached = f"a loss {AHEAD} below that from one side", loss <= from_one_side - AHEAD
     what = f"{len(task.unseen):,} characters that training never saw, nats per hidden character"
     figures = {"hidden characters: loss": f"{loss:.4f}, from one side {from_one_side:.4f}"}
-    return script.finish(options, folder, what, figures, example, reached)
+    reached = None if options.data else reached
+    return kit.finish(options, folder, what, figures, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run fill the holes of texts; returns the exit code."""
-    flags = script.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
+    flags = kit.parser("masked", DESCRIPTION, MaskedLanguageModel, **DEFAULTS)
     add = flags.add_argument
-    add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from; without, "
-        "Shakespeare's plays")  # fmt: skip
-    add("--context", type=script.integer, default=64, help="characters in a window")
+    add(
+        "--data",
+        type=kit.path,
+        metavar="FILE.txt",
+        help="a text to learn from; without, Shakespeare's plays",
+    )
+    add("--context", type=kit.integer, default=64, help="characters in a window")
     add("--hole", default="_", help="the character that stands for a hidden one")
-    options = script.parse(flags, lambda options: "masked", arguments)
+    options = kit.parse(flags, lambda options: "masked", arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     hole = options.hole
     is_sign = hole.isprintable() and hole != " " and Vocabulary([]).split(hole) == [hole]
     if options.context < 1 or not is_sign:
@@ -197,4 +214,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

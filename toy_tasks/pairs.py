@@ -14,10 +14,10 @@ from numformer.data import EpochBatches, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
-from toy_tasks import script
-from toy_tasks.datasets import Pair, read_pairs
-from toy_tasks.dates import dates
-from toy_tasks.transduction import Example, TransductionTask, learn
+from toy_tasks import kit
+from toy_tasks.kit.datasets import Pair, read_pairs
+from toy_tasks.kit.dates import dates
+from toy_tasks.kit.transduction import Example, TransductionTask, learn
 
 DESCRIPTION = """\
 Learn to turn texts into others from your own pairs: a file with a source, one TAB and its target on
@@ -32,9 +32,19 @@ share of test sources whose whole target is right.
 """
 
 DEFAULTS = dict(
-    steps=1600, batch_size=64, evaluate_every=400, d_model=96, d_ff=384, heads=4, layers=2,
-    tying="target", warmup=200, factor=0.4, decay="linear", label_smoothing=0.0,
-)  # fmt: skip
+    steps=1600,
+    batch_size=64,
+    evaluate_every=400,
+    d_model=96,
+    d_ff=384,
+    heads=4,
+    layers=2,
+    tying="target",
+    warmup=200,
+    factor=0.4,
+    decay="linear",
+    label_smoothing=0.0,
+)
 SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
 """Pairs to try, and the exact match that they are to reach."""
@@ -89,7 +99,7 @@ class PairsTask(TransductionTask):
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
         text = Transduction(source, target, 2 * longest[1], longest[0], beam)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))
-        sequences = (each for pairs in symbols.values() for pair in pairs for each in pair)
+        sequences = (side for pairs in symbols.values() for pair in pairs for side in pair)
         self.longest = max(text.max_length, 1 + max(map(len, sequences)))
         self.batch = EpochBatches(self.encode(data["train"]), batch_size, seed)
 
@@ -99,10 +109,10 @@ class PairsTask(TransductionTask):
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """Edits for each right symbol, in percent, and the share of targets without any."""
-        found = [*zip(written, examples, strict=True)]
-        edits = sum(self.errors(w, right) for w, (_, right) in found)
+        answers = [*zip(written, examples, strict=True)]
+        edits = sum(self.errors(answer, right) for answer, (_, right) in answers)
         symbols = sum(len(self.text.target.split(right[0])) for _, right in examples)
-        exact = float(np.mean([w in right for w, (_, right) in found]))
+        exact = float(np.mean([answer in right for answer, (_, right) in answers]))
         return {"symbol_error_rate": 100 * edits / symbols, "exact_match": exact}
 
     def description(self) -> dict:
@@ -125,10 +135,10 @@ def read(options: argparse.Namespace) -> dict[str, list[Pair]]:
         print(f"{repeated:,} pairs stand there again and are left out")
     several = [example for of in distinct.values() for example in by_source(of) if example[1][1:]]
     if several:
-        source, (one, other, *_) = several[0]
+        source, (target, other, *_) = several[0]
         print(
             f"{len(several):,} sources have several targets, any of which is right, for example "
-            f"{source!r} -> {one!r} or {other!r}"
+            f"{source!r} -> {target!r} or {other!r}"
         )
     data = split(distinct["all"]) if "all" in distinct else distinct
     trained = {source for source, _ in data["train"]}
@@ -159,16 +169,26 @@ def name_of(options: argparse.Namespace) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
+    flags = kit.parser("pairs", DESCRIPTION, Transformer, **DEFAULTS)
     add = flags.add_argument
-    add("--data", nargs="+", metavar="FILE.tsv", help="one file of pairs, or three: to train on, "
-        "for development, for the test")  # fmt: skip
+    add(
+        "--data",
+        nargs="+",
+        metavar="FILE.tsv",
+        help="one file of pairs, or three: to train on, for development, for the test",
+    )
     add("--demo", choices=DEMOS, help="made-up pairs to try: dates in words and as 2026-11-21")
-    add("--words", nargs="?", const="both", default="", choices=["source", "target", "both", ""],
-        help="the side that is made of words instead of characters; alone: both")  # fmt: skip
-    options = script.parse(flags, name_of, arguments)
+    add(
+        "--words",
+        nargs="?",
+        const="both",
+        default="",
+        choices=["source", "target", "both", ""],
+        help="the side that is made of words instead of characters; alone: both",
+    )
+    options = kit.parse(flags, name_of, arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     if bool(options.demo) == bool(options.data) or len(options.data or [0]) not in (1, 3):
         raise InputError(
             "pairs takes --data with one file or three, or a --demo, or a --run to use",
@@ -180,4 +200,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

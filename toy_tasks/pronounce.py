@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from numformer.models import Transformer
-from toy_tasks import script
-from toy_tasks.datasets import Pair, pronunciations
+from toy_tasks import kit
+from toy_tasks.kit.datasets import Pair, pronunciations
+from toy_tasks.kit.transduction import Example, learn
 from toy_tasks.pairs import PairsTask
-from toy_tasks.transduction import Example, learn
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
@@ -22,10 +22,20 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --da
 """
 
 DEFAULTS = dict(
-    steps=10000, batch_size=64, evaluate_every=500, d_model=128, d_ff=512, heads=4, layers=3,
-    tying="target", positions="sinusoidal_rotary", p_drop=0.15,
-    warmup=300, factor=0.4, average=5,
-)  # fmt: skip
+    steps=10000,
+    batch_size=64,
+    evaluate_every=500,
+    d_model=128,
+    d_ff=512,
+    heads=4,
+    layers=3,
+    tying="target",
+    positions="sinusoidal_rotary",
+    p_drop=0.15,
+    warmup=300,
+    factor=0.4,
+    average=5,
+)
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
 BEAM = 5
 
@@ -46,25 +56,27 @@ class PronunciationTask(PairsTask):
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """Words with any phoneme wrong, and edits for each right phoneme, both in percent."""
-        found = super().measure(written, examples)
-        rates = 100 * (1 - found["exact_match"]), found["symbol_error_rate"]
-        return dict(zip(("word_error_rate", "phoneme_error_rate"), rates, strict=True))
+        measured = super().measure(written, examples)
+        word_error_rate = 100 * (1 - measured["exact_match"])
+        return dict(
+            word_error_rate=word_error_rate, phoneme_error_rate=measured["symbol_error_rate"]
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
+    flags = kit.parser("pronounce", DESCRIPTION, Transformer, "--word", **DEFAULTS)
     flags.add_argument("--language", default="fre", help="language to learn")
     flags.add_argument(
-        "--data", type=script.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
+        "--data", type=kit.path, metavar="DIR", help="folder with LANG_train.tsv, _dev and _test"
     )
-    options = script.parse(flags, lambda options: f"pronounce-{options.language}", arguments)
+    options = kit.parse(flags, lambda options: f"pronounce-{options.language}", arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)
     return learn(task, options, TARGETS.get(options.language))
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -25,8 +25,8 @@ import math
 import sys
 
 from numformer.models.language_model import LanguageModel
-from toy_tasks import script
-from toy_tasks.datasets import shakespeare
+from toy_tasks import kit
+from toy_tasks.kit.datasets import shakespeare
 from toy_tasks.write import add_flags, learn, require_lengths, use
 
 DESCRIPTION = """\
@@ -46,29 +46,50 @@ def peak(rate: float, d_model: int, warmup: int) -> float:
 
 
 DEFAULTS = dict(
-    steps=2000, batch_size=12, evaluate_every=500, context=64, d_model=128, d_ff=344, heads=4,
-    layers=4, norm="pre", normalization="rms", positions="rotary", activation="swiglu",
-    feed_forward_bias=False, p_drop=0.0, label_smoothing=0.0, optimizer="adamw", weight_decay=0.1,
-    warmup=100, factor=peak(2e-3, 128, 100), decay="cosine", clip_norm=1.0,
-)  # fmt: skip
+    steps=2000,
+    batch_size=12,
+    evaluate_every=500,
+    context=64,
+    d_model=128,
+    d_ff=344,
+    heads=4,
+    layers=4,
+    norm="pre",
+    normalization="rms",
+    positions="rotary",
+    activation="swiglu",
+    feed_forward_bias=False,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    optimizer="adamw",
+    weight_decay=0.1,
+    warmup=100,
+    factor=peak(2e-3, 128, 100),
+    decay="cosine",
+    clip_norm=1.0,
+)
 LONGER = dict(batch_size=16, context=128, evaluate_every=1000, log_every=100, p_drop=0.1)
 PRESETS = {
     "quarter": LONGER | dict(steps=6000),
-    "hour": LONGER | dict(
-        steps=12000, d_model=160, d_ff=432, heads=5, layers=5, p_drop=0.15,
+    "hour": LONGER
+    | dict(
+        steps=12000,
+        d_model=160,
+        d_ff=432,
+        heads=5,
+        layers=5,
+        p_drop=0.15,
         factor=peak(2e-3, 160, 100),
     ),
-}  # fmt: skip
+}
 TARGETS = {None: 1.75, "quarter": 1.60, "hour": 1.50}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
-    flags = script.parser(
-        "shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS
-    )
+    flags = kit.parser("shakespeare", DESCRIPTION, LanguageModel, "--prompt", PRESETS, **DEFAULTS)
     add_flags(flags)
-    options = script.parse(flags, lambda options: "shakespeare", arguments)
+    options = kit.parse(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
     if options.run:
         return use(options)
@@ -76,4 +97,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

@@ -14,7 +14,7 @@ Normalization in the Transformer Architecture").
 
 import numpy as np
 
-from toy_tasks.sequences import Rule, start
+from toy_tasks.kit.sequences import Rule, start
 
 
 def draw(rng: np.random.Generator) -> str:
@@ -39,10 +39,16 @@ RULE = Rule(
     target=walk,
     reached=0.99,
     defaults=dict(
-        steps=2400, evaluate_every=400, batch_size=32, layers=6, norm="pre", warmup=1, factor=0.016,
+        steps=2400,
+        evaluate_every=400,
+        batch_size=32,
+        layers=6,
+        norm="pre",
+        warmup=1,
+        factor=0.016,
         clip_norm=None,
     ),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     start(RULE)

@@ -13,9 +13,9 @@ from numformer.errors import InputError
 from numformer.generation import Continuation
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
-from numformer.plots import attention_maps
-from toy_tasks import script
-from toy_tasks.datasets import read_text
+from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
+from toy_tasks.kit.datasets import read_text
 
 DESCRIPTION = """\
 Learn to go on with any text, character by character, and print the loss on its last tenth, on which
@@ -26,9 +26,19 @@ it does not train: nats per character, the smaller the better. The same loss cho
 """
 
 DEFAULTS = dict(
-    steps=1000, batch_size=32, d_model=128, d_ff=512, heads=4, layers=3, norm="pre", p_drop=0.0,
-    label_smoothing=0.0, warmup=100, factor=0.7, decay="linear",
-)  # fmt: skip
+    steps=1000,
+    batch_size=32,
+    d_model=128,
+    d_ff=512,
+    heads=4,
+    layers=3,
+    norm="pre",
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.7,
+    decay="linear",
+)
 MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
 
@@ -96,20 +106,20 @@ class WritingTask:
 def add_flags(flags: argparse.ArgumentParser) -> None:
     """The flags of a script that goes on with texts."""
     add = flags.add_argument
-    add("--data", type=script.path, metavar="FILE.txt", help="a text to learn from")
-    add("--context", type=script.integer, default=64, help="characters in a window")
+    add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
+    add("--context", type=kit.integer, default=64, help="characters in a window")
     add_length(flags)
 
 
 def add_length(flags: argparse.ArgumentParser) -> None:
     """The flag that says how much is written."""
-    flags.add_argument("--length", type=script.integer, default=200, help="symbols to write")
+    flags.add_argument("--length", type=kit.integer, default=200, help="symbols to write")
 
 
 def use(options: argparse.Namespace) -> int:
     """Go on with texts, as --run and the flags ask for; the exit code."""
     require_lengths(options.length)
-    return script.use(options, length=options.length)
+    return kit.use(options, length=options.length)
 
 
 def require_lengths(*lengths: int) -> None:
@@ -130,8 +140,8 @@ def learn(
     """
     name = options.program.rpartition(".")[2]
     task = WritingTask(text, options.context, options.batch_size, options.seed, name)
-    config = script.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
-    model, folder = script.train_task(task, LanguageModel, config, options)
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    model, folder = kit.train_task(task, LanguageModel, config, options)
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
@@ -140,20 +150,20 @@ def learn(
     print(task.text.join(written))
     if not options.no_plots:
         *_, maps = task.text.maps(model, [*unseen[:20]])
-        attention_maps(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
+        draw_attention(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
     example = beginning.strip().split("\n")[-1]
     what = f"{len(task.unseen):,} characters that training never saw, nats per character"
     reached = None if target is None else (f"{measure} {target}", loss <= target)
-    return script.finish(options, folder, what, {measure: f"{loss:.4f}"}, example, reached)
+    return kit.finish(options, folder, what, {measure: f"{loss:.4f}"}, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Train, or with --run go on from texts; returns the exit code."""
-    flags = script.parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
+    flags = kit.parser("write", DESCRIPTION, LanguageModel, "--prompt", **DEFAULTS)
     add_flags(flags)
-    options = script.parse(flags, lambda options: "write", arguments)
+    options = kit.parse(flags, lambda options: "write", arguments)
     require_lengths(options.context, options.length)
     if bool(options.run) == bool(options.data):
         raise InputError(
@@ -167,4 +177,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(script.exit_code(main))
+    sys.exit(kit.exit_code(main))

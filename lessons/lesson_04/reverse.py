@@ -16,7 +16,7 @@ from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import linear_rate
-from toy_tasks.sequences import Rule, SequenceTask
+from toy_tasks.kit.sequences import Rule, SequenceTask
 
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 

@@ -150,7 +150,7 @@ class EpochBatches:
                 "Give it data.",
             )
         self.pairs, self.batch_size, self.seed, self.pool = pairs, batch_size, seed, pool
-        self._ends = [0]  # how many batches the epochs have up to each of them
+        self.ends = [0]  # how many batches the epochs have up to each of them, as far as is known
         self._batches: dict[int, list[list[int]]] = {}  # of the latest epoch
 
     def __call__(self, step: int) -> PairBatch:
@@ -160,10 +160,10 @@ class EpochBatches:
 
     def place(self, step: int) -> tuple[int, int]:
         """In which epoch a step (from 1) lies, and which of its batches it has (both from 0)."""
-        while self._ends[-1] < step:
-            self._ends.append(self._ends[-1] + self.count(len(self._ends) - 1))
-        epoch = bisect.bisect_left(self._ends, step) - 1
-        return epoch, step - 1 - self._ends[epoch]
+        while self.ends[-1] < step:
+            self.ends.append(self.ends[-1] + self.count(len(self.ends) - 1))
+        epoch = bisect.bisect_left(self.ends, step) - 1
+        return epoch, step - 1 - self.ends[epoch]
 
     def count(self, epoch: int = 0) -> int:
         """How many batches an epoch has."""
@@ -209,7 +209,8 @@ class TokenBatches(EpochBatches):
 
     Long sentences are in company of few, short ones of many, so each batch takes about as long and
     as much memory. `sampled(epoch)` gives the pairs of an epoch anew, such as other cuts into
-    subwords; a run that is resumed asks for all epochs up to its own, to know where they end.
+    subwords; a run that is resumed asks for all epochs up to its own, to know where they end, but
+    for those whose `ends` it is given.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
         if not trainer.finished:
             trainer.parts.start()
         progress = _Progress(trainer)
-        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
+        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step > 0 else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
                 if trainer.step < trainer.steps:  # a resumed run may have taken the last one

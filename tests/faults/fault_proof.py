@@ -33,8 +33,8 @@ from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from tests.equal_runs import without_seconds
-from toy_tasks import reverse, script
-from toy_tasks.sequences import DEFAULTS, SequenceTask
+from toy_tasks import kit, reverse
+from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
 # Kills.
 
@@ -339,12 +339,12 @@ TRIED = """--steps 6 --evaluate-every 2 --log-every 1 --batch-size 4 --d-model 8
 
 def resume(task: SequenceTask, *flags) -> None:
     """What the script does up to the end of training, in this process."""
-    made = script.parser("reverse", "", Transformer, **DEFAULTS)
-    options = script.parse(made, lambda options: "reverse", list(map(str, flags)))
+    made = kit.parser("reverse", "", Transformer, **DEFAULTS)
+    options = kit.parse(made, lambda options: "reverse", list(map(str, flags)))
     symbols = len(task.text.source)
-    config = script.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
+    config = kit.chosen(options, Config, source_vocabulary=symbols, target_vocabulary=symbols)
     with contextlib.redirect_stdout(io.StringIO()):
-        script.train_task(task, Transformer, config, options)
+        kit.train_task(task, Transformer, config, options)
 
 
 @contextlib.contextmanager

@@ -43,9 +43,9 @@ from numformer.training.optimizers import Adam, clip_global_norm
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
-from toy_tasks.script import exit_code
-from toy_tasks.sequences import SequenceTask
-from toy_tasks.sequences import main as sequences_main
+from toy_tasks.kit import exit_code
+from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.kit.sequences import main as sequences_main
 
 # Largest difference from NumPy, in units of the largest number (at least 1) of the array: sums run
 # in another order, so the last bits differ.

@@ -25,9 +25,9 @@ from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import gpu_report as gpu
 from toy_tasks import pronounce, reverse
-from toy_tasks.script import exit_code
-from toy_tasks.sequences import SequenceTask
-from toy_tasks.sequences import main as sequences_main
+from toy_tasks.kit import exit_code
+from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.kit.sequences import main as sequences_main
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
 TINY = f"{TINY} --quick --no-plots --steps 9".split()

@@ -29,7 +29,7 @@ from numformer.layers import MIXERS, Reach
 from numformer.models import Config, Objective, Transformer
 from numformer.training import Recipe, trainer
 from toy_tasks import reverse
-from toy_tasks.sequences import SequenceTask, digits
+from toy_tasks.kit.sequences import SequenceTask, digits
 
 
 class Solved(NamedTuple):

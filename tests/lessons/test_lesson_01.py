@@ -13,7 +13,7 @@ from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 from numformer.models import RecurrentEncoderDecoder
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
-from toy_tasks.sequences import held_out
+from toy_tasks.kit.sequences import held_out
 
 LESSON = lessons.load(1)
 

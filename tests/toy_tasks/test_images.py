@@ -15,9 +15,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import inference
 from numformer.models.vision import VisionTransformer
-from numformer.training import load_model
+from numformer.training import load_model, save_model
+from tests.toy_tasks.small import assert_refused
 from toy_tasks import images as page
-from toy_tasks.images import ImagesTask, Labelled, labelled, main, moved, named
+from toy_tasks.images import ImagesTask, labelled, main, moved, named
 
 TINY = "--steps 4 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --jobs 2".split()
 RNG = np.random.default_rng(3)
@@ -47,8 +48,10 @@ def test_batches_are_their_steps_alone_and_labels_stay_with_their_images():
     batches = [task.batch(step) for step in (1, 2, 1)]
     assert_array_equal(batches[0].images, batches[2].images)
     assert (batches[0].images != batches[1].images).any()
-    label_of = {image.tobytes(): label for image, label in zip(
-        task.data.images, task.data.labels, strict=True)}  # fmt: skip
+    label_of = {
+        image.tobytes(): label
+        for image, label in zip(task.data.images, task.data.labels, strict=True)
+    }
     for image, label in zip(batches[0].images, batches[0].labels, strict=True):
         assert label_of[image.tobytes()] == label
     assert task.data.classes == ["no", "perhaps", "yes"]
@@ -58,8 +61,9 @@ def test_batches_are_their_steps_alone_and_labels_stay_with_their_images():
 
 def test_the_training_loss_is_the_mean_over_all_images():
     task = still(0)
-    config = VisionTransformer.Config(height=4, width=6, channels=1, classes=3, d_model=8, heads=2,
-                                      d_ff=8, layers=1)  # fmt: skip
+    config = VisionTransformer.Config(
+        height=4, width=6, channels=1, classes=3, d_model=8, heads=2, d_ff=8, layers=1
+    )
     model = VisionTransformer(config)
     with inference():
         whole = model.objective().forward(*task.of(task.trained).inputs)
@@ -144,7 +148,7 @@ def test_images_of_a_file_are_learned_and_named(call, colours):
     code, out, err = call(main, *use.split())
     model, metadata = load_model(folder / "fold-1-1" / "best.safetensors")
     shown = [images[:7] / 2, images]
-    expected = [i for each in shown for i in named(model, (each / 16).astype(np.float32))]
+    expected = [i for part in shown for i in named(model, (part / 16).astype(np.float32))]
     assert (code, err) == (0, []) and {*out} <= {*LABELS}
     assert out == [["no", "perhaps", "yes"][i] for i in expected]
     use = "--run runs/images/fold-1-1 --input more.npz --attention a.png"
@@ -188,7 +192,6 @@ FILES = {
     "real": dict(images=IMAGES, labels=np.arange(23.0)),
     "negative": dict(images=IMAGES - 1, labels=LABELS),
     "nan": dict(images=IMAGES + np.nan, labels=LABELS),
-    "inf": dict(images=IMAGES + np.inf, labels=LABELS),
     "objects": dict(images=np.array([None]), labels=LABELS),
     "odd": dict(images=IMAGES[:, :3], labels=LABELS),
     "good": dict(images=IMAGES, labels=LABELS),
@@ -200,7 +203,6 @@ FILES = {
     [
         ("--data none.npz", "received no such file"),
         ("--data text.npz", "received another kind of file"),
-        ("--data .", "received another kind of file"),
         ("--data broken.npz", "is an .npz file with the arrays images and labels"),
         ("--data unlabelled.npz", "labels is not a file in the archive"),
         ("--data few.npz", "at least 10 images, and labels that differ; received 9 images"),
@@ -210,13 +212,11 @@ FILES = {
         ("--data real.npz", "integers or strings, one for each image; received shape (23,) of fl"),
         ("--data negative.npz", "that are not negative; received other numbers"),
         ("--data nan.npz", "received other numbers"),
-        ("--data inf.npz", "received other numbers"),
         ("--data objects.npz", "Object arrays cannot be loaded"),
         ("--data odd.npz", "images 3 x 6, patch 2"),
         ("--data good.npz --patch 4", "images 4 x 6, patch 4"),
         ("--data good.npz --shift -1", "--shift and --turn are from 0 to 360; received -1.0"),
         ("--data good.npz --turn nan", "received 0.7, nan"),
-        ("--run none --input good.npz", "none"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
@@ -243,13 +243,12 @@ def test_a_run_names_files_of_images_of_its_size(call):
         (["--input", "mine.npz", "--temperature", "1"], "nothing is drawn at random"),
         (["--run", "runs/images", "--input", "mine.npz"], "such as runs/images/fold-1-1."),
     ):
-        code, out, err = call(main, *use, *flags)
-        assert (code, out) == (2, []) and len(err) == 1 and said in err[0]
+        assert_refused(call(main, *use, *flags), said)
+    for task in ("a word", {"name": "images", "classes": "ny", "highest": 16.0}):
+        model, _ = load_model(Path("runs/images/fold-2-1/best.safetensors"))
+        save_model(Path("mine.safetensors"), model, task=task)
+        refused = call(main, "--run", "mine.safetensors", "--input", "mine.npz")
+        assert_refused(refused, "--run names a run of this task")
     np.savez("dark.npz", images=IMAGES / 4)
     code, out, err = call(main, *use, "--input", "dark.npz")
     assert (code, len(out)) == (0, len(IMAGES)) and "the largest number in dark.npz" in err[0]
-
-
-def test_a_batch_is_as_many_images():
-    batch = Labelled(IMAGES[:5], LABELS[:5])
-    assert batch.weight == 5 and [part.weight for part in batch.split(2)] == [3, 2]

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,14 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from toy_tasks import compare, copy_task, folders, script, study
-from toy_tasks.sequences import DEFAULTS, SequenceTask, main
+from tests.toy_tasks.small import SHORT, assert_refused, copying, files_of
+from toy_tasks import compare, kit
+from toy_tasks.kit import charts, folders, study
+from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
-SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(10**5)))
 SHORT_TASK = SequenceTask(SHORT, 4, 1)
 pytestmark = pytest.mark.usefixtures("empty_folder")
-TINY = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2".split()
+TINY = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2 --no-plots".split()
 
 
 def make(options, at=lambda options, step: None):
@@ -35,7 +37,7 @@ def make(options, at=lambda options, step: None):
     task.development, draw = task.development[:20], task.batch
     task.batch = lambda step: at(options, step) or draw(step)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
-    return task, Transformer, script.chosen(options, Config, **sizes)
+    return task, Transformer, kit.chosen(options, Config, **sizes)
 
 
 def measure(model, task, folder):
@@ -45,13 +47,13 @@ def measure(model, task, folder):
 
 
 def table(results):
-    rows = [[row, study.spread([r["seed"] for r in runs])] for row, runs in results.items()]
+    rows = [[row, charts.spread([r["seed"] for r in runs])] for row, runs in results.items()]
     return [["way", "seeds"], *rows]
 
 
 def draw(results, folder):
     curves = {n: [([1, 2], [r["total"], r["seed"]]) for r in runs] for n, runs in results.items()}
-    study.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
+    charts.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
 
 
 def verdict(results, reached=0):
@@ -60,11 +62,19 @@ def verdict(results, reached=0):
 
 
 NORMS = study.Study(
-    name="norms", description="Norms.", model=Transformer, figure="right", example="123",
+    name="norms",
+    description="Norms.",
+    model=Transformer,
+    figure="right",
+    example="123",
     defaults=DEFAULTS | dict(d_model=8, d_ff=8, heads=1, layers=1, p_drop=0.1),
     rows={"pre norm": {"norm": "pre"}, "post": {"norm": "post", "steps": 8}},
-    make=make, measure=measure, table=table, draw=draw, verdict=verdict,
-)  # fmt: skip
+    make=make,
+    measure=measure,
+    table=table,
+    draw=draw,
+    verdict=verdict,
+)
 
 
 def norms(arguments):
@@ -80,26 +90,26 @@ def norms_where(at):
 
 
 def runs_of(folder: str) -> dict:
-    """What the runs of a study left, but for how long they took."""
-    found = {}
+    """What the runs of a study left, but for how long they took and their pictures."""
+    runs = {}
     for run in Path(folder).iterdir():
         if run.is_dir():
             files = without_seconds(run)
             result = json.loads(files.pop("result.json"))
-            found[run.name] = files, result["total"], result["seed"]
             options = json.loads(files.pop("config.json"))["options"]
             assert (options["seed"], options["parts"]) == (result["seed"], 1)
-    return found
+            files.pop("loss.png", None)
+            runs[run.name] = files, result["total"], result["seed"]
+    return runs
 
 
 def test_a_study_trains_every_way_with_every_seed_and_compares(call):
     """As many side by side as one likes, to the same bits; each a run like any other."""
-    code, out, err = call(norms, *TINY, "--seeds", "4", "2")
+    code, out, err = call(norms, *TINY[:-1], "--seeds", "4", "2")
     assert (code, err) == (0, [])
     assert out[0] == "runs/norms: 4 of 4 runs to train"
-    assert sorted(line.partition(": right 1.2500, ")[0] for line in out[1:5]) == [
-        "post-2", "post-4", "pre-norm-2", "pre-norm-4",
-    ]  # fmt: skip
+    names = ["post-2", "post-4", "pre-norm-2", "pre-norm-4"]
+    assert sorted(line.partition(": right 1.2500, ")[0] for line in out[1:5]) == names
     assert re.search(r"; 3 left, about \d+ min$", out[1]) and "left" not in out[4]
     table = [
         "| way      | seeds                  |",
@@ -110,31 +120,29 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call):
     assert out[5:9] == table == Path("runs/norms/table.md").read_text().splitlines()
     assert out[-2:] == ["5 sources; target right: reached", "right 1.25"]
     assert "use it: python -m toy_tasks.norms --run runs/norms/pre-norm-4 --input 123" in out
-    assert Path("runs/norms/norms.png").read_bytes().startswith(b"\x89PNG")
-    found = runs_of("runs/norms")
-    assert found.keys() == {"pre-norm-4", "post-4", "pre-norm-2", "post-2"}
-    flags = [*TINY, "--jobs", "1", "--seeds", "2", "4", "--no-plots"]
+    for picture in ("norms.png", "post-2/loss.png"):
+        assert Path("runs/norms", picture).read_bytes().startswith(b"\x89PNG")
+    flags = [*TINY, "--jobs", "1", "--seeds", "2", "4"]
     assert call(norms, *flags)[0] == 0
-    alone = runs_of("runs/norms-2")
+    assert sorted(runs_of("runs/norms")) == names and runs_of("runs/norms") == runs_of(
+        "runs/norms-2"
+    )
     assert not list(Path("runs").glob("norms-2/**/*.png"))
-    for name, (files, *measured) in alone.items():
-        pictures = {"loss.png"} & found[name][0].keys()
-        assert pictures and measured == [*found[name][1:]]
-        assert files == {n: c for n, c in found[name][0].items() if n not in pictures}
-    for name in found:
+    for name in names:
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
-    assert call(norms, "--run", "runs/norms/post-2", "--input", "123")[0] == 0
     code, out, _ = call(compare.main, "runs/norms")
-    assert code == 0 and any("row pre" in line for line in out) and len(out) > len(found)
+    assert code == 0 and any("row pre" in line for line in out) and len(out) > len(names)
     assert not any("norm" in line for line in out[:1])
-
-
-def test_a_study_that_misses_its_target_ends_with_1(call):
-    missing = norms_with(verdict=functools.partial(verdict, reached=2))
-    code, out, _ = call(missing, *TINY, "--seeds", "1", "--no-plots")
-    assert code == 1 and out[-2].endswith("right: MISSED")
-    assert call(missing, *TINY, "--quick", "--seeds", "1")[0] == 0
-    assert folders.stands(Path("runs/norms-quick/post-1"))["steps"] == 6
+    drawn = []  # a study has --seeds, which --seed is short for
+    for flags in ([], ["--seed", "1"], ["--seed", "5"]):
+        run = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9", *flags]
+        code, out, _ = call(norms, *run)
+        assert code == 0
+        drawn.append(out)
+    assert drawn[0] == drawn[1] != drawn[2]
+    before = files_of("runs")
+    assert_refused(call(copying, "--resume", "--out", "runs/norms"), "that of a study")
+    assert files_of("runs") == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -143,7 +151,9 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, number):
 
     def stop(options, step):  # the first process alone, as one run draws its third batch
         if (options.row, options.seed, step) == ("post", 2, 3):
+            assert os.getpgrp() == os.getpid()  # Ctrl-C on a terminal does not reach it
             os.kill(os.getppid(), number)
+            time.sleep(2)  # until it is told to stop, before it has come to its end
 
     code, out, err = call(norms_where(stop), *TINY, "--seeds", "1", "2", "--out", "a b")
     again = "python -m toy_tasks.norms --resume --out 'a b'"
@@ -155,11 +165,7 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, number):
     assert (code, err) == (0, []) and " of 4 runs to train" in out[0]
     assert int(out[0].split()[2]) <= 2
     assert (Path("a b/post-1") / study.RESULT).read_bytes() == before
-    found, expected = runs_of("a b"), runs_of("straight")
-    for name, (files, *measured) in expected.items():
-        assert found[name][1:] == tuple(measured)
-        assert found[name][0]["metrics.jsonl"] == files["metrics.jsonl"]
-        assert found[name][0]["best.safetensors"] == files["best.safetensors"]
+    assert runs_of("a b") == runs_of("straight")
     out = call(norms, "--resume", "--out", "a b")[1]
     assert out[0] == "a b: finished, all 4 runs are trained" and out[-1] == "right 1.25"
 
@@ -169,49 +175,43 @@ def breaking(how):
 
     def at(options, step):
         if (options.row, options.seed, step) == ("pre norm", 1, 2):
-            how()
+            if isinstance(how, Exception):
+                raise how
+            os.kill(os.getpid(), how)
 
     return norms_where(at)
-
-
-def fail(problem):
-    def raise_it():
-        raise problem
-
-    return raise_it
 
 
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
-        (fail(MemoryError("no 9 TiB")), 2, "no 9 TiB"),
-        (fail(OSError(28, "No space left on device")), 2, "[Errno 28] No space left"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, "its process was ended"),
-        (fail(BrokenNumbers("nan")), 3, "nan"),
+        (MemoryError("no 9 TiB"), 2, "no 9 TiB"),
+        (OSError(28, "No space left on device"), 2, "[Errno 28] No space left"),
+        (signal.SIGKILL, 2, "its process was ended"),
+        (BrokenNumbers("nan"), 3, "nan"),
     ],
     ids=["memory", "disk", "killed", "broken"],
 )
 def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, how, code, said):
-    found, out, err = call(breaking(how), *TINY, "--seeds", "1", "2", "--jobs", "1")
-    assert found == code and len(err) == 1
+    ended, out, err = call(breaking(how), *TINY, "--seeds", "1", "2", "--jobs", "1")
+    assert ended == code and len(err) == 1
     assert err[0].startswith("error: ") and f"pre-norm-1: {said}" in err[0]
-    assert [line.partition(":")[0] for line in out[1:]] == [
-        "pre-norm-1", "post-1", "pre-norm-2", "post-2",
-    ]  # fmt: skip
+    names = [line.partition(":")[0] for line in out[1:]]
+    assert names == ["pre-norm-1", "post-1", "pre-norm-2", "post-2"]
     assert "FAILED" in out[1] and "right 1.25" in out[2]
     assert call(norms, "--resume")[0] == 0
 
 
 def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        call(breaking(lambda: 1 / 0), *TINY)
+        call(breaking(ZeroDivisionError()), *TINY)
 
 
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory):
     """A folder with a study, and three whose config.json none has written."""
     with contextlib.chdir(folder := tmp_path_factory.mktemp("studies")):
-        norms([*TINY, "--seeds", "1", "2", "--out", "mine", "--no-plots"])
+        norms([*TINY, "--seeds", "1", "2", "--out", "mine"])
         saved = folders.read_config(Path("mine"))
         for name, changed in (
             ("other", saved | {"study": {"name": "others", "rows": {}}}),
@@ -246,27 +246,6 @@ def studies(tmp_path_factory):
 )
 def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
     shutil.copytree(studies, ".", dirs_exist_ok=True)
-    before = {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}
-    code, _, err = call(norms, *flags.split())
-    assert code == 2 and len(err) == 1 and words in err[0]
-    assert before == {path: path.is_file() and path.read_bytes() for path in Path().rglob("*")}
-
-
-def test_a_model_of_a_study_draws_symbols_by_seed(call):
-    """A study has --seeds, which --seed is short for."""
-    call(norms, *TINY, "--seeds", "4")
-    run, drawn = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9"], []
-    for flags in ([], ["--seed", "1"], ["--seed", "5"]):
-        code, out, _ = call(norms, *run, *flags)
-        assert code == 0
-        drawn.append(out)
-    assert drawn[0] == drawn[1] != drawn[2]
-
-
-def test_a_study_is_not_resumed_as_a_single_run(call):
-    call(norms, *TINY, "--seeds", "4")
-    before = sorted(Path("runs/norms").rglob("*"))
-    copies = functools.partial(main, copy_task.RULE)
-    code, out, (err,) = call(copies, "--resume", "--out", "runs/norms")
-    assert (code, out) == (2, []) and "that of a study" in err
-    assert sorted(Path("runs/norms").rglob("*")) == before
+    before = files_of(".")
+    assert_refused(call(norms, *flags.split()), words)
+    assert files_of(".") == before

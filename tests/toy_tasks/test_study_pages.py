@@ -1,7 +1,9 @@
 """The pages that are studies: their data, how they measure, what they say in the end."""
 
 import dataclasses
+import json
 import re
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +13,13 @@ from numpy.testing import assert_array_equal
 
 from numformer.data import Subwords
 from numformer.data.vocabulary import SPECIAL
+from numformer.layer import inference
 from numformer.models import Config
-from toy_tasks import ablation, induction, lengths
+from toy_tasks import ablation, bottleneck, induction, lengths
 from toy_tasks.induction import InductionTask
+from toy_tasks.kit import study
+from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
-from toy_tasks.sequences import held_out
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4".split()
@@ -27,7 +31,7 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 
 def test_sequences_repeat_and_only_what_repeats_is_learned():
     """Every length, with any number of other symbols before it."""
     task = InductionTask(400, 1)
-    batch, found = task.batch(1), set()
+    batch, drawn = task.batch(1), set()
     symbols = np.c_[batch.ids, batch.following[:, -1:]]
     assert_array_equal(symbols[:, 1:], batch.following)
     assert symbols.shape[1] == task.longest and symbols.min() == len(SPECIAL)
@@ -36,12 +40,10 @@ def test_sequences_repeat_and_only_what_repeats_is_learned():
         length = again - row.index(row[again])
         assert row[again:] == row[again - length : -length]
         assert_array_equal(valid, np.arange(1, len(row)) > again)
-        found.add((again - length, length))
-    assert {before for before, _ in found} == {*range(induction.MOST_BEFORE + 1)}
-    assert {length for _, length in found} == {*induction.LENGTHS}
+        drawn.add((again - length, length))
+    assert {before for before, _ in drawn} == {*range(induction.MOST_BEFORE + 1)}
+    assert {length for _, length in drawn} == {*induction.LENGTHS}
     assert batch.weight == batch.valid.sum()
-    for other in (task.batch(2), InductionTask(400, 2).batch(1)):
-        assert (other.ids != batch.ids).any()
 
 
 def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatch):
@@ -69,36 +71,27 @@ def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatc
 
 
 def test_the_worst_seed_decides_about_induction():
-    def results(two, copying, one):
-        rows = {
-            "two layers": zip(two, copying, strict=True),
-            "one layer": [(each, 0) for each in one],
-        }
-        return {
-            row: [{"prefix_matching": p, "copying": c} for p, c in of] for row, of in rows.items()
-        }
-
-    for worst, expected in (
-        (([0.9, 0.95], [0.99, 1], [0.1, 0.2]), True),
-        (([0.89, 0.95], [0.99, 1], [0.1, 0.2]), False),
-        (([0.9, 0.95], [0.98, 1], [0.1, 0.2]), False),
-        (([0.9, 0.95], [0.99, 1], [0.1, 0.21]), False),
+    for lowest, copying, single, expected in (
+        (0.9, 0.99, 0.2, True),
+        (0.89, 0.99, 0.2, False),
+        (0.9, 0.98, 0.2, False),
+        (0.9, 0.99, 0.21, False),
     ):
-        _, figures, (_, reached) = induction.verdict(results(*worst))
+        names, worst, best = induction.FIGURES, (lowest, copying), (0.95, 1)
+        two = [dict(zip(names, scores, strict=True)) for scores in (worst, best)]
+        other = [{"prefix_matching": score} for score in (0.1, single)]
+        _, figures, (_, reached) = induction.verdict({"two layers": two, "one layer": other})
         assert reached is expected
-        assert figures["two layers"] == f"{worst[0][0]:.3f}, one layer {worst[2][1]:.3f}"
+        assert figures["two layers"] == f"{lowest:.3f}, one layer {single:.3f}"
 
 
 def test_induction_is_studied_and_drawn(call):
     code, out, err = call(induction.main, *TINY)
     assert (code, err) == (0, []) and re.fullmatch(r"two layers \S+, one layer \S+", out[-1])
-    folder = Path("runs/induction-quick")
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json", "table.md", "induction.png", "attention.png", "two-layers-3", "one-layer-3",
-    }  # fmt: skip
-    assert (
-        len(call(induction.main, "--run", str(folder / "one-layer-3"), "--input", "abab")[1]) == 1
-    )
+    files = {path.name for path in Path("runs/induction-quick").iterdir()}
+    assert {"table.md", "induction.png", "attention.png", "two-layers-3", "one-layer-3"} < files
+    run = "runs/induction-quick/one-layer-3"
+    assert len(call(induction.main, "--run", run, "--input", "abab")[1]) == 1
 
 
 # Lengths.
@@ -121,7 +114,7 @@ def test_what_a_task_asks_for(task, source, target):
 @pytest.mark.parametrize("name", lengths.TASKS)
 def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
     task = LengthTask(name, 400, 1, 5)
-    found, vocabulary = set(), task.text.vocabulary
+    drawn, vocabulary = set(), task.text.vocabulary
     for ids, following, valid in zip(*task.batch(1).inputs, strict=True):
         symbols = vocabulary.decode(np.r_[ids, following[-1]])
         symbols = symbols[: symbols.index("<end>")]
@@ -129,25 +122,27 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
         source, target = (vocabulary.join(s) for s in (symbols[:equals], symbols[equals + 1 :]))
         assert target == task.target(source) and not held_out(source)
         assert valid.nonzero()[0].tolist() == [*range(equals, len(symbols))]
-        found.add(equals // (1 + (name == "addition")))
-    assert found == {*range(1, lengths.TRAINED + 1)}
-    assert all(map(held_out, [each for test in task.test.values() for each in test]))
+        drawn.add(equals // (1 + (name == "addition")))
+    assert drawn == {*range(1, lengths.TRAINED + 1)}
+    assert all(map(held_out, [source for test in task.test.values() for source in test]))
     longest = max(sum(map(len, task.ids(source))) for source in task.test[lengths.LONGEST])
     assert task.longest == longest == task.text.context
 
 
-def test_right_counts_whole_answers_of_a_length(monkeypatch):
-    """`greedy` is replaced by one that is right about every other source, and has room to end."""
+@pytest.mark.parametrize("ends", [True, False])
+def test_right_counts_whole_answers_that_end(monkeypatch, ends):
+    """`greedy` is replaced by one that is right about every other source, where it ends at all."""
     task = LengthTask("reverse", 4, 1, 6)
 
     def write(model, asked, room):
-        assert asked.shape == (6, 13) and room == 13
+        assert asked.shape == (6, 13)
         sources = [task.text.vocabulary.decode(row[:-1]) for row in asked]
         answers = [task.text.vocabulary.encode(source[::-1]) for source in sources]
-        return [answer[: 12 - place % 2] for place, answer in enumerate(answers)]
+        answers = [answer[: 12 - place % 2] for place, answer in enumerate(answers)]
+        return answers if ends else [(answer * 2)[:room] for answer in answers]
 
     monkeypatch.setattr(lengths, "greedy", write)
-    assert task.right(None, 12) == 0.5
+    assert task.right(None, 12) == 0.5 * ends
 
 
 def test_what_the_study_of_lengths_says():
@@ -184,19 +179,14 @@ def test_lengths_are_studied_and_drawn(call, monkeypatch):
 
 
 def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
-    figures = {
-        "base": (3, 4),
-        "C layers 1": (4.1, 9),
-        "D smoothing 0": (1, 2.9),
-        "A heads 8": (2, 3.5),
-    }
+    figures = {"base": (3, 4), "C layers 1": (4.1, 9), "D smoothing 0": (1, 2.9)}
     results = {
-        row: [{"figure": each, "parameters": 1234} for each in runs]
-        for row, runs in figures.items()
+        row: [{"figure": figure, "parameters": 1234} for figure in runs]
+        for row, runs in (figures | {"A heads 8": (2, 3.5)}).items()
     }
-    found = ablation.compared(results)
-    assert found["C layers 1"] == ("worse", "worse") and found["A heads 8"] == ("same", "?")
-    assert found["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
+    seen = ablation.compared(results)
+    assert seen["C layers 1"] == ("worse", "worse") and seen["A heads 8"] == ("same", "?")
+    assert seen["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
     of_perplexity = results | {"base": [run | {"perplexity": 9} for run in results["base"]]}
     assert ablation.compared(of_perplexity)["D smoothing 0"] == ("better", "better")
     assert ablation.compared(of_perplexity)["A heads 8"] == ("same", "?")
@@ -233,13 +223,12 @@ positions=learned 4.92 25.7"""
 def test_the_rows_are_those_of_the_paper_s_table_in_small():
     names = {field.name for field in dataclasses.fields(Config)}
     base, sizes = {}, {}
-    for line, (row, (differs, *figures)) in zip(
-            PAPER.splitlines(), ablation.ROWS.items(), strict=True):  # fmt: skip
+    rows = zip(PAPER.splitlines(), ablation.ROWS.items(), strict=True)
+    for line, (row, (differs, *figures)) in rows:
         *settings, perplexity, bleu = line.split()
         assert figures == [float(perplexity), float(bleu)]
-        here = {name: value for name, value in (ablation.DEFAULTS | differs).items()
-                if name in names}  # fmt: skip
-        config = Config(source_vocabulary=9, target_vocabulary=9, **here)
+        here = ablation.DEFAULTS | differs | dict(source_vocabulary=9, target_vocabulary=9)
+        config = Config(**{name: value for name, value in here.items() if name in names})
         ours = dataclasses.asdict(config) | {"label_smoothing": differs.get("label_smoothing", 0.1)}
         ours |= {name: ours[name] or config.d_model // config.heads for name in ("d_k", "d_v")}
         theirs = dict(setting.split("=") for setting in settings)
@@ -269,3 +258,65 @@ def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     folder = Path("runs/ablation-quick")
     files = {path.name for path in folder.iterdir()}
     assert {"table.md", "ablation.png", "base-3", "A-heads-1-3"} < files
+    assert (folder / "base-3/subwords.model").exists() == (task == "translate")
+
+
+# Bottleneck.
+
+
+def options_of(row: str) -> Namespace:
+    others = dict(row=row, seed=1, cell="gru")
+    return Namespace(**(bottleneck.DEFAULTS | bottleneck.ROWS[row] | others))
+
+
+@pytest.mark.parametrize(("length", "least"), [(1, 1), (2, 60), (3, 250), (20, 250)])
+def test_every_length_is_tested_on_sequences_that_training_never_sees(length, least):
+    sources = bottleneck.test_of(length, 250)
+    assert least <= len(sources) == len({*sources}) <= 250
+    assert all(len(source) == length and held_out(source) for source in sources)
+
+
+def test_the_models_have_about_as_many_parameters_and_the_context_64_numbers():
+    sizes, lengths = [], set()
+    for row in bottleneck.ROWS:
+        task, kind, config = bottleneck.make(options_of(row))
+        model = kind(config)
+        sizes.append(model.parameter_counts()["total"])
+        if row == bottleneck.FIXED:
+            with inference():
+                state = model.start(task.batch(1).source, 1)
+            assert state.arrays[0].shape == (64, 64)
+        lengths |= {len(source) for source, _ in task.test}
+    assert max(sizes) < 1.05 * min(sizes)
+    assert max(lengths) == 20 and len(lengths) > 15
+
+
+def test_the_bottleneck_is_studied_and_drawn(call, monkeypatch):
+    monkeypatch.setattr(bottleneck, "TESTED", 3)
+    code, out, err = call(bottleneck.main, "--quick", "--steps", "2", "--seeds", "1")
+    assert (code, err) == (0, [])
+    folder = Path("runs/bottleneck-quick")
+    assert out[-1].startswith("at length 20: attention 0.") and ", fixed context 0." in out[-1]
+    table = (folder / "table.md").read_text().splitlines()
+    head = ["letters", "bits", "attention", "fixed context", "Transformer"]
+    assert [cell.strip() for cell in table[0].split("|")[1:6]] == head
+    assert len(table) == 2 + 20 + 2 and table[21].startswith("| 20         | 94   |")
+    assert (folder / "bottleneck.png").stat().st_size
+    result = json.loads((folder / "attention-1" / study.RESULT).read_text())
+    assert len(result["by length"]) == 20 and result["at_length_20"] == result["by length"][19]
+    flags = ["--run", str(folder / "attention-1"), "--input", "abc", "--attention", "map.png"]
+    assert call(bottleneck.main, *flags)[0] == 0 and Path("map.png").is_file()
+
+
+def test_the_target_is_about_every_length_and_every_seed_with_attention():
+    def runs(*seeds):
+        return [{"by length": [*shares], "at_length_20": shares[-1]} for shares in seeds]
+
+    others = {"fixed context": runs([1, 0.25], [1, 0.75]), "Transformer": runs([0.5, 0.25])}
+    for shares, reached in (([0.99, 1.0], True), ([0.98, 1.0], False)):
+        results = {"attention": runs([1.0, 0.99], shares)} | others
+        _, figures, (_, verdict) = bottleneck.verdict(results)
+        assert verdict is reached
+        assert figures == {
+            "at length 20:": "attention 0.9950, fixed context 0.5000, Transformer 0.2500"
+        }

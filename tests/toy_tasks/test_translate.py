@@ -2,6 +2,8 @@
 
 import argparse
 import filecmp
+import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +16,18 @@ from numformer.data.moses import detokenized
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
+from numformer.training.checkpoints import load_checkpoint, save_checkpoint
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
-from toy_tasks import corpus, script
-from toy_tasks.corpus import read_corpus, read_parallel
-from toy_tasks.translate import TranslationTask, main, scores
+from toy_tasks.kit import corpus
+from toy_tasks.kit.corpus import read_corpus, read_parallel
+from toy_tasks.kit.translation import TranslationTask, scores
+from toy_tasks.translate import main
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
-WORDS = {"a": "ein", "dog": "hund", "man": "mann", "runs": "läuft", "sits": "sitzt", "and": "und",
-         "fast": "schnell", ",": ",", "here": "hier"}  # fmt: skip
+WORDS = "a:ein dog:hund man:mann runs:läuft sits:sitzt and:und fast:schnell ,:, here:hier"
+WORDS = dict(pair.split(":") for pair in WORDS.split())
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1".split()
 TINY += "--vocabulary 50 --evaluate-every 3 --log-every 1 --no-plots --beam 2".split()
 
@@ -63,10 +67,9 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     code, again, err = call(main, "--resume", "--out", "part", "--steps", "6")
     assert (code, err) == (0, []) and again[-1] == out[-1]
     assert filecmp.cmp("part/subwords.model", "whole/subwords.model", shallow=False)
-    lines = [[{**line, "seconds": 0} for line in read_metrics(Path(name, "metrics.jsonl"))
-              if line["step"] != 4 or "gradient_norm" in line]
-             for name in ("whole", "part")]  # fmt: skip
-    assert lines[0] == lines[1]
+    lines = [read_metrics(Path(name, "metrics.jsonl")) for name in ("whole", "part")]
+    lines = [[(line["step"], line["loss"]) for line in of if "loss" in line] for of in lines]
+    assert lines[0] == lines[1] and len(lines[0]) == 6
     again = call(main, "--resume", "--out", "part", "--max-tokens", "9")
     assert "Leave out --max-tokens" in again[2][0]
     weights = [without_seconds(Path(name))["best.safetensors"] for name in ("whole", "part")]
@@ -99,48 +102,143 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
     assert len({line.split("\t")[1] for line in out}) == 2
 
 
+def task_of(pairs: dict, **others) -> TranslationTask:
+    """A task whose subwords are learned from what it trains on."""
+    settings = dict(
+        batch_size=60,
+        accumulate=2,
+        bpe_dropout=0.0,
+        languages=["en", "de"],
+        beam=2,
+        length_penalty=1.0,
+        penalty="paper",
+        seed=1,
+    )
+    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
+    return TranslationTask(pairs, subwords, argparse.Namespace(**(settings | others)))
+
+
 def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
     pairs = read_corpus(data, ("en", "de"))
     assert pairs["train"] == list(zip(*sentences(40), strict=True))
-    options = script.parser("translate", "", Transformer)
-    options = options.parse_args([])
-    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, languages=["en", "de"], beam=2,
-                    length_penalty=1.0, penalty="paper")  # fmt: skip
-    vars(options).update(settings)
-    subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
-    task = TranslationTask(pairs, subwords, options)
-    seen = []
+    task, seen = task_of(pairs), []
+    subwords = task.text.source
     for step in range(1, task.batches.count() // 2 + 1):
         for batch in task.batch(step):
             for source, target in zip(batch.source, batch.target_out, strict=True):
                 sides = [subwords.decode(ids[: list(ids).index(END)]) for ids in (source, target)]
                 seen.append(tuple(map(subwords.join, sides)))
             assert (batch.target_in[:, 0] == START).all()
-    assert len(seen) == len({*seen} & {*pairs["train"]}) or len({*pairs["train"]}) < 40
     assert {*seen} <= {*pairs["train"]} and len(seen) > 30
-    task.dropout = 0.5
-    cut = [tuple(subwords.join(subwords.decode(ids)) for ids in pair) for pair in task.sampled(3)]
-    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
-    other = dict(vars(options), bpe_dropout=0.5, seed=2)
-    other = TranslationTask(pairs, subwords, argparse.Namespace(**other))
-    assert other.sampled(3) != task.sampled(3) and other.batches.of_epoch(1) == other.sampled(1)
     sizes = dict.fromkeys(("source_vocabulary", "target_vocabulary"), len(subwords))
     model = Transformer(Config(**sizes, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0), 1)
     log_p = 0.0
-    for source, target in (batch.inputs[::2] for batch in map(PairBatch.of, zip(task.encode(
-            pairs["val"])))):  # fmt: skip
+    for pair in task.encode(pairs["val"]):
+        source, _, target = PairBatch.of([pair]).inputs
         start = np.full((1, 1), START)
         logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
         log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
-    count = sum(len(subwords.split(target)) + 1 for _, target in pairs["val"])
-    monkeypatch.setattr("toy_tasks.translate.HELD_OUT", 4)  # batches of unlike weights
-    measured = task.evaluate(model)
-    assert measured["held_out_loss"] == pytest.approx(-log_p / count, rel=1e-5)
-    assert measured["perplexity"] == pytest.approx(np.exp(-log_p / count), rel=1e-5)
-    monkeypatch.setattr("toy_tasks.translate.MOST", 8)
-    shorter = TranslationTask(pairs, subwords, options)
+    lengths = [len(subwords.split(target)) + 1 for _, target in pairs["val"]]
+    monkeypatch.setattr("toy_tasks.kit.translation.HELD_OUT", 4)  # batches of unlike weights
+    measured, loss = task.evaluate(model), -log_p / sum(lengths)
+    assert measured["held_out_loss"] == pytest.approx(loss, rel=1e-5)
+    assert measured["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+    longest = max(len(subwords.split(target)) for _, target in pairs["train"])
+    assert task.text.max_length == 2 * longest  # what is unlike training may be longer
+    monkeypatch.setattr("toy_tasks.kit.translation.MOST", 8)
+    shorter = task_of(pairs)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
+
+
+def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_own(data):
+    pairs = read_corpus(data, ("en", "de"))
+    task = task_of(pairs, bpe_dropout=0.5)
+    join, decode = task.text.source.join, task.text.source.decode
+    cut = [tuple(join(decode(ids)) for ids in pair) for pair in task.sampled(3)]
+    assert cut == pairs["train"] and task.sampled(3) == task.sampled(3) != task.sampled(4)
+    assert task_of(pairs, bpe_dropout=0.5, seed=2).sampled(3) != task.sampled(3)
+    assert task.batches.of_epoch(1) == task.sampled(1)
+    task.pairs = [("a dog and a man", "a dog and a man")] * 9
+    sources, targets = ([str(pair[side]) for pair in task.sampled(1)] for side in (0, 1))
+    assert len({*sources}) > 3 and sources != targets
+
+
+@pytest.fixture
+def how(data, call) -> list[str]:
+    """The flags of a run that has taken 4 steps, in the folder "run"."""
+    flags = [*TINY, "--data", str(data), "--bpe-dropout", "0.2", "--decay", "inverse_sqrt"]
+    call(main, *flags, "--out", "run", "--steps", "4")
+    return flags
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_run_goes_on_with_the_data_that_it_was_begun_with(old, how, data, call):
+    """That of an old run told nothing of others than it trained on."""
+    if old:
+        path = Path("run/last.safetensors")
+        tensors, metadata = load_checkpoint(path)
+        del metadata["task"]["development"], metadata["task"]["test"]
+        save_checkpoint(path, tensors, metadata)
+    for path in sorted(data.iterdir()):
+        right = path.read_text()
+        path.write_text("".join(reversed(right.splitlines(keepends=True))))
+        code, _, err = call(main, "--resume", "--out", "run")
+        refused = not old or path.name.startswith("train")
+        assert code == (2 if refused else 0), path
+        assert ("data that it was started with" in "".join(err)) == refused
+        path.write_text(right)
+
+
+def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(how, call, monkeypatch):
+    """A file says where the others end; without it they are counted again."""
+    sampled, cut = TranslationTask.sampled, []
+    note = lambda task, epoch: cut.append(epoch) or sampled(task, epoch)  # noqa: E731
+    monkeypatch.setattr(TranslationTask, "sampled", note)
+    for steps, epochs in (("45", [0, 1, 2]), ("46", [2]), ("47", [0, 1, 2])):
+        cut.clear()
+        if steps == "47":
+            Path("run/epochs.json").write_text("{}")
+        assert call(main, "--resume", "--out", "run", "--steps", steps)[0] == 0
+        assert [*dict.fromkeys(cut)] == epochs
+    call(main, *how, "--out", "straight", "--steps", "47")
+    weights = [load_checkpoint(Path(f"{name}/last.safetensors"))[0] for name in ("run", "straight")]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[1])
+
+
+def test_a_test_that_was_trained_on_is_told(data, call):
+    for language in ("en", "de"):
+        shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
+    _, out, _ = call(main, *TINY, "--data", str(data))
+    assert "40 sentences of the test, 40 of which are trained on, too" in out
+
+
+def test_each_language_has_its_own_rules_for_tokens(call, monkeypatch):
+    """French apostrophes belong to the word before them, English ones to what follows."""
+    sides = "L'homme n'est pas là.", "The man's hat isn't here."
+    tokens = "l' homme n' est pas là .", "the man 's hat isn 't here ."
+    tokens = tuple(line.replace("'", "&apos;") for line in tokens)
+    for languages, way in ((["fr", "en"], 1), (["en", "fr"], -1)):
+        (source, target), (read, written) = sides[::way], tokens[::way]
+        for split in corpus.SPLITS:
+            for language, line in zip(languages, (source, target), strict=True):
+                write(f"{languages[0]}/{split}.{language}", [line] * 3)
+        assert read_corpus(Path(languages[0]), tuple(languages))["test"] == [(read, written)] * 3
+        asked = []
+
+        def answer(text, model, texts, asked=asked, written=written):
+            asked.extend(text.source.join(symbols) for symbols in texts)
+            return [text.target.split(written) for _ in texts]
+
+        monkeypatch.setattr(Translation, "write", answer)
+        flags = [*TINY, "--data", languages[0], "--languages", *languages, "--out", "run"]
+        _, out, _ = call(main, *flags, "--vocabulary", "40")
+        assert out[-1] == "BLEU 100.00" and shlex.join([source.lower()]) in "\n".join(out)
+        use = ["--run", "run"]
+        for how in (["--text", source], ["--source", f"{languages[0]}/test.{languages[0]}"]):
+            assert {*call(main, *use, *how)[1]} == {target.lower()}
+        assert {*asked} == {read}
+        shutil.rmtree("run")
 
 
 def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monkeypatch):
@@ -159,9 +257,8 @@ def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monke
 
 
 def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
-    how = [*TINY, "--data", str(data), "--subwords", "unigram", "--vocabulary", "30",
-           "--languages", "de", "en",
-           "--beam", "3", "--length-penalty", "0.5", "--penalty", "paper"]  # fmt: skip
+    how = "--subwords unigram --vocabulary 30 --languages de en --beam 3 --penalty paper"
+    how = [*TINY, "--data", str(data), *how.split(), "--length-penalty", "0.5"]
     for seed in "12":
         code, _, err = call(main, *how, "--seed", seed, "--out", f"seed{seed}")
         assert (code, err) == (0, [])
@@ -171,31 +268,30 @@ def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
     lines = [line for pair in read_corpus(data, ("de", "en"))["train"] for line in pair]
     assert text.source.model == Subwords.learned(lines, 30, "unigram").model
     asked = "--n-best", "2", "--text", "ein hund läuft"
-    one, other = (call(main, "--run", f"seed{seed}", *asked)[1] for seed in "12")
+    alone = [tuple(call(main, "--run", f"seed{seed}", *asked)[1]) for seed in "12"]
     both = call(main, "--run", "seed1", "--ensemble", "seed2", *asked)[1]
-    assert len({*map(tuple, (one, other, both))}) == 3
+    assert len({*alone, tuple(both)}) == 3
     assert call(main, "--run", "seed2", "--ensemble", "seed1", *asked)[1] == both
 
 
 def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(capsys):
     written = ["ein hund läuft hier .", "der mann &apos;s hut , und der Hund ."]
-    right = [
-        "ein hund läuft schnell hier , ein mann .",
-        "der mann &apos;s hut , und der hund .",
-    ]
+    right = ["ein hund läuft schnell , ein mann .", "der mann &apos;s hut , und der hund ."]
 
     def figures(*sides) -> list[float]:
         written, right = ([detokenized(line, "de") for line in side] for side in sides)
-        return [corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
-                corpus_chrf(sides[0], [sides[1]]).score,
-                corpus_bleu(written, [right], lowercase=True).score,
-                sacrebleu.CHRF(lowercase=True).corpus_score(written, [right]).score]  # fmt: skip
+        return [
+            corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
+            corpus_chrf(sides[0], [sides[1]]).score,
+            corpus_bleu(written, [right], lowercase=True).score,
+            sacrebleu.CHRF(lowercase=True).corpus_score(written, [right]).score,
+        ]
 
     expected, turned = figures(written, right), figures(right, written)
     assert scores(written, right, "de") == round(expected[0], 2) != round(turned[0], 2)
     lines = capsys.readouterr().out.splitlines()
-    found = [float(line.split(": ")[1].split()[0]) for line in lines]
-    assert found == pytest.approx(expected, abs=0.006) and len({*found}) == 4
+    printed = [float(line.split(": ")[1].split()[0]) for line in lines]
+    assert printed == pytest.approx(expected, abs=0.006) and len({*printed}) == 4
 
 
 def test_files_in_every_shape_are_read(capsys):
@@ -205,57 +301,57 @@ def test_files_in_every_shape_are_read(capsys):
         write(f"raw/{split}.de", ["Ein Hund, hier.", "Leer.", "Zwei."])
         write(f"raw/{split}-1.en", ["Of another text."])  # before the others by the alphabet
         write(f"raw/{split}-2.de", ["Von noch einem."])
-    found = read_corpus(Path("raw"), ("en", "de"))
-    assert found["train"] == [("a dog , here .", "ein hund , hier ."), ("two .", "zwei .")]
-    assert len(found["test"]) == 3, "lines of a test stay where they are"
+    pairs = read_corpus(Path("raw"), ("en", "de"))
+    assert pairs["train"] == [("a dog , here .", "ein hund , hier ."), ("two .", "zwei .")]
+    assert len(pairs["test"]) == 3, "lines of a test stay where they are"
     assert "train: 1 lines with an empty side are left out" in capsys.readouterr().out
 
 
-def test_files_that_do_not_fit_are_refused_in_a_line(data, call, complaint):
-    def refused(*flags) -> str:
-        code, _, err = call(main, *TINY, *flags)
-        assert code == 2 and len(err) == 1 and err[0].startswith("error: ")
-        return err[0]
+REFUSED = {
+    "--data data --languages en fr": "train*.fr",
+    "--data none": "which is no folder",
+    "--data data --vocabulary 9": "received 9, of which",
+    "--data data --max-tokens 5": "a batch of 5 tokens",
+    "--data data --max-tokens 0": "Change --max-tokens",
+    "--data data --accumulate 0": "--accumulate is from 1 to",
+    "--data data --beam 1001": "from 1 to 1,000",
+    "--data data --bpe-dropout 1.5": "a share",
+    "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
+    "--data data --length-penalty -1": "from 0 to 9",
+    "--data data --languages ** de": "a language is the end of a file's name",
+    "--n-best 2": "are for a trained translator; received no --run",
+    "--ensemble x": "no --run",
+    "--n-best 0": "no --run",
+    "--run x --reference y": "no --source",
+    "--run x --n-best 0": "--n-best is from 1 to",
+    "--run x --source y --text a": "--source goes without --text",
+    "--run x --source y --top-k 3": "--source goes without --top-k",
+    "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
+    "--run x --n-best 2 --source y --reference z": "--n-best goes without --reference",
+}
+WRONG = [
+    ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),
+    ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
+    ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
+    ("val.tok.de", ["ein"] * 5, "6 and 5 lines"),
+    ("val.tok.de", [""] * 6, "val holds pairs of sentences; received none"),
+    ("test.tok.en", [""] * 5, "a test has sentences on both sides; received none"),
+]
 
-    assert "train*.fr" in refused("--data", "data", "--languages", "en", "fr")
-    assert "which is no folder" in refused("--data", "none")
-    assert "received 9, of which" in refused("--data", "data", "--vocabulary", "9")
-    assert "a batch of 5 tokens" in refused("--data", "data", "--max-tokens", "5")
-    for flags, said in {
-        ("--accumulate", "0"): "--accumulate is from 1 to", ("--beam", "1001"): "from 1 to 1,000",
-        ("--max-tokens", "0"): "Change --max-tokens",
-        ("--bpe-dropout", "1.5"): "a share", ("--length-penalty", "-1"): "from 0 to 9",
-        ("--bpe-dropout", "0.1", "--subwords", "unigram"): "is for --subwords bpe",
-        ("--weight-decay", "0.1"): "is for --optimizer adamw; received --optimizer adam",
-        ("--n-best", "2"): "are for a trained translator; received no --run",
-        ("--ensemble", "x"): "no --run", ("--n-best", "0"): "no --run",
-        ("--languages", "**", "de"): "a language is the end of a file's name",
-    }.items():  # fmt: skip
-        assert said in refused("--data", "data", *flags)
-    for flags, said in {
-        ("--reference", "y"): "no --source", ("--n-best", "0"): "--n-best is from 1 to",
-        ("--source", "y", "--text", "a"): "--source goes without --text",
-        ("--source", "y", "--top-k", "3"): "--source goes without --top-k",
-        ("--n-best", "2", "--text", "a", "--attention", "a.png"): "--n-best goes without --atten",
-        ("--n-best", "2", "--source", "y", "--reference", "z"): "--n-best goes without --reference",
-    }.items():  # fmt: skip
-        code, _, err = call(main, "--run", "x", *flags)
-        assert code == 2 and said in err[0]
-    learned = "--data", "data", "--positions", "learned", "--max-length"
-    write("data/test.tok.en", ["dog " * 60, *sentences(4)[0]])
-    assert "= 60; received a task that needs 241" in refused(*learned, "60")
-    write("data/test.tok.en", ["dog " * 5000, *sentences(4)[0]])
-    assert "at most 4096 subwords; received 20,000 in line 1" in refused("--data", "data")
-    write("data/val.tok.de", ["hund " * 300] * 6)
-    assert "val holds pairs of fewer than 256 subwords" in refused("--data", "data")
-    write("data/val.tok.de", ["ein"] * 5)
-    assert "6 and 5 lines" in refused("--data", "data")
+
+def test_what_cannot_be_is_refused_in_a_line(data, call, complaint):
+    for flags, said in REFUSED.items():
+        tiny = [] if "--run" in flags else TINY
+        code, _, err = call(main, *tiny, *flags.split())
+        assert code == 2 and len(err) == 1 and said in err[0]
+    learned = "--data data --positions learned --max-length 60".split()
+    for name, lines, said in WRONG:
+        right = (data / name).read_text()
+        write(f"data/{name}", lines)
+        code, _, err = call(main, *TINY, *learned)
+        assert code == 2 and len(err) == 1 and said in err[0]
+        (data / name).write_text(right)
     write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")
-    assert "must be UTF-8" in refused("--data", "data")
-    write("data/test.tok.en", [""] * 5)
-    write("data/val.tok.de", ["ein"] * 6)
-    assert "a test has sentences on both sides; received none" in refused("--data", "data")
-    write("data/val.tok.de", [""] * 6)
-    assert "val holds pairs of sentences; received none" in refused("--data", "data")
+    assert "must be UTF-8" in call(main, *TINY, "--data", "data")[2][0]
     other = write("other.de", ["a", "b"]), write("other.en", ["a"])
     assert "2 and 1 lines" in complaint(read_parallel, *other, ("de", "en"))

@@ -1,6 +1,7 @@
-"""The script that learns any text: its windows, its measure, what it writes and refuses."""
+"""Any text, and Shakespeare: windows, measure, what is written and refused, presets."""
 
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -13,22 +14,16 @@ from numformer.data import Vocabulary
 from numformer.generation import Continuation
 from numformer.layer import inference, pack
 from numformer.models.language_model import LanguageModel
+from numformer.trained import load
 from numformer.training import load_model, save_model
+from tests.toy_tasks.small import assert_refused, shaken
+from toy_tasks import masked, pairs, shakespeare, write
 from toy_tasks.write import WritingTask, main
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
 TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --length 20"
 TINY = TINY.split()
 pytestmark = pytest.mark.usefixtures("empty_folder")
-
-
-def small(vocabulary: int) -> LanguageModel:
-    """A small model in float64, its parameters shaken."""
-    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0)
-    model = LanguageModel(LanguageModel.Config(vocabulary=vocabulary, **sizes))
-    flat = pack(model, np.float64)
-    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    return model
 
 
 def test_windows_are_followed_by_themselves_and_none_is_held_out():
@@ -46,41 +41,64 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
 
 
 def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
-    task, model = WritingTask(TEXT * 10, 8, 4, seed=1), small(vocabulary=len({*TEXT}) + 4)
+    task, model = WritingTask(TEXT * 10, 8, 4, seed=1), shaken(LanguageModel, len({*TEXT}) + 4)
     with inference():
-        found = task.evaluate(model)["held_out_loss"]
+        measured = task.evaluate(model)["held_out_loss"]
         starts = np.arange(0, len(task.unseen) - 8, 8)
         assert len(starts) > 64
         whole = model.objective().forward(*task.windows(task.unseen, starts).inputs)
-    assert found == pytest.approx(whole)
+    assert measured == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
 def test_it_writes_on_beyond_its_context(context):
     symbols = sorted({*TEXT})
-    model = small(vocabulary=len(symbols) + 4)
+    model = shaken(LanguageModel, len(symbols) + 4)
     model.output.weight.data[:4] = 0  # no special symbol is ever the most probable one
     model.output.weight.data[4:] += 1
     text = Continuation(Vocabulary(symbols), context)
-    found = text.join(*text.write(model, [text.symbols("the cat")], length=30))
-    assert found.startswith("the cat") and len(found) == 37
+    written = text.join(*text.write(model, [text.symbols("the cat")], length=30))
+    assert written.startswith("the cat") and len(written) == 37
+
+
+def learn(call, text: str = TEXT, *flags) -> list[str]:
+    """What a run on this text prints; it is in runs/write-quick."""
+    Path("text.txt").write_text(text, encoding="utf-8")
+    code, out, err = call(main, "--data", "text.txt", *TINY, *flags)
+    assert (code, err) == (0, [])
+    return out
 
 
 def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
-    Path("text.txt").write_text(TEXT)
-    code, out, err = call(main, "--data", "text.txt", *TINY)
-    assert (code, err) == (0, [])
+    """Which is brought to the form of the text; its map shows what was read last."""
+    text = "le café est bon " * 60
+    out, run = learn(call, text), Path("runs/write-quick")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
-    run = Path("runs/write-quick")
-    assert {"best.safetensors", "config.json", "loss.png"} <= {path.name for path in run.iterdir()}
-    measured = float(out[-1].split()[-1])
-    assert load_model(run / "best.safetensors")[1]["best"]["held_out_loss"] == pytest.approx(
-        measured, abs=1e-4
-    )
-    code, out, err = call(main, "--run", str(run), "--prompt", "the ç", "--length", "12")
-    assert code == 0 and err == ["note: training never saw 'ç' (in 'the ç')"]
-    assert "\n".join(out).startswith("the ç") and len("\n".join(out)) == 5 + 12
+    shown = next(line for line in out if line.startswith("what it writes after "))
+    assert shown.split("'")[1] in text
+    pictures = {"loss.png", "attention.png"}
+    assert {"best.safetensors", "config.json"} | pictures <= {path.name for path in run.iterdir()}
+    best = load_model(run / "best.safetensors")[1]["best"]
+    assert best["held_out_loss"] == pytest.approx(float(out[-1].split()[-1]), abs=1e-4)
+    prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
+    code, out, err = call(main, "--run", str(run), "--prompt", prompt + "ç", "--length", "12")
+    assert code == 0 and err == ["note: training never saw 'ç' (in 'le cafe\u0301ç')"]
+    assert "\n".join(out).startswith("le caféç") and len("\n".join(out)) == 8 + 12
     assert call(main, "--resume", "--quick", "--length", "5")[0] == 0
+    (of,) = load(run).attention("est bon le café").maps
+    assert "".join(of.reads) == "".join(of.looks_at) == " le café"
+
+
+@pytest.mark.parametrize("page", [write, masked, pairs])
+def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatch):
+    monkeypatch.setattr("numformer.generation.texts.attention_weights", lambda *inputs: {})
+    lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
+    Path("text.txt").write_text("\n".join(lines))
+    tiny = [flag for flag in TINY if page is write or flag not in ("--length", "20")]
+    tiny = tiny[2:] if page is pairs else tiny
+    code, _, err = call(page.main, "--data", "text.txt", *tiny, "--out", "run")
+    assert (code, err) == (0, [])
+    assert Path("run/loss.png").exists() and not Path("run/attention.png").exists()
 
 
 @pytest.mark.parametrize("setting", ["--temperature 3", "--top-k 9", "--top-p 0.99"])
@@ -88,39 +106,28 @@ def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(
     call, monkeypatch, setting
 ):
     """Each line is drawn by random numbers of its own, however the lines come."""
-    Path("text.txt").write_text(TEXT)
-    call(main, "--data", "text.txt", *TINY)
+    learn(call, TEXT, "--no-plots")
     use = ["--run", "runs/write-quick", "--length", "30"]
 
     def asked(*flags, prompts=("the",)):
         return call(main, *use, "--prompt", *prompts, *flags)[1]
 
     sampled = [*setting.split(), "--seed"]
-    found = asked(*sampled, "5")
-    assert found == asked(*sampled, "5") != asked(*sampled, "6")
-    assert found != asked() == asked()
+    drawn = asked(*sampled, "5")
+    assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
+    assert drawn != asked() == asked()
     lines = "the\n\nthe\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     together = call(main, *use, *sampled, "5")[1]
-    assert together == [*found, "", *asked(*sampled, "5", prompts=("the", "the"))[len(found) :]]
-    assert together != [*found, "", *found]
+    assert together == [*drawn, "", *asked(*sampled, "5", prompts=("the", "the"))[len(drawn) :]]
+    assert together != [*drawn, "", *drawn]
 
     class Keyboard(io.StringIO):
         def isatty(self):
             return True
 
     monkeypatch.setattr("sys.stdin", Keyboard(lines))
-    assert call(main, *use, *sampled, "5")[1] == [*found, "", *asked(*sampled, "6")]
-
-
-def test_a_prompt_is_brought_to_the_form_of_the_text_and_a_text_without_lines_is_shown(call):
-    Path("text.txt").write_text("le café est bon " * 60, encoding="utf-8")
-    _, out, _ = call(main, "--data", "text.txt", *TINY)
-    shown = next(line for line in out if line.startswith("what it writes after "))
-    assert shown.split("'")[1] in "le café est bon " * 3
-    prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
-    code, out, err = call(main, "--run", "runs/write-quick", "--prompt", prompt, "--length", "5")
-    assert (code, err) == (0, []) and "\n".join(out).startswith("le café")
+    assert call(main, *use, *sampled, "5")[1] == [*drawn, "", *asked(*sampled, "6")]
 
 
 def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
@@ -140,31 +147,59 @@ def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
         ("", "a text to learn from, or a run to use"),
         ("--data text.txt --run runs/write", "as it was trained; received --data"),
         ("--data text.txt --context 0", "at least 1; received 0"),
-        ("--data none.txt", "none.txt must be a file"),
         ("--data short.txt", "20 times the 65 characters"),
-        ("--data latin.txt", "line 2 must be UTF-8"),
         ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
-        ("--run none --prompt a", "none, which is not there"),
-        ("--prompt a --data text.txt", "no --run"),
         ("--run runs/write --prompt a --length 0", "at least 1; received 0"),
         ("--run runs/write --prompt ''", "at least one symbol"),
         ("--run other --prompt a", "how they become its ids"),
         ("--run runs/write --prompt a --temperature -1", "1e+300; received -1.0"),
         ("--run runs/write --prompt a --top-p 1.5", "at most 1; received 1.5"),
         ("--run runs/write --prompt a --seed 3", "as it was trained; received --seed"),
-        ("--data text.txt --top-k 3", "no --run"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
     Path("text.txt").write_text(TEXT)
     Path("short.txt").write_text("short")
-    Path("latin.txt").write_bytes(b"a\n\xe9")
     for name in ("runs/write", "other"):
         Path(name).mkdir(parents=True)
         text = Continuation(Vocabulary("a" if name == "runs/write" else "ab"), 8)
-        model = small(vocabulary=5)
-        pack(model)
-        save_model(Path(name, "best.safetensors"), model, text=text.description())
-    code, _, err = call(main, *shlex.split(flags))
-    assert code == 2 and len(err) == 1 and said in err[0]
+        pack(model := shaken(LanguageModel, 5))
+        save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
+    assert_refused(call(main, *shlex.split(flags)), said)
     assert {path.name for path in Path("runs").iterdir()} == {"write"}
+    assert call(main, "--run", "runs/write", "--prompt", "a")[2] == []  # whatever its task says
+
+
+# Shakespeare, which is the same with presets.
+
+
+def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(call):
+    def saved() -> dict:
+        return json.loads(Path("runs/shakespeare-quick/config.json").read_text())["options"]
+
+    Path("input.txt").write_text(TEXT)  # the folder of the file will do
+    flags = ["--data", ".", "--preset", "hour", *TINY, "--steps", "6"]
+    code, out, err = call(shakespeare.main, *flags)
+    assert code == 0 and not err and re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
+    asked = dict(d_model=8, d_ff=8, layers=1, heads=2, context=8, steps=6, batch_size=4)
+    options = saved()
+    assert options | shakespeare.PRESETS["hour"] | asked == options
+    code, out, _ = call(shakespeare.main, "--resume", "--quick")
+    assert code == 0 and "is finished" in out[0] and saved() == options
+    refused = call(shakespeare.main, "--resume", "--quick", "--preset", "quarter")
+    assert_refused(refused, "a resumed run keeps its settings")
+    run = ["--run", "runs/shakespeare-quick", "--prompt", "the "]
+    code, out, _ = call(shakespeare.main, *run, "--length", "9")
+    assert code == 0 and len("\n".join(out)) == 4 + 9
+    assert_refused(call(shakespeare.main, *run, "--preset", "hour"), "received --preset")
+
+
+def test_each_length_has_its_target(call):
+    """Which --help names; a run that misses it says so."""
+    Path("input.txt").write_text(TEXT)
+    assert shakespeare.TARGETS.keys() == {None, *shakespeare.PRESETS}
+    text = " ".join(call(shakespeare.main, "--help")[1])
+    assert all(f"{target:.2f}" in text for target in shakespeare.TARGETS.values())
+    flags = [flag for flag in TINY if flag != "--quick"]
+    code, out, _ = call(shakespeare.main, "--data", "input.txt", *flags, "--steps", "6")
+    assert code == 1 and out[-2].endswith("target validation loss 1.75: MISSED")

@@ -25,7 +25,7 @@ from numformer.training.loop import Interrupted
 from numformer.training.migrations import FORMAT, MIGRATIONS
 from numformer.training.run_folder import read_metrics
 from toy_tasks import reverse
-from toy_tasks.sequences import SequenceTask, main
+from toy_tasks.kit.sequences import SequenceTask, main
 
 STORE = "python tests/training/test_migrations.py --store"
 STORED = sorted(Path(__file__).parent.glob("format_*"))

@@ -23,7 +23,7 @@ from numformer.errors import InputError
 Pair = tuple[str, str]
 """A source and its target; a word and its phonemes with spaces between them."""
 
-CACHE = Path(__file__).parent / "data"
+CACHE = Path(__file__).parents[1] / "data"
 
 ADDRESS = (
     "https://raw.githubusercontent.com/sigmorphon/2021-task1/"

@@ -12,9 +12,9 @@ from numformer.data import Batch, PairBatch
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Config, Transformer
-from numformer.plots import attention_maps
-from toy_tasks import script
-from toy_tasks.datasets import Pair
+from toy_tasks import kit
+from toy_tasks.kit.charts import draw_attention
+from toy_tasks.kit.datasets import Pair
 
 Example = tuple[str, tuple[str, ...]]
 """A source and all its right targets."""
@@ -57,7 +57,7 @@ class TransductionTask:
     def written(self, model: Transformer, sources: Iterable[str], **how) -> list[str]:
         """What the model writes for each source."""
         asked = [self.text.source.split(source) for source in sources]
-        return [self.text.join(found) for found in self.text.write(model, asked, **how)]
+        return [self.text.join(symbols) for symbols in self.text.write(model, asked, **how)]
 
     def errors(self, written: str, right: tuple[str, ...]) -> int:
         """The edits in symbols from what was written to the nearest right target."""
@@ -66,8 +66,8 @@ class TransductionTask:
 
     def measure(self, written: Sequence[str], examples: Sequence[Example]) -> dict[str, float]:
         """The measures by name."""
-        found = zip(written, examples, strict=True)
-        return {"exact_match": float(np.mean([w in right for w, (_, right) in found]))}
+        answers = zip(written, examples, strict=True)
+        return {"exact_match": float(np.mean([answer in right for answer, (_, right) in answers]))}
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """On the development examples, greedily."""
@@ -77,11 +77,11 @@ class TransductionTask:
 
 def show(task: TransductionTask, written: Sequence[str]) -> None:
     """Print the worst of what was written for the test's sources, and some that is right."""
-    found = [*zip(written, task.test, strict=True)]
-    edits = {i: task.errors(w, right) for i, (w, (_, right)) in enumerate(found) if w not in right}
-    worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(found[i][0]))))
-    fine = [i for i in range(len(found)) if i not in edits]
-    print(f"{len(fine):,} of {len(found):,} are right", end=", for example\n" if fine else "\n")
+    answers = enumerate(zip(written, task.test, strict=True))
+    edits = {i: task.errors(w, right) for i, (w, (_, right)) in answers if w not in right}
+    worst = sorted(edits, key=lambda i: -edits[i] / (1 + len(task.text.target.split(written[i]))))
+    fine = [i for i in range(len(written)) if i not in edits]
+    print(f"{len(fine):,} of {len(written):,} are right", end=", for example\n" if fine else "\n")
     for i in fine[:3]:
         print(f"  {task.test[i][0]:>20} -> {written[i]}")
     if worst:
@@ -96,14 +96,14 @@ def draw(task: TransductionTask, model: Transformer, path: Path, title: str) -> 
     sources = [(task.text.source.split(source), right[0]) for source, right in task.test[:50]]
     asked, right = max(sources, key=lambda pair: len(pair[0]) if len(pair[0]) <= 20 else 0)
     *_, maps = task.text.maps(model, asked, task.text.target.split(right))
-    cross = [each for each in maps if each.kind == "decoder cross_attention"]
-    attention_maps(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
+    cross = [kind for kind in maps if kind.kind == "decoder cross_attention"]
+    draw_attention(path, cross, f"{title}: where the decoder looks as it writes {right} (⊣: end)")
 
 
 def learn(task: TransductionTask, options: argparse.Namespace, target: float | None) -> int:
     """Train, test and show; the exit code. `target` is what the figure that counts is to reach."""
     sizes = dict(source_vocabulary=len(task.text.source), target_vocabulary=len(task.text.target))
-    config = script.chosen(options, Config, **sizes)
+    config = kit.chosen(options, Config, **sizes)
     if config.tying == "all" and task.text.source.symbols != task.text.target.symbols:
         raise InputError(
             "tying all needs one vocabulary for source and target",
@@ -111,7 +111,7 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
             "all of them the same",
             "Use --tying target or --tying none.",
         )
-    model, folder = script.train_task(task, Transformer, config, options)
+    model, folder = kit.train_task(task, Transformer, config, options)
     written = task.written(model, [source for source, _ in task.test])
     measured = task.measure(written, task.test)
     show(task, written)
@@ -124,4 +124,4 @@ def learn(task: TransductionTask, options: argparse.Namespace, target: float | N
         as_good = operator.ge if task.higher_is_better else operator.le
         reached = f"{counts.replace('_', ' ')} {target}", as_good(measured[counts], target)
     what = f"{len(task.test):,} sources {task.tested}"
-    return script.finish(options, folder, what, figures, task.test[0][0], reached)
+    return kit.finish(options, folder, what, figures, task.test[0][0], reached)

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -27,17 +26,20 @@ from numformer.backend import find_backend, on_host
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
-from numformer.plots import new_figure
 from numformer.settings import Settings
 from numformer.training.files import locked, write_atomically
 from numformer.training.forks import cores
 from numformer.training.loop import Interrupted, Task, interrupts
 from numformer.training.run_folder import read_metrics
-from toy_tasks import folders, script
-from toy_tasks.compare import COLOURS, STROKES
+from toy_tasks.kit import folders
+from toy_tasks.kit.answers import use
+from toy_tasks.kit.charts import markdown
+from toy_tasks.kit.flags import parser
+from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
+from toy_tasks.kit.training import finish, require, train_task
 
 RESULT = "result.json"
-FREE_TO_CHANGE = script.FREE_TO_CHANGE - {"steps"} | {"jobs"}
+FREE_IN_A_STUDY = FREE_TO_CHANGE - {"steps"} | {"jobs"}
 Results = dict[str, list[dict]]
 """Of each row what was measured in each of its runs, and the run's `seed`, `seconds`, `folder`."""
 
@@ -53,7 +55,7 @@ class Study:
     tell how good the best model of the run in `folder` is; it is called in inference, and `figure`
     is the number of it that stands for a run. `table(results)` gives rows of cells, first the head;
     `draw(results, folder)` draws what it likes into the study's folder. `verdict(results)` gives
-    what was measured on, the last lines and the target, as `script.finish` takes them. `example` is
+    what was measured on, the last lines and the target, as `finish` takes them. `example` is
     a text for --input, where the models take texts; `flags(parser)` adds the page's own, and
     `use(options)` does what --run asks for.
     """
@@ -71,7 +73,7 @@ class Study:
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
     flags: Callable[[argparse.ArgumentParser], None] = lambda made: None
-    use: Callable[[argparse.Namespace], int] = script.use
+    use: Callable[[argparse.Namespace], int] = use
 
 
 @dataclass(frozen=True)
@@ -95,21 +97,21 @@ class _Run:
 def main(study: Study, arguments: list[str] | None = None) -> int:
     """Train and compare, or with --run answer texts with one of the models; the exit code."""
     how = study.defaults
-    made = script.parser(study.name, study.description, study.model, several=True, **how)
+    made = parser(study.name, study.description, study.model, several=True, **how)
     study.flags(made)
-    options = script.parse(made, lambda options: study.name, arguments, FREE_TO_CHANGE)
+    options = parse(made, lambda options: study.name, arguments, FREE_IN_A_STUDY)
     if options.run:
         return study.use(options)
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
         task, _, config = study.make(run.options)
-        script.require(task, config, run.options, xp)
+        require(task, config, run.options, xp)
     said = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
     if not options.resume:
         options.out = folders.new_folder(options.name, options.out)
     with locked(options.out):
         if not options.resume:
-            folders.begin(options.out, {"options": folders.plain(options), "study": said})
+            folders.begin(options.out, {"options": plain(options), "study": said})
         elif folders.read_config(options.out).get("study") != said:
             raise InputError(
                 f"a resumed study is one of {study.name}, with the rows that it was begun with",
@@ -128,7 +130,7 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
             study.draw(results, options.out)
         what, figures, target = study.verdict(results)
         first = runs[0].folder
-        return script.finish(options, options.out, what, figures, study.example, target, first)
+        return finish(options, options.out, what, figures, study.example, target, first)
 
 
 def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> list[_Run]:
@@ -136,14 +138,14 @@ def _runs(study: Study, options: argparse.Namespace, seeds: Sequence[int]) -> li
     runs = []
     for seed in seeds:
         for row, differs in study.rows.items():
-            its = vars(options) | differs | dict(row=row, seed=seed, parts=1)
+            flags = vars(options) | differs | dict(row=row, seed=seed, parts=1)
             if options.quick:
-                its["steps"] = min(its["steps"], options.steps)
+                flags["steps"] = min(flags["steps"], options.steps)
             if options.out:
-                its["out"] = options.out / f"{row}-{seed}".replace(" ", "-")
-                its["resume"] = (its["out"] / "config.json").is_file()
-            del its["seeds"], its["jobs"]
-            runs.append(_Run(argparse.Namespace(**its)))
+                flags["out"] = options.out / f"{row}-{seed}".replace(" ", "-")
+                flags["resume"] = (flags["out"] / "config.json").is_file()
+            del flags["seeds"], flags["jobs"]
+            runs.append(_Run(argparse.Namespace(**flags)))
     return runs
 
 
@@ -261,56 +263,9 @@ def _end_with(parent: int) -> None:
 def _train_one(study: Study, run: _Run) -> None:
     """Train a run, or go on with it, and save what its best model measures."""
     task, kind, config = study.make(run.options)
-    model, folder = script.train_task(task, kind, config, run.options)
+    model, folder = train_task(task, kind, config, run.options)
     with inference():
         measured = study.measure(model, task, folder)
     seconds = read_metrics(folder / "metrics.jsonl")[-1]["seconds"]
-    its = {"seed": run.options.seed, "seconds": seconds}
-    folders.write_config(folder, measured | its, RESULT)
-
-
-# What pages make tables and pictures with.
-
-
-def spread(values: Sequence[float], form: str = ".3f") -> str:
-    """The mean of some seeds' numbers and, in brackets, the lowest and the highest of several."""
-    mean, low, high = sum(values) / len(values), min(values), max(values)
-    return f"{mean:{form}}" + f" ({low:{form}} to {high:{form}})" * (len(values) > 1)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, the head first, as a table that is Markdown and can be read as it is."""
-    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
-    head, *others = (" | ".join(map(str.ljust, row, widths)) for row in rows)
-    line = " | ".join("-" * width for width in widths)
-    return "\n".join(f"| {each} |" for each in (head, line, *others))
-
-
-Curve = tuple[Sequence[float], Sequence[float]]
-"""The x and the y of its points."""
-Panels = dict[str, dict[str, list[Curve]]]
-
-
-def chart(path: Path, title: str, panels: Panels, x: str, y: str, **axis) -> None:
-    """Draw a panel for each title in `panels`, in it for each label the mean of its curves.
-
-    A band goes from the lowest to the highest of them; the curves of a label share their x. `axis`
-    is for matplotlib's Axes.set, such as `xscale`.
-    """
-    figure = new_figure(1 + 4 * len(panels), 4.4, layout="constrained")
-    figure.suptitle(title, parse_math=False)
-    for number, (name, curves) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, len(panels), number)
-        for color, stroke, (label, several) in zip(cycle(COLOURS), cycle(STROKES), curves.items()):
-            points = [*zip(*(values for _, values in several), strict=True)]
-            places = several[0][0]
-            look = dict(color=color, linestyle=stroke, label=label, linewidth=1.8)
-            look["marker"] = "o" if len(places) == 1 else None  # one point has no line
-            axes.plot(places, [sum(p) / len(p) for p in points], **look)
-            band = [*map(min, points)], [*map(max, points)]
-            axes.fill_between(places, *band, color=color, alpha=0.2, linewidth=0)
-        axes.set_title(name, fontsize=10, parse_math=False)
-        axes.set(xlabel=x, ylabel=y if number == 1 else "", **axis)
-        axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=110)
+    told = {"seed": run.options.seed, "seconds": seconds}
+    folders.write_config(folder, measured | told, RESULT)

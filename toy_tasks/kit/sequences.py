@@ -17,13 +17,23 @@ from numformer.data import PairBatch, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
-from toy_tasks import script
-from toy_tasks.transduction import TransductionTask, learn
+from toy_tasks import kit
+from toy_tasks.kit.transduction import TransductionTask, learn
 
 DEFAULTS = dict(
-    steps=1600, evaluate_every=200, d_model=64, d_ff=128, heads=4, layers=2, p_drop=0.0,
-    label_smoothing=0.0, warmup=100, factor=0.15, decay="linear", clip_norm=1.0,
-)  # fmt: skip
+    steps=1600,
+    evaluate_every=200,
+    d_model=64,
+    d_ff=128,
+    heads=4,
+    layers=2,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=100,
+    factor=0.15,
+    decay="linear",
+    clip_norm=1.0,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +109,13 @@ class SequenceTask(TransductionTask):
 
 def main(rule: Rule, arguments: list[str] | None = None) -> int:
     """Train, or with --run use a trained model; returns the exit code."""
-    flags = script.parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
-    options = script.parse(flags, lambda options: rule.name, arguments)
+    flags = kit.parser(rule.name, rule.description, Transformer, **(DEFAULTS | rule.defaults))
+    options = kit.parse(flags, lambda options: rule.name, arguments)
     if options.run:
-        return script.use(options)
+        return kit.use(options)
     return learn(SequenceTask(rule, options.batch_size, options.seed), options, rule.reached)
 
 
 def start(rule: Rule) -> None:
     """Run the task as a program."""
-    sys.exit(script.exit_code(lambda: main(rule)))
+    sys.exit(kit.exit_code(lambda: main(rule)))

@@ -1,8 +1,5 @@
-"""Run folders: where a run goes, which one is resumed, and the config.json that tells its flags."""
+"""Run folders: where a run goes, which one is resumed, and its config.json."""
 
-import argparse
-import contextlib
-import io
 import json
 import os
 import re
@@ -14,11 +11,15 @@ import safetensors
 from numformer.errors import InputError
 from numformer.training.files import PARTIAL, write_atomically
 
-# Flags that say how a script is called and nothing of the run.
-SAMPLING = {"temperature", "top_k", "top_p"}
-TRANSLATING = {"ensemble", "source", "reference", "n_best"}
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
-OF_THE_CALL |= SAMPLING | TRANSLATING
+UNREADABLE = (
+    OSError,
+    safetensors.SafetensorError,
+    LookupError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""What reading the metadata of a file raises that is none of ours."""
 
 
 def new_folder(name: str, out: Path | None) -> Path:
@@ -53,18 +54,18 @@ def _occupied(out: Path) -> InputError:
 
 def latest_folder(name: str) -> Path:
     """The folder of this name under runs/ with the highest number. Raises InputError for none."""
-    found = {}
+    folders = {}
     for folder in Path("runs").glob("*"):
         number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
         if number and (folder / "config.json").is_file():
-            found[int(number[1] or 1)] = folder
-    if not found:
+            folders[int(number[1] or 1)] = folder
+    if not folders:
         raise InputError(
             "--resume continues an earlier run",
             f"no run of {name} under runs/",
             "Start one without --resume, or name its folder with --out.",
         )
-    return found[max(found)]
+    return folders[max(folders)]
 
 
 def stands(folder: Path) -> dict:
@@ -74,10 +75,10 @@ def stands(folder: Path) -> dict:
         if not path.is_file():  # a pipe would keep its reader waiting
             return {}
         with safetensors.safe_open(path, framework="np") as file:
-            found = json.loads(file.metadata()["numformer"])
-        return found if {type(found["step"]), type(found["steps"])} == {int} else {}
-    except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError,
-            RecursionError):  # fmt: skip
+            metadata = json.loads(file.metadata()["numformer"])
+        counts = {type(metadata["step"]), type(metadata["steps"])}
+        return metadata if counts == {int} else {}
+    except UNREADABLE:
         return {}  # whether that is a fault, training will say
 
 
@@ -89,7 +90,7 @@ def write_config(folder: Path, settings: dict, name: str = "config.json") -> Non
 
 def begin(folder: Path, settings: dict) -> None:
     """Write config.json into a folder that is empty, but for a killed beginning of the same."""
-    if any(found.name != "config.json" + PARTIAL for found in folder.iterdir()):
+    if any(path.name != "config.json" + PARTIAL for path in folder.iterdir()):
         raise _occupied(folder)
     write_config(folder, settings)
 
@@ -108,10 +109,11 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
             raise ValueError(f"its checksum says that {name} was changed")
         return settings
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise _no_run(folder, problem, name) from None
+        raise no_run(folder, problem, name) from None
 
 
-def _no_run(folder: Path, problem, name: str = "config.json") -> InputError:
+def no_run(folder: Path, problem, name: str = "config.json") -> InputError:
+    """The complaint about a folder whose config.json is not as it was written."""
     return InputError(
         f"the folder of a run has its {name} as it was written",
         f"{folder} ({problem})",
@@ -122,50 +124,3 @@ def _no_run(folder: Path, problem, name: str = "config.json") -> InputError:
 def checksum(settings: dict) -> int:
     """What tells whether a config.json is as it was written."""
     return zlib.crc32(json.dumps(settings).encode())
-
-
-def plain(options: argparse.Namespace) -> dict:
-    """The flags of a run as JSON."""
-    kept = {key: value for key, value in vars(options).items() if key not in OF_THE_CALL}
-    return {key: _plain(value) for key, value in kept.items()}
-
-
-def _plain(value):
-    if isinstance(value, list):
-        return [*map(_plain, value)]
-    return str(value) if isinstance(value, Path) else value
-
-
-def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
-    """The flags that a run was started with, which become the defaults of `made`, a script's."""
-    options = read_config(folder).get("options")
-    try:
-        known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
-        saved = {key: value for key, value in (made.before | options).items() if key in known}
-        for key, value in saved.items():
-            left_out = value is None and made.before.get(key, key) is None
-            if not left_out and not _fits(value, made.get_default(key)):
-                raise ValueError(f"no run has {key} {value!r}")
-        if type(saved["steps"]) is int:  # there may be more by now
-            saved["steps"] = stands(folder).get("steps", saved["steps"])
-        # As text, numbers go through the same reading as on a command line.
-        made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            try:
-                options = made.parse_args([])
-            except SystemExit:
-                raise ValueError(said.getvalue().splitlines()[-1]) from None
-        return {key: getattr(options, key) for key in saved}
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise _no_run(folder, problem) from None
-
-
-def _fits(value, default) -> bool:
-    """Whether config.json can hold this value of a flag with this default."""
-    if bool in (type(value), type(default)):
-        return type(value) is type(default)
-    if type(default) is list or (type(value) is list and value):
-        kind = type(default[0]) if default else str
-        lists = type(default) in (type(None), list) and type(value) is list and value != []
-        return lists and all(type(each) is kind for each in value)
-    return type(value) in (int, float, str) or value == default

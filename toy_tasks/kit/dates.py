@@ -7,11 +7,17 @@ import numpy as np
 MONTHS = "january february march april may june july august september october november december"
 DAYS = "monday tuesday wednesday thursday friday saturday sunday"
 FORMS = (
-    "{day} {month} {year}", "{day}. {month} {year}", "{day}{th} {month} {year}",
-    "{month} {day}, {year}", "{month} {day} {year}", "{month} {day}{th}, {year}",
-    "the {day}{th} of {month} {year}", "{year} {month} {day}",
-    "{weekday} {day} {month} {year}", "{weekday}, {month} {day}, {year}",
-)  # fmt: skip
+    "{day} {month} {year}",
+    "{day}. {month} {year}",
+    "{day}{th} {month} {year}",
+    "{month} {day}, {year}",
+    "{month} {day} {year}",
+    "{month} {day}{th}, {year}",
+    "the {day}{th} of {month} {year}",
+    "{year} {month} {day}",
+    "{weekday} {day} {month} {year}",
+    "{weekday}, {month} {day}, {year}",
+)
 
 
 def dates(count: int = 20_000) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
-from toy_tasks.datasets import CACHE, Pair, fetch, read_text
+from toy_tasks.kit.datasets import CACHE, Pair, fetch, read_text
 
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -60,17 +60,19 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair
 def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
     """The two files of a split, whose names differ in nothing but the language."""
     endings = [f".{language}" for language in languages]
-    each = ({path.name.removesuffix(ending) for path in folder.glob(f"{split}*{ending}")}
-            for ending in endings)  # fmt: skip
+    names = [
+        {path.name.removesuffix(ending) for path in folder.glob(f"{split}*{ending}")}
+        for ending in endings
+    ]
     wanted = " and ".join(f"{split}*{ending}" for ending in endings)
-    if not (found := set.intersection(*each)):
+    if not (shared := set.intersection(*names)):
         raise InputError(
             f"--data names a folder with {wanted}, "
             "alike before that ending, a sentence on each line",
             f"{folder}, which has none" if folder.is_dir() else f"{folder}, which is no folder",
             "Name another folder or other --languages, or leave out --data to download Multi30k.",
         )
-    return [folder / f"{min(found)}{ending}" for ending in endings]
+    return [folder / f"{min(shared)}{ending}" for ending in endings]
 
 
 def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> list[Pair]:
@@ -79,7 +81,7 @@ def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> lis
     Raises InputError for a file that `read_text` refuses, and for files of which one has more
     lines than the other: where one is missing, all later ones belong to other lines.
     """
-    sides = [read_sentences(*each) for each in zip((source, target), languages, strict=True)]
+    sides = [*map(read_sentences, (source, target), languages)]
     if len(sides[0]) != len(sides[1]):
         raise InputError(
             f"{source} and {target} have a line for each line of the other",

@@ -1,0 +1,65 @@
+"""What tests of tasks share: every task by its name, one that is learned in no time, programs."""
+
+import dataclasses
+import functools
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from numformer.layer import pack
+from numformer.models import Model
+from toy_tasks import TASKS, copy_task
+from toy_tasks.kit import sequences
+
+ROOT = str(Path(__file__).parents[2])
+ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ROOT}
+PAGES = {name: importlib.import_module(f"toy_tasks.{name}") for name in TASKS}
+RULES = [page.RULE for page in PAGES.values() if hasattr(page, "RULE")]
+SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(400)))
+TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
+RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()]
+
+
+def main_of(name: str) -> Callable[[list[str]], int]:
+    """The program of a task."""
+    page = PAGES[name]
+    return getattr(page, "main", None) or functools.partial(sequences.main, page.RULE)
+
+
+def copying(arguments: list[str]) -> int:
+    """The copy task on short sequences, of which few are held out."""
+    return sequences.main(SHORT, arguments)
+
+
+def program(name: str, *arguments, **options) -> subprocess.Popen:
+    """Start `python -m toy_tasks.NAME` on one core, with the code of this folder."""
+    command = [sys.executable, "-m", f"toy_tasks.{name}", *map(str, arguments)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    return subprocess.Popen(command, env=ENVIRONMENT, **pipes | options)
+
+
+def files_of(folder: str) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def assert_refused(result: tuple[int, list[str], list[str]], *words: str) -> None:
+    """Exit code 2, and one line on standard error that holds `words`."""
+    code, out, err = result
+    assert (code, out, len(err)) == (2, [], 1)
+    assert re.fullmatch(r"error: .+; received .*\. .+\.?", err[0])
+    for some in words:
+        assert some in err[0]
+
+
+def shaken(kind: type[Model], symbols: int) -> Model:
+    """A small model of texts in float64, its parameters shaken."""
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.0, vocabulary=symbols)
+    flat = pack(model := kind(kind.Config(**sizes)), np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model

@@ -1,0 +1,176 @@
+"""Pronunciation: words in, phonemes out; how they are measured; older runs; data that is wrong."""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+
+from numformer.training.migrations import from_2
+from tests.toy_tasks.small import TINY, assert_refused
+from toy_tasks import pronounce
+from toy_tasks.kit import datasets
+from toy_tasks.kit.transduction import edit_distance
+from toy_tasks.pairs import PairsTask
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+SMALL = [*TINY, *"--language toy --steps 3 --evaluate-every 2 --out run".split()]
+
+
+def learn(call, data, *flags):
+    return call(pronounce.main, *SMALL, "--data", str(data), *flags)
+
+
+def test_a_saved_run_pronounces_words(data, call):
+    """Words are brought to NFC and trimmed; what training never saw is told."""
+    code, out, err = learn(call, data)
+    assert (code, err) == (0, [])  # this language has no target
+    assert re.fullmatch(r"word error rate \d+\.\d\d", out[-1])
+    code, out, err = call(pronounce.main, "--run", "run", "--word", "abc", " cafe\u0301 ")
+    assert code == 0 and len(out) == 2
+    assert re.fullmatch(r"((A|B|CH|<unknown>)( |$))*", out[0])
+    assert err == ["note: training never saw 'f' 'é' (in ' cafe\u0301 ')"]
+    asked = ["--run", "run", "--word", *["abc"] * 30]
+    assert len({*call(pronounce.main, *asked, "--temperature", "5")[1]}) > 5
+    assert {*call(pronounce.main, *asked)[1]} == {out[0]}
+    assert_refused(call(pronounce.main, "--run", "run", "--word", " "), "at least one symbol")
+
+
+@pytest.mark.parametrize(
+    ("average", "kept"), [(1, "2: word_error_rate 10"), (5, "3: word_error_rate 20")]
+)
+def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kept):
+    """The best is chosen by development words, greedily, and a lower error rate is better."""
+    measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
+
+    def written(task, model, sources, beam=None):
+        measured.append((len(sources := [*sources]), beam or task.text.beam))
+        return ["A"] * len(sources)
+
+    def measure(task, written, examples):
+        return dict(word_error_rate=next(rates), phoneme_error_rate=1.0)
+
+    monkeypatch.setattr(pronounce.PronunciationTask, "written", written)
+    monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
+    (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
+    _, out, _ = learn(call, data, "--evaluate-every", "1", "--average", str(average))
+    assert measured == [(6, 1)] * 3 + [(1, 5)]
+    assert f"kept at step {kept}.0000" in out
+    assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
+
+
+def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
+    flags = ["--tying", "all", "--steps", "1", "--out", "run"]
+    for path in data.iterdir():
+        path.write_text("ab\tA B\n", encoding="utf-8")
+    assert_refused(learn(call, data, *flags), "tying all", "2 and 2 symbols, not all")
+    assert os.listdir() == ["words"]
+    for path in data.iterdir():
+        path.write_text("ab\tb a\n", encoding="utf-8")
+    assert learn(call, data, *flags)[0] == 0
+
+
+def test_a_run_of_format_2_keeps_its_beam():
+    task = {"characters": ["a"], "phonemes": ["A"], "max_length": 9, "data": 1}
+    _, metadata = from_2({}, {"task": task})
+    assert metadata["task"] == {"name": "pronounce", "data": 1}
+    assert (metadata["text"]["beam"], metadata["text"]["max_length"]) == (pronounce.BEAM, 9)
+
+
+def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
+    """Not with what the task sets today."""
+    assert pronounce.DEFAULTS["average"] > 1
+    learn(call, data, "--average", "1")
+    path = Path("run/config.json")
+    settings = json.loads(path.read_text())
+    del settings["crc32"], settings["options"]["average"], settings["options"]["activation"]
+    path.write_text(json.dumps(settings | {"crc32": zlib.crc32(json.dumps(settings).encode())}))
+    code, out, _ = call(pronounce.main, "--resume", "--out", "run", "--data", str(data))
+    assert code == 0 and out[0].startswith("run is finished")
+
+
+def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
+    for path in data.iterdir():
+        shutil.copy(path, path.with_name(path.name.replace("toy", "two")))
+    flags = [*TINY, "--steps", "1", "--data", str(data), "--language"]
+    for language in ("two", "toy", "two"):
+        assert call(pronounce.main, *flags, language)[0] == 0
+    assert sorted(os.listdir("runs")) == ["pronounce-toy", "pronounce-two", "pronounce-two-2"]
+    for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
+        code, out, _ = call(pronounce.main, "--resume", "--language", language)
+        assert code == 0 and out[0].startswith(f"runs/{folder} is finished")
+    result = call(pronounce.main, "--resume", "--language", "(")
+    assert_refused(result, "no run of pronounce-( under runs/")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--language xyz", ["dut, fre, vie_hanoi", "'xyz'", "--data"]),
+        ("--language xyz --data words", ["xyz_train.tsv", "No such file"]),
+        ("--language ../toy --data words", ["ASCII letters"]),
+        ("--language toy --data words --tying all", ["tying all", '"target"']),
+        ("--language toy --data empty", ["toy_train.tsv", "empty"]),
+        ("--language toy --data tab", ["toy_dev.tsv", "line 2", "exactly one TAB"]),
+        ("--language toy --data latin", ["toy_test.tsv", "line 2", "UTF-8"]),
+    ],
+)
+def test_what_cannot_be_is_refused_without_a_trace(flags, words, data, call):
+    """Wrong test words too, which are read before training and not after it."""
+    for folder, split, content in (
+        ("empty", "train", b""),
+        ("tab", "dev", b"ab\tA B\nba B A\n"),
+        ("latin", "test", b"ab\tA B\n\xff\tB\n"),
+    ):
+        shutil.copytree(data, folder)
+        Path(folder, f"toy_{split}.tsv").write_bytes(content)
+    assert_refused(call(pronounce.main, *flags.split()), *words)
+    assert {*os.listdir()} == {"words", "empty", "tab", "latin"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "edits"),
+    [
+        ("", "", 0),
+        ("", "abc", 3),
+        ("ab", "ba", 2),
+        ("abcd", "bcd", 1),
+        ("flaw", "lawn", 2),
+        ("kitten", "sitting", 3),
+        ("intention", "execution", 5),
+        (["t", "ɑ̃"], ["t", "ɑ", "n"], 2),
+    ],
+)
+def test_edit_distance_by_hand(a, b, edits):
+    assert edit_distance(a, b) == edit_distance(b, a) == edits
+
+
+def test_error_rates_by_hand(data):
+    """Three words with 0, 1 and 3 edits; 7 phonemes would be right; several may be right."""
+    pairs = datasets.pronunciations("toy", data)
+    examples = [("x", ("a b",)), ("y", ("c d",)), ("z", ("bb bb bb",))]
+    written = ["a b", "c", "a"]
+    assert pronounce.PronunciationTask(pairs, 2, 1).measure(written, examples) == {
+        "word_error_rate": pytest.approx(200 / 3),
+        "phoneme_error_rate": pytest.approx(400 / 7),
+    }
+    several = [("x", ("a b",)), ("y", ("c d", "c")), ("z", ("b", "a b b"))]
+    assert PairsTask(pairs, 2, 1, "target").measure(written, several) == {
+        "exact_match": pytest.approx(2 / 3),
+        "symbol_error_rate": pytest.approx(100 / 5),
+    }
+
+
+def test_a_batch_holds_words_and_their_phonemes_and_each_line_is_an_example():
+    pairs = [("ab", "A B"), ("ca", "CH A"), ("ca", "A CH")]
+    task = pronounce.PronunciationTask(dict.fromkeys(("train", "dev", "test"), pairs), 3, 1)
+    assert task.test == [(word, (phonemes,)) for word, phonemes in pairs]
+    batch = task.batch(1)
+    sources, targets = batch.source[:, :2], batch.target_out[:, :2]
+    assert {
+        ("".join(task.text.source.decode(source)), " ".join(task.text.target.decode(target)))
+        for source, target in zip(sources, targets, strict=True)
+    } == {*pairs}

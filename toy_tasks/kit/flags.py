@@ -1,0 +1,191 @@
+"""The flags of a program: those that all tasks have, and one for each field of their Settings."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+
+from numformer.backend import BACKENDS, default_backend
+from numformer.errors import complain
+from numformer.models import Model
+from numformer.plots import PICTURES
+from numformer.settings import Settings
+from numformer.training.recipe import Recipe
+
+HELP = {
+    "--preset": "other defaults of the flags below; a flag that is given counts all the same",
+    "--steps": "training steps",
+    "--max-tokens": "tokens in a batch on each side, with padding",
+    "--batch-size": "sequences in a batch",
+    "--seeds": "each trains every way once: initial weights, data order and dropout",
+    "--jobs": """runs side by side, each a process of its own; one for each core (with cupy one),
+unless given""",
+    "--seed": "for initial weights, data order and dropout",
+    "--parts": """parts of a batch, each computed by a process of its own where there are cores; 2
+with numpy on Linux, otherwise 1, unless given""",
+    "--log-every": "steps between two lines of metrics.jsonl",
+    "--evaluate-every": "steps between two evaluations",
+    "--minutes": "end after so long, what came before --resume included: evaluate and save",
+    "--patience": "end where N evaluations in turn brought nothing better",
+    "--backend": "where to compute",
+    "--out": "run folder; default: the next free one under runs/",
+    "--resume": "continue the run in --out, or the latest run",
+    "--quick": "a few steps, to see that all works; judges nothing",
+    "--no-plots": "draw no pictures",
+    "--run": "the folder of a finished run",
+    "--input": "texts for the model; without, the lines of standard input",
+    "--attention": "draw where each layer and head looks as the model answers --input",
+    "--temperature": """draw symbols at random: 1 as probable as they are, less bolder, more wilder;
+--seed reproduces""",
+    "--top-k": "of the K most probable symbols",
+    "--top-p": "of the fewest symbols that together have this probability",
+}
+
+
+class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The description as it is written, and the default of every flag that has one."""
+
+    def _get_help_string(self, action):
+        shown = action.default is not None and action.default is not False
+        return super()._get_help_string(action) if shown else action.help
+
+
+def integer(text: str) -> int:
+    """A flag's integer, small enough that the arithmetic of floating-point numbers can take it."""
+    try:
+        number = int(text)
+    except ValueError:  # also where there are thousands of digits
+        number = sys.maxsize
+    if abs(number) >= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"an integer below {sys.maxsize}, not {text!r}")
+    return number
+
+
+def path(text: str) -> Path:
+    """A flag's path."""
+    if "\0" in text:
+        raise argparse.ArgumentTypeError("no path has a NUL")
+    return Path(text)
+
+
+def picture(text: str) -> Path:
+    """A flag's path of a picture."""
+    if path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(f"a picture ends in {', '.join(PICTURES)}, not {text!r}")
+    return path(text)
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one line, with the flag that may have been meant.
+
+    `before` has what a setting was before there was a flag for it, whatever its default in a task;
+    `presets` are the defaults that a --preset brings, by its name.
+    """
+
+    before: dict[str, object]
+    presets: Mapping[str, dict] = {}
+
+    def flag(self, name: str) -> str:
+        """What a flag is called, by the name of its option."""
+        return next(action.option_strings[0] for action in self._actions if action.dest == name)
+
+    def error(self, message: str):
+        wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
+        known = [flag for action in self._actions for flag in action.option_strings]
+        close = difflib.get_close_matches(*wrong, known, 1, 0.7) if wrong else []
+        meant = f"; is {close[0]} meant?" if close and wrong[0] != message.split()[0] else ""
+        complain(f"{message}{meant} ({self.prog} --help lists the flags)")
+        sys.exit(2)
+
+
+def parser(
+    name: str,
+    description: str,
+    model: type[Model],
+    asked_by: str = "--input",
+    presets: Mapping[str, dict] | None = None,
+    several: bool = False,
+    by_tokens: bool = False,
+    **defaults,
+) -> Parser:
+    """The flags that every script has, and those of a kind of model and of the recipe.
+
+    `asked_by` is another name of --input; `defaults` replaces defaults, and so does each of
+    `presets` where it is asked for. A script that trains `several` models (kit/study.py) has
+    --seeds and --jobs in place of --seed and --parts. With `by_tokens` the size of a batch is
+    --max-tokens, `options.batch_size` all the same.
+    """
+    made = Parser(
+        prog=f"python -m toy_tasks.{name}",
+        usage="%(prog)s [flags]",
+        description=description,
+        formatter_class=_Help,
+        epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
+        "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
+    )
+    made.presets = presets or {}
+
+    def add(flag: str, *others: str, to=made, **how) -> None:
+        to.add_argument(flag, *others, help=HELP[flag], **how)
+
+    if presets:
+        add("--preset", choices=presets)
+    add("--steps", type=integer, default=1000)
+    if by_tokens:
+        how = dict(dest="batch_size", metavar="MAX_TOKENS")
+        add("--max-tokens", type=integer, default=1024, **how)
+    else:
+        add("--batch-size", type=integer, default=64)
+    if several:
+        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        add("--jobs", type=integer)
+    else:
+        add("--seed", type=integer, default=1)
+        add("--parts", type=integer)
+    add("--log-every", type=integer, default=50)
+    add("--evaluate-every", type=integer, default=250)
+    add("--minutes", type=float, metavar="M")
+    add("--patience", type=integer, metavar="N")
+    add("--backend", choices=BACKENDS, default=default_backend())
+    add("--out", type=path)
+    for switch in ("--resume", "--quick", "--no-plots"):
+        add(switch, action="store_true")
+    use = made.add_argument_group("using a trained model instead of training one")
+    add("--run", to=use, type=path, metavar="DIR")
+    other = [asked_by] if asked_by != "--input" else []
+    add("--input", *other, to=use, dest="input", nargs="+", metavar="TEXT")
+    add("--attention", to=use, type=picture, metavar="FILE.png")
+    add("--temperature", to=use, type=float, metavar="T")
+    add("--top-k", to=use, type=integer, metavar="K")
+    add("--top-p", to=use, type=float, metavar="P")
+    made.before = {}
+    for title, settings in (("model", model.Config), ("training", Recipe)):
+        group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
+        for field in _flags(settings):
+            _add_flag(group, field)
+        made.before |= {field.name: field.default for field in _flags(settings)}
+    made.set_defaults(**defaults)
+    return made
+
+
+def _flags(settings: type[Settings]) -> list[Field]:
+    """The fields that a user chooses; those without a default belong to the task."""
+    return [field for field in fields(settings) if field.default is not MISSING]
+
+
+def _add_flag(group, field: Field) -> None:
+    rule, name = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
+    settings = dict(default=field.default, help=field.metadata["help"])
+    if rule.type is bool:
+        group.add_argument(name, action=argparse.BooleanOptionalAction, **settings)
+    else:
+        type_ = integer if rule.type is int else rule.type
+        group.add_argument(name, type=type_, choices=rule.choices, **settings)
+
+
+def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
+    """The config or the recipe that the flags describe; `of_task` are its other fields."""
+    by_flags = {field.name: getattr(options, field.name) for field in _flags(settings)}
+    return settings(**by_flags, **of_task)

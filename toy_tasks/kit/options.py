@@ -1,0 +1,159 @@
+"""What the flags say: whether they fit together, and with --resume those of the run before."""
+
+import argparse
+import contextlib
+import inspect
+import io
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from numformer.errors import InputError
+from numformer.training.optimizers import OPTIMIZERS
+from toy_tasks.kit import folders
+from toy_tasks.kit.flags import Parser
+
+# Flags that say how a script is called and nothing of the run.
+SAMPLING = {"temperature", "top_k", "top_p"}
+TRANSLATING = {"ensemble", "source", "reference", "n_best"}
+OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+OF_THE_CALL |= SAMPLING | TRANSLATING
+# What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
+# as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
+# looks at.
+FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
+FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
+MOST_PARTS = 128  # each may be a process
+WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
+
+
+def parse(
+    made: Parser,
+    name: Callable,
+    arguments: list[str] | None,
+    free: Collection[str] = FREE_TO_CHANGE,
+) -> argparse.Namespace:
+    """The options; with --resume those that the run was started with, its folder as `out`.
+
+    `name(options)` is that of the folder that a run gets; it becomes `options.name`. A resumed run
+    may change what is `free`.
+    """
+    options = made.parse_args(arguments)
+    if getattr(options, "preset", None):
+        made.set_defaults(**made.presets[options.preset])
+        options = made.parse_args(arguments)
+    _require_use(made, options)
+    options.name = name(options) + "-quick" * options.quick
+    if options.resume:
+        run_name, folder = options.name, options.out or folders.latest_folder(options.name)
+        kept = saved_options(made, folder)
+        options = made.parse_args(arguments)
+        for key in kept:
+            if key not in free and getattr(options, key) != kept[key]:
+                raise InputError(
+                    f"a resumed run keeps its settings, here {key} = {kept[key]}",
+                    getattr(options, key),
+                    f"Leave out {made.flag(key)}, or start a new run.",
+                )
+        options.out, options.name = folder, run_name
+    elif "weight_decay" not in inspect.signature(
+        OPTIMIZERS[options.optimizer]
+    ).parameters and options.weight_decay != made.get_default("weight_decay"):
+        rule, fix = "--weight-decay is for --optimizer adamw", "Ask for that, or leave it out."
+        raise InputError(rule, f"--optimizer {options.optimizer}", fix)
+    options.program = made.prog
+    _require_counts(made, options)
+    if options.quick and not options.resume:
+        options.steps = min(options.steps, 20)
+    return options
+
+
+def _require_counts(made: Parser, options: argparse.Namespace) -> None:
+    """Raise InputError for seeds, sizes of batches and numbers of processes that cannot be."""
+    several = hasattr(options, "seeds")
+    seeds = options.seeds if several else [options.seed]
+    if min(seeds) < 0:
+        raise InputError("a seed is at least 0", min(seeds), f"Change --seed{'s' * several}.")
+    if len({*seeds}) < len(seeds):
+        raise InputError("every seed is another one", seeds, "Change --seeds.")
+    if options.batch_size < 1:
+        raise InputError(
+            "a batch size is at least 1", options.batch_size, f"Change {made.flag('batch_size')}."
+        )
+    most = MOST_PARTS if several else min(options.batch_size, MOST_PARTS)
+    flag, to = ("jobs", "") if several else ("parts", "the batch size and ")
+    count = getattr(options, flag)
+    if count is not None and not 1 <= count <= most:
+        rule = f"--{flag} is from 1 to {to}at most {MOST_PARTS}, here {most}"
+        raise InputError(rule, count, f"Change --{flag}.")
+
+
+def _require_use(made: Parser, options: argparse.Namespace) -> None:
+    sampled = any(getattr(options, name) is not None for name in SAMPLING)
+    free = WITH_RUN | ({"seed", "seeds"} if sampled else set())
+    for key, value in vars(options).items() if options.run else ():
+        if key not in free and value != made.get_default(key):
+            sampling = ", or sample with --temperature, --top-k or --top-p" * key.startswith("seed")
+            raise InputError(
+                "--run uses a model as it was trained",
+                made.flag(key),
+                f"Leave that out{sampling}; or leave out --run, to train.",
+            )
+    if not options.run and (options.input or options.attention or sampled):
+        raise InputError(
+            "--input, --attention, --temperature, --top-k and --top-p are for a trained model",
+            "no --run",
+            "Name the folder of a run, for example --run runs/reverse.",
+        )
+    if options.attention and len(options.input or []) != 1:
+        raise InputError(
+            "--attention draws where the model looks in one text",
+            f"{len(options.input or [])} with --input",
+            "Give --input one text.",
+        )
+
+
+def plain(options: argparse.Namespace) -> dict:
+    """The flags of a run as JSON."""
+    kept = {key: value for key, value in vars(options).items() if key not in OF_THE_CALL}
+    return {key: _plain(value) for key, value in kept.items()}
+
+
+def _plain(value):
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    return str(value) if isinstance(value, Path) else value
+
+
+def saved_options(made: argparse.ArgumentParser, folder: Path) -> dict:
+    """The flags that a run was started with, which become the defaults of `made`, a script's."""
+    options = folders.read_config(folder).get("options")
+    try:
+        known = vars(made.parse_args([])).keys() - OF_THE_CALL - {"backend"}
+        saved = {key: value for key, value in (made.before | options).items() if key in known}
+        for key, value in saved.items():
+            left_out = value is None and made.before.get(key, key) is None
+            if not left_out and not _fits(value, made.get_default(key)):
+                raise ValueError(f"no run has {key} {value!r}")
+        if type(saved["steps"]) is int:  # there may be more by now
+            saved["steps"] = folders.stands(folder).get("steps", saved["steps"])
+        # As text, numbers go through the same reading as on a command line.
+        made.set_defaults(**{k: str(v) if type(v) in (int, float) else v for k, v in saved.items()})
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            try:
+                options = made.parse_args([])
+            except SystemExit:
+                raise ValueError(said.getvalue().splitlines()[-1]) from None
+        return {key: getattr(options, key) for key in saved}
+    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise folders.no_run(folder, problem) from None
+
+
+def _fits(value, default) -> bool:
+    """Whether config.json can hold this value of a flag with this default."""
+    if bool in (type(value), type(default)):
+        return type(value) is type(default)
+    if type(default) is list or (type(value) is list and value):
+        kind = type(default[0]) if default else str
+        lists = type(default) in (type(None), list) and type(value) is list and value != []
+        return lists and all(type(item) is kind for item in value)
+    return type(value) in (int, float, str) or value == default
