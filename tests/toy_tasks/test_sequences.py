@@ -148,7 +148,7 @@ def test_exact_match_counts_whole_sequences(monkeypatch):
         rows = [row[: row.index(2)] for row in source.tolist()]
         return [row[:2] if len(row) == 3 else row for row in rows]
 
-    monkeypatch.setattr("numformer.generation.texts.greedy", almost)
+    monkeypatch.setattr("numformer.generation.transduction.greedy", almost)
     task = SequenceTask(
         dataclasses.replace(SHORT, source=lambda rng: f"{rng.integers(9999)}"), 4, 1
     )
