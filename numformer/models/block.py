@@ -1,6 +1,7 @@
 """What models are composed of: an embedding of symbols, a block of sublayers, a tower of blocks."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +36,9 @@ class TowerConfig(*settings_of(MIXERS.values())):
     Sections 3 and 5.4 of the paper, and Table 3 for what it varies. Raises InputError for values
     that do not fit together.
     """
+
+    both_ways: ClassVar[bool] = True
+    """Whether a tower of the model lets positions see later ones, so that its mixers look ahead."""
 
     d_model: int = settings.size(512, "width of every position's vector (3.1)")
     d_ff: int = settings.size(2048, "width inside the feed-forward network (3.3)")

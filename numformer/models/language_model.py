@@ -18,6 +18,8 @@ from numformer.models.model import Model, State, require_batch
 class Config(TowerConfig):
     """What a language model is made of; InputError for values that do not fit together."""
 
+    both_ways = False
+
     vocabulary: int = settings.vocabulary(len(SPECIAL))
 
     @property

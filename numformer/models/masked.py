@@ -8,9 +8,15 @@ import numpy as np
 from numformer.data.vocabulary import PADDING
 from numformer.errors import InputError
 from numformer.layers import Embedding, OutputProjection, Pick, Places, Reach
+from numformer.models import language_model
 from numformer.models.block import InputEmbedding, Tower
-from numformer.models.language_model import Config
 from numformer.models.model import Model, require_batch
+
+
+class Config(language_model.Config):
+    """What a masked language model is made of; InputError for values that do not fit together."""
+
+    both_ways = True
 
 
 class MaskedLanguageModel(Model):

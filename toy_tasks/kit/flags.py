@@ -9,7 +9,8 @@ from pathlib import Path
 
 from numformer.backend import BACKENDS, default_backend
 from numformer.errors import complain
-from numformer.models import Model
+from numformer.layers import MIXERS
+from numformer.models import Model, TowerConfig
 from numformer.plots import PICTURES
 from numformer.settings import Settings
 from numformer.training.recipe import Recipe
@@ -162,17 +163,35 @@ def parser(
     add("--top-p", to=use, type=float, metavar="P")
     made.before = {}
     for title, settings in (("model", model.Config), ("training", Recipe)):
-        group = made.add_argument_group(f"{title} ({settings.__module__}.{settings.__name__})")
-        for field in _flags(settings):
-            _add_flag(group, field)
-        made.before |= {field.name: field.default for field in _flags(settings)}
+        titled = f"{title} ({settings.__module__}.{settings.__name__})"
+        for group_title, group_of in {titled: _flags(settings), **_of_mixers(settings)}.items():
+            group = made.add_argument_group(group_title)
+            for field in group_of:
+                _add_flag(group, field)
+                made.before[field.name] = field.default
     made.set_defaults(**defaults)
     return made
 
 
 def _flags(settings: type[Settings]) -> list[Field]:
-    """The fields that a user chooses; those without a default belong to the task."""
-    return [field for field in fields(settings) if field.default is not MISSING]
+    """The fields that a user chooses; those without a default belong to the task.
+
+    Those of a mixer have groups of their own.
+    """
+    of_mixers = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
+    known = (field for field in fields(settings) if field.default is not MISSING)
+    return [field for field in known if field.name not in of_mixers]
+
+
+def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
+    """The settings of each mixer that may stand in a model, without those of one before it."""
+    groups, met = {}, {field.name for field in _flags(settings)}
+    for name, mixer in MIXERS.items() if issubclass(settings, TowerConfig) else ():
+        own = [field for field in fields(mixer.Settings) if field.name not in met]
+        if own and (mixer.looks_ahead or not settings.both_ways):
+            groups[f"mixer {name!r} ({mixer.__module__}.{mixer.__name__})"] = own
+        met |= {field.name for field in own}
+    return groups
 
 
 def _add_flag(group, field: Field) -> None:
@@ -182,10 +201,15 @@ def _add_flag(group, field: Field) -> None:
         group.add_argument(name, action=argparse.BooleanOptionalAction, **settings)
     else:
         type_ = integer if rule.type is int else rule.type
-        group.add_argument(name, type=type_, choices=rule.choices, **settings)
+        if rule.several:
+            settings |= dict(metavar="NAMES", help=f"{settings['help']}; {rule.says}")
+        else:
+            settings |= dict(choices=rule.choices)
+        group.add_argument(name, type=type_, **settings)
 
 
 def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
     """The config or the recipe that the flags describe; `of_task` are its other fields."""
-    by_flags = {field.name: getattr(options, field.name) for field in _flags(settings)}
+    flags = (field.name for field in fields(settings) if field.default is not MISSING)
+    by_flags = {name: getattr(options, name) for name in flags if hasattr(options, name)}
     return settings(**by_flags, **of_task)
