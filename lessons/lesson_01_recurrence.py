@@ -485,14 +485,21 @@ def the_fall_by_length():
     counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
     recorded, at_20 = MEASURED["fixed context"], [right[19] for right in MEASURED.values()]
     return [
-        Picture("lesson_01_bottleneck", falls(MEASURED), "Share of sources reversed, by length. "
-                "Attention and the Transformer stay at 1. The fixed context falls from 7 letters "
-                "on, to a half at 10 and to nothing at 16.",
-                "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds)."),
-        Picture("lesson_01_reversal", falls({kind: trained(kind).right for kind in KINDS}),
-                "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the "
-                "fixed context falls to nearly nothing.",
-                "**8 letters**, trained for this page, tested on sources that it never saw."),
+        Picture(
+            "lesson_01_bottleneck",
+            falls(MEASURED),
+            "Share of sources reversed, by length. "
+            "Attention and the Transformer stay at 1. The fixed context falls from 7 letters "
+            "on, to a half at 10 and to nothing at 16.",
+            "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds).",
+        ),
+        Picture(
+            "lesson_01_reversal",
+            falls({kind: trained(kind).right for kind in KINDS}),
+            "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the "
+            "fixed context falls to nearly nothing.",
+            "**8 letters**, trained for this page, tested on sources that it never saw.",
+        ),
         Words(f"""
             With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); at 10 it is
             right in {recorded[9]:.2f} of the cases, at 20 in {at_20[0]:.2f}. Attention is at
@@ -513,7 +520,7 @@ def the_fall_by_length():
             at the last one. It learned where to look from the letters alone, for the softmax lets
             the gradient through to the scores.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]

@@ -140,8 +140,10 @@ def told(number: float, digits: int = 2) -> str:
 
 def by_hand(left, right, digits=2) -> str:
     """The arithmetic of a dot product, to be followed by hand."""
-    factors = ([f"({told(x, n)})" if x < 0 else told(x, n) for x in side]
-               for side, n in ((left, 4), (right, 0)))  # fmt: skip
+    factors = (
+        [f"({told(x, n)})" if x < 0 else told(x, n) for x in side]
+        for side, n in ((left, 4), (right, 0))
+    )
     terms = map(" · ".join, zip(*factors, strict=True))
     return f"{' + '.join(terms)} ≈ {told(left @ right, digits)}"
 

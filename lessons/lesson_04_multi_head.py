@@ -449,9 +449,15 @@ def gradient_check():
     layer = MultiHeadAttention(8, 3, rng, d_k=2, d_v=5)
     checked = check(layer, [rng.standard_normal((2, 4, 8)), rng.standard_normal((2, 6, 8))])
     rows = [
-        (f"`{row.name}`", f"{row.shape}", f"{row.explicit:.7f}".replace("-", "−"),
-         f"{row.numerical:.7f}".replace("-", "−"), scientific(row.error)) for row in checked
-    ]  # fmt: skip
+        (
+            f"`{row.name}`",
+            f"{row.shape}",
+            f"{row.explicit:.7f}".replace("-", "−"),
+            f"{row.numerical:.7f}".replace("-", "−"),
+            scientific(row.error),
+        )
+        for row in checked
+    ]
     return table(["gradient of", "shape", "explicit", "measured", "relative error"], rows)
 
 
@@ -539,14 +545,26 @@ def heads_removed():
     for name in reverse.ATTENTIONS:
         alone = [reverse.left_without(name, (head,)) for head in every]
         best = max(reverse.left_without(name, tuple({*every} - {head})) for head in every)
-        rows.append((name, *alone, best, reverse.left_without(name, (*every,)),
-                     reverse.left_with_one_look(name)))  # fmt: skip
+        rows.append(
+            (
+                name,
+                *alone,
+                best,
+                reverse.left_without(name, (*every,)),
+                reverse.left_with_one_look(name),
+            )
+        )
     least, of_least = min((min(row[1:5]), row[0]) for row in rows)
     first, last = rows[0], rows[-1]
     return [
         table(
-            ["words without a mistake", *(f"without head {head + 1}" for head in every),
-             "best one alone", "without all", "one look for all"],
+            [
+                "words without a mistake",
+                *(f"without head {head + 1}" for head in every),
+                "best one alone",
+                "without all",
+                "one look for all",
+            ],
             [(name, *(f"{number:.2f}" for number in numbers)) for name, *numbers in rows],
             "One look for all: every head keeps its values, and all get the mean of the four rows "
             "of weights.",
@@ -565,7 +583,7 @@ def heads_removed():
             {100 * last[7]:.0f} % of the words are right. In this place one look would do, and one
             *head* would not.
         """),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
@@ -591,12 +609,23 @@ def heads_removed():
 @show
 def often_told():
     """Popular claims, computed again."""
-    bleu = {"base": 25.8, "h = 1": 24.9, "h = 4": 25.5, "h = 16": 25.8, "h = 32": 25.4,
-            "d_k = 16": 25.1, "d_k = 32": 25.4, "d_{model} = 1024": 26.0}  # fmt: skip
+    bleu = {
+        "base": 25.8,
+        "h = 1": 24.9,
+        "h = 4": 25.5,
+        "h = 16": 25.8,
+        "h = 32": 25.4,
+        "d_k = 16": 25.1,
+        "d_k = 32": 25.4,
+        "d_{model} = 1024": 26.0,
+    }
     told = {"h = 16": "−0.3", "d_k = 32": "−1.5", "d_{model} = 1024": "+1.1"}
     changes = {row: f"{bleu[row] - bleu['base']:+.1f}".replace("-", "−") for row in bleu}
-    rows = [(f"${row}$", f"{bleu[row]}", changes[row].replace("+0.0", "0"), told.get(row, ""))
-            for row in bleu if row != "base"]  # fmt: skip
+    rows = [
+        (f"${row}$", f"{bleu[row]}", changes[row].replace("+0.0", "0"), told.get(row, ""))
+        for row in bleu
+        if row != "base"
+    ]
     layer = SelfAttention(64, 8, np.random.default_rng(0))
     layer.forward(np.zeros((1, 256, 64), np.float32))
     measured = layer.attention.saved[-1]["weights"].nbytes / 2**20
@@ -664,13 +693,16 @@ def quiz() -> list[Question]:
         Question(
             question="Two heads of an attention have the same weights $A$ for every sentence. May "
             "one of them be removed without a change?",
-            choices=("yes: they do the same", "no: two heads never look at the same word",
-                     "no: they may hand over different numbers of the same words"),
+            choices=(
+                "yes: they do the same",
+                "no: two heads never look at the same word",
+                "no: they may hand over different numbers of the same words",
+            ),
             answer=2,
             why="The weights $A$ are made by $W^Q$ and $W^K$, what is handed over by $W^V$. In the "
             "model of this lesson four heads look at the same letter, and all four are needed.",
         ),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]

@@ -67,11 +67,14 @@ def listed(numbers) -> str:
 def one_row_through_the_block():
     """The example, three words with five features, and what happens to the row of `cat`."""
     steps = {
-        "**X**, the input": "x", "**O**, what attention writes": "attended",
-        "**U** = X + O": "sum_1", "**N**, the norm of U": "normed",
-        "**F**, what the feed-forward network writes": "written", "**U'** = N + F": "sum_2",
+        "**X**, the input": "x",
+        "**O**, what attention writes": "attended",
+        "**U** = X + O": "sum_1",
+        "**N**, the norm of U": "normed",
+        "**F**, what the feed-forward network writes": "written",
+        "**U'** = N + F": "sum_2",
         "**Y**, the norm of U'": "y",
-    }  # fmt: skip
+    }
     rows = [(words, *map(plain, made[name][cat])) for words, name in steps.items()]
     return [Matrix("X", block.x, tokens, features), table(["*cat*", *features], rows)]
 
@@ -131,22 +134,28 @@ def data_and_gradient() -> Simulation:
 def the_lines_of_the_residual():
     """The library's residual connection, there and back."""
     return [
-        Beside(Residual.forward, {
-            "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
-            "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` are what "
-            "attention needs besides, a mask for example.",
-        }),
-        Beside(Residual.backward, {
-            "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
-            "gradients = ": "Through the sublayer: the second term of the equation.",
-            "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
-            "if self.norm_first": "In the later order the norm stood within the path of the "
-            "sublayer, so the gradient of this path goes through it.",
-            "dx += dsum": "**The way around**: the first term. One line, without which nothing "
-            "deep would learn.",
-            "return": "The gradient of the input.",
-        }),
-    ]  # fmt: skip
+        Beside(
+            Residual.forward,
+            {
+                "if self.norm_first": "The later order: $x + f(\\mathrm{norm}(x))$.",
+                "return self.norm": "The paper's order: $\\mathrm{norm}(x + f(x))$. `others` are "
+                "what attention needs besides, a mask for example.",
+            },
+        ),
+        Beside(
+            Residual.backward,
+            {
+                "dsum = ": "In the paper's order the norm came last, so its backward comes first.",
+                "gradients = ": "Through the sublayer: the second term of the equation.",
+                "dx, *dothers = ": "Some sublayers have further inputs with gradients (lesson 7).",
+                "if self.norm_first": "In the later order the norm stood within the path of the "
+                "sublayer, so the gradient of this path goes through it.",
+                "dx += dsum": "**The way around**: the first term. One line, without which nothing "
+                "deep would learn.",
+                "return": "The gradient of the input.",
+            },
+        ),
+    ]
 
 
 # %% [markdown]
@@ -294,11 +303,13 @@ def the_norm_backward_by_hand():
     along = dhat @ hat / 5
     left = dhat - dhat.mean() - along * hat
     lines = {
-        r"$\hat x$": hat, r"$\mathrm{d}\hat x$": dhat,
+        r"$\hat x$": hat,
+        r"$\mathrm{d}\hat x$": dhat,
         "its mean, taken away": np.full(5, -dhat.mean()),
         r"its part along $\hat x$, taken away": -along * hat,
-        "what is left": left, r"times $r = 1/2$: $\mathrm{d}x$": left / 2,
-    }  # fmt: skip
+        "what is left": left,
+        r"times $r = 1/2$: $\mathrm{d}x$": left / 2,
+    }
     assert np.allclose(left / 2, made["dsum_1"][cat])
     rows = [(words, *map(plain, numbers)) for words, numbers in lines.items()]
     return [
@@ -339,30 +350,36 @@ def the_norm_backward_by_hand():
 def the_lines_of_layer_norm():
     """The library's LayerNorm, there and back."""
     return [
-        Beside(layer_norm, {
-            "centred = ": r"$x - \mu$, each row with its own mean.",
-            "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
-            "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
-            "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
-            "x_hat = ": "From here on it has this name.",
-            "y = gamma": r"$y = \gamma\,\hat x$ …",
-            "y += beta": r"… $+\ \beta$",
-            "return": "Backward will need $\\hat x$ and $r$.",
-        }),
-        Beside(layer_norm_backward, {
-            "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
-            "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
-            "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This has to come first: the "
-            r"two means are means of this, not of $\mathrm{d}y$.",
-            "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
-            "lines change the array.",
-            "dx = dx_hat": "The array becomes the result, line by line.",
-            "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
-            "dx -= x_hat": r"The part along $\hat x$: through the variance.",
-            "dx *= rstd": "Times $r$.",
-            "return": "",
-        }),
-    ]  # fmt: skip
+        Beside(
+            layer_norm,
+            {
+                "centred = ": r"$x - \mu$, each row with its own mean.",
+                "variance = ": r"$\sigma^2$: the mean of the squares of what is centred.",
+                "rstd = ": r"$r$, with $\varepsilon$ added to the variance.",
+                "centred *= rstd": r"$\hat x = (x - \mu)\,r$",
+                "x_hat = ": "From here on it has this name.",
+                "y = gamma": r"$y = \gamma\,\hat x$ …",
+                "y += beta": r"… $+\ \beta$",
+                "return": "Backward will need $\\hat x$ and $r$.",
+            },
+        ),
+        Beside(
+            layer_norm_backward,
+            {
+                "dgamma": r"$\mathrm{d}\gamma_i = \sum_t \mathrm{d}y_{ti}\,\hat x_{ti}$",
+                "dbeta": r"$\mathrm{d}\beta_i = \sum_t \mathrm{d}y_{ti}$",
+                "dx_hat = ": r"$\mathrm{d}\hat x = \mathrm{d}y\,\gamma$. This has to come first: "
+                r"the two means are means of this, not of $\mathrm{d}y$.",
+                "along_x_hat": r"$\frac{1}{D}\sum_i \mathrm{d}\hat x_i\,\hat x_i$, before the next "
+                "lines change the array.",
+                "dx = dx_hat": "The array becomes the result, line by line.",
+                "dx -= mean_last": r"The part along $\mathbf{1}$: through the mean.",
+                "dx -= x_hat": r"The part along $\hat x$: through the variance.",
+                "dx *= rstd": "Times $r$.",
+                "return": "",
+            },
+        ),
+    ]
 
 
 # %% [markdown]
@@ -471,20 +488,27 @@ def the_memory_backward_by_hand():
 def the_lines_of_the_feed_forward_network():
     """The library's backward of the feed-forward network."""
     return [
-        Beside(FeedForward.backward, {
-            "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
-            "dropout, if there is any).",
-            "return": r"Through the ReLU to $\mathrm{d}H$, then through $W_1$ to $\mathrm{d}N$.",
-        }),
-        Beside(linear_backward, {
-            "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
-            "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
-            "sentences below each other.",
-            "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
-            "return": "",
-        }),
+        Beside(
+            FeedForward.backward,
+            {
+                "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
+                "dropout, if there is any).",
+                "return": r"Through the ReLU to $\mathrm{d}H$, then through $W_1$ to "
+                r"$\mathrm{d}N$.",
+            },
+        ),
+        Beside(
+            linear_backward,
+            {
+                "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
+                "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
+                "sentences below each other.",
+                "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
+                "return": "",
+            },
+        ),
         Beside(relu_backward, {"return": "`positive` is where $H > 0$."}),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]
@@ -694,7 +718,8 @@ def quiz() -> list[Question]:
         Question(
             "A row has 512 numbers. In how many directions, at right angles to each other, can a "
             "gradient come back through its norm?",
-            "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.", d - 2,
+            "Two directions are taken out, $\\mathbf{1}$ and $\\hat x$: 510 are left.",
+            d - 2,
         ),
         Question(
             "A sublayer in a residual connection has all weights 0 in its last matrix and no norm "
@@ -702,12 +727,14 @@ def quiz() -> list[Question]:
             "Nothing comes back through a matrix of zeros, and $\\mathrm{d}u$ comes along the way "
             "around. Many deep networks are begun like this on purpose: each layer starts as one "
             "that changes nothing.",
-            1, ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
+            1,
+            ("0", "$\\mathrm{d}u$, the gradient of the sum", "twice $\\mathrm{d}u$"),
         ),
         Question(
             "How many parameters has one feed-forward network of the base model, with its biases "
             "($d_{model} = 512$, $d_{ff} = 2048$)?",
-            "Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.", 2 * d * f + f + d,
+            "Two matrices of 512 · 2,048 = 1,048,576, and 2,048 + 512 biases.",
+            2 * d * f + f + d,
         ),
         Question(
             "A hidden value of the feed-forward network is negative before the ReLU for every word "
@@ -715,9 +742,10 @@ def quiz() -> list[Question]:
             "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
             "the value. Its column of $\\mathrm{d}H$ is 0, so $\\mathrm{d}W_1 = "
             "N^\\top\\mathrm{d}H$ has a column of zeros, and the bias has 0.",
-            2, ("its key", "its value", "its key, its bias and its value", "none"),
+            2,
+            ("its key", "its value", "its key, its bias and its value", "none"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 # %% [markdown]

@@ -179,10 +179,12 @@ def simulation_of_the_mask() -> Simulation:
 def what_leaks():
     """The weight that the first row gives itself, for four changes of the future."""
     rows = [
-        (change.label, *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}"
-                         for how in (0, 2)))
+        (
+            change.label,
+            *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}" for how in (0, 2)),
+        )
         for change in CHANGES
-    ]  # fmt: skip
+    ]
     scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
     kept = softmax(scores) * [1, 1, 0]
     with np.errstate(invalid="ignore"):
@@ -235,10 +237,12 @@ def forward_nothing_leaks():
 
     return table(
         ["words changed", *(f"the same, {name}" for name in decoders())],
-        [(f"from {s + 1} on", *(the_same(each, s) for each in decoders().values()))
-         for s in range(1, 6)],
+        [
+            (f"from {s + 1} on", *(the_same(each, s) for each in decoders().values()))
+            for s in range(1, 6)
+        ],
         "Positions, of six, whose logits have not changed in any bit.",
-    )  # fmt: skip
+    )
 
 
 # %% [markdown]
@@ -462,11 +466,15 @@ def gradient_check():
     attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
     decoder = check(Tower(tower, rng, cross=True), [x, causal_mask(5), memory, seen])[:2]
     rows = [
-        (name, row.name, *(f"{number:.8f}".replace("-", "−")
-                           for number in (row.explicit, row.numerical)), scientific(row.error))
+        (
+            name,
+            row.name,
+            *(f"{number:.8f}".replace("-", "−") for number in (row.explicit, row.numerical)),
+            scientific(row.error),
+        )
         for name, found in {"cross-attention": attention, "decoder": decoder}.items()
         for row in found
-    ]  # fmt: skip
+    ]
     return table(["", "gradient of", "explicit", "measured", "relative error"], rows)
 
 
@@ -562,10 +570,16 @@ def three_ways_to_hide():
         axes.legend()
 
     rows = [
-        (name.split(" the")[0], f"{run.losses[-20:].mean():.4f}", f"{run.held_out:.4f}",
-         f"{run.right:.0%}", run.written[french] or "(nothing)")
-        for name, found in runs.items() for run in found
-    ]  # fmt: skip
+        (
+            name.split(" the")[0],
+            f"{run.losses[-20:].mean():.4f}",
+            f"{run.held_out:.4f}",
+            f"{run.right:.0%}",
+            run.written[french] or "(nothing)",
+        )
+        for name, found in runs.items()
+        for run in found
+    ]
     losses = np.array([[run.losses[-20:].mean() for run in found] for found in runs.values()])
     ratio = losses[0].mean() / losses[1:].mean()
     peeking = [run for found in [*runs.values()][1:] for run in found]

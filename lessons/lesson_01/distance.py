@@ -68,12 +68,21 @@ def compute(scale, bias) -> dict[str, np.ndarray]:
 
 
 BEGINS = "As numformer's cell begins."
-SAID = {"RNN": {0.5: "All is gone after a few words.", 1.0: BEGINS + " The matrix keeps every "
-                "length; the slopes of tanh take from it.", 2.0: "Balanced: the matrix makes up "
-                "for the slopes, on average.", 2.5: "It explodes."},
-        "LSTM": {-2: "The gate is nearly shut.", 0: "The gate is half open.", 1: BEGINS,
-                 4: "The gate is all but open. What grows here grows on the other path, through "
-                 "the weights."}}  # fmt: skip
+SAID = {
+    "RNN": {
+        0.5: "All is gone after a few words.",
+        1.0: BEGINS + " The matrix keeps every length; the slopes of tanh take from it.",
+        2.0: "Balanced: the matrix makes up for the slopes, on average.",
+        2.5: "It explodes.",
+    },
+    "LSTM": {
+        -2: "The gate is nearly shut.",
+        0: "The gate is half open.",
+        1: BEGINS,
+        4: "The gate is all but open. What grows here grows on the other path, through "
+        "the weights.",
+    },
+}
 gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
@@ -84,20 +93,40 @@ gradient_by_distance = Simulation(
     alt="Three curves on a logarithmic axis against the distance from the last word. That of the "
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
     controls=[
-        Slider("scale", "RNN: recurrent weights times",
-               [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES], SCALES.index(1.0)),
-        Slider("bias", "LSTM: bias of the forget gate",
-               [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES], BIASES.index(1)),
+        Slider(
+            "scale",
+            "RNN: recurrent weights times",
+            [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES],
+            SCALES.index(1.0),
+        ),
+        Slider(
+            "bias",
+            "LSTM: bias of the forget gate",
+            [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES],
+            BIASES.index(1),
+        ),
         Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
     ],
     compute=compute,
     views=[
-        Chart([Drawn("rnn", "RNN", at=range(WORDS)), Drawn("lstm", "LSTM", at=range(WORDS)),
-               Drawn("attention", "attention", at=range(WORDS))],
-              Axis("words back", 0, WORDS - 1), Axis("percent", 1e-4, 3e5, log=True),
-              marker="distance", at=range(WORDS)),
-        Figures({"rnn_kept": "a step of the RNN multiplies by", "lstm_kept": "a step of the LSTM",
-                 "attention_kept": "a step of attention"}),
+        Chart(
+            [
+                Drawn("rnn", "RNN", at=range(WORDS)),
+                Drawn("lstm", "LSTM", at=range(WORDS)),
+                Drawn("attention", "attention", at=range(WORDS)),
+            ],
+            Axis("words back", 0, WORDS - 1),
+            Axis("percent", 1e-4, 3e5, log=True),
+            marker="distance",
+            at=range(WORDS),
+        ),
+        Figures(
+            {
+                "rnn_kept": "a step of the RNN multiplies by",
+                "lstm_kept": "a step of the LSTM",
+                "attention_kept": "a step of attention",
+            }
+        ),
     ],
     code="""\
 from lessons.lesson_01.distance import typical
@@ -108,4 +137,4 @@ rnn = typical("RNN", scale)  # percent, 0 to 60 words back, on numformer's Recur
 lstm = typical("LSTM", bias)
 attention = typical("attention")
 print(rnn[20], lstm[20], attention[20])""",
-)  # fmt: skip
+)

@@ -87,15 +87,30 @@ EXERCISES = [
         title="A recurrent network, backwards through time",
         task="""Write the whole way back, the loop included. `doutput[t]` is the gradient that
 comes to state `t` from outside the loop; the states are given as forward left them.""",
-        mistakes=[Mistake("before", lambda h: h, "The weight met the state *before* each word, "
-                          "and you take the one after it."),
-                  Mistake("before", lambda h: np.roll(h, 1, axis=0), "Before the first word stood "
-                          "0, and you take the last state: the index −1 is that of the last row."),
-                  Mistake("dweight", lambda before, da: np.outer(before[1], da[1]), "One word's "
-                          "part is all that is left of dweight: each replaces the one before."),
-                  Mistake("dweight", lambda before, da, h: before.T @ (da / (1 - h**2)), "The "
-                          "weight stands inside the tanh: go back through the tanh first."),
-                  Mistake("h", lambda h: np.tanh(h), "The tanh is taken twice: a state is one.")],
+        mistakes=[
+            Mistake(
+                "before",
+                lambda h: h,
+                "The weight met the state *before* each word, and you take the one after it.",
+            ),
+            Mistake(
+                "before",
+                lambda h: np.roll(h, 1, axis=0),
+                "Before the first word stood "
+                "0, and you take the last state: the index −1 is that of the last row.",
+            ),
+            Mistake(
+                "dweight",
+                lambda before, da: np.outer(before[1], da[1]),
+                "One word's part is all that is left of dweight: each replaces the one before.",
+            ),
+            Mistake(
+                "dweight",
+                lambda before, da, h: before.T @ (da / (1 - h**2)),
+                "The weight stands inside the tanh: go back through the tanh first.",
+            ),
+            Mistake("h", lambda h: np.tanh(h), "The tanh is taken twice: a state is one."),
+        ],
         done="This is backpropagation through time. The library's version does the same for a "
         "whole batch, with a stack of records in the place of your indices.",
         **RNN,
@@ -110,8 +125,14 @@ it. Write it, for one step: `a` and `e` are what the word gives.""",
         forward=unit,
         inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), h=(n.B, n.K), u=(n.K, n.K), r=(n.K, n.K)),
         called={"K": "the size of the state"},
-        mistakes=[Mistake("dn", lambda dnew, f: dnew * (1 - f), "The two shares of the gate have "
-                          "changed places: what is kept of the old is not what is let in.")],
+        mistakes=[
+            Mistake(
+                "dn",
+                lambda dnew, f: dnew * (1 - f),
+                "The two shares of the gate have "
+                "changed places: what is kept of the old is not what is let in.",
+            )
+        ],
         properties=[apart(0, "sequence")],
         done="With the gate shut the gradient of the old state passes whole: the same open path as "
         "in the LSTM. Now you can differentiate any cell.",
@@ -129,4 +150,4 @@ for t in reversed(range(len(h))):
         "gradient through time was computed, and then forgotten.",
         **RNN,
     ),
-]  # fmt: skip
+]

@@ -15,12 +15,30 @@ from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 # letters, the mean of three seeds, and how many parameters they have.
 MEASURED = {
     "fixed context": [
-        1.000, 1.000, 0.999, 0.999, 0.996, 0.991, 0.944, 0.884, 0.771, 0.560,
-        0.432, 0.260, 0.137, 0.064, 0.039, 0.009, 0.001, 0.000, 0.000, 0.000,
+        1.000,
+        1.000,
+        0.999,
+        0.999,
+        0.996,
+        0.991,
+        0.944,
+        0.884,
+        0.771,
+        0.560,
+        0.432,
+        0.260,
+        0.137,
+        0.064,
+        0.039,
+        0.009,
+        0.001,
+        0.000,
+        0.000,
+        0.000,
     ],
     "attention": [*[1.000] * 16, 0.999, 1.000, 1.000, 1.000],
     "Transformer": [*[1.000] * 3, 0.999, *[1.000] * 15, 0.992],
-}  # fmt: skip
+}
 PARAMETERS = 73_984, 74_880  # of the first two
 
 LETTERS, LONGEST, RATE = "abcdefgh", 8, 0.03
@@ -83,8 +101,20 @@ def trained(kind: str) -> Trained:
             clip_global_norm(parameters.grad, 1.0)
             adam.step(RATE * min(1, (step + 1) / 50) * (1 - step / steps))
         with inference():
-            return Trained(model, task, [
-                float(np.mean([written == source[::-1] for written, source
-                               in zip(task.written(model, sources), sources, strict=True)]))
-                for sources in map(unseen, range(1, LONGEST + 1))
-            ])  # fmt: skip
+            return Trained(
+                model,
+                task,
+                [
+                    float(
+                        np.mean(
+                            [
+                                written == source[::-1]
+                                for written, source in zip(
+                                    task.written(model, sources), sources, strict=True
+                                )
+                            ]
+                        )
+                    )
+                    for sources in map(unseen, range(1, LONGEST + 1))
+                ],
+            )

@@ -55,10 +55,14 @@ def compute(moment, scale, loss) -> dict[str, np.ndarray]:
     known = np.arange(3) * way <= word * way
     lengths = [np.linalg.norm(ledger[:, row], axis=-1) * known for row in rows]
     return {
-        "at": np.array(word), "way": np.array(way), "weight": scale * weight,
-        "forward": forward[word], "backward": backward[word] * (way < 0),
-        "dweight": dweights[max(0, moment - 2)], "lengths": np.ravel(lengths),
-    }  # fmt: skip
+        "at": np.array(word),
+        "way": np.array(way),
+        "weight": scale * weight,
+        "forward": forward[word],
+        "backward": backward[word] * (way < 0),
+        "dweight": dweights[max(0, moment - 2)],
+        "lengths": np.ravel(lengths),
+    }
 
 
 through_time = Simulation(
@@ -71,30 +75,65 @@ through_time = Simulation(
     "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",
     size=(7.6, 5.6),
     controls=[
-        Slider("moment", "Moment", [Option(n, name) for n, name in enumerate(
-            [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]])],
-            plays=True),
-        Slider("scale", "W times", [
-            Option(0.5, "", "Less comes back than went in: the gradient of *not* is the shortest."),
-            Option(1.0, "", "As in the text."),
-            Option(2.0, "", "A longer W, but also smaller slopes: large sums lie where tanh is "
-                   "flat."),
-        ], 1),
-        Choice("loss", "The loss looks at", [
-            Option(at_the_end, "the end", "All that *not* hears comes through two steps.",
-                   "np.array([[0, 0], [0, 0], [1, -1]], float)"),
-            Option(everywhere, "every word", "A state has two gradients to add now: its own, and "
-                   "what comes back from the next step.",
-                   "np.array([[0, 1], [1, 0], [1, -1]], float)"),
-        ]),
+        Slider(
+            "moment",
+            "Moment",
+            [
+                Option(n, name)
+                for n, name in enumerate(
+                    [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]]
+                )
+            ],
+            plays=True,
+        ),
+        Slider(
+            "scale",
+            "W times",
+            [
+                Option(
+                    0.5, "", "Less comes back than went in: the gradient of *not* is the shortest."
+                ),
+                Option(1.0, "", "As in the text."),
+                Option(
+                    2.0,
+                    "",
+                    "A longer W, but also smaller slopes: large sums lie where tanh is flat.",
+                ),
+            ],
+            1,
+        ),
+        Choice(
+            "loss",
+            "The loss looks at",
+            [
+                Option(
+                    at_the_end,
+                    "the end",
+                    "All that *not* hears comes through two steps.",
+                    "np.array([[0, 0], [0, 0], [1, -1]], float)",
+                ),
+                Option(
+                    everywhere,
+                    "every word",
+                    "A state has two gradients to add now: its own, and "
+                    "what comes back from the next step.",
+                    "np.array([[0, 1], [1, 0], [1, -1]], float)",
+                ),
+            ],
+        ),
     ],
     compute=compute,
     views=[
         Diagram(BLOCKS, EDGES, "at", "way", "lengths"),
-        Matrices([Of("forward", r"\text{forward}", LEDGERS["forward"], units, 1.5),
-                  Of("backward", r"\text{backward}", LEDGERS["backward"], units, 1.5),
-                  Of("weight", "W", units, units, 1.5),
-                  Of("dweight", r"\mathrm{d}W", units, units, 1.5)], after=["backward"]),
+        Matrices(
+            [
+                Of("forward", r"\text{forward}", LEDGERS["forward"], units, 1.5),
+                Of("backward", r"\text{backward}", LEDGERS["backward"], units, 1.5),
+                Of("weight", "W", units, units, 1.5),
+                Of("dweight", r"\mathrm{d}W", units, units, 1.5),
+            ],
+            after=["backward"],
+        ),
     ],
     code="""\
 from lessons.lesson_01.through_time import compute, np
@@ -105,4 +144,4 @@ loss = 0
 found = compute(moment, scale, loss)
 forward, backward, dweight = found["forward"], found["backward"], found["dweight"]
 print(forward.round(2), backward.round(2), dweight.round(2), sep="\\n\\n")""",
-)  # fmt: skip
+)

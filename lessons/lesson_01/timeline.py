@@ -30,10 +30,11 @@ def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
     for piece, others in waits.items():  # which stand after those that they wait for
         begins[piece] = max((begins[o] + length for o in others if o in begins), default=0)
     return {
-        way: np.array([[word, at, at + length]
-                       for (each, _, word), at in begins.items() if each == way])
+        way: np.array(
+            [[word, at, at + length] for (each, _, word), at in begins.items() if each == way]
+        )
         for way in ("forward", "backward")
-    }  # fmt: skip
+    }
 
 
 def compute(layers, words) -> dict[str, np.ndarray]:
@@ -50,8 +51,13 @@ def compute(layers, words) -> dict[str, np.ndarray]:
 def chart(name: str, title: str) -> Chart:
     drawn = [Drawn(f"{name}_{way}", f"{title}, {way}", "work") for way in ("forward", "backward")]
     rows = [str(n + 1) if n % 4 == 3 or n == 0 else "" for n in range(WORDS[-1])]
-    return Chart(drawn, Axis("turns", 0, TURNS[-1]), Axis("word", len(rows), 0, names=rows),
-                 marker="turn", at=TURNS)  # fmt: skip
+    return Chart(
+        drawn,
+        Axis("turns", 0, TURNS[-1]),
+        Axis("word", len(rows), 0, names=rows),
+        marker="turn",
+        at=TURNS,
+    )
 
 
 timeline = Simulation(
@@ -74,9 +80,14 @@ timeline = Simulation(
     views=[
         chart("rnn", "recurrent"),
         chart("attention", "self-attention"),
-        Figures({"rnn_chain": "turns, recurrent", "attention_chain": "turns, self-attention",
-                 "rnn_at_once": "bars at once, recurrent",
-                 "attention_at_once": "bars at once, self-attention"}),
+        Figures(
+            {
+                "rnn_chain": "turns, recurrent",
+                "attention_chain": "turns, self-attention",
+                "rnn_at_once": "bars at once, recurrent",
+                "attention_at_once": "bars at once, self-attention",
+            }
+        ),
     ],
     code="""\
 from lessons.lesson_01.timeline import compute
@@ -86,4 +97,4 @@ words = 16
 found = compute(layers, words)
 rnn_chain, attention_chain = found["rnn_chain"], found["attention_chain"]
 print(rnn_chain, attention_chain)""",
-)  # fmt: skip
+)

@@ -47,18 +47,27 @@ def wish(query, temperature, score) -> dict[str, np.ndarray]:
         scores -= (query @ query + (key * key).sum(axis=1)) / 2
     weights = softmax(scores / temperature)
     return {
-        "query": query, "key": key, "value": value, "corners": value[around], "scores": scores,
-        "weights": weights, "glass": weights @ value,
+        "query": query,
+        "key": key,
+        "value": value,
+        "corners": value[around],
+        "scores": scores,
+        "weights": weights,
+        "glass": weights @ value,
         "best": np.flatnonzero(scores == scores.max()),
-    }  # fmt: skip
+    }
 
 
 TEMPERATURES = [
     Option(HARD, "0 (hard)", "The highest score takes all. Two that are equally high share."),
     Option(0.25, "0.25", "Scores count four times as much: nearly hard."),
-    0.5, 1.0, Option(2.0, "2", "As in the text."), 4.0, 8.0,
+    0.5,
+    1.0,
+    Option(2.0, "2", "As in the text."),
+    4.0,
+    8.0,
     Option(np.inf, "∞", "No score counts: every jug gives the same share.", "np.inf"),
-]  # fmt: skip
+]
 SCORES = [
     Option("dot product", note="$e_s = q \\cdot k_s$. The longer a key, the louder it is."),
     Option("distance", note="$e_s = -\\frac12 |q - k_s|^2$. The nearest key scores highest."),
@@ -77,23 +86,46 @@ move_the_wish = Simulation(
     "the line from cherry to lemon or near it, the glass.",
     size=(7.6, 11),
     controls=[
-        Pad("query", "Wish (sweet, sour)", start=GRID.index(2) * len(GRID) + GRID.index(1),
-            across=GRID),
+        Pad(
+            "query",
+            "Wish (sweet, sour)",
+            start=GRID.index(2) * len(GRID) + GRID.index(1),
+            across=GRID,
+        ),
         Slider("temperature", "Temperature", TEMPERATURES, start=4),
         Choice("score", "Score", SCORES),
     ],
     compute=wish,
     views=[
-        Chart([Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights"),
-               Drawn("query", "wish (query)", "arrows")],
-              Axis("sweet", -3.2, 3.2), Axis("sour", -3.2, 3.2), pad="query", square=True),
-        Chart([Drawn("corners", "all that can be mixed", "area", colour=3),
-               Drawn("value", "contents (values)", "dots", names=jugs, sizes="weights", colour=0),
-               Drawn("glass", "glass (result)", "dots", names=["glass"], colour=1)],
-              Axis("price", -0.5, 5.5), Axis("vitamin C", -0.5, 5.5), square=True),
-        Matrices([Of("scores", "e", ["score"], jugs, 6), Of("weights", "a", ["share"], jugs, 1),
-                  Of("glass", "o", ["glass"], contents, 5)],
-                 after=["weights", "glass"], height=0.5),
+        Chart(
+            [
+                Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights"),
+                Drawn("query", "wish (query)", "arrows"),
+            ],
+            Axis("sweet", -3.2, 3.2),
+            Axis("sour", -3.2, 3.2),
+            pad="query",
+            square=True,
+        ),
+        Chart(
+            [
+                Drawn("corners", "all that can be mixed", "area", colour=3),
+                Drawn("value", "contents (values)", "dots", names=jugs, sizes="weights", colour=0),
+                Drawn("glass", "glass (result)", "dots", names=["glass"], colour=1),
+            ],
+            Axis("price", -0.5, 5.5),
+            Axis("vitamin C", -0.5, 5.5),
+            square=True,
+        ),
+        Matrices(
+            [
+                Of("scores", "e", ["score"], jugs, 6),
+                Of("weights", "a", ["share"], jugs, 1),
+                Of("glass", "o", ["glass"], contents, 5),
+            ],
+            after=["weights", "glass"],
+            height=0.5,
+        ),
         Figures({"best": "A hard lookup takes"}, ["best"], jugs, height=0.3),
     ],
     code=f"""\
@@ -113,16 +145,66 @@ if score == "distance":
 weights = softmax(scores / temperature)
 glass = weights @ value
 print(scores, weights.round(3), glass.round(3), sep="\\n")""",
-)  # fmt: skip
+)
 
 # 2. A curve through measurements: the level of a river, hour by hour, each with an error.
 
-hours, levels = np.array([
-    [1.3, 2.2, 3.6, 4.5, 4.5, 6.3, 6.6, 7.2, 8.3, 9.4, 10.1, 10.4,
-     12.3, 13.5, 14.4, 15.2, 15.8, 16.1, 16.4, 17.5, 18.6, 19.5, 21.4, 23.2],
-    [2.0, 2.8, 3.2, 1.5, 1.5, 1.0, 1.9, 1.6, 2.0, 2.1, 2.1, 2.2,
-     2.4, 2.8, 1.7, 1.8, 1.9, 3.9, 2.8, 2.6, 2.9, 3.7, 3.8, 4.5],
-])  # fmt: skip
+hours, levels = np.array(
+    [
+        [
+            1.3,
+            2.2,
+            3.6,
+            4.5,
+            4.5,
+            6.3,
+            6.6,
+            7.2,
+            8.3,
+            9.4,
+            10.1,
+            10.4,
+            12.3,
+            13.5,
+            14.4,
+            15.2,
+            15.8,
+            16.1,
+            16.4,
+            17.5,
+            18.6,
+            19.5,
+            21.4,
+            23.2,
+        ],
+        [
+            2.0,
+            2.8,
+            3.2,
+            1.5,
+            1.5,
+            1.0,
+            1.9,
+            1.6,
+            2.0,
+            2.1,
+            2.1,
+            2.2,
+            2.4,
+            2.8,
+            1.7,
+            1.8,
+            1.9,
+            3.9,
+            2.8,
+            2.6,
+            2.9,
+            3.7,
+            3.8,
+            4.5,
+        ],
+    ]
+)
 DAY = np.linspace(0, 24, 97)  # each quarter of an hour
 ERROR = 0.4  # the standard deviation of a measurement
 WIDTHS = [0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0]
@@ -142,11 +224,15 @@ def river(query, width) -> dict[str, np.ndarray]:
     weights = shares(np.array([query]), width)[0]
     curve, closest = shares(DAY, width) @ levels, np.abs(DAY[:, None] - hours).argmin(axis=1)
     return {
-        "curve": curve, "nearest": levels[closest], "truth": true_level(DAY),
-        "measured": np.stack([hours, levels], axis=1), "sizes": (weights / weights.max()).round(2),
-        "largest": weights.max(), "effective": 1 / (weights @ weights),
+        "curve": curve,
+        "nearest": levels[closest],
+        "truth": true_level(DAY),
+        "measured": np.stack([hours, levels], axis=1),
+        "sizes": (weights / weights.max()).round(2),
+        "largest": weights.max(),
+        "effective": 1 / (weights @ weights),
         "error": np.sqrt(((curve - true_level(DAY)) ** 2).mean()),
-    }  # fmt: skip
+    }
 
 
 smooth_the_river = Simulation(
@@ -166,14 +252,25 @@ smooth_the_river = Simulation(
     ],
     compute=river,
     views=[
-        Chart([Drawn("curve", "soft lookup", at=DAY.tolist()),
-               Drawn("measured", "measured", "dots", sizes="sizes"),
-               Drawn("truth", "true level", at=DAY.tolist()),
-               Drawn("nearest", "nearest measurement", at=DAY.tolist())],
-              Axis("hour", 0, 24), Axis("level", 0, 5), marker="query", at=DAY.tolist()),
-        Figures({"largest": "the largest share here",
-                 "effective": "1 / Σ a²: as a mean of so many measurements",
-                 "error": "error of the whole curve (root mean square)"}),
+        Chart(
+            [
+                Drawn("curve", "soft lookup", at=DAY.tolist()),
+                Drawn("measured", "measured", "dots", sizes="sizes"),
+                Drawn("truth", "true level", at=DAY.tolist()),
+                Drawn("nearest", "nearest measurement", at=DAY.tolist()),
+            ],
+            Axis("hour", 0, 24),
+            Axis("level", 0, 5),
+            marker="query",
+            at=DAY.tolist(),
+        ),
+        Figures(
+            {
+                "largest": "the largest share here",
+                "effective": "1 / Σ a²: as a mean of so many measurements",
+                "error": "error of the whole curve (root mean square)",
+            }
+        ),
     ],
     code=f"""\
 import numpy as np
@@ -187,7 +284,7 @@ width = 0
 weights = softmax(-((query - hours) ** 2) / (2 * width**2))
 largest, effective = weights.max(), 1 / (weights @ weights)
 print(weights.round(3), weights @ levels, largest, effective, sep="\\n")""",
-)  # fmt: skip
+)
 
 # 3. A query learns.
 
@@ -218,9 +315,14 @@ def learn(start, temperature, step) -> dict[str, np.ndarray]:
     weights, glasses = lookup(path, temperature)
     _, hard = lookup(path, HARD)
     return {
-        "path": path, "small": np.zeros(STEPS + 1), "query": path[step], "key": key,
-        "weights": weights[step], "loss": glasses @ doutput[0], "hard": hard @ doutput[0],
-    }  # fmt: skip
+        "path": path,
+        "small": np.zeros(STEPS + 1),
+        "query": path[step],
+        "key": key,
+        "weights": weights[step],
+        "loss": glasses @ doutput[0],
+        "hard": hard @ doutput[0],
+    }
 
 
 learning = Simulation(
@@ -241,13 +343,26 @@ learning = Simulation(
     ],
     compute=learn,
     views=[
-        Chart([Drawn("path", "path", "dots", sizes="small", colour=3),
-               Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights", colour=0),
-               Drawn("query", "query", "dots", colour=1)],
-              Axis("sweet", -5, 5), Axis("sour", -5, 5), square=True),
-        Chart([Drawn("loss", "loss of the glass", at=range(STEPS + 1)),
-               Drawn("hard", "loss of a hard lookup", at=range(STEPS + 1), colour=3)],
-              Axis("step", 0, STEPS), Axis("loss", -4, 4), marker="step", at=range(STEPS + 1)),
+        Chart(
+            [
+                Drawn("path", "path", "dots", sizes="small", colour=3),
+                Drawn("key", "labels (keys)", "dots", names=jugs, sizes="weights", colour=0),
+                Drawn("query", "query", "dots", colour=1),
+            ],
+            Axis("sweet", -5, 5),
+            Axis("sour", -5, 5),
+            square=True,
+        ),
+        Chart(
+            [
+                Drawn("loss", "loss of the glass", at=range(STEPS + 1)),
+                Drawn("hard", "loss of a hard lookup", at=range(STEPS + 1), colour=3),
+            ],
+            Axis("step", 0, STEPS),
+            Axis("loss", -4, 4),
+            marker="step",
+            at=range(STEPS + 1),
+        ),
     ],
     code=f"""\
 import numpy as np
@@ -270,4 +385,4 @@ for _ in range(step):
 weights = softmax(dot_product_score(query, key, 1 / temperature))[0]
 query = query[0]
 print(query.round(3), weights.round(3), (weights @ value).round(3), sep="\\n")""",
-)  # fmt: skip
+)

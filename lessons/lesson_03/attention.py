@@ -51,13 +51,26 @@ MATRICES = {
     "dquery": (r"\mathrm{d}Q", "queries", "features", 1, BACKWARD, "dquery = ", "dquery"),
     "dkey": (r"\mathrm{d}K", "keys", "features", 1, BACKWARD, "dkey = ", "dkey"),
 }
-AXES = dict(queries=tokens, keys=keys, features=features, entries=["x", "y"], sum=["sum"],
-            average=["average"])  # fmt: skip
+AXES = dict(
+    queries=tokens,
+    keys=keys,
+    features=features,
+    entries=["x", "y"],
+    sum=["sum"],
+    average=["average"],
+)
 SHOWN = {
-    name: Of(name, symbol, AXES[rows], AXES[columns], largest, f"{rows} × {columns}",
-             ("no", "yes") if name == "allowed" else ())
+    name: Of(
+        name,
+        symbol,
+        AXES[rows],
+        AXES[columns],
+        largest,
+        f"{rows} × {columns}",
+        ("no", "yes") if name == "allowed" else (),
+    )
     for name, (symbol, rows, columns, largest, *_) in MATRICES.items()
-}  # fmt: skip
+}
 MIRRORED = (
     "query key value",
     "scores masked weights output",
@@ -73,7 +86,9 @@ def of(*same: str, **others) -> dict:
 
 STEPS = (
     Step(
-        "inputs", "inputs", "Three matrices come in",
+        "inputs",
+        "inputs",
+        "Three matrices come in",
         "Each token has a **query** (what it looks for), a **key** (what it offers) and a "
         "**value** (what it hands over), one row each. Pick a token: its query is the marked row.",
         "Which key fits the marked query best?",
@@ -82,10 +97,14 @@ STEPS = (
         r"\mathrm{Attention}(@query, @key, @value) = "
         r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
         [Code(FORWARD, "def", of("query", "key", "value"))],
-        (), ("query", "key", "value"), see="Four tokens",
+        (),
+        ("query", "key", "value"),
+        see="Four tokens",
     ),
     Step(
-        "scores", "scores", "Every query meets every key",
+        "scores",
+        "scores",
+        "Every query meets every key",
         "An entry of $E$ is the dot product of one query with one key. It is large where both have "
         "large numbers in the same places.",
         "Pick another token: which row of $E$ is marked? Raise the temperature: which entries "
@@ -94,10 +113,15 @@ STEPS = (
         "query, so it divides all of $E$; only a 0 stays as it is.",
         r"@scores = @query @key^\top",
         [Code(FORWARD, "scores = matmul", of("scores", "query", "key"))],
-        ("query", "key"), ("scores",), ("query", "row", "key", "row"), see="Four steps",
+        ("query", "key"),
+        ("scores",),
+        ("query", "row", "key", "row"),
+        see="Four steps",
     ),
     Step(
-        "scale", "scale", "Divide by √d_k",
+        "scale",
+        "scale",
+        "Divide by √d_k",
         "The longer the vectors, the larger their dot products. Dividing by $\\sqrt{d_k}$ keeps "
         "them where softmax still reacts.",
         "Which temperature undoes this step?",
@@ -105,50 +129,76 @@ STEPS = (
         "scale is itself a temperature, one that is always on.",
         r"@scaled = \frac{@scores}{\sqrt{d_k}}",
         [Code(FORWARD, "scores *= 1", of(scores="scaled"))],
-        ("scores",), ("scaled",), ("/", "scores", float(np.sqrt(3))), see="Why divide by the root?",
+        ("scores",),
+        ("scaled",),
+        ("/", "scores", float(np.sqrt(3))),
+        see="Why divide by the root?",
     ),
     Step(
-        "mask", "mask", "Hide what may not be seen",
+        "mask",
+        "mask",
+        "Hide what may not be seen",
         "Where $M$ says no, the score becomes $-\\infty$. Its weight will be exactly 0, and the "
         "others will still sum to 1.",
         "With the causal mask, which token still sees everything?",
         "The last. A token sees the start, itself and those before it.",
         r"@masked_{ts} = \begin{cases} @scaled_{ts} & \text{if } @allowed_{ts} \\ "
         r"-\infty & \text{else} \end{cases}",
-        [Code(SOFTMAX, "scores = masked(",
-              of(scores=("masked", "scaled", "scaled"), mask="allowed"))],
-        ("scaled", "allowed"), ("masked",), see="The equation and its lines",
+        [
+            Code(
+                SOFTMAX,
+                "scores = masked(",
+                of(scores=("masked", "scaled", "scaled"), mask="allowed"),
+            )
+        ],
+        ("scaled", "allowed"),
+        ("masked",),
+        see="The equation and its lines",
     ),
     Step(
-        "softmax", "softmax", "Each row becomes weights",
+        "softmax",
+        "softmax",
+        "Each row becomes weights",
         "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
         "to 1. The row's largest score is subtracted first, so that no exponential overflows.",
         "Lower the temperature. What happens to the largest weight of each row?",
         "It goes to 1 and the others to 0: the soft lookup becomes a hard one. If several scores "
         "are the highest, they get equal weights. A high temperature makes all weights alike.",
-        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}" "\n\n"
+        r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
+        "\n\n"
         r"@weights_{ts} = \frac{@exponentials_{ts}}{@total_t}, \quad "
         r"@total_t = \sum_s @exponentials_{ts}",
-        [Code(SOFTMAX, "weights = scores - ", of(scores="masked")),
-         Code(SOFTMAX, "xp.exp(", of(weights="exponentials")),
-         Code(SOFTMAX, "total = sum_last", of("total", weights="exponentials")),
-         Code(SOFTMAX, "weights /= ", of("weights", "total"))],
-        ("masked",), ("exponentials", "total", "weights"), ("/", "exponentials", "total"),
+        [
+            Code(SOFTMAX, "weights = scores - ", of(scores="masked")),
+            Code(SOFTMAX, "xp.exp(", of(weights="exponentials")),
+            Code(SOFTMAX, "total = sum_last", of("total", weights="exponentials")),
+            Code(SOFTMAX, "weights /= ", of("weights", "total")),
+        ],
+        ("masked",),
+        ("exponentials", "total", "weights"),
+        ("/", "exponentials", "total"),
         note="`maximum(total, 1)`: the total of a row that may see nothing is 0.",
         see="Four steps",
     ),
     Step(
-        "blend", "blend", "Blend the values",
+        "blend",
+        "blend",
+        "Blend the values",
         "Each output is a mixture of the values, in the proportions of its row of $A$.",
         "Can an output be larger than the largest value in its column of $V$?",
         "No. The weights of a row are at least 0 and sum to 1, so a mixture stays between the "
         "smallest and the largest. A row that sees nothing gives 0.",
         r"@output = @weights @value",
         [Code(FORWARD, "return ", of("value", "weights", matmul="output", dropped="weights"))],
-        ("weights", "value"), ("output",), ("weights", "row", "value", "column"), see="Four steps",
+        ("weights", "value"),
+        ("output",),
+        ("weights", "row", "value", "column"),
+        see="Four steps",
     ),
     Step(
-        "upstream", "dO", "A gradient comes back",
+        "upstream",
+        "dO",
+        "A gradient comes back",
         "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
         "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
         "follows is **linear** in $\\mathrm{d}O$.",
@@ -157,12 +207,22 @@ STEPS = (
         "what numformer computed for a 1 in one entry of $\\mathrm{d}O$ and 0 elsewhere, once for "
         "each entry, and only adds these up.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
-        [Code(BACKWARD, "def", of("doutput", "query", "key", "value", "weights",
-                                  dropped="weights"))],
-        ("output",), ("doutput",), inverts="blend", see="The way back",
+        [
+            Code(
+                BACKWARD,
+                "def",
+                of("doutput", "query", "key", "value", "weights", dropped="weights"),
+            )
+        ],
+        ("output",),
+        ("doutput",),
+        inverts="blend",
+        see="The way back",
     ),
     Step(
-        "dvalue", "dV", "Back to the values",
+        "dvalue",
+        "dV",
+        "Back to the values",
         "On the way there, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
         "On the way back it collects from them, with the same weights: a column of $A$ instead of "
         "a row.",
@@ -170,11 +230,16 @@ STEPS = (
         "Exactly 0. Nobody looked at it, so its value changes nothing.",
         r"@dvalue = @weights^\top @doutput",
         [Code(BACKWARD, "dvalue = ", of("dvalue", "doutput", dropped="weights"))],
-        ("weights", "doutput"), ("dvalue",), ("weights", "column", "doutput", "column"), "blend",
+        ("weights", "doutput"),
+        ("dvalue",),
+        ("weights", "column", "doutput", "column"),
+        "blend",
         see="Through a matrix product",
     ),
     Step(
-        "dweights", "dA", "Back to the weights",
+        "dweights",
+        "dA",
+        "Back to the weights",
         "The other factor of the same product. A little more weight $A_{ts}$ adds a little of "
         "value $s$ to output $t$. The dot product of that value with row $t$ of $\\mathrm{d}O$ "
         "says how much the loss rises.",
@@ -182,13 +247,20 @@ STEPS = (
         "No. It says what a weight would do, not whether it may. The mask comes in with the "
         "weights, in the next two steps: a hidden entry has weight 0.",
         r"@dweights = @doutput @value^\top",
-        [Code(BACKWARD, "ddropped = ", of("doutput", "value", ddropped="dweights")),
-         Code(BACKWARD, "dweights = ", of("dweights", ddropped="dweights"))],
-        ("doutput", "value"), ("dweights",), ("doutput", "row", "value", "row"), "blend",
+        [
+            Code(BACKWARD, "ddropped = ", of("doutput", "value", ddropped="dweights")),
+            Code(BACKWARD, "dweights = ", of("dweights", ddropped="dweights")),
+        ],
+        ("doutput", "value"),
+        ("dweights",),
+        ("doutput", "row", "value", "row"),
+        "blend",
         see="Through a matrix product",
     ),
     Step(
-        "centred", "C", "Softmax, first line: subtract the average",
+        "centred",
+        "C",
+        "Softmax, first line: subtract the average",
         "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
         "an entry is above its row's average $r$, in which each counts by its weight.",
         "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
@@ -196,11 +268,16 @@ STEPS = (
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
         [Code(SOFTMAX_BACKWARD, CENTRED, of("dweights", "weights", dscores="centred"))],
-        ("dweights", "weights"), ("average", "centred"), ("-", "dweights", "average"), "softmax",
+        ("dweights", "weights"),
+        ("average", "centred"),
+        ("-", "dweights", "average"),
+        "softmax",
         see="Through the softmax",
     ),
     Step(
-        "dscaled", "dZ", "Softmax, second line: times the weights",
+        "dscaled",
+        "dZ",
+        "Softmax, second line: times the weights",
         "A score acts through its weight, so a small weight passes little back. A hidden entry "
         "passes exactly 0.",
         "What does each row of $\\mathrm{d}Z$ sum to?",
@@ -208,21 +285,32 @@ STEPS = (
         "the loss.",
         r"@dscaled = @weights \odot @centred",
         [Code(SOFTMAX_BACKWARD, "dscores *= weights", of("weights", dscores="dscaled"))],
-        ("weights", "centred"), ("dscaled",), ("*", "weights", "centred"), "softmax",
+        ("weights", "centred"),
+        ("dscaled",),
+        ("*", "weights", "centred"),
+        "softmax",
         see="Through the softmax",
     ),
     Step(
-        "dscores", "dE", "The same scale again",
+        "dscores",
+        "dE",
+        "The same scale again",
         "What was divided by $\\sqrt{d_k}$ on the way there is divided by it on the way back.",
         "Leave this line out by mistake. Which gradients are wrong, and by which factor?",
         "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it left the "
         "path earlier. That pattern is how the mistake is found.",
         r"@dscores = \frac{@dscaled}{\sqrt{d_k}}",
         [Code(BACKWARD, "dscores *= 1", of("dscores"))],
-        ("dscaled",), ("dscores",), ("/", "dscaled", float(np.sqrt(3))), "scale", see="All of it",
+        ("dscaled",),
+        ("dscores",),
+        ("/", "dscaled", float(np.sqrt(3))),
+        "scale",
+        see="All of it",
     ),
     Step(
-        "dquery", "dQ", "Back to the queries",
+        "dquery",
+        "dQ",
+        "Back to the queries",
         "A query's gradient is a sum of the keys, each times its entry in the query's row of "
         "$\\mathrm{d}E$. These entries may be negative: a step against the gradient moves the "
         "query towards some keys and away from others.",
@@ -230,11 +318,16 @@ STEPS = (
         "At most its own. A query acts on its own output alone.",
         r"@dquery = @dscores @key",
         [Code(BACKWARD, "dquery = ", of("dquery", "dscores", "key"))],
-        ("dscores", "key"), ("dquery",), ("dscores", "row", "key", "column"), "scores",
+        ("dscores", "key"),
+        ("dquery",),
+        ("dscores", "row", "key", "column"),
+        "scores",
         see="All of it",
     ),
     Step(
-        "dkey", "dK", "Back to the keys",
+        "dkey",
+        "dK",
+        "Back to the keys",
         "A key was read by every query, so its gradient gathers from all of them: a column of "
         "$\\mathrm{d}E$. Now each input has a gradient of its own shape.",
         "With $\\mathrm{d}O$ for only *it*, which rows of $\\mathrm{d}K$ are not 0?",
@@ -242,41 +335,66 @@ STEPS = (
         "those up to itself. If *it* sees nothing, all are 0.",
         r"@dkey = @dscores^\top @query",
         [Code(BACKWARD, "dkey = ", of("dkey", "dscores", "query"))],
-        ("dscores", "query"), ("dkey",), ("dscores", "column", "query", "column"), "scores",
+        ("dscores", "query"),
+        ("dkey",),
+        ("dscores", "column", "query", "column"),
+        "scores",
         see="All of it",
     ),
-)  # fmt: skip
+)
 
 SEEN, AWAKE = np.arange(5) < 4, np.arange(4) != 2
 MASKS = [
     Option(np.ones((4, 5), bool), "none", "Everyone sees everyone.", "np.ones((4, 5), bool)"),
-    Option(np.tri(4, 5, 1, dtype=bool), "causal",
-           "A token sees the start, itself and those before it.", "np.tri(4, 5, 1, dtype=bool)"),
-    Option(np.tile(SEEN, (4, 1)), "“purrs” hidden",
-           "As if *purrs* were padding: nobody sees it. It still looks at others, but in training "
-           "nothing would read its output.", "np.tile(np.arange(5) < 4, (4, 1))"),
-    Option(np.tile(AWAKE[:, None], 5), "“it” sees nothing",
-           "A row with everything hidden. Its weights and its output are 0, and so is the gradient "
-           "of its query: no NaN anywhere.", "np.tile(np.arange(4)[:, None] != 2, 5)"),
-]  # fmt: skip
+    Option(
+        np.tri(4, 5, 1, dtype=bool),
+        "causal",
+        "A token sees the start, itself and those before it.",
+        "np.tri(4, 5, 1, dtype=bool)",
+    ),
+    Option(
+        np.tile(SEEN, (4, 1)),
+        "“purrs” hidden",
+        "As if *purrs* were padding: nobody sees it. It still looks at others, but in training "
+        "nothing would read its output.",
+        "np.tile(np.arange(5) < 4, (4, 1))",
+    ),
+    Option(
+        np.tile(AWAKE[:, None], 5),
+        "“it” sees nothing",
+        "A row with everything hidden. Its weights and its output are 0, and so is the gradient "
+        "of its query: no NaN anywhere.",
+        "np.tile(np.arange(4)[:, None] != 2, 5)",
+    ),
+]
 TEMPERATURES = [
     Option(0.25, "0.25", "Scores are 4 times as large: watch the largest weight of each row of A."),
     Option(0.5, "0.5", "Scores are twice as large: weights become sharper."),
-    Option(1.0, "1", "As in the paper. Any other temperature divides the query, which divides the "
-           "scores; the library's own lines stay as they are."),
+    Option(
+        1.0,
+        "1",
+        "As in the paper. Any other temperature divides the query, which divides the "
+        "scores; the library's own lines stay as they are.",
+    ),
     Option(2.0, "2", "Scores are halved: weights become more alike."),
     Option(4.0, "4", "Scores are a quarter: watch the weights of a row of A become alike."),
-]  # fmt: skip
+]
 UPSTREAM = [
     Option(doutput, "as given", "A gradient without pattern, the best test of a backward pass."),
-    Option(doutput * ~AWAKE[:, None], "only it",
-           "Only the output of *it* matters to the loss. See which rows of the gradients answer, "
-           "and which do not."),
-    Option(np.ones((4, 2)), "all ones",
-           r"The loss is the sum of all outputs. Then all rows of $\mathrm{d}A$ are the same (the "
-           r"row sums of $V$), and so are the columns of $\mathrm{d}V$. Mistakes that mix them up "
-           "stay unseen: a poor test of a backward pass."),
-]  # fmt: skip
+    Option(
+        doutput * ~AWAKE[:, None],
+        "only it",
+        "Only the output of *it* matters to the loss. See which rows of the gradients answer, "
+        "and which do not.",
+    ),
+    Option(
+        np.ones((4, 2)),
+        "all ones",
+        r"The loss is the sum of all outputs. Then all rows of $\mathrm{d}A$ are the same (the "
+        r"row sums of $V$), and so are the columns of $\mathrm{d}V$. Mistakes that mix them up "
+        "stay unseen: a poor test of a backward pass.",
+    ),
+]
 
 
 def lines(mask=MASKS[0].value, temperature=1.0, doutput=doutput) -> list[Line]:
@@ -333,8 +451,16 @@ attention = Simulation(
         Entries("doutput", "Upstream gradient", r"\mathrm{d}O", tokens, ["x", "y"], UPSTREAM),
     ],
     compute=compute,
-    views=[Stepper(STEPS, list(SHOWN.values()), lines, "step", "picked",
-                   [name for name, (_, rows, *_) in MATRICES.items() if rows == "queries"])],
+    views=[
+        Stepper(
+            STEPS,
+            list(SHOWN.values()),
+            lines,
+            "step",
+            "picked",
+            [name for name, (_, rows, *_) in MATRICES.items() if rows == "queries"],
+        )
+    ],
     draw=draw_all,
     code=f"""\
 import numpy as np
@@ -354,4 +480,4 @@ dquery, dkey, dvalue = scaled_dot_product_attention_backward(
     doutput, query, key, value, weights, dropped, None
 )
 print(weights.round(2), dquery.round(2), dkey.round(2), dvalue.round(2), sep="\\n\\n")""",
-)  # fmt: skip
+)

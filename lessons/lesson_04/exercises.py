@@ -35,11 +35,19 @@ HANDED = dict(
     lesson=4,
     solution=handed_backward,
     forward=handed,
-    inputs=lambda n: dict(memory=(n.S, n.D), w_v=(n.D, n.H, n.K),
-                          weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T))),
-    mistakes=[Mistake("dmemory", lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T, "Only the last "
-                      "head is left in dmemory: each replaces what came before it.")],
-)  # fmt: skip
+    inputs=lambda n: dict(
+        memory=(n.S, n.D),
+        w_v=(n.D, n.H, n.K),
+        weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T)),
+    ),
+    mistakes=[
+        Mistake(
+            "dmemory",
+            lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T,
+            "Only the last head is left in dmemory: each replaces what came before it.",
+        )
+    ],
+)
 
 
 def gates_backward(dy, heads, gates, w_o):

@@ -21,13 +21,24 @@ from toy_tasks.kit.sequences import Rule, SequenceTask
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 
 PLACES = {
-    "encoder": {"the letter itself": (1, 0, 0), "the letter before": (1, 0, -1),
-                "the letter after": (1, 0, 1), "the end mark": (0, 1, 0)},
-    "decoder": {"what was written last": (1, 0, 0), "what was written before that": (1, 0, -1),
-                "the start mark": (0, 0, 0)},
-    "decoder to word": {"the letter to write": (-1, 1, -1), "the letter written last": (-1, 1, 0),
-                        "the letter to write next": (-1, 1, -2), "the end mark": (0, 1, 0)},
-}  # fmt: skip
+    "encoder": {
+        "the letter itself": (1, 0, 0),
+        "the letter before": (1, 0, -1),
+        "the letter after": (1, 0, 1),
+        "the end mark": (0, 1, 0),
+    },
+    "decoder": {
+        "what was written last": (1, 0, 0),
+        "what was written before that": (1, 0, -1),
+        "the start mark": (0, 0, 0),
+    },
+    "decoder to word": {
+        "the letter to write": (-1, 1, -1),
+        "the letter written last": (-1, 1, 0),
+        "the letter to write next": (-1, 1, -2),
+        "the end mark": (0, 1, 0),
+    },
+}
 """For each kind of attention, where place t of n letters may look: (a, b, c) is a t + b n + c."""
 ATTENTIONS = {
     f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}.sublayer"
@@ -42,9 +53,15 @@ def random_word(rng: np.random.Generator) -> str:
     return "".join(string.ascii_lowercase[letter] for letter in letters)
 
 
-RULE = Rule(name="backwards", description="Write a word backwards.", reached=0.9, defaults={},
-            symbols=string.ascii_lowercase, source=random_word,
-            target=lambda word: word[::-1])  # fmt: skip
+RULE = Rule(
+    name="backwards",
+    description="Write a word backwards.",
+    reached=0.9,
+    defaults={},
+    symbols=string.ascii_lowercase,
+    source=random_word,
+    target=lambda word: word[::-1],
+)
 
 
 @functools.cache

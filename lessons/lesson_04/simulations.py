@@ -43,15 +43,23 @@ heads = Simulation(
     controls=[
         Choice("attention", "Attention", [*ATTENTIONS], start=5),
         Choice("word", "Word", WORDS),
-        Thumbnails("head", "Head", [Option(h, f"head {h + 1}") for h in range(HEADS)],
-                   of="weights"),
+        Thumbnails(
+            "head", "Head", [Option(h, f"head {h + 1}") for h in range(HEADS)], of="weights"
+        ),
     ],
     compute=look,
     views=[
-        Heatmap("weights", "looks", "at", row_names="rows", column_names="columns",
-                vocabulary=SYMBOLS),
-        Figures({"place": f"On {TESTED} unseen words it looks most at",
-                 "share": "With this share of its weight"}, spelled=["place"], vocabulary=SAID),
+        Heatmap(
+            "weights", "looks", "at", row_names="rows", column_names="columns", vocabulary=SYMBOLS
+        ),
+        Figures(
+            {
+                "place": f"On {TESTED} unseen words it looks most at",
+                "share": "With this share of its weight",
+            },
+            spelled=["place"],
+            vocabulary=SAID,
+        ),
     ],
     code="""\
 from lessons.lesson_04.reverse import batch_of, weights_of
@@ -61,7 +69,7 @@ word = 0
 head = 0
 weights = weights_of(attention, batch_of([word]))[0, head]
 print(weights.round(2))""",
-)  # fmt: skip
+)
 
 
 @functools.cache
@@ -93,15 +101,23 @@ pruning = Simulation(
     "many are removed. It begins near 1, and falls to 0 where all four are gone.",
     controls=[
         Choice("attention", "Attention", [*ATTENTIONS], start=5),
-        *(Choice(name, f"Head {number}", [Option(False, "there"), Option(True, "removed")])
-          for number, name in enumerate(("one", "two", "three", "four"), 1)),
+        *(
+            Choice(name, f"Head {number}", [Option(False, "there"), Option(True, "removed")])
+            for number, name in enumerate(("one", "two", "three", "four"), 1)
+        ),
     ],
     compute=left,
     views=[
-        Chart([Drawn("every", "all choices", "dots"), Drawn("here", "this one", "dots")],
-              Axis("heads removed", -0.3, 4.3), Axis("words without a mistake", -0.03, 1.03)),
-        Figures({"exact": "Words without a mistake", "written": f"Writes for “{WORDS[0]}”"},
-                spelled=["written"], vocabulary=SYMBOLS),
+        Chart(
+            [Drawn("every", "all choices", "dots"), Drawn("here", "this one", "dots")],
+            Axis("heads removed", -0.3, 4.3),
+            Axis("words without a mistake", -0.03, 1.03),
+        ),
+        Figures(
+            {"exact": "Words without a mistake", "written": f"Writes for “{WORDS[0]}”"},
+            spelled=["written"],
+            vocabulary=SYMBOLS,
+        ),
     ],
     code="""\
 from lessons.lesson_04.reverse import exact_match, without
@@ -115,4 +131,4 @@ removed = [head for head, gone in enumerate([one, two, three, four]) if gone]
 with without(attention, removed):
     exact = exact_match()
 print(exact)""",
-)  # fmt: skip
+)

@@ -18,9 +18,16 @@ from numformer.layers.linear import linear, linear_backward
 # The example of the lesson: T = 5 words, D = 6 features, h = 2 heads of d_k = 3.
 features = ["noun", "verb", "plural", "1", "p", "p²"]
 described = {
-    "dogs": (1, 0, 1), "dog": (1, 0, 0), "that": (0, 0, 0), "he": (0, 0, 0), "they": (0, 0, 1),
-    "trusts": (0, 1, 0), "trust": (0, 1, 1), "bark": (0, 1, 1), "barks": (0, 1, 0),
-}  # fmt: skip
+    "dogs": (1, 0, 1),
+    "dog": (1, 0, 0),
+    "that": (0, 0, 0),
+    "he": (0, 0, 0),
+    "they": (0, 0, 1),
+    "trusts": (0, 1, 0),
+    "trust": (0, 1, 1),
+    "bark": (0, 1, 1),
+    "barks": (0, 1, 0),
+}
 sentences = ["dogs that he trusts bark".split(), "dog that they trust barks".split()]
 words, parts = sentences[0], ["a", "b", "c"]
 columns = [f"{head} {part}" for head in "12" for part in parts]
@@ -32,8 +39,16 @@ W_Q[[1, 0, 3, 3, 3, 4, 4, 5], [3, 4, 0, 1, 2, 0, 1, 0]] = 4, 4, -4, -8, -4, 8, 8
 W_K[[0, 1, 3, 4, 5], [3, 4, 0, 1, 2]] = 1
 W_V[[0, 1, 2, 0, 1, 2], range(6)] = 1
 W_O[[1, 2, 3, 5], [1, 2, 0, 2]] = 1, -1, 1, 1
-DY = np.array([[1, 0, -1, 0, 2, 0], [0, 1, 0, 0, 0, -1], [-1, 0, 1, 0, 0, 0],
-               [0, 2, 0, -1, 0, 0], [2, -1, 1, 0, 1, 0]], float)  # fmt: skip
+DY = np.array(
+    [
+        [1, 0, -1, 0, 2, 0],
+        [0, 1, 0, 0, 0, -1],
+        [-1, 0, 1, 0, 0, 0],
+        [0, 2, 0, -1, 0, 0],
+        [2, -1, 1, 0, 1, 0],
+    ],
+    float,
+)
 
 
 def embedded(sentence: list[str]) -> np.ndarray:
@@ -53,8 +68,15 @@ def two_heads() -> SelfAttention:
 def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
     """The layer, and what the library's lines do in it, forward and backward."""
     layer = two_heads()
-    into = [MultiHeadAttention.forward, MultiHeadAttention.backward, split_heads, merge_heads,
-            linear, linear_backward, scaled_dot_product_attention]  # fmt: skip
+    into = [
+        MultiHeadAttention.forward,
+        MultiHeadAttention.backward,
+        split_heads,
+        merge_heads,
+        linear,
+        linear_backward,
+        scaled_dot_product_attention,
+    ]
     forward = trace(layer.forward, embedded(sentence)[None], into=into)
     return layer, forward + trace(layer.backward, dy[None], into=into)
 
@@ -68,118 +90,189 @@ def compute(dy=DY, sentence=words) -> dict[str, np.ndarray]:
     dmemory = find(lines, "backward", "dmemory += ").after["dmemory"]
     dx = find(lines, "backward", "dx += ").after["dx"]
     arrays = dict(
-        x=embedded(sentence), q=merge_heads(heads["query"]), c=merge_heads(heads["heads"]), wo=W_O,
-        y=find(lines, "forward", "return self.output").value, dc=merge_heads(within["dheads"]),
-        dy=dy, dq=merge_heads(within["dquery"]), dwq=layer.query.weight.grad, dmemory=dmemory,
-        dx=dx, dxq=dx - dmemory, wq=W_Q,
-    )  # fmt: skip
+        x=embedded(sentence),
+        q=merge_heads(heads["query"]),
+        c=merge_heads(heads["heads"]),
+        wo=W_O,
+        y=find(lines, "forward", "return self.output").value,
+        dc=merge_heads(within["dheads"]),
+        dy=dy,
+        dq=merge_heads(within["dquery"]),
+        dwq=layer.query.weight.grad,
+        dmemory=dmemory,
+        dx=dx,
+        dxq=dx - dmemory,
+        wq=W_Q,
+    )
     for name, of_both in dict(q=heads["query"], a=weights, dq=within["dquery"]).items():
         arrays |= {f"{name}one": of_both[0, 0], f"{name}two": of_both[0, 1]}
     return {name: array.reshape(array.shape[-2:]) for name, array in arrays.items()}
 
 
 SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the darkest entry
-    "x": ("X", words, features, 4), "q": ("Q", words, columns, 16),
-    "qone": ("Q_1", words, parts, 16), "qtwo": ("Q_2", words, parts, 16),
+    "x": ("X", words, features, 4),
+    "q": ("Q", words, columns, 16),
+    "qone": ("Q_1", words, parts, 16),
+    "qtwo": ("Q_2", words, parts, 16),
     "wq": ("W^Q", features, columns, 8),
-    "aone": ("A_1", words, words, 1), "atwo": ("A_2", words, words, 1),
-    "c": ("C", words, handed, 1), "wo": ("W^O", handed, features, 1),
-    "y": ("Y", words, features, 1), "dy": (r"\mathrm{d}Y", words, features, 2),
+    "aone": ("A_1", words, words, 1),
+    "atwo": ("A_2", words, words, 1),
+    "c": ("C", words, handed, 1),
+    "wo": ("W^O", handed, features, 1),
+    "y": ("Y", words, features, 1),
+    "dy": (r"\mathrm{d}Y", words, features, 2),
     "dc": (r"\mathrm{d}C", words, handed, 2),
-    "dqone": (r"\mathrm{d}Q_1", words, parts, 1), "dqtwo": (r"\mathrm{d}Q_2", words, parts, 1),
-    "dq": (r"\mathrm{d}Q", words, columns, 1), "dwq": (r"\mathrm{d}W^Q", features, columns, 1),
+    "dqone": (r"\mathrm{d}Q_1", words, parts, 1),
+    "dqtwo": (r"\mathrm{d}Q_2", words, parts, 1),
+    "dq": (r"\mathrm{d}Q", words, columns, 1),
+    "dwq": (r"\mathrm{d}W^Q", features, columns, 1),
     "dxq": (r"\mathrm{d}Q\,W^{Q\top}", words, features, 2),
-    "dmemory": (r"\mathrm{d}M", words, features, 2), "dx": (r"\mathrm{d}X", words, features, 2),
-}  # fmt: skip
+    "dmemory": (r"\mathrm{d}M", words, features, 2),
+    "dx": (r"\mathrm{d}X", words, features, 2),
+}
 OF = [Of(name, *shown) for name, shown in SHOWN.items()]
 
 STEPS = (
     Step(
-        "project", "Q", "Project: the queries of all heads at once",
+        "project",
+        "Q",
+        "Project: the queries of all heads at once",
         "Three columns of $W^Q$ make the query of head 1, three that of head 2. Keys and values "
         "are made likewise by $W^K$ and $W^V$.",
-        "What would a third head need?", "Columns 7 to 9: a wider weight, nothing else.",
-        r"@q = @x @wq", [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
-        ("x",), ("q",), ("x", "row", "wq", "column"), see="Two heads by hand",
+        "What would a third head need?",
+        "Columns 7 to 9: a wider weight, nothing else.",
+        r"@q = @x @wq",
+        [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
+        ("x",),
+        ("q",),
+        ("x", "row", "wq", "column"),
+        see="Two heads by hand",
     ),
     Step(
-        "attend", "attend", "Split, and attend: each head by itself",
+        "attend",
+        "attend",
+        "Split, and attend: each head by itself",
         "Each head takes its three columns of $Q$, $K$ and $V$. Then it is lesson 3, twice.",
         "Pick *bark*. Where does each head look?",
         "Head 1 at *trusts*, head 2 at *dogs*. Two rows of weights, and each sums to 1.",
-        r"@aone = \mathrm{softmax}(@qone K_1^\top / \sqrt{d_k})" "\n\n"
+        r"@aone = \mathrm{softmax}(@qone K_1^\top / \sqrt{d_k})"
+        "\n\n"
         r"@atwo = \mathrm{softmax}(@qtwo K_2^\top / \sqrt{d_k})",
-        [Code("split_heads", "return x.reshape", {"x": "q"}),
-         Code("scaled_dot_product_attention", "weights = softmax")],
-        ("qone", "qtwo"), ("aone", "atwo"), see="Split and merge",
+        [
+            Code("split_heads", "return x.reshape", {"x": "q"}),
+            Code("scaled_dot_product_attention", "weights = softmax"),
+        ],
+        ("qone", "qtwo"),
+        ("aone", "atwo"),
+        see="Split and merge",
     ),
     Step(
-        "merge", "merge", "Concatenate: what both found, side by side",
+        "merge",
+        "merge",
+        "Concatenate: what both found, side by side",
         "Each head blends its values by its weights; then each word has what head 1 found and what "
         "head 2 found in one row.",
         "Could the two be added instead, to save columns?",
         "Then they would be a mixture again, and nobody could tell who brought what.",
-        r"@c = (@aone V_1 \mid @atwo V_2)", [Code("merge_heads", "return x.swapaxes", {"x": "c"})],
-        ("aone", "atwo"), ("c",), see="Split and merge",
+        r"@c = (@aone V_1 \mid @atwo V_2)",
+        [Code("merge_heads", "return x.swapaxes", {"x": "c"})],
+        ("aone", "atwo"),
+        ("c",),
+        see="Split and merge",
     ),
     Step(
-        "output", "Y", "Project: say what the findings mean",
+        "output",
+        "Y",
+        "Project: say what the findings mean",
         "$W^O$ reads what all heads found. Its column *plural* subtracts: the number of the "
         "subject less that of the word before.",
         "Which rows of $W^O$ belong to head 2?",
         "The last three. Make them 0, and nobody reads what head 2 finds: it is removed.",
-        r"@y = @c @wo", [Code("forward", "return self.output.forward(merge_heads(heads")],
-        ("c", "wo"), ("y",), see="Two heads by hand",
+        r"@y = @c @wo",
+        [Code("forward", "return self.output.forward(merge_heads(heads")],
+        ("c", "wo"),
+        ("y",),
+        see="Two heads by hand",
     ),
     Step(
-        "dc", "dC", "A gradient comes back, to what the heads found",
+        "dc",
+        "dC",
+        "A gradient comes back, to what the heads found",
         "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; choose another one "
         "above. A finding acted through its row of $W^O$.",
         "Why is the first column 0?",
         "The row *1 noun* of $W^O$ is 0: nobody reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
         [Code("linear_backward", "dx = matmul", {"dx": "dc", "dy": "dy", "weight": "wo"})],
-        ("dy", "wo"), ("dc",), (), "output", see="Through the projections",
+        ("dy", "wo"),
+        ("dc",),
+        (),
+        "output",
+        see="Through the projections",
     ),
     Step(
-        "dattend", "attend", "Back through merge, and through each head",
+        "dattend",
+        "attend",
+        "Back through merge, and through each head",
         "Back through the merge is a split: each head fetches its columns of $\\mathrm{d}C$. Then "
         "the whole backward of lesson 3, for each head by itself.",
         "Why is the last column of $\\mathrm{d}Q_2$ 0?",
         "The third number of every key of head 2 is 0, and $\\mathrm{d}Q = \\mathrm{d}E\\,K$.",
-        r"@dc = (\mathrm{d}O_1 \mid \mathrm{d}O_2)" "\n\n"
+        r"@dc = (\mathrm{d}O_1 \mid \mathrm{d}O_2)"
+        "\n\n"
         r"@dqone = \mathrm{d}E_1 K_1, \quad @dqtwo = \mathrm{d}E_2 K_2",
         [Code("backward", "dquery, dkey, dvalue = ", {"dheads": "dc"})],
-        ("dc",), ("dqone", "dqtwo"), (), "attend", see="Through each head",
+        ("dc",),
+        ("dqone", "dqtwo"),
+        (),
+        "attend",
+        see="Through each head",
     ),
     Step(
-        "dwq", "dQ, dWQ", "Back through split, and to the weight of the queries",
+        "dwq",
+        "dQ, dWQ",
+        "Back through split, and to the weight of the queries",
         "Back through the split is a merge: $\\mathrm{d}Q_1$ and $\\mathrm{d}Q_2$ side by side. "
         "Then one product serves all heads.",
         "The row *1* is the sum of all rows of $\\mathrm{d}Q$. Why?",
         "That feature is 1 for every word. It works as a bias, and a bias collects a plain sum.",
         r"@dq = (@dqone \mid @dqtwo)" "\n\n" r"@dwq = @x^\top @dq",
-        [Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
-         Code("linear_backward", "dweight = ", {"dweight": "dwq", "dy": "dq", "x": "x"})],
-        ("dq",), ("dwq",), ("x", "column", "dq", "column"), "project", see="Merge undoes split",
+        [
+            Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
+            Code("linear_backward", "dweight = ", {"dweight": "dwq", "dy": "dq", "x": "x"}),
+        ],
+        ("dq",),
+        ("dwq",),
+        ("x", "column", "dq", "column"),
+        "project",
+        see="Merge undoes split",
     ),
     Step(
-        "dx", "dX", "Three ways back to a word",
+        "dx",
+        "dX",
+        "Three ways back to a word",
         "A word asked, was asked, and handed something over. $\\mathrm{d}M$ holds the last two.",
         "And if *bark* looked at another sentence?",
         "Then $\\mathrm{d}M$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",
         [Code("backward", "dx += dmemory", {"dx": "dx", "dmemory": "dmemory"})],
-        ("dxq", "dmemory"), ("dx",), (), "project",
+        ("dxq", "dmemory"),
+        ("dx",),
+        (),
+        "project",
         see="Three ways back to a word",
     ),
-)  # fmt: skip
+)
 
 UPSTREAM = [
     Option(DY, "as given", "A gradient without pattern.", f"np.array({DY.astype(int).tolist()})"),
-    Option(np.outer(np.eye(5)[4], np.eye(6)[2]), "only “plural” of “bark”",
-           "What tells *bark* from *barks*.", "np.outer(np.eye(5)[4], np.eye(6)[2])"),
-]  # fmt: skip
+    Option(
+        np.outer(np.eye(5)[4], np.eye(6)[2]),
+        "only “plural” of “bark”",
+        "What tells *bark* from *barks*.",
+        "np.outer(np.eye(5)[4], np.eye(6)[2])",
+    ),
+]
 
 
 two = Simulation(
@@ -195,8 +288,16 @@ two = Simulation(
         Choice("dy", "Upstream gradient", UPSTREAM),
     ],
     compute=compute,
-    views=[Stepper(STEPS, OF, lambda: ran()[1], "step", "picked",
-                   [name for name, (_, rows, *_) in SHOWN.items() if rows is words])],
+    views=[
+        Stepper(
+            STEPS,
+            OF,
+            lambda: ran()[1],
+            "step",
+            "picked",
+            [name for name, (_, rows, *_) in SHOWN.items() if rows is words],
+        )
+    ],
     code="""\
 import numpy as np
 from lessons.lesson_04.two_heads import embedded, two_heads, words
@@ -207,4 +308,4 @@ y = layer.forward(x[None])[0]
 dx = layer.backward(dy[None])[0]
 dwq = layer.query.weight.grad
 print(y.round(2), dx.round(2), sep="\\n\\n")""",
-)  # fmt: skip
+)

@@ -41,9 +41,16 @@ class Run:
 
 def train(positions: str, seed: int) -> Run:
     config = LanguageModel.Config(
-        vocabulary=4 + LETTERS, d_model=32, d_ff=64, heads=4, layers=2, norm="pre", p_drop=0.0,
-        positions=positions, max_length=TESTED,
-    )  # fmt: skip
+        vocabulary=4 + LETTERS,
+        d_model=32,
+        d_ff=64,
+        heads=4,
+        layers=2,
+        norm="pre",
+        p_drop=0.0,
+        positions=positions,
+        max_length=TESTED,
+    )
     of_weights, of_data, held_out = np.random.SeedSequence(seed).spawn(3)
     model, loss = LanguageModel(config, of_weights), CrossEntropy(0)
     adam, rng = Adam(pack(model)), np.random.default_rng(of_data)
@@ -55,8 +62,11 @@ def train(positions: str, seed: int) -> Run:
         adam.step(RATE * min(1, (step + 1) / 20, 2 * (STEPS - step) / STEPS))
     ids, target, _ = draw(np.random.default_rng(held_out), TESTS, TESTED)
     said = model.forward(ids).argmax(axis=-1)[:, 1:]
-    weights = [each.saved[0]["weights"] for each in model.layers_within()
-               if each.saved and "weights" in each.saved[0]]  # fmt: skip
+    weights = [
+        each.saved[0]["weights"]
+        for each in model.layers_within()
+        if each.saved and "weights" in each.saved[0]
+    ]
     before = np.concatenate(weights, axis=1).diagonal(-1, axis1=2, axis2=3).mean(axis=0)
     before = before[before[:, : TRAINED - 1].mean(axis=1).argmax()]
     model.clear_saved()

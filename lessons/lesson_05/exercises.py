@@ -84,8 +84,14 @@ EXERCISES = [
 by which the angle grows, be learned, too. `first` and `second` are the two numbers of each key.""",
         solution=turned_backward,
         forward=turned,
-        inputs=lambda n: dict(u=(n.T,), v=(n.T,), first=(n.S,), second=(n.S,),
-                              frequency=np.array(0.7), places=np.arange(float(n.T))),
+        inputs=lambda n: dict(
+            u=(n.T,),
+            v=(n.T,),
+            first=(n.S,),
+            second=(n.S,),
+            frequency=np.array(0.7),
+            places=np.arange(float(n.T)),
+        ),
         done="Far places turn the most, so they say the most about the frequency.",
     ),
     Exercise(
@@ -95,8 +101,11 @@ by which the angle grows, be learned, too. `first` and `second` are the two numb
 gradient? `distance` holds how many places query and key are apart. The softmax is lesson 3's.""",
         solution=sloped_backward,
         forward=sloped,
-        inputs=lambda n: dict(scores=(n.H, n.T, n.S), slopes=(n.H,),
-                              distance=abs(np.arange(n.T)[:, None] - np.arange(float(n.S)))),
+        inputs=lambda n: dict(
+            scores=(n.H, n.T, n.S),
+            slopes=(n.H,),
+            distance=abs(np.arange(n.T)[:, None] - np.arange(float(n.S))),
+        ),
         mistakes=IDEAS,
         done="A slope collects from all scores of its head; far keys count most.",
     ),
@@ -113,4 +122,4 @@ checks it with one sentence sees nothing. Try two by hand, then mend it.""",
         done="Each place keeps the gradient of all words that stand there. Before, the last "
         "sentence of a batch alone taught the table.",
     ),
-]  # fmt: skip
+]

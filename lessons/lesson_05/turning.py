@@ -8,10 +8,15 @@ from numformer.layers import alibi, positional, reach, rotary
 from numformer.layers.attention import scaled_dot_product_attention
 
 words = ["old", "dog", "bites", "man"]
-x = np.array([[1, 0, 0, 2, 0, 1, 1, 0],
-              [2, 1, 1, 0, 1, 0, 0, 1],
-              [0, 2, 1, 0, 0, 1, 0, 0],
-              [2, 0, 0, 1, 1, 0, 0, 1]], dtype=float)  # fmt: skip
+x = np.array(
+    [
+        [1, 0, 0, 2, 0, 1, 1, 0],
+        [2, 1, 1, 0, 1, 0, 0, 1],
+        [0, 2, 1, 0, 0, 1, 0, 0],
+        [2, 0, 0, 1, 1, 0, 0, 1],
+    ],
+    dtype=float,
+)
 ANGLES = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # 1, 0.1, 0.01, 0.001
 PAIRS = [Option(n, f"{n}: {angle:g} a place", code=str(n)) for n, angle in enumerate(ANGLES)]
 
@@ -32,27 +37,44 @@ ORDERS = [
 ]
 WAYS = [  # what becomes of the words: queries, keys, values, a mask and so on
     Option(lambda x: (x, x, x), "none", "", "lambda x: (x, x, x)"),
-    Option(lambda x: 3 * [x + positional.sinusoidal_table(4, 8)], "sinusoids",
-           "A vector for each place is added to the word that stands there.",
-           "lambda x: 3 * [x + positional.sinusoidal_table(4, 8)]"),
-    Option(lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x], "rotary",
-           "Queries and keys are turned, each by its place.",
-           "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]"),
-    Option(lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0]), "ALiBi",
-           "Half of the distance is taken off each score.",
-           "lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0])"),
-    Option(lambda x: (x, x, x, reach.causal_mask(4)[0, 0]), "only a causal mask",
-           "A word sees itself and those before it.",
-           "lambda x: (x, x, x, reach.causal_mask(4)[0, 0])"),
-]  # fmt: skip
+    Option(
+        lambda x: 3 * [x + positional.sinusoidal_table(4, 8)],
+        "sinusoids",
+        "A vector for each place is added to the word that stands there.",
+        "lambda x: 3 * [x + positional.sinusoidal_table(4, 8)]",
+    ),
+    Option(
+        lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x],
+        "rotary",
+        "Queries and keys are turned, each by its place.",
+        "lambda x: 2 * [rotary.rotary(x, rotary.rotary_turns(4, 8))] + [x]",
+    ),
+    Option(
+        lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0]),
+        "ALiBi",
+        "Half of the distance is taken off each score.",
+        "lambda x: (x, x, x, None, None, alibi.alibi(8, np.arange(4), np.arange(4))[0])",
+    ),
+    Option(
+        lambda x: (x, x, x, reach.causal_mask(4)[0, 0]),
+        "only a causal mask",
+        "A word sees itself and those before it.",
+        "lambda x: (x, x, x, reach.causal_mask(4)[0, 0])",
+    ),
+]
 
 
 def reordered(order, positions) -> dict[str, np.ndarray]:
     """Weights of the first order and of `order`; the latter's also with the words sorted back."""
     (first, before), (output, after) = attend(x, positions), attend(x[order], positions)
     back = np.argsort(order)
-    return dict(sentence=order, before=before, after=after, sorted_back=after[np.ix_(back, back)],
-                largest=np.abs(output[back] - first).max())  # fmt: skip
+    return dict(
+        sentence=order,
+        before=before,
+        after=after,
+        sorted_back=after[np.ix_(back, back)],
+        largest=np.abs(output[back] - first).max(),
+    )
 
 
 orders = Simulation(
@@ -69,12 +91,19 @@ orders = Simulation(
     controls=[Choice("order", "Order", ORDERS, start=1), Choice("positions", "Positions", WAYS)],
     compute=reordered,
     views=[
-        Figures({"sentence": "The model reads", "largest": "Largest change in a word's output"},
-                ["sentence"], words),
-        Matrices([Of("before", "A", words, words, 1, "old dog bites man"),
-                  Of("after", "A'", range(4), range(4), 1, "by places"),
-                  Of("sorted_back", r"P^\top A' P", words, words, 1, "sorted back")],
-                 ["after", "sorted_back"]),
+        Figures(
+            {"sentence": "The model reads", "largest": "Largest change in a word's output"},
+            ["sentence"],
+            words,
+        ),
+        Matrices(
+            [
+                Of("before", "A", words, words, 1, "old dog bites man"),
+                Of("after", "A'", range(4), range(4), 1, "by places"),
+                Of("sorted_back", r"P^\top A' P", words, words, 1, "sorted back"),
+            ],
+            ["after", "sorted_back"],
+        ),
     ],
     code=f"""\
 import numpy as np
@@ -91,7 +120,7 @@ back = np.argsort(order)
 sorted_back = after[np.ix_(back, back)]
 largest = abs(output[back] - first).max()
 print(sorted_back.round(2), largest)""",
-)  # fmt: skip
+)
 
 
 # Sinusoids
@@ -127,9 +156,13 @@ sinusoids = Simulation(
     compute=likeness,
     views=[
         Heatmap("table", "row", "dimension", -1, 1, row="picked"),
-        Chart([Drawn("alike", "likeness", at=range(ROWS))],
-              Axis("row", 0, ROWS - 1), Axis("likeness", -1, 1.1),
-              marker="other", at=range(ROWS)),
+        Chart(
+            [Drawn("alike", "likeness", at=range(ROWS))],
+            Axis("row", 0, ROWS - 1),
+            Axis("likeness", -1, 1.1),
+            marker="other",
+            at=range(ROWS),
+        ),
     ],
     code=f"""\
 from numformer.layers import positional
@@ -141,7 +174,7 @@ picked = 20
 table = positional.sinusoidal_table(every * {ROWS}, width)[::every]
 alike = table @ table[picked] / (width / 2)
 print(table.round(2), alike.round(2))""",
-)  # fmt: skip
+)
 
 
 # Two vectors, turned by their places
@@ -158,8 +191,14 @@ def turned(what, pair, place, k) -> dict[str, np.ndarray]:
         before = np.stack([dog, man])
         after = rotary.rotary(before, rotary.rotary_turns(LAST + 1, 8)[places])
     (later, earlier), total = after[:, of_pair], after[0] @ after[1]
-    return dict(before=before[:, of_pair], later=later, earlier=earlier, score=later @ earlier,
-                total=total, unturned=before[0] @ before[1])  # fmt: skip
+    return dict(
+        before=before[:, of_pair],
+        later=later,
+        earlier=earlier,
+        score=later @ earlier,
+        total=total,
+        unturned=before[0] @ before[1],
+    )
 
 
 turning = Simulation(
@@ -180,13 +219,23 @@ turning = Simulation(
     ],
     compute=turned,
     views=[
-        Chart([Drawn("before", form="dots", colour=3),
-               Drawn("earlier", "at p: PE, or the key of man", "arrows", colour=0),
-               Drawn("later", "at p + k: PE, or the query of dog", "arrows", colour=1)],
-              Axis("first number of the pair", -2.5, 2.5), Axis("second number", -2.5, 2.5),
-              square=True),
-        Figures({"score": "Dot product of this pair", "total": "Of all four pairs",
-                 "unturned": "Of all, at place 0"}),
+        Chart(
+            [
+                Drawn("before", form="dots", colour=3),
+                Drawn("earlier", "at p: PE, or the key of man", "arrows", colour=0),
+                Drawn("later", "at p + k: PE, or the query of dog", "arrows", colour=1),
+            ],
+            Axis("first number of the pair", -2.5, 2.5),
+            Axis("second number", -2.5, 2.5),
+            square=True,
+        ),
+        Figures(
+            {
+                "score": "Dot product of this pair",
+                "total": "Of all four pairs",
+                "unturned": "Of all, at place 0",
+            }
+        ),
     ],
     code=f"""\
 import numpy as np
@@ -205,4 +254,4 @@ else:  # the query of dog, the key of man
 later, earlier = after[:, 2 * pair : 2 * pair + 2]
 score, total, unturned = later @ earlier, after[0] @ after[1], at_0[0] @ at_0[1]
 print(score, total, unturned)""",
-)  # fmt: skip
+)

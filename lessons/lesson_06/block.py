@@ -14,11 +14,28 @@ features = ["noun", "verb", "animal", "sound", "definite"]
 memories = ["noun + sound", "verb + sound", "definite", "noun − verb", "animal", "neither"]
 x = np.array([[-1, -1, 0, 0, 3], [4, -2, 0, 0, 0], [-2, 3, 0, 3, 0]], dtype=float)
 # W_1: a column is a key, what a hidden value looks for. W_2: a row is a value, what it writes.
-inner = np.array([[1, 0, 0, 1, 0, -1], [0, 1, 0, -1, 0, -1], [0, 0, 0, 0, 1, 0],
-                  [1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]], dtype=float)  # fmt: skip
+inner = np.array(
+    [
+        [1, 0, 0, 1, 0, -1],
+        [0, 1, 0, -1, 0, -1],
+        [0, 0, 0, 0, 1, 0],
+        [1, 1, 0, 0, 0, 0],
+        [0, 0, 1, 0, 0, 0],
+    ],
+    dtype=float,
+)
 inner_bias = np.array([-1, -1, -1, -1, 0, -1], dtype=float)
-outer = np.array([[0, 0, 2, -1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 0], [-0.5, 0, 0, 0, 0],
-                  [0, 0, 0, 1, 0], [0, 0, -1, 0, 1]], dtype=float)  # fmt: skip
+outer = np.array(
+    [
+        [0, 0, 2, -1, 0],
+        [0, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0],
+        [-0.5, 0, 0, 0, 0],
+        [0, 0, 0, 1, 0],
+        [0, 0, -1, 0, 1],
+    ],
+    dtype=float,
+)
 WEIGHTS = {
     "mixer.sublayer.query.weight": np.array([[1, 2, 0, 0, 2]]).T / 4,
     "mixer.sublayer.key.weight": np.array([[1, 0, 0, 0, 0]]).T / 2,
@@ -85,14 +102,26 @@ MATRICES = {
     "dattended": (r"\mathrm{d}O", features, ATTENTION, "backward", 0),
     "dx_1": (r"\mathrm{d}X_{\mathrm{att}}", features, ATTENTION, "backward", 1),
     "dx": (r"\mathrm{d}X", features, "mixer", "backward", 1),
-}  # fmt: skip
-GROUPS = [group.split() for group in (  # what is shown of each part, forward and then backward
-    "x", "x weights → attended", "x attended → sum_1", "sum_1 → normed",
-    "normed → hidden → written", "normed written → sum_2", "sum_2 → y",
-    "dsum_1 dx_1 → dx", "dattended → dx_1", "dsum_1 → dattended",
-    "dsum_2 dnormed_2 → dnormed → dsum_1", "dwritten → dhidden → dnormed_2",
-    "dsum_2 → dwritten", "dy → dsum_2",
-)]  # fmt: skip
+}
+GROUPS = [
+    group.split()
+    for group in (  # what is shown of each part, forward and then backward
+        "x",
+        "x weights → attended",
+        "x attended → sum_1",
+        "sum_1 → normed",
+        "normed → hidden → written",
+        "normed written → sum_2",
+        "sum_2 → y",
+        "dsum_1 dx_1 → dx",
+        "dattended → dx_1",
+        "dsum_1 → dattended",
+        "dsum_2 dnormed_2 → dnormed → dsum_1",
+        "dwritten → dhidden → dnormed_2",
+        "dsum_2 → dwritten",
+        "dy → dsum_2",
+    )
+]
 
 
 def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
@@ -102,8 +131,10 @@ def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
     block.forward(batch)
     weights = block.mixer.sublayer.attention.saved[-1]["weights"][0, 0]
     block.backward(gradient[None])
-    arrays = {name: weights if name == "weights" else seen[layer, direction][place][0]
-              for name, (*_, layer, direction, place) in MATRICES.items()}  # fmt: skip
+    arrays = {
+        name: weights if name == "weights" else seen[layer, direction][place][0]
+        for name, (*_, layer, direction, place) in MATRICES.items()
+    }
     groups = GROUPS[:7] if way > 0 else GROUPS[7:]
     sizes = np.array([np.sqrt((arrays[group[-1]] ** 2).mean()) for group in groups])
     group = part if way > 0 else 7 + part
@@ -111,21 +142,45 @@ def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 PARTS = [
-    Option(0, "x", "The input, and on the way back its gradient. $X$ was used twice, by attention "
-           "and by the sum: its two gradients add up."),
-    Option(1, "attention", "The only part in which tokens see each other: $A$ says who looks at "
-           "whom (lesson 3). On the way back a token may get a gradient from another's result."),
-    Option(2, "add 1", "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
-           "$O$ as it is, and to $X$ as it is."),
-    Option(3, "norm 1", "Each row by itself: less its mean, divided by its standard deviation. On "
-           "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
-           "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0."),
-    Option(4, "feed-forward", "Each row by itself: compared with six keys, of which those that fit "
-           "($R$) write their values ($F$). Nothing passes back where $R$ is 0."),
+    Option(
+        0,
+        "x",
+        "The input, and on the way back its gradient. $X$ was used twice, by attention "
+        "and by the sum: its two gradients add up.",
+    ),
+    Option(
+        1,
+        "attention",
+        "The only part in which tokens see each other: $A$ says who looks at "
+        "whom (lesson 3). On the way back a token may get a gradient from another's result.",
+    ),
+    Option(
+        2,
+        "add 1",
+        "$U = X + O$. On the way back a sum changes nothing: $\\mathrm{d}U$ goes to "
+        "$O$ as it is, and to $X$ as it is.",
+    ),
+    Option(
+        3,
+        "norm 1",
+        "Each row by itself: less its mean, divided by its standard deviation. On "
+        "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
+        "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0.",
+    ),
+    Option(
+        4,
+        "feed-forward",
+        "Each row by itself: compared with six keys, of which those that fit "
+        "($R$) write their values ($F$). Nothing passes back where $R$ is 0.",
+    ),
     Option(5, "add 2", "$U' = N + F$: what the feed-forward network writes is added."),
-    Option(6, "norm 2", "The row of *cat* has mean 0 and standard deviation 1 already, so nothing "
-           "changes there. Let all entries of $\\mathrm{d}Y$ be 1: what comes out, and why?"),
-]  # fmt: skip
+    Option(
+        6,
+        "norm 2",
+        "The row of *cat* has mean 0 and standard deviation 1 already, so nothing "
+        "changes there. Let all entries of $\\mathrm{d}Y$ be 1: what comes out, and why?",
+    ),
+]
 
 
 def flow(way: int, matrix: np.ndarray, label: str, note: str) -> Option:
@@ -133,21 +188,42 @@ def flow(way: int, matrix: np.ndarray, label: str, note: str) -> Option:
 
 
 FLOWS = [
-    flow(1, doutput, "data, forward", "Under each name: the typical size (root mean square) of "
-         "what the part hands on."),
-    flow(-1, doutput, "gradient, backward", "Some gradient $\\mathrm{d}Y$ comes from above. Read "
-         "from the last norm up to $x$. Under each name: the typical size of what it hands back."),
-    flow(-1, doutput * np.eye(3)[:, 1:2], "gradient, only cat", "The loss depends on the result of "
-         "*cat* alone. Which parts send something to the other tokens?"),
-    flow(-1, np.ones((3, 5)), "gradient, all ones", "The loss is the sum of all of $Y$. Look at "
-         "the last norm."),
-]  # fmt: skip
+    flow(
+        1,
+        doutput,
+        "data, forward",
+        "Under each name: the typical size (root mean square) of what the part hands on.",
+    ),
+    flow(
+        -1,
+        doutput,
+        "gradient, backward",
+        "Some gradient $\\mathrm{d}Y$ comes from above. Read "
+        "from the last norm up to $x$. Under each name: the typical size of what it hands back.",
+    ),
+    flow(
+        -1,
+        doutput * np.eye(3)[:, 1:2],
+        "gradient, only cat",
+        "The loss depends on the result of "
+        "*cat* alone. Which parts send something to the other tokens?",
+    ),
+    flow(
+        -1,
+        np.ones((3, 5)),
+        "gradient, all ones",
+        "The loss is the sum of all of $Y$. Look at the last norm.",
+    ),
+]
 
 
 def shown_as(name: str) -> Of:
     symbol, columns, *_ = MATRICES[name]
-    below = {"weights": "who looks at whom", "hidden": "what fits, after the ReLU",
-             "dhidden": "before the ReLU"}.get(name, "")  # fmt: skip
+    below = {
+        "weights": "who looks at whom",
+        "hidden": "what fits, after the ReLU",
+        "dhidden": "before the ReLU",
+    }.get(name, "")
     return Of(name, symbol, tokens, columns, 1 if name == "weights" else 4, below)
 
 
@@ -176,10 +252,19 @@ flows = Simulation(
     views=[
         Diagram(
             [Box(name, label, *place) for name, label, place in BOXES],
-            [edge.split("-") for edge in EDGES.split()], "part", "way", "sizes", "part",
+            [edge.split("-") for edge in EDGES.split()],
+            "part",
+            "way",
+            "sizes",
+            "part",
         ),
-        Matrices([shown_as(name) for name in MATRICES], picked="picked", marked=list(MATRICES),
-                 groups=GROUPS, group="group"),
+        Matrices(
+            [shown_as(name) for name in MATRICES],
+            picked="picked",
+            marked=list(MATRICES),
+            groups=GROUPS,
+            group="group",
+        ),
     ],
     code="""\
 import numpy as np
@@ -190,19 +275,29 @@ block, batch = example()
 x, y = batch[0], block.forward(batch)[0]
 dx = block.backward(dy[None])[0]
 print(y.round(2), dx.round(2), sep="\\n\\n")""",
-)  # fmt: skip
+)
 
 # LayerNorm of one row: that of *cat*, where the first norm gets it.
 cat = np.array([4.0, -2, 0, 2, 1])
 UPSTREAM = [
     Option(np.array([[2.0, -1, 0, 3, 1]]), "as given"),
-    Option(np.array([[1.0, 1, 1, 1, 1]]), "all the same", "The loss is the sum of the result. It "
-           "is always 0: the whole gradient lies along 1, and nothing is left."),
-    Option(np.array([[3.0, -3, -1, 1, 0]]), "like x̂", "Set *sound* to 2: this is $2\\hat x$, and "
-           "nothing is left. Then move *sound*."),
-    Option(np.array([[0.0, 0, 0, 1, 0]]), "only sound", "One entry of the result counts. Which "
-           "entries of $x$ get a gradient?"),
-]  # fmt: skip
+    Option(
+        np.array([[1.0, 1, 1, 1, 1]]),
+        "all the same",
+        "The loss is the sum of the result. It "
+        "is always 0: the whole gradient lies along 1, and nothing is left.",
+    ),
+    Option(
+        np.array([[3.0, -3, -1, 1, 0]]),
+        "like x̂",
+        "Set *sound* to 2: this is $2\\hat x$, and nothing is left. Then move *sound*.",
+    ),
+    Option(
+        np.array([[0.0, 0, 0, 1, 0]]),
+        "only sound",
+        "One entry of the result counts. Which entries of $x$ get a gradient?",
+    ),
+]
 
 
 def normalise(sound: float, scale: float, shift: float, dy: np.ndarray) -> dict[str, np.ndarray]:
@@ -251,18 +346,34 @@ row = Simulation(
     compute=normalise,
     views=[
         Chart(
-            [Drawn("x_points", "x", "dots"),
-             Drawn("hat_points", "x̂, after the norm", "dots", names=features)],
-            Axis("entry of the row of cat", 0.5, 6.0), Axis("value of the entry", -8, 12),
+            [
+                Drawn("x_points", "x", "dots"),
+                Drawn("hat_points", "x̂, after the norm", "dots", names=features),
+            ],
+            Axis("entry of the row of cat", 0.5, 6.0),
+            Axis("value of the entry", -8, 12),
         ),
-        Matrices([
-            Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),
-            Of("backward", r"\mathrm{d}x",
-               ["dx̂", "along 1", "along x̂", "left", "dx"], features, 4.0,
-               "backward: two parts are taken away"),
-        ]),
-        Figures({"mean": "mean of x", "deviation": "standard deviation of x", "total": "sum of dx",
-                 "product": "dx · x̂"}),
+        Matrices(
+            [
+                Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),
+                Of(
+                    "backward",
+                    r"\mathrm{d}x",
+                    ["dx̂", "along 1", "along x̂", "left", "dx"],
+                    features,
+                    4.0,
+                    "backward: two parts are taken away",
+                ),
+            ]
+        ),
+        Figures(
+            {
+                "mean": "mean of x",
+                "deviation": "standard deviation of x",
+                "total": "sum of dx",
+                "product": "dx · x̂",
+            }
+        ),
     ],
     code="""\
 import numpy as np
@@ -278,4 +389,4 @@ y, x_hat, rstd = layer_norm(x, gamma, beta, 0.0)
 dx = layer_norm_backward(dy, x_hat, rstd, gamma)[0][0]
 hat = x_hat[0]
 print(hat.round(3), dx.round(3))""",
-)  # fmt: skip
+)

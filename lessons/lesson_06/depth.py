@@ -87,8 +87,15 @@ def learn(norm: str, residual: bool, rate: float, rise: int) -> np.ndarray:
 
     The learning rate is constant, after it has risen from 0 for `rise` steps.
     """
-    config = MaskedLanguageModel.Config(vocabulary=SYMBOLS + SPECIALS, d_model=32, d_ff=64, heads=2,
-                                        layers=LAYERS, norm=norm, p_drop=0)  # fmt: skip
+    config = MaskedLanguageModel.Config(
+        vocabulary=SYMBOLS + SPECIALS,
+        d_model=32,
+        d_ff=64,
+        heads=2,
+        layers=LAYERS,
+        norm=norm,
+        p_drop=0,
+    )
     model, loss, rng = MaskedLanguageModel(config), CrossEntropy(), np.random.default_rng(1)
     alter(model.tower, norm, residual)
     adam, losses = Adam(pack(model)), []
@@ -114,9 +121,12 @@ NORMS = {"post": "norm after the sum", "pre": "norm before the sublayer", "none"
 WHAT = [
     Option("input", "the layer's input", "What flows back through the layers."),
     Option("value", "W₂ of the feed-forward network", "What the feed-forward network learns from."),
-    Option("query", "W of the queries", "What attention learns from. What is below the chart "
-           "stands at its lower edge."),
-]  # fmt: skip
+    Option(
+        "query",
+        "W of the queries",
+        "What attention learns from. What is below the chart stands at its lower edge.",
+    ),
+]
 AT = range(1, LAYERS + 1)
 depth = Simulation(
     name="depth",
@@ -129,17 +139,21 @@ depth = Simulation(
     alt="Three lines against the layer from 1 to 12. Without a norm the gradient grows from the "
     "last layer to the first by more than four powers of ten; with a norm it stays near 1.",
     controls=[
-        Choice("residual", "Residual connections",
-               [Option(True, "with"), Option(False, "without")]),
+        Choice(
+            "residual", "Residual connections", [Option(True, "with"), Option(False, "without")]
+        ),
         Choice("what", "Gradient of", WHAT),
         Slider("layer", "Layer", list(AT), start=LAYERS - 1, shows_only=True, plays=True),
     ],
     compute=lambda residual, what: {norm: measure(norm, residual)[what] for norm in NORMS},
     views=[
-        Chart([Drawn(name, words, at=AT) for name, words in NORMS.items()],
-              Axis("layer", 1, LAYERS),
-              Axis("length of the gradient, where 1 comes in", 1e-6, 1e7, log=True),
-              marker="layer", at=AT),
+        Chart(
+            [Drawn(name, words, at=AT) for name, words in NORMS.items()],
+            Axis("layer", 1, LAYERS),
+            Axis("length of the gradient, where 1 comes in", 1e-6, 1e7, log=True),
+            marker="layer",
+            at=AT,
+        ),
     ],
     code="""\
 from lessons.lesson_06.depth import measure
@@ -150,4 +164,4 @@ post = measure("post", residual)[what]
 pre = measure("pre", residual)[what]
 none = measure("none", residual)[what]
 print(post.round(3), pre.round(3), none.round(3), sep="\\n\\n")""",
-)  # fmt: skip
+)

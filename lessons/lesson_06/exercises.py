@@ -69,41 +69,56 @@ def layer_norm_backward(dy, gamma, x_hat, rstd):
 
 
 CENTRED = Mistake(
-    "dx", lambda dhat, x_hat, along, rrms: (
-        rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)),
+    "dx",
+    lambda dhat, x_hat, along, rrms: (
+        rrms * (dhat - dhat.mean(axis=-1, keepdims=True) - x_hat * along)
+    ),
     "The mean of the gradient is taken away, as LayerNorm does. Forward takes no mean away here: "
     "a constant added to a row changes the result.",
-)  # fmt: skip
+)
 EXERCISES = [
     Exercise(
-        6, "RMSNorm, backwards", """*RMSNorm* (Zhang and Sennrich 2019) divides a row by the root of
+        6,
+        "RMSNorm, backwards",
+        """*RMSNorm* (Zhang and Sennrich 2019) divides a row by the root of
 the mean of its squares, and leaves its mean alone. Derive its backward as the lesson derives that
 of LayerNorm, and write it. What is taken away from the gradient, and what is not?""",
-        rms_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,)),
+        rms_norm_backward,
+        lambda n: dict(x=(n.T, n.D), gamma=(n.D,)),
         "One direction is taken out instead of two: that along the row itself.",
         lambda x, gamma: ((n := rms_norm(x, gamma, 1e-5))[0], dict(x_hat=n[1], rrms=n[2])),
-        [CENTRED], called=CALLED,
+        [CENTRED],
+        called=CALLED,
     ),
     Exercise(
-        6, "A gate on what is added", r"""Let a learned number $g$ say how much a sublayer adds:
+        6,
+        "A gate on what is added",
+        r"""Let a learned number $g$ say how much a sublayer adds:
 $y = x + g \max(0, xW)$. Where $g$ begins at 0, a deep network begins as one that changes nothing
 (Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
 learn?""",
-        gated_backward, lambda n: dict(x=(n.T, n.D), gate=np.array(0.6), weight=(n.D, n.D)),
+        gated_backward,
+        lambda n: dict(x=(n.T, n.D), gate=np.array(0.6), weight=(n.D, n.D)),
         "At a gate of 0 the weights get no gradient, but the gate gets one. So it opens, and then "
         "the weights learn, too.",
         lambda x, gate, weight: (x + gate * (h := relu(x @ weight)[0]), {"hidden": h}),
         called=CALLED,
     ),
     Exercise(
-        6, "Find the mistake", """This backward of LayerNorm looks right: each row of `dx` sums to
+        6,
+        "Find the mistake",
+        """This backward of LayerNorm looks right: each row of `dx` sums to
 0, as it should. But something that depends on the row is taken for a constant. Find the line and
 mend it.""",
-        layer_norm_backward, lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
+        layer_norm_backward,
+        lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
         "The variance depends on the row, too. Without that term the gradient asks for larger or "
         "smaller rows, to which the result does not answer.",
         lambda x, gamma, beta: (
-            (n := layer_norm(x, gamma, beta, 1e-5))[0], dict(x_hat=n[1], rstd=n[2])),
-        called=CALLED, to_find="dx = rstd * (dhat - mean)",
+            (n := layer_norm(x, gamma, beta, 1e-5))[0],
+            dict(x_hat=n[1], rstd=n[2]),
+        ),
+        called=CALLED,
+        to_find="dx = rstd * (dhat - mean)",
     ),
-]  # fmt: skip
+]

@@ -48,9 +48,14 @@ CROSS = dict(
     lesson=7,
     solution=backward_through_cross_attention,
     forward=cross_attention,
-    inputs=lambda n: dict(x=(n.T, n.D), memory=(n.S, n.D), q_weight=(n.D, n.K),
-                          k_weight=(n.D, n.K), v_weight=(n.D, n.K_v)),
-)  # fmt: skip
+    inputs=lambda n: dict(
+        x=(n.T, n.D),
+        memory=(n.S, n.D),
+        q_weight=(n.D, n.K),
+        k_weight=(n.D, n.K),
+        v_weight=(n.D, n.K_v),
+    ),
+)
 
 
 def distance_bias_backward(dweights, weights):
@@ -98,11 +103,19 @@ queries. The lesson does not derive their gradient. You can.""",
         forward=distance_bias,
         inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), bias=(n.T,)),
         mistakes=[
-            Mistake("dbias", lambda dscores: dscores.sum(axis=0), "You add up the columns: that is "
-                    "for a bias of each key. A column holds queries at many distances."),
-            Mistake("dbias", lambda dscores: np.array([np.diagonal(dscores, -d).mean()
-                                                       for d in range(len(dscores))]),
-                    "You take means. One entry of the bias changes all of these scores."),
+            Mistake(
+                "dbias",
+                lambda dscores: dscores.sum(axis=0),
+                "You add up the columns: that is "
+                "for a bias of each key. A column holds queries at many distances.",
+            ),
+            Mistake(
+                "dbias",
+                lambda dscores: np.array(
+                    [np.diagonal(dscores, -d).mean() for d in range(len(dscores))]
+                ),
+                "You take means. One entry of the bias changes all of these scores.",
+            ),
         ],
         done="One number that is used along a whole diagonal collects from all of it. T5 (Raffel "
         "et al. 2020) has such biases, some for each head.",
@@ -115,4 +128,4 @@ queries. The lesson does not derive their gradient. You can.""",
         done="The memory gives keys and values, so two gradients come back to it.",
         **CROSS,
     ),
-]  # fmt: skip
+]

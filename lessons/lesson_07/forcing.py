@@ -9,9 +9,11 @@ from lessons.simulation import Choice, Option, Simulation, Slider
 from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer.data.vocabulary import END
 
-SENTENCES = [("son chat noir saute", "her black cat is jumping"),
-             ("le renard blanc saute", "the white fox is jumping"),
-             ("son chien gris mange", "its grey dog is eating")]  # fmt: skip
+SENTENCES = [
+    ("son chat noir saute", "her black cat is jumping"),
+    ("le renard blanc saute", "the white fox is jumping"),
+    ("son chien gris mange", "its grey dog is eating"),
+]
 VOCABULARY = ["·", "⟨s⟩", "⟨end⟩", "?", *WORDS.symbols]
 LINES = {"honest": "masked before", "leaky": "not masked", "zeroed": "zeroed after"}
 POSITIONS = 6  # of each of these translations with its end
@@ -37,16 +39,23 @@ def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
     of_all = {name: sure(each) for name, each in zip(LINES, KINDS.values(), strict=True)}
     probability = probabilities[position, right[position]]
     return dict(
-        inputs=np.pad(inputs, (0, lacking)), source=np.array([*ids_of(sentence[0]), END]),
-        right=np.array(right), seen=np.pad(seen, (0, lacking)),
+        inputs=np.pad(inputs, (0, lacking)),
+        source=np.array([*ids_of(sentence[0]), END]),
+        right=np.array(right),
+        seen=np.pad(seen, (0, lacking)),
         attended=np.pad(attended, ((0, lacking), (0, 0))),
-        wanted=right[position], said=probabilities[position].argmax(),
-        probability=probability, loss=-np.log(probability), **of_all,
-    )  # fmt: skip
+        wanted=right[position],
+        said=probabilities[position].argmax(),
+        probability=probability,
+        loss=-np.log(probability),
+        **of_all,
+    )
 
 
-NOTES = {0: "It reads ⟨s⟩ and has to begin. All that it knows is in the French sentence.",
-         5: "After the last word it has to say that this was the last."}  # fmt: skip
+NOTES = {
+    0: "It reads ⟨s⟩ and has to begin. All that it knows is in the French sentence.",
+    5: "After the last word it has to say that this was the last.",
+}
 NOTES_OF_KINDS = {
     "before the softmax": "With the causal mask. Nothing in *son* tells whether it is his, her or "
     "its, so this model cannot be sure of that word.",
@@ -65,34 +74,81 @@ forcing = Simulation(
     "word's probability: with the mask a third at the first of six positions, else nearly 1.",
     size=(7.6, 7.2),
     controls=[
-        Choice("sentence", "Sentence", [
-            Option(both, f"{both[0]} → {both[1]}", code=repr(both)) for both in SENTENCES
-        ]),
-        Choice("kind", "In training the future was hidden", [
-            Option(kind, name, NOTES_OF_KINDS[name], kind.__name__) for name, kind in KINDS.items()
-        ]),
-        Choice("own", "It reads", [
-            Option(False, "the right words", "Teacher forcing: whatever it says, the next thing it "
-                   "reads is the right word."),
-            Option(True, "its own words", "What it says at a position is what it reads at the "
-                   "next. Later words do not exist yet."),
-        ]),
-        Slider("position", "Position", [
-            Option(t, f"{t + 1}", NOTES.get(t, "")) for t in range(POSITIONS)
-        ], plays=True),
+        Choice(
+            "sentence",
+            "Sentence",
+            [Option(both, f"{both[0]} → {both[1]}", code=repr(both)) for both in SENTENCES],
+        ),
+        Choice(
+            "kind",
+            "In training the future was hidden",
+            [
+                Option(kind, name, NOTES_OF_KINDS[name], kind.__name__)
+                for name, kind in KINDS.items()
+            ],
+        ),
+        Choice(
+            "own",
+            "It reads",
+            [
+                Option(
+                    False,
+                    "the right words",
+                    "Teacher forcing: whatever it says, the next thing it reads is the right word.",
+                ),
+                Option(
+                    True,
+                    "its own words",
+                    "What it says at a position is what it reads at the "
+                    "next. Later words do not exist yet.",
+                ),
+            ],
+        ),
+        Slider(
+            "position",
+            "Position",
+            [Option(t, f"{t + 1}", NOTES.get(t, "")) for t in range(POSITIONS)],
+            plays=True,
+        ),
     ],
     compute=compute,
     views=[
-        Figures({"inputs": "It reads", "wanted": "Right comes next", "said": "It says",
-                 "probability": "Probability of the right word", "loss": "Loss"},
-                spelled=("inputs", "wanted", "said"), vocabulary=VOCABULARY),
-        Heatmap("seen", "after", "looks back at", row="position", row_names="inputs",
-                column_names="inputs", vocabulary=VOCABULARY),
-        Heatmap("attended", "after", "looks across at", row="position", row_names="inputs",
-                column_names="source", vocabulary=VOCABULARY),
-        Chart([Drawn(name, label, at=range(1, POSITIONS + 1)) for name, label in LINES.items()],
-              Axis("position", 1, POSITIONS), Axis("probability of the right word", 0, 1.1),
-              "position", range(1, POSITIONS + 1)),
+        Figures(
+            {
+                "inputs": "It reads",
+                "wanted": "Right comes next",
+                "said": "It says",
+                "probability": "Probability of the right word",
+                "loss": "Loss",
+            },
+            spelled=("inputs", "wanted", "said"),
+            vocabulary=VOCABULARY,
+        ),
+        Heatmap(
+            "seen",
+            "after",
+            "looks back at",
+            row="position",
+            row_names="inputs",
+            column_names="inputs",
+            vocabulary=VOCABULARY,
+        ),
+        Heatmap(
+            "attended",
+            "after",
+            "looks across at",
+            row="position",
+            row_names="inputs",
+            column_names="source",
+            vocabulary=VOCABULARY,
+        ),
+        Chart(
+            [Drawn(name, label, at=range(1, POSITIONS + 1)) for name, label in LINES.items()],
+            Axis("position", 1, POSITIONS),
+            Axis("probability of the right word", 0, 1.1),
+            "position",
+            range(1, POSITIONS + 1),
+        ),
     ],
     code="""\
 from lessons.lesson_07.toy import Leaky, Transformer, Zeroed, ids_of, inputs_of, look, trained
@@ -109,4 +165,4 @@ probabilities, seen, attended = look(model, sentence[0], inputs)
 right = [*ids_of(sentence[1]), END]
 probability = probabilities[position, right[position]]
 print(seen.round(2), attended.round(2), probability, sep="\\n\\n")""",
-)  # fmt: skip
+)

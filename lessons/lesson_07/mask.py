@@ -11,11 +11,21 @@ from numformer.layers.attention import scaled_dot_product_attention
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
 # A query fits the key of the word that comes next. Then the words that may stand in their place.
 words = ["⟨s⟩", "her", "cat", "is", "jumping"]
-rows = [[2, 0, 0, 0, 0, 0, 1, 1], [0, 2, 0, 2, 0, 0, 1, -1], [0, 0, 2, 0, 2, 0, 2, 1],
-        [0, -1, 1, 0, 0, 2, -1, 0], [0, 1, 0, 0, -2, 1, 0, -2]]  # fmt: skip
+rows = [
+    [2, 0, 0, 0, 0, 0, 1, 1],
+    [0, 2, 0, 2, 0, 0, 1, -1],
+    [0, 0, 2, 0, 2, 0, 2, 1],
+    [0, -1, 1, 0, 0, 2, -1, 0],
+    [0, 1, 0, 0, -2, 1, 0, -2],
+]
 other_words = ["⟨s⟩", "the", "dog", "was", "eating"]
-others = [rows[0], [0, 2, 0, 1, 0, 0, 2, -1], [0, 0, 1, 1, 1, 1, 2, 2],
-          [0, -1, 1, 2, 2, 1, -1, 1], [0, 1, 0, 3, 2, 3, 1, -2]]  # fmt: skip
+others = [
+    rows[0],
+    [0, 2, 0, 1, 0, 0, 2, -1],
+    [0, 0, 1, 1, 1, 1, 2, 2],
+    [0, -1, 1, 2, 2, 1, -1, 1],
+    [0, 1, 0, 3, 2, 3, 1, -2],
+]
 NAMES = [*words, *other_words[1:]]
 
 
@@ -28,17 +38,29 @@ def vectors(change: Sequence[int] = ()) -> list[np.ndarray]:
 
 CAUSAL = np.tri(5, dtype=bool)  # query t, key s: s <= t
 HIDING = [
-    Option((CAUSAL, None), "before the softmax", "The causal mask, as the paper has it: hidden "
-           "scores count as $-\\infty$. Only rows from the changed word on answer.",
-           "(causal, None)"),
-    Option((None, None), "not at all", "Every row sees every word, and every row of $O$ changes. "
-           "As the words are, each row but the last looks hardest at the next: it cheats.",
-           "(None, None)"),
-    Option((None, CAUSAL.astype(float)), "after the softmax", "The hidden weights are set to 0 "
-           "when the softmax is done. They look just as hidden. But look at $D$: earlier rows "
-           "still know of the changed word.",
-           "(None, causal.astype(float))"),
-]  # fmt: skip
+    Option(
+        (CAUSAL, None),
+        "before the softmax",
+        "The causal mask, as the paper has it: hidden "
+        "scores count as $-\\infty$. Only rows from the changed word on answer.",
+        "(causal, None)",
+    ),
+    Option(
+        (None, None),
+        "not at all",
+        "Every row sees every word, and every row of $O$ changes. "
+        "As the words are, each row but the last looks hardest at the next: it cheats.",
+        "(None, None)",
+    ),
+    Option(
+        (None, CAUSAL.astype(float)),
+        "after the softmax",
+        "The hidden weights are set to 0 "
+        "when the softmax is done. They look just as hidden. But look at $D$: earlier rows "
+        "still know of the changed word.",
+        "(None, causal.astype(float))",
+    ),
+]
 CHANGES = [Option([], "nothing", "Which rows of $O$ will answer? Say it, then choose a word.")]
 CHANGES += [Option([s], f"{words[s]} → {other_words[s]}") for s in range(1, 5)]
 
@@ -48,8 +70,13 @@ def compute(hide, change) -> dict[str, np.ndarray]:
     output, *_ = scaled_dot_product_attention(*vectors(), *hide)
     after, _, weights = scaled_dot_product_attention(*vectors(change), *hide)
     names = [s + 4 if [s] == change else s for s in range(5)]
-    return dict(names=np.array(names), weights=weights, output=output, after=after,
-                difference=after - output)  # fmt: skip
+    return dict(
+        names=np.array(names),
+        weights=weights,
+        output=output,
+        after=after,
+        difference=after - output,
+    )
 
 
 mask = Simulation(
@@ -66,13 +93,22 @@ mask = Simulation(
     controls=[Choice("hide", "Hide the future", HIDING), Choice("change", "Change", CHANGES)],
     compute=compute,
     views=[
-        Heatmap("weights", "result of", "looks at", row_names="names", column_names="names",
-                vocabulary=NAMES, height=1.6),
-        Matrices([
-            Of("output", "O", words, ["x", "y"], 2, "as it was"),
-            Of("after", r"O_\text{new}", words, ["x", "y"], 2, "after the change"),
-            Of("difference", "D", words, ["x", "y"], 2, "new minus old"),
-        ]),
+        Heatmap(
+            "weights",
+            "result of",
+            "looks at",
+            row_names="names",
+            column_names="names",
+            vocabulary=NAMES,
+            height=1.6,
+        ),
+        Matrices(
+            [
+                Of("output", "O", words, ["x", "y"], 2, "as it was"),
+                Of("after", r"O_\text{new}", words, ["x", "y"], 2, "after the change"),
+                Of("difference", "D", words, ["x", "y"], 2, "new minus old"),
+            ]
+        ),
     ],
     code=f"""\
 import numpy as np
@@ -90,4 +126,4 @@ words[change] = others[change]
 after, _, weights = scaled_dot_product_attention(*np.split(words, [3, 6], axis=1), *hide)
 difference = after - output
 print(weights.round(2), difference.round(2), sep="\\n\\n")""",
-)  # fmt: skip
+)

@@ -140,7 +140,7 @@ class Cell(Layer):
     def __init__(self, size: int, rng: np.random.Generator):
         self.size = size
         normal = rng.standard_normal((self.gates, size, size))
-        self.weight = Parameter(np.concatenate([np.linalg.qr(each)[0] for each in normal], axis=-1))
+        self.weight = Parameter(np.concatenate([np.linalg.qr(gate)[0] for gate in normal], axis=-1))
 
     def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
         """The layer of the input's share, x (..., d_in) -> a (..., gates H)."""

@@ -64,4 +64,4 @@ class Divergence(Layer):
     def backward(self, dloss=1.0):
         saved = self.pop_saved()
         shape = saved.pop("shape")
-        return tuple(each.reshape(shape) for each in divergence_backward(dloss, **saved))
+        return tuple(gradient.reshape(shape) for gradient in divergence_backward(dloss, **saved))

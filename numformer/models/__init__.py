@@ -34,10 +34,10 @@ def model_of(kind: object) -> type[Model]:
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     if kind in files:
         module = importlib.import_module(f"{__name__}.{kind}")
-        classes = [each for each in vars(module).values() if isinstance(each, type)]
-        found = {each for each in classes if issubclass(each, Model) and each.kind() == kind}
-        if len(found) == 1 and Model not in found:
-            return found.pop()
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        of_kind = {cls for cls in classes if issubclass(cls, Model) and cls.kind() == kind}
+        if len(of_kind) == 1 and Model not in of_kind:
+            return of_kind.pop()
     raise InputError(
         "a model's kind is the name of a file in numformer/models, with that one model in it",
         repr(kind),

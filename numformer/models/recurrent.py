@@ -84,7 +84,7 @@ class AttentionDecoder(Layer):
     def forward(self, x, lengths, start, memory, mask):
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp)
-        start, memory, mask = (each.take(steps.order, axis=0) for each in (start, memory, mask))
+        start, memory, mask = (x.take(steps.order, axis=0) for x in (start, memory, mask))
         a, keys = self.input.forward(rows(x).take(steps.places, axis=0)), self.keys.forward(memory)
         state = self.cell.start(batch, a, start)
         y = xp.zeros((batch, longest, self.cell.size + memory.shape[-1]), a.dtype)

@@ -11,8 +11,16 @@ Checkpoint = tuple[dict[str, np.ndarray], dict]
 def from_1(tensors: dict, metadata: dict) -> Checkpoint:
     """Format 1 knew one model and one optimizer, and had a model's and a run's settings in one."""
     config = dict(metadata["config"])
-    of_recipe = ("label_smoothing", "beta1", "beta2", "adam_epsilon", "warmup", "factor", "decay",
-                 "clip_norm")  # fmt: skip
+    of_recipe = (
+        "label_smoothing",
+        "beta1",
+        "beta2",
+        "adam_epsilon",
+        "warmup",
+        "factor",
+        "decay",
+        "clip_norm",
+    )
     recipe = {name: config.pop(name) for name in of_recipe}
     prefixes = {
         "encoder.embedding.": "source.embedding.",

@@ -460,8 +460,9 @@ def objective(p, source, target_in, target_out, *, config, smoothing, model="tra
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
-    one, other = (transformer(within(p, "model"), source, target_in, config=config)
-                  for _ in range(2))  # fmt: skip
+    one, other = (
+        transformer(within(p, "model"), source, target_in, config=config) for _ in range(2)
+    )
     losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in (one, other))
     return (sum(losses) + r_drop * divergence({}, one, other)) / 2
 

@@ -69,8 +69,9 @@ def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):
 
 def test_an_evaluation_predicts_once_with_r_drop_too():
     """Without dropout two predictions are one, and the record of one serves one backward."""
-    config = Transformer.Config(source_vocabulary=7, target_vocabulary=7, d_model=4, d_ff=4,
-                                heads=2, layers=1, p_drop=0.5)  # fmt: skip
+    config = Transformer.Config(
+        source_vocabulary=7, target_vocabulary=7, d_model=4, d_ff=4, heads=2, layers=1, p_drop=0.5
+    )
     model, ids = Transformer(config), np.array([[4, 5, 2]])
     with mode(training=False):
         losses = [Objective(model, 0.1, r_drop).forward(ids, ids, ids) for r_drop in (0.0, 4.0)]
