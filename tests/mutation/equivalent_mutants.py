@@ -22,9 +22,7 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     ),
     "Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go "
     "on are among the best 2 beam. Further ones are never looked at.": (
-        "generation/beam.py: most_probable(model.step(ids, state), 3 * beam)",
-        "generation/beam.py: _largest(scores, symbols, log_p, 3 * beam)",
-        "generation/beam.py: np.argsort(-totals, kind='stable')[:, :]",
+        "generation/beam.py: most_probable(model.step(ids, state), 3 * beam)"
     ),
     "The same truths, which Python reads more slowly one by one.": (
         "data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)"
@@ -37,7 +35,7 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
         "data/subwords.py: bos_id=START, unk_id=UNKNOWN",
     ),
     "How much sentencepiece tells of its work on standard error.": (
-        "data/subwords.py: normalization_rule_name='identity')",
+        "data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS)",
         "data/subwords.py: minloglevel=3",
     ),
     "What logits are where they do not count: what comes of it is multiplied with 0, or compared "
@@ -77,14 +75,11 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "What differs from the first state and what differs from the second have the same difference; "
     "and of one state nothing differs.": "training/average.py: shapes[1].items()",
     "How many holes are asked for at once.": (
-        "generation/texts.py: np.split(holes, range(256, len(holes), 257))"
+        "generation/infilling.py: np.split(holes, range(256, len(holes), 257))"
     ),
     "Of the difference the size alone is taken.": "layers/alibi.py: abs(keys - queries[:, None])",
     "Where all are at work, nothing is appended.": (
-        "layers/recurrent.py: state = xp.concatenate([new, state[count:]])"
-    ),
-    "A mask that allows everything.": (
-        "models/masked.py: mask = attention_mask(places, places).allowed"
+        "layers/recurrence.py: state = xp.concatenate([new, state[count:]])"
     ),
     "What stands after a target is computed, too, and left out afterwards, with no gradient.": (
         "models/recurrent.py: y = self.decoder.forward(x, None, start,"
