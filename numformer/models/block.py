@@ -129,8 +129,10 @@ class TowerConfig(*settings_of(MIXERS.values())):
 
     def entries(self, cross: bool = False) -> int:
         """The entries of a tower's matrices and of its table of positions; no tower has fewer."""
-        of_blocks = (Block.entries(self, layer, cross) for layer in range(self.layers))
-        return sum(of_blocks) + self.d_model * (self.longest or 0)
+        in_turn = [Block.entries(self, n, cross) for n in range(self.mixers.count(",") + 1)]
+        turns, rest = divmod(self.layers, len(in_turn))  # layers may be any number, so no loop
+        of_blocks = turns * sum(in_turn) + sum(in_turn[:rest])
+        return of_blocks + self.d_model * (self.longest or 0)
 
     @property
     def least_saved(self) -> int:
