@@ -1,6 +1,5 @@
 """The stand-in refuses what CuPy refuses, and on it the whole library works as on NumPy."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -24,7 +23,7 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import gpu_report as gpu
-from toy_tasks import pronounce, reverse
+from toy_tasks import reverse
 from toy_tasks.kit import exit_code
 from toy_tasks.kit.sequences import SequenceTask
 from toy_tasks.kit.sequences import main as sequences_main
@@ -50,13 +49,11 @@ REFUSED = {
     "a list in an operator": lambda cupy, x: x.__add__([1.0, 2.0, 3.0]),
     "a host array in place": lambda cupy, x: x.__imul__(np.ones(3)),
     "a device array in place": lambda cupy, x: np.ones((2, 3)).__iadd__(x),
-    "a host array in a product": lambda cupy, x: x @ np.ones(3),
     "a host array in a function": lambda cupy, x: cupy.maximum(x, np.ones(3)),
     "a host array among others": lambda cupy, x: cupy.stack([x[0], np.ones(3)]),
     "a host array as out": lambda cupy, x: cupy.exp(x, out=np.ones((2, 3))),
     "a host mask": lambda cupy, x: cupy.where(np.ones((2, 3), dtype=bool), x, 0),
     "a host array to fill with": lambda cupy, x: x.__setitem__(0, np.ones(3)),
-    "a device array to fill the host with": lambda cupy, x: np.ones((2, 3)).__setitem__(..., x),
     "host indices": lambda cupy, x: x[np.array([1, 0])],
     "indices in a list": lambda cupy, x: x[:, [1, 0]],
     "implicit conversion": lambda cupy, x: np.asarray(x),
@@ -64,7 +61,6 @@ REFUSED = {
     "NumPy's ufunc": lambda cupy, x: np.exp(x),
     "a mask of a ufunc": lambda cupy, x: cupy.add(x, x, where=x > 2),
     "a mask of a sum": lambda cupy, x: x.sum(where=x > 2),
-    "the initial value of a maximum": lambda cupy, x: cupy.max(x, initial=0),
     "the length of a number": lambda cupy, x: len(x.sum()),
     "floats cast to integers in place": lambda cupy, x: cupy.arange(3).__iadd__(x[0]),
 }
@@ -74,49 +70,36 @@ REFUSED = {
 def test_what_cupy_refuses_is_refused(what, stand_in, x):
     with pytest.raises(TypeError):
         REFUSED[what](stand_in, x)
+    with pytest.raises(AttributeError, match="apply_along_axis"):
+        _ = stand_in.apply_along_axis
     assert_array_equal(x.get(), [[0, 1, 2], [3, 4, 5]])
 
 
-def test_a_function_that_is_not_there_is_named(stand_in):
-    with pytest.raises(AttributeError, match="apply_along_axis"):
-        _ = stand_in.apply_along_axis
-
-
-def test_scalars_of_python_and_numpy_are_operands(stand_in, x):
+def test_results_are_of_the_dtype_and_on_the_device(stand_in, x):
     x32 = x.astype(np.float32)
     for result in (2 * x32, x32 - 1.0, np.float32(2) * x32, stand_in.where(x > 2, x32, -np.inf)):
         assert type(result) is stand_in.ndarray and result.dtype == np.float32
-    assert (np.float64(2) * x32).dtype == np.float64
-
-
-def test_reductions_and_single_entries_stay_on_the_device(stand_in, x):
     for number in (x.sum(), x.max(), x[1, 2], x[0] @ x[1], stand_in.sqrt(x.sum())):
         assert type(number) is stand_in.ndarray and number.shape == ()
-
-
-def test_views_see_what_is_written_in_place(x):
-    row, entry = x[0], x[1, 1]
+    row, entry = x[0], x[1, 1]  # views
     row *= 0
     entry += 5
     assert_array_equal(x.get(), [[0, 0, 0], [3, 9, 5]])
+    x.get()[...] = 9  # a copy
+    assert x.get().max() == 9 and x.get()[0].max() == 0
+    assert np.isnan(stand_in.empty(3).get()).all()
 
 
-def test_indices_wrap(stand_in, x):
+def test_indices_wrap_and_one_place_takes_one_value(stand_in, x):
     ids = stand_in.asarray([2, -3])
     assert_array_equal(x[ids].get(), [[0, 1, 2], [3, 4, 5]])
-    assert_array_equal(x[:, ids].get(), [[2, 0], [5, 3]])
     assert_array_equal(x[..., None, ids + 3].get(), [[[2, 0]], [[5, 3]]])
-    x[ids[:1], ids[:1]] = 7
-    assert x.get()[0, 2] == 7
-
-
-def test_one_place_takes_one_value(stand_in, x):
-    ids = stand_in.asarray([0, 2])  # both are row 0
+    same = stand_in.asarray([0, 2])  # both are row 0
     with pytest.raises(Undefined):
-        x[ids] += 1
+        x[same] += 1
     with pytest.raises(Undefined):
-        stand_in.add.at(x, ids, stand_in.ones((2, 3)))
-    x[ids] = 4
+        stand_in.add.at(x, same, stand_in.ones((2, 3)))
+    x[same] = 4
     stand_in.add.at(x, stand_in.asarray([1, 2]), stand_in.ones((2, 3)))
     assert_array_equal(x.get(), [[5, 5, 5], [4, 5, 6]])
 
@@ -126,14 +109,11 @@ READING += [lambda x: x.item(), lambda x: x.tolist(), lambda x: x.reshape(1).non
 READING += [lambda x: x[x > 1], lambda x: x.__setitem__(x > 1, 2)]
 
 
-@pytest.mark.parametrize("read", READING)
-def test_reading_without_saying_so_is_a_hidden_wait(x, read):
-    with synchronisations() as waits:
-        read(x[0, 1])
-    assert waits.hidden() == waits.total() == 1
-
-
-def test_explicit_reading_is_no_hidden_wait_and_arithmetic_is_none(stand_in, x):
+def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
+    for read in READING:
+        with synchronisations() as waits:
+            read(x[0, 1])
+        assert waits.hidden() == waits.total() == 1, read
     with synchronisations() as waits:
         (stand_in.exp(x) @ x.T).sum()
         x[stand_in.asarray([0, 1])] += 1
@@ -143,20 +123,12 @@ def test_explicit_reading_is_no_hidden_wait_and_arithmetic_is_none(stand_in, x):
     assert waits.total() == 2 and not waits.hidden()
 
 
-def test_what_comes_back_is_a_copy(stand_in, x):
-    x.get()[...] = 9
-    stand_in.asarray(host := np.ones(3))[...] = 9
-    assert x.get().max() == 5 and host.max() == 1
-    assert np.isnan(stand_in.empty(3).get()).all()
-
-
 # The library's functions on it.
 
 
 @pytest.mark.parametrize("rows", [7, 300])
-@pytest.mark.parametrize("count", [0, 1, 2, 40, 1000])
+@pytest.mark.parametrize("count", [0, 1, 40, 1000])
 def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
-    """On top of what is there, without waiting; a value that is no number stays in its row."""
     ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
     ids[: count // 3] = rows - 2
     values[ids == 5] = np.nan
@@ -171,7 +143,6 @@ def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
 
 
 def test_attention_maps_are_numpy_s(stand_in):
-    """With padding in source and target; what is decoded, tests/generation compares."""
     batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
     maps = []
     for xp in (stand_in, np):
@@ -223,46 +194,22 @@ def advance(trainer: Trainer, steps: int) -> None:
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_a_step_waits_for_nothing_and_a_line_of_the_metrics_once(tmp_path, stand_in, clip_norm):
+def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
+    tmp_path, stand_in, clip_norm
+):
     device, host = (trainer(tmp_path, xp, clip_norm=clip_norm) for xp in (stand_in, np))
+    for steps in (5, 1, 1):  # a line is of the steps since the line before
+        with synchronisations() as waits:
+            advance(device, steps)
+        assert not waits
+        with synchronisations() as waits:
+            line = device.log()
+        assert waits == {"get": 1}
+        advance(host, steps)
+        assert line == pytest.approx(host.log(), rel=1e-5)
     with synchronisations() as waits:
-        advance(device, 5)
-    assert not waits
-    with synchronisations() as waits:
-        line = device.log()
-    assert waits == {"get": 1}
-    advance(host, 5)
-    assert line == pytest.approx(host.log(), rel=1e-5)
-    for _ in range(2):  # a line is of the steps since the line before
-        advance(device, 1)
-        advance(host, 1)
-    assert device.log() == pytest.approx(host.log(), rel=1e-5)
-
-
-def test_a_checkpoint_waits_for_whole_vectors_not_for_every_parameter(tmp_path, stand_in):
-    device = trainer(tmp_path, stand_in)
-    advance(device, 2)
-    device.log()
-    with synchronisations() as waits:
-        device.save()
-    assert sum(waits.values()) <= 4 < len(device.model.named_parameters())
-
-
-def test_a_device_averages_what_the_host_averages_resumed_too(tmp_path, stand_in):
-    states = []
-    for name, xp in (("host", np), ("device", stand_in)):
-        (tmp_path / name).mkdir()
-        for resume in (False, True):
-            run = trainer(tmp_path / name, xp, average=3)
-            run.resume() if resume else run.files.begin()
-            for _ in range(2):
-                advance(run, 1)
-                run.evaluate()
-                run.save()
-        states.append(load_checkpoint(tmp_path / name / "best.safetensors")[0])
-    host, device = states
-    for parameter, array in host.items():
-        assert_allclose(device[parameter], array, rtol=1e-4, atol=1e-6)
+        device.save()  # whole vectors, not every parameter
+    assert waits.total() <= 4 < len(device.model.named_parameters())
 
 
 def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
@@ -284,13 +231,12 @@ def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_broken_numbers_move_no_weight_before_they_are_seen(
-    tmp_path, stand_in, monkeypatch, where, value, optimizer
+    tmp_path, stand_in, monkeypatch, where, optimizer
 ):
     """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
-    for what in ("log", "evaluate", "save"):
+    for what, value in (("log", np.nan), ("evaluate", np.inf), ("save", np.nan)):
         with monkeypatch.context() as patches:
             break_step(patches, where, value)
             broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
@@ -306,26 +252,24 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
         assert broken.step == 2 and not list(tmp_path.iterdir())
 
 
-# The toy tasks as programs.
+# A task as a program.
 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch, stand_in):
-    """`program(main, backend, *flags)` runs a script, all of it small, below an empty folder."""
+    """`program(backend, *flags)` runs a script, all of it small, below an empty folder."""
     monkeypatch.chdir(tmp_path)
-    prepare, prepared = SequenceTask.__init__, {}
+    prepare = SequenceTask.__init__
 
     def prepare_little(task, *arguments):
-        if arguments not in prepared:
-            prepare(task, *arguments)
-            little = dict(development=task.development[:32], test=task.test[:64])
-            prepared[arguments] = vars(task) | little
-        vars(task).update(prepared[arguments])
+        prepare(task, *arguments)
+        task.development, task.test = task.development[:32], task.test[:64]
 
     monkeypatch.setattr(SequenceTask, "__init__", prepare_little)
 
-    def run(main, backend: str, *flags: str) -> int:
-        return exit_code(lambda: main([*TINY, "--backend", backend, *flags]))
+    def run(backend: str, *flags: str) -> int:
+        arguments = [*TINY, "--backend", backend, *flags]
+        return exit_code(lambda: sequences_main(reverse.RULE, arguments))
 
     return run
 
@@ -341,33 +285,22 @@ def assert_same_runs(folder: str, expected: str):
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-def test_a_task_is_on_the_device_what_it_is_on_the_host(program, interrupted_at):
-    """From its start, and where it is resumed on the other of the two."""
-    flags = "--log-every 2 --evaluate-every 4 --out".split()
-
-    def main(arguments):
-        return sequences_main(reverse.RULE, arguments)
-
-    assert program(main, "numpy", *flags, "host") == 0
-    assert program(main, "cupy", *flags, "device") == 0
+def test_a_task_is_on_the_device_what_it_is_on_the_host(program, interrupted_at, capsys):
+    """From its start, resumed on the other of the two, and in its answers."""
+    flags = "--log-every 2 --evaluate-every 2 --average 2 --out".split()
+    assert program("numpy", *flags, "host") == 0
+    assert program("cupy", *flags, "device") == 0
     assert_same_runs("device", "host")
     for first, second in (("cupy", "numpy"), ("numpy", "cupy")):
         with interrupted_at(5):
-            assert program(main, first, *flags, first) == 130
-        assert program(main, second, "--resume", "--out", first) == 0
+            assert program(first, *flags, first) == 130
+        assert program(second, "--resume", "--out", first) == 0
         assert_same_runs(first, "host")
-
-
-def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys):
-    flags = ["--language", "toy", "--data", str(data), "--out"]
     said = []
     for backend in ("numpy", "cupy"):
-        assert program(pronounce.main, backend, *flags, backend) == 0
-    assert_same_runs("cupy", "numpy")
-    for backend in ("numpy", "cupy"):
         capsys.readouterr()
-        answered = ["--backend", backend, "--run", "cupy", "--input", "abba", "hac"]
-        assert pronounce.main(answered) in (0, None)
+        asked = ["--backend", backend, "--run", "device", "--input", "3 1 4", "7 5"]
+        assert sequences_main(reverse.RULE, asked) in (0, None)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] and said[0].count("\n") == 2
 
@@ -376,44 +309,14 @@ def test_pronounce_is_on_the_device_what_it_is_on_the_host(program, data, capsys
 
 
 def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
-    """As text and as JSON, with the facts that a machine tells, asked for before the checks."""
-
-    def lost(*arguments):
-        raise RuntimeError("the GPU is lost")
-
-    def checks(report, xp):
-        monkeypatch.setattr(stand_in.cuda.runtime, "getDeviceProperties", lost)
-        check_formulas(report, xp)
-
-    check_formulas = gpu.check_formulas
-    monkeypatch.setattr(gpu, "check_formulas", checks)
-    monkeypatch.setattr(stand_in.cuda.runtime, "driverGetVersion", lost)
     monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
     assert gpu.main(["--quick", "--out", str(path)]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    text, content = path.read_text(), json.loads(path.with_suffix(".json").read_text())
+    last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
-    assert "**no**" not in text and content["result"] == last
-    assert content["machine"]["GPU"] == "the stand-in for CuPy"
-    assert content["machine"]["CUDA, of the driver"] == "unknown (RuntimeError: the GPU is lost)"
-    assert content["machine"]["CUPY_TF32"] == "1" and content["machine"]["memory of the GPU"]
-    for name, said in (content["machine"] | content["figures"]).items():
-        assert f"| {name} | {said} |" in text
-    checks = {check.pop("check"): check for check in content["checks"]}
-    for name, check in checks.items():
-        difference, bound = (float(check[key]) for key in ("largest difference", "at most"))
-        assert check["passed"] is True and difference <= bound
-        assert f"| {name} | {difference:.3g} | {bound:.3g} | yes |" in text
-    for what in ("Adam, float32", "linear, float64", "from NumPy to CuPy", "beam search", "host, "):
-        assert any(what in name for name in checks)
-
-
-@pytest.mark.parametrize("out", ["", "absent/report.md", "report.json"])
-def test_a_report_that_cannot_be_written_is_refused_before_the_checks(out, tmp_path, stand_in):
-    with pytest.raises(SystemExit, match="2"):
-        gpu.main(["--quick", "--out", str(tmp_path / out)])
-    assert not list(tmp_path.iterdir())
+    assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
+    for what in ("Adam, float32", "linear, float64", "from NumPy to CuPy", "beam search", "host"):
+        assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
 
 
 def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, monkeypatch):
@@ -436,13 +339,17 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     monkeypatch.setattr(gpu, "differentiate", differentiate)
     report = gpu.Report()
     gpu.check_layers(report, stand_in, [*wrong, "linear"])
-    assert [row[-1] for row in report.rows] == [False] * 10 + [True] * 2
+    assert ["failed" in said for _, said in report.rows] == [True] * 10 + [False] * 2
     assert report.last_line() == "2 of 12 checks passed"
-    assert "| embedding, float64 | RuntimeError: out of memory |  | **no** |" in report.text()
+    assert "| embedding, float64 | **failed**: RuntimeError: out of memory |" in report.text()
 
 
-def test_without_a_gpu_there_is_no_report(tmp_path, monkeypatch, capsys):
+def test_where_no_report_can_be_made_or_written_it_is_said_at_once(tmp_path, monkeypatch, capsys):
+    for out in ("", "absent/report.md"):
+        with pytest.raises(SystemExit, match="2"):
+            gpu.main(["--quick", "--out", str(tmp_path / out)])
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gpu.main(["--out", str(tmp_path / "report.md")]) == 2
-    assert capsys.readouterr().err.startswith("error: backend cupy needs CuPy and an NVIDIA GPU")
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 3 and "backend cupy needs CuPy and an NVIDIA GPU" in said
     assert not list(tmp_path.iterdir())

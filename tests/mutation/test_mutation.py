@@ -51,10 +51,6 @@ def source_of(code: str) -> Source:
     )
 
 
-def test_every_operator_has_an_example():
-    assert OPERATORS.keys() == EXAMPLES.keys()
-
-
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_an_operator_breaks_what_it_says(kind):
     before, after = EXAMPLES[kind]
@@ -66,26 +62,18 @@ def test_an_operator_breaks_what_it_says(kind):
     assert source.code() == source_of(before).code()  # nothing stays broken
 
 
-def test_texts_annotations_and_complaints_are_left_alone():
+def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_apart():
     text = 'def f(x: int = 1) -> "a":\n    """a + 1"""\n    raise InputError(f"{x + 1}")\n'
     mutants = Source("here.py", text, Path("here.py")).mutants
     assert [(mutant.kind, mutant.in_function) for mutant in mutants] == [
         ("other constant", False),
         ("missing statement", True),
     ]
-
-
-def test_names_tell_mutants_apart_and_do_not_depend_on_lines():
     text = "def f(a):\n    return a + a, a + a, f(a)\n"
     names = [mutant.name for mutant in Source("here.py", text, Path("here.py")).mutants]
     later = [mutant.name for mutant in Source("here.py", "\n\n" + text, Path("here.py")).mutants]
     assert len(set(names)) == len(names) > 6
     assert names == later
-
-
-@pytest.fixture
-def softmax_source():
-    return mutation.sources()["layers/softmax.py"]
 
 
 class Item:
@@ -96,8 +84,8 @@ class Item:
         self.path, self.originalname = Path(file), "test"
 
 
-def test_the_tests_of_a_file_itself_are_the_first_to_be_asked():
-    """Although more tests of layers run it than are asked."""
+def test_who_is_asked_first():
+    """The file's own tests, though others run it too; then what noticed mutants of a function."""
     files = {"test_data": 3, "test_layers": mutation.MOST_TESTS, "test_backend": 2}
     items = [
         Item(f"{name}[{number}]", file=f"{name}.py")
@@ -108,6 +96,13 @@ def test_the_tests_of_a_file_itself_are_the_first_to_be_asked():
     chosen = mutation.most_telling(items, "backend", observed)
     assert [item.path.stem for item in chosen[:3]] == [*["test_backend"] * 2, "test_layers"]
     assert len(chosen) == mutation.MOST_TESTS
+    mutants = [SimpleNamespace(function=f"a.py {name}", path="a.py") for name in "fg"]
+    experience = mutation.Experience()
+    for mutant, noticer in zip(mutants, ("of f", "of g"), strict=True):
+        experience.add(mutant, noticer)
+    asked = (("of f", 0.1), ("of f", 0.9), ("of g", 0.1), ("nothing", 0.1))
+    worth = [experience.worth(mutants[0], *noticer, 0.1) for noticer in asked]
+    assert worth == sorted(worth, reverse=True) and worth[-1] == 0
 
 
 def failure(item, following):
@@ -118,20 +113,9 @@ def failure(item, following):
     return None
 
 
-def verdict(source, mutant, monkeypatch, *items):
-    """What who_notices says, in a process of its own as always."""
-    monkeypatch.setattr(mutation, "failure", failure)
-    observed = {item.nodeid: (0.01, []) for item in items}
+def test_verdicts(monkeypatch):
+    """Of tests that look, that run only, that die, that take all memory."""
 
-    def job(mutant, note):
-        mutation.swap_code(source.code(mutant), mutation.live_functions()[str(source.file)])
-        return mutation.who_notices(list(items), observed, note)
-
-    ((_, answer),) = mutation.in_processes([mutant], job)
-    return answer
-
-
-def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source, monkeypatch):
     def looks():
         weights = np.array([[0.25, 0.75]])
         assert abs(softmax_backward(np.ones((1, 2)), weights)).max() < 1e-12
@@ -139,53 +123,48 @@ def test_a_test_that_looks_notices_and_one_that_does_not_does_not(softmax_source
     def runs_only():
         softmax_backward(np.ones((1, 2)), np.ones((1, 2)))
 
-    mutant = next(
-        m
-        for m in softmax_source.mutants
-        if m.place == "softmax_backward" and m.change.endswith("-> dweights")
-    )
-    blind, sharp = Item("blind", runs_only), Item("sharp", looks)
-    assert verdict(softmax_source, mutant, monkeypatch, blind, sharp) == "AssertionError in sharp"
-    assert verdict(softmax_source, mutant, monkeypatch, blind) == ""
-    looks()  # here nothing was broken
-
-
-def test_a_test_that_dies_or_takes_all_memory_is_named(softmax_source, monkeypatch):
     def dies():
         os.kill(os.getpid(), signal.SIGKILL)
 
     def asks():
         bytearray(mutation.MEMORY)
 
-    mutant = softmax_source.mutants[-1]
-    for test, said in ((dies, "died in it"), (asks, "MemoryError in it")):
-        assert verdict(softmax_source, mutant, monkeypatch, Item("it", test)) == said
+    monkeypatch.setattr(mutation, "failure", failure)
+    source = mutation.sources()["layers/softmax.py"]
+    change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
+    (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
+
+    def verdict(*tests):
+        items = [Item(test.__name__, test) for test in tests]
+
+        def job(mutant, note):
+            mutation.swap_code(source.code(mutant), mutation.live_functions()[str(source.file)])
+            return mutation.who_notices(items, {item.nodeid: (0.01, []) for item in items}, note)
+
+        ((_, answer),) = mutation.in_processes([mutant], job)
+        return answer
+
+    assert verdict(runs_only, looks) == "AssertionError in looks"
+    assert verdict(runs_only) == ""
+    assert verdict(dies) == "died in dies" and verdict(asks) == "MemoryError in asks"
+    looks()  # here nothing was broken
 
 
-def test_a_fault_of_the_proof_itself_is_no_verdict():
-    def job(number, note):
-        raise KeyError("a bug")
-
-    with pytest.raises(SystemExit, match="a bug"):
-        list(mutation.in_processes([1], job))
-
-
-def test_each_process_has_a_folder_of_its_own_which_is_gone_afterwards():
+def test_processes_answer_at_any_length_with_a_folder_of_their_own_which_is_gone_afterwards():
     """In pytest's usual one a test of a mutant lost its files, and the mutant counted as killed."""
 
     def job(number, note):
-        folder = os.environ["PYTEST_DEBUG_TEMPROOT"]
-        Path(folder, "file").write_text("")
-        return folder
+        Path(os.environ["PYTEST_DEBUG_TEMPROOT"], "file").write_text("")
+        return os.environ["PYTEST_DEBUG_TEMPROOT"] + " " * 100_000  # more than a pipe holds
 
-    folders = [folder for _, folder in mutation.in_processes(range(3), job)]
-    assert len({*folders}) == 3 and not any(map(os.path.exists, folders))
+    folders = {answer.rstrip() for _, answer in mutation.in_processes(range(3), job)}
+    assert len(folders) == 3 and not any(map(os.path.exists, folders))
 
+    def fails(number, note):
+        raise KeyError("a bug")
 
-def test_an_answer_may_be_long():
-    """A pipe would be full, and both sides would wait for each other."""
-    answers = list(mutation.in_processes(range(3), lambda n, note: str(n) * 100_000))
-    assert sorted(answers) == [(n, str(n) * 100_000) for n in range(3)]
+    with pytest.raises(SystemExit, match="a bug"):  # no verdict
+        list(mutation.in_processes([1], fails))
 
 
 def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_path, monkeypatch):
@@ -199,37 +178,30 @@ def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_
     assert not mutation.Verdicts("other files", keep=lambda verdict: False).of
 
 
-@pytest.fixture(scope="module")
-def mutants():
-    return [mutant for source in mutation.sources().values() for mutant in source.mutants]
-
-
-def test_each_entry_of_the_equivalent_ones_fits_one_mutant_and_has_a_proof(mutants, monkeypatch):
+def test_the_library_s_mutants(monkeypatch, capsys):
+    """Each proof fits one, every layer and every backward has some, the fast ones are all kinds."""
+    assert all(list(mutation.TESTS.glob(f"{name}.py")) for name in mutation.SUITE)
+    mutants = [mutant for source in mutation.sources().values() for mutant in source.mutants]
     equal, unfit = equivalent(mutants)
     assert not unfit and len(equal) <= len(mutants) / 100
-    assert all(len(proof) > 20 for proof in PROOFS)
     entries = ("backend.py: no such words", "backend.py: return")
     monkeypatch.setitem(PROOFS, "fits none, fits many", entries)
     assert equivalent(mutants)[1] == [*entries]
+    monkeypatch.undo()
 
-
-def test_every_function_that_computes_is_broken_somewhere():
-    """A new file of formulas must not escape."""
-    files = {path.name for path in (mutation.LIBRARY / "layers").glob("[a-z]*.py")}
-    broken = {Path(path).name for path in mutation.sources()}
-    assert files <= broken
+    layers = {path.name for path in (mutation.LIBRARY / "layers").glob("[a-z]*.py")}
+    assert layers <= {Path(path).name for path in mutation.sources()}
     for path, source in mutation.sources().items():
         functions = {n.name for n in ast.walk(source.tree) if isinstance(n, ast.FunctionDef)}
         names = {mutant.place.split(".")[-1] for mutant in source.mutants}
-        empty = functions - names - {"__len__", "__init__"}
-        assert not {name for name in empty if "backward" in name}, path
+        assert not {name for name in functions - names if "backward" in name}, path
 
-
-def test_the_fast_subset_has_every_kind(mutants):
     chosen = mutation.of_each_kind(mutants, {})
-    assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
+    assert {mutant.kind for mutant in chosen} == OPERATORS.keys() == EXAMPLES.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
+    assert mutation.main(["--only", "no such place"]) == 2
+    assert capsys.readouterr().out.startswith("error: no mutant's name holds 'no such place'")
 
 
 def test_functions_tell_that_they_run_whatever_stands_in_them():
@@ -243,23 +215,6 @@ def test_functions_tell_that_they_run_whatever_stands_in_them():
     assert seen == {"here.py A.f"}
     seen.clear()
     assert inner() == 2 and seen == {"here.py A.f"}
-
-
-def test_what_noticed_mutants_of_the_same_function_quickly_is_asked_first():
-    mutants = [SimpleNamespace(function=f"a.py {name}", path="a.py") for name in "fg"]
-    experience = mutation.Experience()
-    for mutant, noticer in zip(mutants, ("of f", "of g"), strict=True):
-        experience.add(mutant, noticer)
-    worth = [
-        experience.worth(mutants[0], *asked, 0.1)
-        for asked in (("of f", 0.1), ("of f", 0.9), ("of g", 0.1), ("nothing", 0.1))
-    ]
-    assert worth == sorted(worth, reverse=True) and worth[-1] == 0
-
-
-def test_a_name_that_fits_no_mutant_proves_nothing(capsys):
-    assert mutation.main(["--only", "no such place"]) == 2
-    assert capsys.readouterr().out.startswith("error: no mutant's name holds 'no such place'")
 
 
 def test_a_test_that_fails_once_is_told_of_and_one_that_fails_twice_is_not_observed(monkeypatch):
@@ -277,8 +232,5 @@ def test_a_test_that_fails_once_is_told_of_and_one_that_fails_twice_is_not_obser
     ((_, answer),) = mutation.in_processes([items], mutation.observe)
     answer = json.loads(answer)
     assert list(answer["observed"]) == ["first"]
-    assert [text.split(" failed")[0].split()[-1] for text in answer["raised"]] == [
-        *("first", "second", "second")
-    ]
-    assert "assert len(calls) > 1" in answer["raised"][0]
-    assert "ValueError: always" in answer["raised"][1]
+    told = [text.split(" failed")[0].split()[-1] for text in answer["raised"]]
+    assert told == ["first", "second", "second"] and "ValueError: always" in answer["raised"][1]
