@@ -125,8 +125,11 @@ class TowerConfig(*settings_of(MIXERS.values())):
 
     def entries(self, cross: bool = False) -> int:
         """The entries of a tower's matrices and of its table of positions; no tower has fewer."""
-        of_blocks = (Block.entries(self, layer, cross) for layer in range(self.layers))
-        return sum(of_blocks) + self.d_model * (self.longest or 0)
+        period, of_blocks = len(self.mixers.split(",")), 0
+        for layer in range(period):  # not all layers, which in a saved file may be a giant's
+            alike = (self.layers - layer + period - 1) // period
+            of_blocks += alike * Block.entries(self, layer, cross)
+        return of_blocks + self.d_model * (self.longest or 0)
 
     @property
     def least_saved(self) -> int:
