@@ -6,25 +6,13 @@ import multiprocessing
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from tiny_runs import (
-    MEASURES,
-    Copying,
-    HoldingOut,
-    assert_same_run,
-    assert_same_weights,
-    files,
-    interrupt,
-    last,
-    logged,
-    recipe,
-    run,
-    tiny,
-)
+from tiny_runs import MEASURES, Copying, HoldingOut, interrupt, recipe, run, tiny
 
 from numformer.layer import inference
 from numformer.training import average, load_model
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.trainer import Trainer
+from tests.equal_runs import assert_same_run, assert_same_weights, files, last, logged
 
 
 def states(count: int, dtype=np.float32) -> list[dict]:

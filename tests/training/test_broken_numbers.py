@@ -4,20 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from tiny_runs import (
-    SIZES,
-    Copying,
-    HoldingOut,
-    Own,
-    assert_same_weights,
-    interrupt,
-    last,
-    logged,
-    recipe,
-    run,
-    send_ctrl_c,
-    tiny,
-)
+from tiny_runs import SIZES, Copying, HoldingOut, Own, interrupt, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.layer import training
@@ -28,6 +15,7 @@ from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Optimizer
 from numformer.training.parts import Parts
+from tests.equal_runs import assert_same_weights, last, logged
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:

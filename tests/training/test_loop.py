@@ -16,13 +16,8 @@ from tiny_runs import (
     Copying,
     HoldingOut,
     Own,
-    assert_same_run,
-    assert_same_weights,
     fail,
     interrupt,
-    last,
-    logged,
-    metrics,
     recipe,
     run,
     send_ctrl_c,
@@ -42,6 +37,7 @@ from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.optimizers import Adam, clip_global_norm
 from numformer.training.recipe import Recipe, linear_rate
 from numformer.training.trainer import Trainer
+from tests.equal_runs import assert_same_run, assert_same_weights, last, logged, metrics
 
 # What a step computes.
 

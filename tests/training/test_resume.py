@@ -5,27 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_runs import (
-    MEASURES,
-    Copying,
-    assert_same_run,
-    assert_same_weights,
-    fail,
-    files,
-    interrupt,
-    last,
-    metrics,
-    recipe,
-    run,
-    tiny,
-)
+from tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
 from numformer.training import loop, parts
 from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
 from numformer.training.parts import Parts
-from tests.equal_runs import without_seconds
+from tests.equal_runs import (
+    assert_same_run,
+    assert_same_weights,
+    files,
+    last,
+    metrics,
+    without_seconds,
+)
 
 # New runs.
 

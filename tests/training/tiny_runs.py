@@ -6,18 +6,14 @@ import signal
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from numformer.backend import dropout_stream
 from numformer.data.batching import PairBatch
 from numformer.generation import greedy
 from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
-from numformer.training.checkpoints import load_checkpoint
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.recipe import Recipe
-from numformer.training.run_folder import read_metrics
-from tests.equal_runs import without_seconds
 
 MEASURES = [1.0, 3.0, 2.0]  # of a run of 14 steps, evaluated at 5, 10 and 14
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
@@ -102,37 +98,6 @@ def interrupt(folder, step: int, measures=(), **how) -> None:
     """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
     with pytest.raises(Interrupted, match=f"stopped at step {step}, which is saved"):
         run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
-
-
-def metrics(folder) -> list[dict]:
-    return read_metrics(folder / "metrics.jsonl")
-
-
-def logged(folder, name: str) -> list[float]:
-    return [line[name] for line in metrics(folder) if name in line]
-
-
-def last(folder) -> tuple[dict, dict]:
-    return load_checkpoint(folder / "last.safetensors")
-
-
-def files(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def assert_same_weights(found: dict, expected: dict):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert_array_equal(found[name], expected[name], err_msg=name)
-
-
-def assert_same_run(found, expected):
-    """Weights, the optimizer's state, the best, where the run stands, every line of the metrics."""
-    assert_same_weights(last(found)[0], last(expected)[0])
-    found, expected = without_seconds(found), without_seconds(expected)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert found[name] == expected[name], name
 
 
 def send_ctrl_c():
