@@ -1,6 +1,8 @@
-"""What two equal runs have in common: all but how long they took."""
+"""What runs leave, and what equal ones have in common: all but how long they took."""
 
 from pathlib import Path
+
+from numpy.testing import assert_array_equal
 
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.run_folder import read_metrics
@@ -11,13 +13,41 @@ def without_seconds(folder: Path) -> dict[str, object]:
 
     Nor those in last.safetensors, and its checksum of metrics.jsonl.
     """
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    if "metrics.jsonl" in files:
-        lines = read_metrics(folder / "metrics.jsonl")
-        files["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
-    if "last.safetensors" in files:
-        tensors, metadata = load_checkpoint(folder / "last.safetensors")
+    said = files(folder)
+    if "metrics.jsonl" in said:
+        lines = metrics(folder)
+        said["metrics.jsonl"] = [{n: v for n, v in e.items() if n != "seconds"} for e in lines]
+    if "last.safetensors" in said:
+        tensors, metadata = last(folder)
         arrays = {name: (array.shape, array.tobytes()) for name, array in tensors.items()}
         told = {n: v for n, v in metadata.items() if n not in ("seconds", "metrics")}
-        files["last.safetensors"] = arrays, told
-    return files
+        said["last.safetensors"] = arrays, told
+    return said
+
+
+def metrics(folder: Path) -> list[dict]:
+    return read_metrics(folder / "metrics.jsonl")
+
+
+def logged(folder: Path, name: str) -> list[float]:
+    return [line[name] for line in metrics(folder) if name in line]
+
+
+def last(folder: Path) -> tuple[dict, dict]:
+    return load_checkpoint(folder / "last.safetensors")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def assert_same_weights(found: dict, expected: dict):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def assert_same_run(found: Path, expected: Path):
+    """Weights, the optimizer's state, the best, where the run stands, every line of the metrics."""
+    assert_same_weights(last(found)[0], last(expected)[0])
+    assert without_seconds(found) == without_seconds(expected)

@@ -10,31 +10,13 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer.generation import greedy
-from numformer.layer import (
-    Layer,
-    Parameter,
-    inference,
-    mode,
-    pack,
-    saving,
-    training,
-)
+from numformer.layer import Layer, Parameter, inference, mode, pack, saving, training
 from numformer.layers.embedding import Embedding
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.residual import Residual
 from numformer.models import Config, Transformer
 
 LAST = "embedding.weight"  # of Tied, written last
-
-
-class Tied(Layer):
-    """Two layers that hold one Parameter, and a list of layers."""
-
-    def __init__(self, rng):
-        self.parts = [Linear(2, 3, rng), Linear(3, 2, rng, bias=False)]
-        self.embedding = Embedding(5, 4, rng)
-        self.output = OutputProjection(self.embedding.weight)
 
 
 class Doubling(Layer):
@@ -44,6 +26,17 @@ class Doubling(Layer):
 
     def backward(self, dy):
         return self.pop_saved()["x"]  # not a gradient: it shows which record was popped
+
+
+class Tied(Layer):
+    """Two layers that hold one Parameter, and layers in a list and a tuple, one under two names."""
+
+    def __init__(self, rng):
+        self.gains = (Parameter(np.ones(2)), Doubling())
+        self.parts = [Linear(2, 3, rng), Linear(3, 2, rng, bias=False)]
+        self.again = self.parts[0]
+        self.embedding = Embedding(5, 4, rng)
+        self.output = OutputProjection(self.embedding.weight)
 
 
 # Parameter.
@@ -82,7 +75,6 @@ def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory
     next(iter(layer.named_parameters().values())).grad.fill(1)
     flat = pack(layer, dtype)
     assert flat.data.dtype == flat.grad.dtype == dtype
-    assert flat.data.shape == (2 * 3 + 3 + 3 * 2 + 5 * 4,)
     assert_array_equal(flat.data, np.concatenate([value.ravel() for value in before.values()]))
     assert not flat.grad.any()
     assert layer.output.weight is layer.embedding.weight
@@ -95,42 +87,13 @@ def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory
         place = slice(start, start + parameter.size)
         assert_array_equal(parameter.grad.ravel(), flat.grad[place])
         start = place.stop
+    assert start == len(flat.data)
     layer.output.weight.grad += 5
-    assert_array_equal(flat.grad[-20:], np.arange(15, 35) + 5)
+    assert_array_equal(flat.grad[-20:], np.arange(start - 20, start) + 5)
     assert pack(Doubling(), dtype).data.shape == (0,)
 
 
 # Names.
-
-
-def test_dotted_names_are_the_paths_of_attributes():
-    """Saved runs hold these names: a renamed attribute makes them unreadable."""
-    sizes = dict(d_model=4, d_ff=6, heads=2, layers=2)
-    plain = [*Transformer(Config.base(7, **sizes)).named_parameters()]
-    norms = ["norm.gamma", "norm.beta"]
-    network = [
-        f"sublayer.{part}.{kind}" for part in ("inner", "outer") for kind in ("weight", "bias")
-    ]
-    attention = [f"sublayer.{part}.weight" for part in ("query", "key", "value", "output")]
-    block = [f"feed_forward.{name}" for name in network + norms]
-    cross = [f"cross_attention.{name}" for name in attention + norms]
-    mixer = plain[1].removeprefix("encoder.layers.0.").partition(".")[0]
-    own = [f"{mixer}.{name}" for name in attention + norms]
-    towers = {"encoder": own + block, "decoder": own + cross + block}
-    assert plain == ["source.embedding.weight"] + [
-        f"{tower}.layers.{index}.{name}"
-        for tower, names in towers.items()
-        for index in (0, 1)
-        for name in names
-    ]
-    for change, added in {
-        ("tying", "target"): {"target.embedding.weight"},
-        ("tying", "none"): {"target.embedding.weight", "output.weight"},
-        ("norm", "pre"): {f"{tower}.{name}" for tower in towers for name in norms},
-        ("positions", "learned"): {"source.positions.weight", "target.positions.weight"},
-    }.items():
-        changed = Transformer(Config.base(7, **sizes, **dict([change])))
-        assert set(changed.named_parameters()) - set(plain) == added
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -141,31 +104,26 @@ def test_equal_layers_are_two(frozen):
     class Scaled(Layer):
         factor: float
 
-        def forward(self, x):
-            self.save(kept=True)
-            return self.factor * x
-
     class Both(Layer):
         def __init__(self):
             self.a, self.b = Scaled(2.0), Scaled(2.0)
 
     both = Both()
-    both.b.forward(both.a.forward(np.ones(2)))
+    both.a.save(kept=True)
+    both.b.save(kept=True)
     assert [*both.named_layers()] == ["", "a", "b"] and both.pending() == 2
     both.clear_saved()
     assert both.pending() == 0
 
 
-def test_a_tied_parameter_has_the_name_met_first(rng):
+def test_what_is_tied_or_in_a_list_has_the_name_met_first(rng):
     layer = Tied(rng)
-    assert list(layer.named_parameters()) == [
-        "parts.0.weight",
-        "parts.0.bias",
-        "parts.1.weight",
-        "embedding.weight",
-    ]
-    assert list(layer.named_layers()) == ["", "parts.0", "parts.1", "embedding", "output"]
-    assert list(layer.state_dict()) == list(layer.named_parameters())
+    names = "gains.0 parts.0.weight parts.0.bias parts.1.weight embedding.weight".split()
+    assert [*layer.named_parameters()] == [*layer.state_dict()] == names
+    assert [*layer.named_layers()] == ["", "gains.1", "parts.0", "parts.1", "embedding", "output"]
+    assert layer.layers_within() == [*layer.named_layers().values()]
+    layer.again.forward(np.ones((1, 2)))
+    assert layer.pending() == 1
 
 
 # State.
@@ -177,22 +135,19 @@ def test_loading_writes_into_the_packed_vector_and_casts(dtype, rng):
     flat = pack(layer, dtype)
     layer.load_state_dict({name: x.astype(np.float32) for name, x in other.state_dict().items()})
     assert_array_equal(flat.data, pack(other).data)
-    assert_array_equal(layer.output.weight.data, other.embedding.weight.data)
-    assert {parameter.data.dtype for parameter in layer.named_parameters().values()} == {
-        np.dtype(dtype)
-    }
+    assert flat.data.dtype == layer.output.weight.data.dtype == dtype
 
 
 SPOILT = {
     "none for parts.1.weight": lambda state: state.pop("parts.1.weight"),
     "an unknown mine": lambda state: state.update(mine=np.ones(2)),
-    "(2, 3) instead of (3, 2) for parts.1.weight": lambda state: state.update(
-        {"parts.1.weight": np.ones((2, 3))}
+    "(2, 3) instead of (3, 2) for parts.1.weight": (
+        lambda state: state.update({"parts.1.weight": np.ones((2, 3))})
     ),
 }
 WRONG = {"list": [[1.0] * 4] * 5, "NoneType": None, "<U1": np.full((5, 4), "1")}
-WRONG |= {"object": np.full((5, 4), None), "int64": np.ones((5, 4), int)}
-for kind, array in (WRONG | {"complex128": np.ones((5, 4), complex)}).items():
+WRONG |= {"int64": np.ones((5, 4), int), "complex128": np.ones((5, 4), complex)}
+for kind, array in WRONG.items():
     SPOILT[f"{kind} for {LAST}"] = lambda state, array=array: state.update({LAST: array})
 
 
@@ -209,26 +164,29 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(said, rng, com
         assert_array_equal(value, before[name])
 
 
-# What a layer looks like.
+def test_a_model_moves_from_and_to_a_device(rng, stand_in):
+    layer = Linear(2, 3, rng)
+    before = layer.state_dict()
+    pack(layer, np.float32, stand_in)
+    assert isinstance(layer.weight.data, stand_in.ndarray)
+    state = layer.state_dict()
+    layer.weight.data.fill(0)
+    layer.load_state_dict({name: array.astype(np.float64) for name, array in state.items()})
+    assert layer.weight.data.dtype == np.float32
+    pack(layer, np.float64)
+    for name, array in layer.state_dict().items():
+        assert type(state[name]) is np.ndarray
+        assert_array_equal(array, before[name])
+    layer.load_state_dict({name: stand_in.asarray(value + 1) for name, value in before.items()})
+    assert_array_equal(layer.weight.data, before["weight"] + 1)
 
 
 def test_a_layer_shows_its_parameters_and_what_is_nested_in_it(rng):
-    assert repr(Linear(2, 3, rng)) == "Linear(weight (2, 3), bias (3,))"
-    assert repr(Doubling()) == "Doubling()"
-    layer = Nested(rng)
-    layer.owner = layer
-    assert repr(layer).splitlines() == [
-        "Nested(",
-        "  gains.0 (2,)",
-        "  gains.1 (3,)",
-        "  pair.0: Linear(weight (2, 3), bias (3,))",
-        "  pair.1: Doubling()",
-        "  again: Linear(weight (2, 3), bias (3,))",
-        "  owner: ...",
-        ")",
-    ]
-    whole = repr(Residual(FeedForward(4, 6, rng), 4, 0.1))
-    assert "\n  sublayer: FeedForward(\n    inner: Linear(weight (4, 6), bias (6,))\n" in whole
+    layer = Layer()
+    layer.part, layer.gain, layer.owner = Linear(2, 3, rng), Parameter(np.ones(2)), layer
+    assert repr(layer.part) == "Linear(weight (2, 3), bias (3,))"
+    inside = f"  part: {layer.part!r}\n  gain (2,)\n  owner: ...\n"
+    assert repr(layer) == f"Layer(\n{inside})" and repr(Doubling()) == "Doubling()"
 
 
 # Modes.
@@ -253,6 +211,22 @@ def test_modes_nest_and_return_to_what_they_were():
     assert modes() == (True, True)
 
 
+def test_threads_that_answer_with_one_model_do_not_disturb_each_other():
+    """Nor one that trains meanwhile: modes are those of a thread."""
+    model = Transformer(Config.base(9, d_model=8, d_ff=8, heads=2, layers=1), seed=1)
+    source = np.array([[4, 5, 6, 2], [7, 2, 0, 0]])
+    expected, interval = greedy(model, source, 6), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(greedy, model, source, 6) for _ in range(20)]
+            while not all(answer.done() for answer in answers):
+                assert training() and saving()
+    finally:
+        sys.setswitchinterval(interval)
+    assert [answer.result() for answer in answers] == [expected] * 20
+
+
 # Saved values.
 
 
@@ -269,8 +243,7 @@ def test_saved_records_are_a_layer_s_own_and_popped_latest_first():
 
 def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
     """What an exception between forward and backward left must not serve the next step."""
-    layer = FeedForward(4, 6, rng)
-    x = rng.standard_normal((2, 3, 4))
+    layer, x = FeedForward(4, 6, rng), rng.standard_normal((2, 3, 4))
     layer.forward(x)
     layer.backward(np.ones_like(x))
     layer.forward(x)
@@ -284,70 +257,7 @@ def test_pending_counts_sublayers_and_zero_grad_clears_an_interrupted_step(rng):
     assert layer.pending() == 0
 
 
-def test_records_can_be_read_where_saving_is_on_and_training_off(rng):
-    """That is how attention maps are drawn."""
-    layer = FeedForward(4, 6, rng, p_drop=0.5)
-    x = rng.standard_normal((2, 3, 4))
-    with mode(training=False):
-        layer.forward(x)
-    assert layer.inner.saved[0]["x"] is x
-    assert layer.dropout.saved[0]["keep"] is None
-
-
 @pytest.mark.parametrize("method", ["forward", "backward"])
 def test_a_layer_that_lacks_a_method_says_which(method):
     with pytest.raises(NotImplementedError, match=f"Layer has no {method}"):
         getattr(Layer(), method)(1)
-
-
-class Nested(Layer):
-    """A parameter in a list, layers in a tuple, and one layer under two names."""
-
-    def __init__(self, rng):
-        self.gains = [Parameter(np.ones(2)), Parameter(np.ones(3))]
-        self.pair = (Linear(2, 3, rng), Doubling())
-        self.again = self.pair[0]
-
-
-def test_children_are_found_in_lists_and_tuples_and_once_each(rng):
-    layer = Nested(rng)
-    assert list(layer.named_layers()) == ["", "pair.0", "pair.1"]
-    assert list(layer.named_parameters()) == ["gains.0", "gains.1", "pair.0.weight", "pair.0.bias"]
-    assert isinstance(layer.layers_within(), list)
-    layer.again.forward(np.ones((1, 2)))
-    assert layer.pending() == 1
-
-
-def test_a_state_is_on_the_host_and_a_model_moves_from_and_to_a_device(rng, stand_in):
-    layer = Linear(2, 3, rng)
-    before = layer.state_dict()
-    pack(layer, np.float32, stand_in)
-    assert isinstance(layer.weight.data, stand_in.ndarray)
-    state = layer.state_dict()
-    layer.weight.data.fill(0)
-    layer.load_state_dict({name: array.astype(np.float64) for name, array in state.items()})
-    assert layer.weight.data.dtype == np.float32
-    pack(layer, np.float64)
-    for name, array in layer.state_dict().items():
-        assert type(state[name]) is np.ndarray
-        assert_array_equal(array, before[name])
-    layer.load_state_dict({name: stand_in.asarray(value + 1) for name, value in before.items()})
-    assert_array_equal(layer.weight.data, before["weight"] + 1)
-
-
-def test_threads_that_answer_with_one_model_do_not_disturb_each_other():
-    """Nor one that trains meanwhile: modes are those of a thread."""
-    model = Transformer(Config.base(9, d_model=8, d_ff=8, heads=2, layers=1), seed=1)
-    source = np.array([[4, 5, 6, 2], [7, 2, 0, 0]])
-    expected, interval = greedy(model, source, 6), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            answers = [pool.submit(greedy, model, source, 6) for _ in range(60)]
-            while not all(answer.done() for answer in answers):
-                assert training() and saving()
-    finally:
-        sys.setswitchinterval(interval)
-    assert [answer.result() for answer in answers] == [expected] * 60
-    with inference(), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: (training(), saving())).result() == (True, True)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from numformer import settings
+from numformer.models import Config, Transformer
 
 
 @pytest.fixture
 def mine():
-    """Settings with a field of every kind."""
-
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Mine(settings.Settings):
         symbols: int = settings.vocabulary(4)
@@ -49,24 +48,25 @@ FIELDS = {
 def test_a_field_says_what_it_is_and_holds_what_its_rule_allows_and_nothing_else(
     mine, name, complaint
 ):
-    """Command lines are made of what it says."""
     words, kind, choices, fine, refused = FIELDS[name]
     (field,) = [field for field in dataclasses.fields(mine) if field.name == name]
     rule = field.metadata["rule"]
     assert (rule.says, rule.type, rule.choices) == (words, kind, choices)
     assert field.metadata["help"] == ("" if name == "symbols" else f"of {name}")
-    needed = dict(symbols=5)
-    assert getattr(mine(**needed), name) == needed.get(name, field.default)
     for value in fine:
-        assert getattr(mine(**(needed | {name: value})), name) is value
+        assert getattr(mine(**({"symbols": 5} | {name: value})), name) is value
     for value in refused:
-        assert complaint(mine, **(needed | {name: value})) == (
-            f"{name} is {words}; received {value!r}. Change {name} (see Mine)."
-        )
+        said = complaint(mine, **({"symbols": 5} | {name: value}))
+        assert said == f"{name} is {words}; received {value!r}. Change {name} (see Mine)."
 
 
-def test_settings_and_rules_are_not_changed_once_they_are_made(mine):
-    rule = settings.Rule("anything", lambda value: True, int)
-    for made, name in ((mine(symbols=5), "symbols"), (rule, "words")):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(made, name, getattr(made, name))
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_entries_of_a_config_are_those_of_its_matrices(layers):
+    """However many mixers take turns."""
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=layers, positions="learned", max_length=20)
+    for mixers in ("attention", "grouped", "attention,grouped"):
+        config = Config.base(11, mixers=mixers, key_value_heads=1, **sizes)
+        towers = Transformer(config).named_parameters().items()
+        for tower, cross in (("encoder", False), ("decoder", True)):
+            matrices = [p.size for name, p in towers if name.startswith(tower) and len(p.shape) > 1]
+            assert config.entries(cross) == sum(matrices) + 8 * 20

@@ -1,24 +1,10 @@
 """NaN and infinities: training ends before they touch a weight, and names where they began."""
 
 import os
-import re
 
 import numpy as np
 import pytest
-from tiny_runs import (
-    SIZES,
-    Copying,
-    HoldingOut,
-    Own,
-    assert_same_weights,
-    interrupt,
-    last,
-    logged,
-    recipe,
-    run,
-    send_ctrl_c,
-    tiny,
-)
+from tiny_runs import SIZES, Copying, HoldingOut, Own, interrupt, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.layer import training
@@ -29,6 +15,7 @@ from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Optimizer
 from numformer.training.parts import Parts
+from tests.equal_runs import assert_same_weights, last, logged
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:
@@ -56,42 +43,34 @@ def write(array, value):
     array[...] = value
 
 
-PLACES = {
-    "loss": "loss (CrossEntropy), in the output of its forward",
-    "gradient": "the model (Transformer), in the gradient of source.embedding.weight",
-}
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("where", "value", "clip_norm"),
+    ("place", "value", "clip_norm"),
     [
-        ("loss", np.nan, None),
-        ("loss", np.inf, 1.0),
-        ("gradient", np.nan, 1.0),
-        ("gradient", np.inf, None),
+        ("loss (CrossEntropy), in the output of its forward", np.nan, None),
+        ("loss (CrossEntropy), in the output of its forward", np.inf, 1.0),
+        ("the model (Transformer), in the gradient of source.embedding.weight", np.nan, 1.0),
     ],
 )
 def test_broken_numbers_stop_training_before_they_touch_the_weights(
-    tmp_path, monkeypatch, where, value, clip_norm
+    tmp_path, monkeypatch, place, value, clip_norm
 ):
     """From the second step on the loss, or one gradient, is `value`."""
     model, before, calls, forward = tiny(), {}, [], CrossEntropy.forward
 
     def broken_loss(self, *inputs):
         calls.append(forward(self, *inputs))
-        return np.float32(value) if where == "loss" and len(calls) > 1 else calls[-1]
+        return np.float32(value) if place[:4] == "loss" and len(calls) > 1 else calls[-1]
 
     def break_gradient(dx):
-        if where == "gradient" and len(calls) > 1:
+        if place[:4] != "loss" and len(calls) > 1:
             model.output.weight.grad[3, 1] = value
 
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
     spoil(model, break_gradient)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
     text = broken(model, tmp_path, task, clip_norm=clip_norm)
-    assert re.match(r"step 2: loss .*, gradient norm .*; the first to break is ", text)
-    assert f"is {PLACES[where]}. " in text
+    assert text.startswith("step 2: loss ") and f"the first to break is {place}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
 
@@ -104,29 +83,21 @@ ATTENTION = next(
     if isinstance(layer, ScaledDotProductAttention)
 )
 BREAKS = {
-    f"the parameter {NORM}.gamma, before the step": (
-        NORM,
-        lambda norm: write(norm.gamma.data[1:2], np.nan),
-    ),
-    f"{NETWORK}.outer (Linear), in the output of its forward": (
-        NETWORK,
-        lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()],
-    ),
+    f"the parameter {NORM}.gamma, before the step": lambda norm: write(norm.gamma.data, np.nan),
     f"{NORM} (LayerNorm), in the output of its forward": (
-        NORM,
-        lambda norm: write(norm.gamma.data, 3e38),
-    ),
-    f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns": (
-        ATTENTION,
-        lambda part: spoil(part, lambda returned: write(returned[1], np.nan)),
+        lambda norm: write(norm.gamma.data, 3e38)
     ),
     f"{NORM} (LayerNorm), in the gradient of {NORM}.beta": (
-        NORM,
-        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf)),
+        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -np.inf))
     ),
     f"the norm alone, by the size of the gradient of {NORM}.beta": (  # 1e20^2 is no float32
-        NORM,
-        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20)),
+        lambda norm: spoil(norm, lambda dx: write(norm.beta.grad, -1e20))
+    ),
+    f"{NETWORK}.outer (Linear), in the output of its forward": (
+        lambda part: [write(p.data, 1e25) for p in part.named_parameters().values()]
+    ),
+    f"{ATTENTION} (ScaledDotProductAttention), in what its backward returns": (
+        lambda part: spoil(part, lambda returned: write(returned[1], np.nan))
     ),
 }
 
@@ -134,12 +105,13 @@ BREAKS = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("place", BREAKS)
 def test_the_first_that_broke_is_named(tmp_path, place):
-    model, (name, change) = tiny(), BREAKS[place]
-    change(model.named_layers()[name])
-    methods = {n: set(vars(layer)) for n, layer in model.named_layers().items()}
+    model = tiny()
+    layers = model.named_layers()
+    BREAKS[place](layers[next(name for name in (NORM, NETWORK, ATTENTION) if name in place)])
+    watched = {name: set(vars(layer)) for name, layer in layers.items()}
     assert f"the first to break is {place}. " in broken(model, tmp_path)
-    for n, layer in model.named_layers().items():
-        assert set(vars(layer)) - {"_saved"} == methods[n] - {"_saved"}  # nobody watches any more
+    for name, layer in layers.items():
+        assert set(vars(layer)) - {"_saved"} == watched[name] - {"_saved"}
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -198,24 +170,21 @@ def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch, ev
         run(tmp_path, 7, 3, evaluate_every, task=Copying(at={2: send_ctrl_c}))
     saved = [name for name in os.listdir(tmp_path) if name != "metrics.jsonl"]
     assert len(logged(tmp_path, "measure")) == len(saved) // 2 == (evaluate_every == 1)
-    assert not saved or last(tmp_path)[1]["step"] == 1
 
 
 def test_a_measure_or_a_held_out_loss_that_is_no_number_stops_training(tmp_path, monkeypatch):
-    """As the best it would never be replaced."""
+    """As the best it would never be replaced. A loss within an objective of one's own is named."""
     text = broken(tiny(), tmp_path / "a", Copying([1.0, -np.inf]))
     assert "step 2: the evaluation's measure is -inf" in text
     assert last(tmp_path / "a")[1]["best"]["step"] == 1
-    task, forward = HoldingOut(), CrossEntropy.forward
-    broken_loss = lambda *inputs: forward(*inputs) if training() else np.float32(np.nan)  # noqa: E731
+    forward, breaks = CrossEntropy.forward, [False]
+
+    def broken_loss(*inputs):
+        return forward(*inputs) * np.float32(np.nan if training() in breaks else 1)
+
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
-    assert "step 1: the evaluation's held_out_loss is nan" in broken(tiny(), tmp_path / "b", task)
-
-
-def test_broken_numbers_of_an_objective_of_one_s_own_are_named(tmp_path, monkeypatch):
-    model = Own(Config.base(9, **SIZES), seed=5)
-    forward = CrossEntropy.forward
-    monkeypatch.setattr(
-        CrossEntropy, "forward", lambda *inputs: forward(*inputs) * np.float32("nan")
-    )
-    assert "whole.loss (CrossEntropy), in the output of its forward" in broken(model, tmp_path)
+    text = broken(tiny(), tmp_path / "b", HoldingOut())
+    assert "step 1: the evaluation's held_out_loss is nan" in text
+    breaks.append(True)
+    text = broken(Own(Config.base(9, **SIZES), seed=5), tmp_path / "c")
+    assert "whole.loss (CrossEntropy), in the output of its forward" in text

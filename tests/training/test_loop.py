@@ -1,7 +1,6 @@
 """The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
-import json
 import multiprocessing
 import os
 import signal
@@ -17,13 +16,8 @@ from tiny_runs import (
     Copying,
     HoldingOut,
     Own,
-    assert_same_run,
-    assert_same_weights,
     fail,
     interrupt,
-    last,
-    logged,
-    metrics,
     recipe,
     run,
     send_ctrl_c,
@@ -38,28 +32,21 @@ from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.models import Config, Transformer
 from numformer.training import parts
-from numformer.training.checkpoints import load_model, save_checkpoint
+from numformer.training.checkpoints import load_model
 from numformer.training.loop import Interrupted, Schedule, train
-from numformer.training.optimizers import OPTIMIZERS, Adam, clip_global_norm
-from numformer.training.recipe import Recipe, linear_rate, warmup_rate
+from numformer.training.optimizers import Adam, clip_global_norm
+from numformer.training.recipe import Recipe, linear_rate
 from numformer.training.trainer import Trainer
+from tests.equal_runs import assert_same_run, assert_same_weights, last, logged, metrics
 
 # What a step computes.
 
 
-RATES = {
-    "inverse_sqrt": lambda step: warmup_rate(step, 8, 3, 2.0),
-    "linear": lambda step: linear_rate(step, 5, 8, 3, 2.0),
-}
-
-
-@pytest.mark.parametrize("decay", RATES)
-def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path, decay):
+def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path):
     """Zeroed gradients, masks of (seed, step), smoothing, clipping and Adam, with no default."""
     config = dict(label_smoothing=0.3, clip_norm=0.4, beta1=0.7, beta2=0.8, adam_epsilon=1e-3)
-    config |= dict(decay=decay, warmup=3, factor=2.0)
+    config |= dict(decay="linear", warmup=3, factor=2.0)
     run(tmp_path, 5, 1, task=HoldingOut(), seed=9, **config)
-
     model, batches, recorded = tiny(), Copying(), []
     flat, loss = pack(model), CrossEntropy(0.3)
     optimizer = Adam(flat, 0.7, 0.8, 1e-3)
@@ -72,8 +59,9 @@ def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path, 
         model.backward(loss.backward())
         norm = clip_global_norm(flat.grad, 0.4)
         assert norm > 0.4  # and it is that before the clipping
-        optimizer.step(RATES[decay](step))
-        recorded.append((mean, norm, RATES[decay](step)))
+        rate = linear_rate(step, 5, 8, 3, 2.0)
+        optimizer.step(rate)
+        recorded.append((mean, norm, rate))
     tensors, _ = last(tmp_path)
     for name, vector in optimizer.state.items():
         assert_array_equal(tensors.pop(f"optimizer.{name}"), vector)
@@ -104,32 +92,27 @@ def test_evaluation_does_not_disturb_training(tmp_path):
 
 
 def test_lines_of_the_metrics_and_what_checkpoints_hold(tmp_path):
-    """JSON and arrays that any reader opens. A loss is the mean since the line before."""
+    """A loss is the mean since the line before."""
     model, _ = run(tmp_path / "means", steps=7, log_every=3, evaluate_every=5)
     run(tmp_path / "all", steps=7, log_every=1)
     lines, losses = metrics(tmp_path / "means"), logged(tmp_path / "all", "loss")
-    training = ["step", "loss", "rate", "gradient_norm", "seconds"]
-    measured = ["step", "other", "measure", "seconds"]
+    training = "step loss rate gradient_norm seconds".split()
+    measured = "step other measure seconds".split()
     assert [line["step"] for line in lines] == [3, 5, 6, 7, 7]
     assert [[*line] for line in lines] == [training, measured, training, training, measured]
-    text = (tmp_path / "means/metrics.jsonl").read_text()
-    assert [json.loads(line) for line in text.splitlines()] == lines and text.endswith("}\n")
-    assert len(set(losses)) == 7
     means = [np.mean(losses[:3]), np.mean(losses[3:6]), losses[6]]
     np.testing.assert_allclose(logged(tmp_path / "means", "loss"), means, rtol=1e-12)
     tensors, metadata = last(tmp_path / "means")
     assert tensors.keys() - model.state_dict().keys() == {"optimizer.mean", "optimizer.square"}
-    assert {array.dtype for array in tensors.values()} == {np.dtype(np.float32)}
     assert metadata["step"] == 7 and metadata["seed"] == 1 and metadata["losses"] == []
 
 
 def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions(tmp_path):
     """With its label smoothing, without dropout; and not the mean of the batches' means."""
-    task = HoldingOut([1.0])
+    task = HoldingOut([np.float32(1.0)])
     _, best = run(tmp_path, steps=1, task=task, label_smoothing=0.3)
-    model, loss = tiny(), CrossEntropy(0.3)
+    model, loss, summed = tiny(), CrossEntropy(0.3), 0
     model.load_state_dict(task.weights_evaluated[0])
-    summed = 0
     with inference():
         for batch in task.held_out:
             logits = model.forward(batch.source, batch.target_in)
@@ -137,18 +120,17 @@ def test_the_held_out_loss_is_the_objective_s_mean_over_all_held_out_predictions
             summed += np.count_nonzero(real) * loss.forward(logits[real], batch.target_out[real])
     held_out_loss = {"held_out_loss": pytest.approx(summed / 11, rel=1e-6)}
     assert best == {"step": 1, "other": 7.0, "measure": 1.0, **held_out_loss}
-    assert type(best["held_out_loss"]) is float
+    assert {type(value) for value in best.values()} == {int, float}
     assert load_model(tmp_path / "best.safetensors")[1]["best"] == best
 
 
-@pytest.mark.parametrize(("found", "measured"), [({}, None), ({"held_out_loss": 0.25}, 0.25)])
-def test_the_held_out_loss_may_be_the_metric_and_an_evaluation_may_give_it_itself(
-    tmp_path, found, measured
-):
-    task = HoldingOut(found=found, higher_is_better=False)
+@pytest.mark.parametrize("measured", [None, 0.25])
+def test_the_held_out_loss_may_be_the_metric_and_come_from_the_evaluation(tmp_path, measured):
+    task = HoldingOut(higher_is_better=False)
     task.metric = "held_out_loss"
     if measured:
         task.held_out = None  # whatever it is, nobody looks at it
+    task.evaluate = lambda model: {"held_out_loss": measured} if measured else {}
     _, best = run(tmp_path, task=task)
     losses = logged(tmp_path, "held_out_loss")
     assert best["held_out_loss"] == min(losses) and len(losses) == 2
@@ -159,17 +141,10 @@ def test_the_held_out_loss_may_be_the_metric_and_an_evaluation_may_give_it_itsel
 def test_what_is_held_out_must_be_batches(tmp_path, held_out, complaint):
     task = HoldingOut()
     task.held_out = held_out
-    text = complaint(run, tmp_path, task=task)
-    assert "held_out is a list of batches" in text and "PairBatch.of" in text
+    assert "held_out is a list of batches" in complaint(run, tmp_path, task=task)
 
 
-def test_measures_may_be_numpys_numbers(tmp_path):
-    _, best = run(tmp_path, task=Copying([np.float32(0.5), np.int64(2)]))
-    assert best["measure"] == 2 and {type(v) for v in best.values()} == {int, float}
-
-
-NO_MEASURES = [None, 0.5, [0.5], {}, {"other": 1.0}, {"measure": "high"}, {"measure": None}]
-NO_MEASURES += [{"measure": 10**400}]
+NO_MEASURES = [None, 0.5, {}, {"other": 1.0}, {"measure": "high"}, {"measure": 10**400}]
 NO_MEASURES += [{"measure": 1.0, name: 1.0} for name in ("step", "seconds", 3)]
 
 
@@ -179,12 +154,10 @@ def test_what_is_no_number_by_the_name_of_the_metric_is_refused(tmp_path, given,
     task.evaluate = lambda model: given
     text = complaint(run, tmp_path, task=task)
     assert "gives a number for each measure by its name, 'measure' among them" in text
-    assert repr(given)[:200] in text
 
 
 def test_a_task_is_an_object_with_all_that_training_asks_of_it(tmp_path, complaint):
-    said = complaint(run, tmp_path, task=Copying)
-    assert "takes a task, an object; received the class Copying. Write Copying(...)" in said
+    assert "the class Copying. Write Copying(...)" in complaint(run, tmp_path, task=Copying)
     assert "received object without metric" in complaint(run, tmp_path, task=object())
 
 
@@ -217,17 +190,15 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("said", NOT_JSON)
-def test_a_description_that_could_not_be_saved_is_refused_before_a_step(tmp_path, said, complaint):
+def test_a_description_is_compared_as_json_gives_it_back(tmp_path, monkeypatch, complaint):
+    """One that could not be saved is refused before a step."""
     task = Copying(at={1: fail})
-    task.description = lambda: NOT_JSON[said]
-    text = complaint(run, tmp_path / "run", task=task)
-    assert f"{said}. Write" in text and not (tmp_path / "run").exists()
+    for said, described in NOT_JSON.items():
+        task.description = lambda described=described: described
+        assert f"{said}. Write" in complaint(run, tmp_path / "run", task=task)
     assert "(int64) as seed." in complaint(run, tmp_path / "run", seed=np.int64(1))
-
-
-@pytest.mark.parametrize("described", [{"sizes": (1, (2, 3))}, {4: None, "x": np.float64(0.1)}])
-def test_a_description_is_compared_as_json_gives_it_back(tmp_path, described, monkeypatch):
+    assert not (tmp_path / "run").exists()
+    described = {"sizes": (1, (2, 3)), 4: None, "x": np.float64(0.1)}
     monkeypatch.setattr(Copying, "description", lambda task: described)
     interrupt(tmp_path, 2)
     run(tmp_path, resume=True)
@@ -261,16 +232,6 @@ def test_every_line_tells_the_seconds_of_training_so_far(tmp_path, clock):
     _, best = run(tmp_path, 9, task=slow(clock, {9: 0.5}), resume=True)
     assert logged(tmp_path, "seconds") == [2.0, 2.13, 5.13, 10.63, 10.63]
     assert "seconds" not in best
-    assert "seconds" not in load_model(tmp_path / "best.safetensors")[1]["best"]
-
-
-def test_a_run_that_was_saved_without_its_seconds_counts_from_0(tmp_path, clock):
-    interrupt(tmp_path, 2)
-    tensors, metadata = last(tmp_path)
-    del metadata["seconds"]
-    save_checkpoint(tmp_path / "last.safetensors", tensors, metadata)
-    run(tmp_path, task=slow(clock, {7: 4.0}), resume=True)
-    assert logged(tmp_path, "seconds") == [0.0, 0.0, 0.0, 4.0, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -281,9 +242,7 @@ def test_a_run_that_was_saved_without_its_seconds_counts_from_0(tmp_path, clock)
         (True, {5: "114 s, about 19 s", 8: "2 min, about 4 s"}),
     ],
 )
-def test_without_a_terminal_a_plain_line_now_and_then_tells_how_far_it_is(
-    tmp_path, clock, capsys, resumed, told
-):
+def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, resumed, told):
     """At a line of the metrics, 10 seconds after the one before; at the end there is no need."""
     if resumed:
         task = slow(clock, {1: 100})
@@ -340,21 +299,19 @@ def test_a_run_ends_where_evaluations_bring_nothing_better(tmp_path, capsys):
     measures = [1.0, 3.0, 2.0, 3.0, 2.0, 1.0, 9.0, 2.0]
     how = dict(steps=8, evaluate_every=1, log_every=1)
     for resume in (False, True):
-        task = Copying(measures)
-        _, best = run(tmp_path / "a", task=task, patience=2, resume=resume, **how)
-        assert best["step"] == 4 and last(tmp_path / "a")[1]["step"] == 6
+        run(tmp_path / "a", task=Copying(measures), patience=2, resume=resume, **how)
+        assert last(tmp_path / "a")[1]["step"] == 6
         said = "ends here: 2 evaluations were none better than that of step 4"
         assert said in capsys.readouterr().out
     run(tmp_path / "a", task=Copying(measures[6:]), patience=3, resume=True, **how)
-    _, best = run(tmp_path / "b", task=Copying(measures), **how)
-    assert best["step"] == 7
+    run(tmp_path / "b", task=Copying(measures), **how)
     assert_same_run(tmp_path / "a", tmp_path / "b")
 
 
 def test_a_text_that_is_not_its_model_s_is_refused_before_a_step(tmp_path, complaint):
     task, letters = Copying(), Vocabulary("ab")
     task.text = Transduction(letters, letters, 5)
-    assert "the vocabularies that its model was built for" in complaint(run, tmp_path, task=task)
+    assert "vocabularies that its model was built for" in complaint(run, tmp_path, task=task)
     task.text = SimpleNamespace(description=lambda: {"n": {1}}, fits=lambda config: True)
     assert "{1} (set) as the text's description()['n']" in complaint(run, tmp_path, task=task)
 
@@ -369,17 +326,14 @@ def test_patience_counts_evaluations():
 def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
     """What was trained is evaluated and saved; with more minutes the same steps follow."""
 
-    def task():
-        return slow(clock, dict.fromkeys(range(1, 10), 20))
-
+    took = dict.fromkeys(range(1, 10), 20)
     for resume in (False, True):
-        run(tmp_path / "a", minutes=1, task=task(), resume=resume)
+        run(tmp_path / "a", minutes=1, task=slow(clock, took), resume=resume)
         assert "ends here: 1 minutes are over" in capsys.readouterr().out
         assert [line["step"] for line in metrics(tmp_path / "a")] == [3, 3]
-    run(tmp_path / "a", minutes=60, resume=True, task=task())
-    run(tmp_path / "b", task=task())
-    weights = [last(tmp_path / name)[0] for name in "ab"]
-    assert_same_weights(*weights)
+    run(tmp_path / "a", minutes=60, resume=True, task=slow(clock, took))
+    run(tmp_path / "b", task=slow(clock, took))
+    assert_same_weights(*(last(tmp_path / name)[0] for name in "ab"))
 
 
 # The best checkpoint.
@@ -388,9 +342,7 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
 @pytest.mark.parametrize(
     ("higher_is_better", "measures"), [(True, [1.0, 3.0, 3.0, 2.0]), (False, [4.0, 2.0, 2.0, 3.0])]
 )
-def test_the_best_is_the_latest_among_equals_and_what_training_leaves(
-    tmp_path, higher_is_better, measures
-):
+def test_the_best_is_the_latest_of_equals_and_is_kept(tmp_path, higher_is_better, measures):
     task = Copying(measures, higher_is_better)
     model, best = run(tmp_path, steps=4, evaluate_every=1, task=task)
     assert best == {"step": 3, "measure": measures[2], "other": 7.0}
@@ -415,11 +367,11 @@ def test_the_best_of_before_an_interruption_still_counts(tmp_path):
 def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path, complaint):
     def own(folder, task=None, **options):
         model = Own(Config.base(9, **SIZES), seed=5)
-        schedule = Schedule(9, log_every=3, evaluate_every=5)
-        return model, train(model, task or Copying(), folder, schedule, recipe(), **options)
+        train(model, task or Copying(), folder, Schedule(9, 3, 5), recipe(), **options)
+        return model
 
     folders = [tmp_path / "a", tmp_path / "b"]
-    model, _ = own(folders[0])
+    model = own(folders[0])
     with pytest.raises(Interrupted):
         own(folders[1], Copying(at={6: send_ctrl_c}))
     own(folders[1], resume=True)
@@ -428,27 +380,6 @@ def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path
     assert_same_weights(load_model(best, Own)[0].state_dict(), model.state_dict())
     assert "received 'tiny_runs'" in complaint(load_model, best)
     assert "which holds 'tiny_runs'" in complaint(load_model, best, Transformer)
-
-
-def test_a_run_with_an_optimizer_of_one_s_own_is_resumed_too(tmp_path, monkeypatch):
-    """One that keeps no vector, and one that keeps its own."""
-
-    def plain(data, grad, *, step, rate):
-        data -= rate * grad
-
-    def momentum(data, grad, velocity, *, step, rate):
-        velocity *= 0.5
-        velocity += grad
-        data -= rate * velocity
-
-    for rule, count in ((plain, 1), (momentum, 2)):
-        monkeypatch.setitem(OPTIMIZERS, rule.__name__, rule)
-        how = dict(optimizer=rule.__name__, parts=count, steps=4)
-        folders = [tmp_path / f"{rule.__name__}{name}" for name in "ab"]
-        run(folders[0], **how)
-        interrupt(folders[1], 2, **how)
-        run(folders[1], resume=True, **how)
-        assert_same_run(*folders)
 
 
 # Ctrl-C.
@@ -468,16 +399,13 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
     assert not (tmp_path / "last.safetensors").exists()
 
 
-@pytest.mark.parametrize("what", [lambda: None, send_ctrl_c, fail])
+@pytest.mark.parametrize("what", [send_ctrl_c, fail])
 def test_ctrl_c_means_afterwards_what_it_meant_before(tmp_path, what):
-    def mine(number, frame):
-        pass
-
+    mine = lambda number, frame: None  # noqa: E731
     before = signal.signal(signal.SIGINT, mine)
     try:
-        run(tmp_path, task=Copying(at={2: what}))
-    except (Interrupted, RuntimeError):
-        pass
+        with pytest.raises((Interrupted, RuntimeError)):
+            run(tmp_path, task=Copying(at={2: what}))
     finally:
         assert signal.signal(signal.SIGINT, before) is mine
 

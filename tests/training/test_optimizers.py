@@ -18,21 +18,15 @@ PAPER = dict(beta1=0.9, beta2=0.98, epsilon=1e-9)
 # Learning rates.
 
 
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    [(1, 1.746928e-7), (100, 1.746928e-5), (4000, 6.987712e-4), (16000, 3.493856e-4)],
-)
-def test_rates_of_the_base_model(step, rate):
-    """Equation 3 with d_model 512 and a warm-up of 4000 steps; the peak is (512 * 4000)^-0.5."""
-    assert warmup_rate(step, 512) == pytest.approx(rate, rel=1e-6)
-
-
 def rates(decay, count: int = 152, **how) -> list[float]:
     """Those of a run of 150 steps, and of the one after it."""
     return [decay(step, d_model=64, warmup=50, factor=2.0, **how) for step in range(1, count)]
 
 
 def test_the_rate_rises_in_a_line_to_its_peak_and_falls_with_the_root_of_the_step():
+    """Equation 3, at first of the base model: the peak is (512 * 4000)^-0.5."""
+    base = {1: 1.746928e-7, 100: 1.746928e-5, 4000: 6.987712e-4, 16000: 3.493856e-4}
+    assert {step: warmup_rate(step, 512) for step in base} == pytest.approx(base, rel=1e-6)
     found = rates(warmup_rate, 201)
     assert found.index(max(found)) == 49
     assert max(found) == pytest.approx(2 / math.sqrt(64 * 50))
@@ -48,9 +42,8 @@ def test_the_other_decays_share_the_rise_and_reach_0_after_the_last_step():
         assert_allclose(found[:50], rising, rtol=1e-12)
         assert found[149] > 0 == found[150]
     assert_allclose(np.diff(linear[49:]), -rising[-1] / 101, rtol=1e-10)
-    assert (cosine[99] + cosine[100]) / 2 == pytest.approx(cosine[49] / 2)
-    assert_allclose(cosine[50:101], [cosine[49] - rate for rate in cosine[149:98:-1]], atol=1e-12)
-    assert all(a > b for a, b in zip(cosine[50:75], linear[50:75], strict=True))
+    falling = [rising[-1] * (1 + math.cos(math.pi * share / 101)) / 2 for share in range(101)]
+    assert_allclose(cosine[49:150], falling, rtol=1e-10)
 
 
 @pytest.mark.parametrize("decay", [linear_rate, cosine_rate])
@@ -66,16 +59,14 @@ def test_a_run_no_longer_than_the_warm_up_only_rises_and_none_goes_on_beyond_its
 
 def test_a_recipe_chooses_the_schedule_and_hands_its_optimizer_what_that_takes(rng):
     changes = dict(warmup=50, factor=2.0)
-    for step in (3, 50, 120):
+    for step in (3, 120):
         of_run = dict(step=step, steps=150, d_model=64)
         assert Recipe(**changes).rate(**of_run) == warmup_rate(step, 64, 50, 2.0)
         for name, decay in (("linear", linear_rate), ("cosine", cosine_rate)):
             assert Recipe(**changes, decay=name).rate(**of_run) == decay(step, 150, 64, 50, 2.0)
     for how, rule, settings in [
-        ({}, optim.adam, {}),
         (dict(beta1=0.5, beta2=0.7), optim.adam, dict(beta1=0.5, beta2=0.7)),
         (dict(adam_epsilon=0.3), optim.adam, dict(epsilon=0.3)),
-        (dict(optimizer="adamw"), optim.adamw, dict(weight_decay=0.01)),
         (dict(optimizer="adamw", weight_decay=0.2), optim.adamw, dict(weight_decay=0.2)),
     ]:
         made = Recipe(**how).optimizer_of(pack(Linear(3, 2, rng)))
@@ -152,13 +143,12 @@ def test_adam_moves_through_memory_in_pieces_that_fit_the_cache_and_takes_one_st
     size, lengths = 2 * PIECE + 7, []
     flat = FlatParameters(rng.standard_normal(size), rng.standard_normal(size))
     edges = [0, PIECE - 1, PIECE, 2 * PIECE - 1, 2 * PIECE, size - 1]
-    expected, _, _ = adam_by_loops(
-        flat.data[edges], [flat.grad[edges]] * 2, [0.1, 0.1], *PAPER.values()
-    )
+    start, gradients = flat.data[edges], [flat.grad[edges]] * 2
     adam = Adam(flat)
     adam.step(0.1)
     adam.step(0.1)
     assert adam.steps == 2
+    expected = adam_by_loops(start, gradients, [0.1, 0.1], *PAPER.values())[0]
     assert_allclose(flat.data[edges], expected, rtol=1e-12)
     Optimizer(flat, lambda data, grad, *, step, rate: lengths.append(len(data))).step(0.1)
     assert lengths == [PIECE, PIECE, 7]
@@ -178,8 +168,7 @@ def test_adam_refuses_a_model_that_was_packed_again(rng):
 def test_adam_and_clipping_keep_the_dtype(dtype, rng):
     flat = pack(Linear(3, 2, rng), dtype)
     flat.grad[...] = rng.standard_normal(flat.grad.shape)
-    data, norm = flat.data, clip_global_norm(flat.grad, 0.5)
-    adam = Adam(flat)
+    data, norm, adam = flat.data, clip_global_norm(flat.grad, 0.5), Adam(flat)
     adam.step(0.1)
     assert flat.data is data
     assert {x.dtype for x in (data, flat.grad, *adam.state.values(), norm)} == {np.dtype(dtype)}
@@ -197,17 +186,12 @@ def test_a_gradient_within_the_norm_keeps_its_bits(dtype, max_norm):
     assert grad.tobytes() == before
 
 
-@pytest.mark.parametrize("max_norm", [4.99, 1e-3])
-def test_a_longer_gradient_is_scaled_to_the_norm(max_norm, rng):
+@pytest.mark.filterwarnings("error")
+def test_a_longer_gradient_is_scaled_to_the_norm(rng):
     """One factor for the whole vector: the direction stays; the norm before is returned."""
     grad = rng.standard_normal(1000)
     before = grad.copy()
-    norm = clip_global_norm(grad, max_norm)
-    assert norm == pytest.approx(math.sqrt(sum(g * g for g in before)))
-    assert_allclose(grad, before * (max_norm / norm), rtol=1e-12)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_gradient_of_zeros_stays():
-    grad = np.zeros(4)
-    assert clip_global_norm(grad, 1.0) == 0 and not grad.any()
+    norm = clip_global_norm(grad, 4.99)
+    assert norm == pytest.approx(math.sqrt(sum(before**2)))
+    assert_allclose(grad, before * (4.99 / norm), rtol=1e-12)
+    assert clip_global_norm(zeros := np.zeros(4), 1.0) == 0 and not zeros.any()

@@ -6,19 +6,14 @@ import signal
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from numformer.backend import dropout_stream
 from numformer.data.batching import PairBatch
 from numformer.generation import greedy
 from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
-from numformer.training.checkpoints import load_checkpoint
-from numformer.training.files import PARTIAL
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.recipe import Recipe
-from numformer.training.run_folder import read_metrics
-from tests.equal_runs import without_seconds
 
 MEASURES = [1.0, 3.0, 2.0]  # of a run of 14 steps, evaluated at 5, 10 and 14
 SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
@@ -53,19 +48,12 @@ class Copying:
 
 
 class HoldingOut(Copying):
-    """Two batches that count 3 and 8 predictions, and an evaluation that may name itself."""
+    """With two batches that count 3 and 8 predictions."""
 
     held_out = (
         PairBatch.of([([4, 5], [5]), ([6], [])]),
         PairBatch.of([([7], [8, 8, 4, 5]), ([4, 4, 4], [6, 5])]),
     )
-
-    def __init__(self, *arguments, found=None, **others):
-        super().__init__(*arguments, **others)
-        self.found = found
-
-    def evaluate(self, model) -> dict:
-        return super().evaluate(model) if self.found is None else self.found
 
 
 class Own(Transformer):
@@ -93,100 +81,23 @@ def recipe(**changes) -> Recipe:
     return Recipe(**(dict(warmup=10) | changes))
 
 
-def run(
-    folder,
-    steps=7,
-    log_every=3,
-    evaluate_every=5,
-    *,
-    task=None,
-    seed=1,
-    resume=False,
-    parts=1,
-    minutes=None,
-    patience=None,
-    **changes,
-):
+def run(folder, steps=7, log_every=3, evaluate_every=5, *, task=None, **changes):
     """Train a tiny model in `folder` -> the model and the best evaluation."""
-    how = recipe(**{name: changes.pop(name) for name in OF_RECIPE & changes.keys()})
+
+    def chosen(names) -> dict:
+        return {name: changes.pop(name) for name in names & changes.keys()}
+
+    schedule = Schedule(steps, log_every, evaluate_every, **chosen({"minutes", "patience"}))
+    how = dict(seed=1, parts=1) | chosen({"seed", "parts", "resume"})
+    how["recipe"] = recipe(**chosen(OF_RECIPE))
     model = tiny(**changes)
-    schedule = Schedule(steps, log_every, evaluate_every, minutes, patience)
-    task = task or Copying()
-    return model, train(model, task, folder, schedule, how, seed, resume=resume, parts=parts)
+    return model, train(model, task or Copying(), folder, schedule, **how)
 
 
 def interrupt(folder, step: int, measures=(), **how) -> None:
     """Begin such a run, or go on with it, and stop it by Ctrl-C in a step."""
     with pytest.raises(Interrupted, match=f"stopped at step {step}, which is saved"):
         run(folder, task=Copying(measures, at={step: send_ctrl_c}), **how)
-
-
-def kill_at_write(folder, name: str, number: int, after: bool, **how) -> None:
-    """Kill a run before or after a file reaches its place; a temporary file is left behind."""
-    replace, seen = os.replace, []
-
-    def killed(source, target):
-        seen.extend([target] if target.name == name else [])
-        if len(seen) < number or target.name != name or after:
-            replace(source, target)
-        if len(seen) == number and target.name == name:
-            raise RuntimeError("killed")
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError):
-        patch.setattr(os, "replace", killed)
-        run(folder, task=Copying(MEASURES), **how)
-    (folder / f"{name}{PARTIAL}").write_bytes(b"half")
-
-
-def assert_goes_on_after_a_kill(at, name: str, number: int, after: bool, **how):
-    """A run of 14 steps in `at`/killed, which may be there already, ends as that in straight."""
-    folder = at / "killed"
-    kill_at_write(folder, name, number, after, steps=14, **how)
-    done = last(folder)[1]["step"] // 5 if (folder / "last.safetensors").exists() else 0
-    run(folder, task=Copying(MEASURES[done:]), **(how | dict(steps=14, resume=True)))
-    assert_same_run(folder, at / "straight")
-
-
-around_every_write = pytest.mark.parametrize(
-    ("name", "after", "number"),
-    [
-        (f"{name}.safetensors", after, number)
-        for name in ("last", "best")
-        for after in (False, True)
-        for number in (1, 2)
-    ],
-)
-
-
-def metrics(folder) -> list[dict]:
-    return read_metrics(folder / "metrics.jsonl")
-
-
-def logged(folder, name: str) -> list[float]:
-    return [line[name] for line in metrics(folder) if name in line]
-
-
-def last(folder) -> tuple[dict, dict]:
-    return load_checkpoint(folder / "last.safetensors")
-
-
-def files(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def assert_same_weights(found: dict, expected: dict):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert_array_equal(found[name], expected[name], err_msg=name)
-
-
-def assert_same_run(found, expected):
-    """Weights, the optimizer's state, the best, where the run stands, every line of the metrics."""
-    assert_same_weights(last(found)[0], last(expected)[0])
-    found, expected = without_seconds(found), without_seconds(expected)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        assert found[name] == expected[name], name
 
 
 def send_ctrl_c():
