@@ -125,8 +125,11 @@ class TowerConfig(*settings_of(MIXERS.values())):
 
     def entries(self, cross: bool = False) -> int:
         """The entries of a tower's matrices and of its table of positions; no tower has fewer."""
-        of_blocks = (Block.entries(self, layer, cross) for layer in range(self.layers))
-        return sum(of_blocks) + self.d_model * (self.longest or 0)
+        kinds = len(self.mixers.split(","))  # in turn: counted at once, for any number of layers
+        entries = self.d_model * (self.longest or 0)
+        for layer in range(min(kinds, self.layers)):
+            entries += len(range(layer, self.layers, kinds)) * Block.entries(self, layer, cross)
+        return entries
 
     @property
     def least_saved(self) -> int:
