@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from numformer.training.checkpoints import save_checkpoint
@@ -21,8 +20,7 @@ OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.
 def make(folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), **others) -> str:
     """A run with a line for each loss and, every second step, a figure -> its folder.
 
-    A run that is not `new` has no seconds and no held-out loss, which is ten times the figure. Of
-    its config.json options `without` are left out; `metric`, `task` and `config` are its own.
+    A run that is not `new` has no seconds and no held-out loss, which is ten times the figure.
     """
     metric, task = others.pop("metric", "exact_match"), others.pop("task", "reverse")
     new, without = others.pop("new", True), others.pop("without", ())
@@ -63,18 +61,7 @@ def drawn(monkeypatch):
 
 
 def curves(axes) -> list[list[list[float]]]:
-    """The points of each line."""
     return [line.get_xydata().tolist() for line in axes.lines]
-
-
-def bands(axes) -> list[dict[float, tuple[float, float]]]:
-    """Of each band by step where it begins and ends."""
-    ends = []
-    for band in axes.collections:
-        points = band.get_paths()[0].vertices
-        heights = {x: [y for step, y in points.tolist() if step == x] for x in {*points[:, 0]}}
-        ends.append({x: (min(ys), max(ys)) for x, ys in heights.items()})
-    return ends
 
 
 def test_the_table_of_runs_and_of_their_seeds(call):
@@ -94,24 +81,18 @@ def test_the_table_of_runs_and_of_their_seeds(call):
         "heads 1 (2 seeds)  exact_match  0.6250  0.5000    0.7500",
         "picture: runs/compare.png",
     ]
-    content = Path("runs/compare.png").read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n") and b"IEND" in content[-12:]
+    assert Path("runs/compare.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.mark.parametrize(
     ("runs", "labels"),
     [
-        ([{}], ["0"]),
-        ([{}, dict(seed=2)], ["0 (2 seeds)"]),
         ([{}, {}], ["0 (2 runs)"]),
         ([dict(heads=1), dict(heads=8), dict(heads=1, seed=2)], ["heads 1 (2 seeds)", "heads 8"]),
         ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
-        ([dict(factor=1), dict(factor=1.0, seed=2)], ["0 (2 seeds)"]),
         ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
         ([{}, dict(config=dict(heads=2))], ["heads 4", "heads 2"]),
-        ([{}, dict(task="copy")], ["task reverse", "task copy"]),
         ([{}, dict(task=None, heads=5)], ["task reverse, heads 4", "heads 5"]),
-        ([{}, dict(clip_norm=1.0)], ["clip_norm None", "clip_norm 1"]),
         ([dict(heads=8, seed=2, without=["clip_norm"]), dict(heads=8)], ["0 (2 seeds)"]),
         ([dict(data="x" * 60), dict(data="y"), dict(data="y", seed=2)], ["0", "data y (2 seeds)"]),
     ],
@@ -123,13 +104,10 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group(runs, labels, drawn)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == labels
     assert all(len(axes.lines) == len(labels) for axes in figure.axes)
-    lines = figure.axes[-1].lines
-    assert [h.get_color() for h in legend.legend_handles] == [line.get_color() for line in lines]
-    for looks in ({line.get_color() for line in lines}, {line.get_linestyle() for line in lines}):
-        assert len(looks) == len(labels)
-    title = figure.get_suptitle()
-    assert ("bands" in title) is (len(labels) < len(runs))
-    assert (" of " in title) is all(options.get("task", "reverse") for options in runs)
+    colours = [line.get_color() for line in figure.axes[-1].lines]
+    assert [h.get_color() for h in legend.legend_handles] == colours
+    assert len({*colours}) == len(labels)
+    assert ("bands" in figure.get_suptitle()) is (len(labels) < len(runs))
 
 
 def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
@@ -142,33 +120,19 @@ def test_the_curves_of_a_run_and_the_band_of_seeds(drawn):
     titles = "training loss", "held-out loss", "exact match", "learning rate"
     assert tuple(axes.get_title() for axes in figure.axes) == titles
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
-    assert {axes.get_xlabel() for axes in figure.axes} == {"step"}
     assert curves(losses) == [[[1, 7], [2, 3], [3, 1.5], [4, 2]], [[1, 5], [2, 4]]]
-    assert bands(losses) == [{1: (6, 8), 2: (2, 4), 3: (1, 2), 4: (1, 3)}]
+    (band,) = losses.collections
+    corners = {tuple(point) for point in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(1, 6), (1, 8), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1), (4, 3)}
     assert curves(held_out) == [[[2, 2.5], [4, 5]], [[2, 2.5]]]
     assert curves(figures) == [[[2, 0.25], [4, 0.5]], [[2, 0.25]]]
-    assert bands(figures) == [{2: (0, 0.5), 4: (0.25, 0.75)}]
     assert curves(rates)[1] == [[1, 1 / 8], [2, 2 / 8]]
-    assert losses.collections[0].get_facecolor()[0, :3] == pytest.approx(
-        to_rgb(losses.lines[0].get_color())
-    )
-    assert len({axes.get_xlim() for axes in figure.axes}) == 1  # one scale of steps for all
-    marked = [[line.get_marker() == "." for line in axes.lines] for axes in figure.axes]
-    assert marked == [[False, True], [True, True], [True, True], [False, True]]
-    ticks = losses.yaxis.get_major_locator().tick_values(0.4, 12).round(9)
-    assert {0.5, 1, 2, 5, 10} <= {*ticks} and losses.yaxis.get_major_formatter()(0.5) == "0.5"
-
-
-def test_a_band_holds_the_steps_that_its_runs_share(drawn):
-    make("a")
-    make("b", losses=(6, 2), seed=2, new=False)
-    losses, held_out, _, _ = drawn("a", "b").axes
-    assert curves(losses) == [[[1, 7], [2, 3]]]
-    assert curves(held_out) == [[[2, 2.5], [4, 5]]]  # that of the run that has noted it
+    make("d", heads=1, losses=(5, 5), seed=3, new=False)
+    losses, held_out, _, _ = drawn("a", "d").axes  # a band holds the steps that runs share
+    assert curves(losses) == [[[1, 6.5], [2, 4.5]]] and curves(held_out) == [[[2, 5], [4, 2.5]]]
 
 
 def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
-    """A language model is judged by its held-out loss, which has a panel already."""
     make("a")
     make("b", metric="word_error_rate", task="pronounce", figures=(50.0, 25.0))
     make("c", metric="held_out_loss", task="write", figures=(2.0, 1.5))
@@ -177,19 +141,11 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
     titles = [axes.get_title() for axes in figure.axes]
     measures = ["exact match", "word error rate"]
     assert titles == ["training loss", "held-out loss", *measures, "learning rate"]
-    figures = [line.split()[4:7] for line in capsys.readouterr().out.splitlines()[1:4]]
-    assert figures == [
-        ["0.5000", "-", "5.0000"],
-        ["-", "25.0000", "250.0000"],
-        ["-", "-", "1.5000"],
-    ]
-    assert [axes.get_title() for axes in drawn("c").axes] == [*titles[:2], titles[-1]]
-    make("old", new=False)
-    assert [axes.get_title() for axes in drawn("old").axes] == [titles[0], titles[2], titles[-1]]
+    figures = [" ".join(line.split()[4:7]) for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert figures == ["0.5000 - 5.0000", "- 25.0000 250.0000", "- - 1.5000"]
 
 
 def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
-    """Before the first evaluation its task is unknown, as it is of tasks that have no name."""
     make("a", losses=(8,), best=None)
     with open("a/metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
@@ -197,9 +153,6 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
     assert code == 0
     assert out[1].split() == ["a", "1", "-", "-", "1", "of", "4", "1.5"]
     assert out[2] == "picture: new/folder/b.png" and Path("new/folder/b.png").is_file()
-    seeds = [make(str(seed), task=None, seed=seed) for seed in (2, 3)]
-    _, out, _ = call(compare.main, "a", *seeds)
-    assert out[6].split() == ["a", "(3", "seeds)", "exact_match", *["0.5000"] * 3] and len(out) == 8
 
 
 def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
@@ -221,31 +174,21 @@ def test_names_are_drawn_as_they_are_and_not_read_as_formulas(call):
         assert (code, err, len(out)) == (0, [], 3) and out[1].startswith(f"{printed}  ")
 
 
-NO_SEED = {"options": {"steps": 4}, "config": {}}
-NO_SEED = json.dumps(NO_SEED | {"crc32": folders.checksum(NO_SEED)})
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
         ("config.json", None, None, "No such file"),
         ("config.json", None, b"[1]", ""),
         ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
-        ("config.json", None, NO_SEED.encode(), "seed"),
-        ("metrics.jsonl", None, None, "No such file"),
         ("metrics.jsonl", None, b"", "it has no line yet"),
         ("metrics.jsonl", None, b"{'step': 1}\n", "line 1"),
-        ("metrics.jsonl", None, b"5\n", ""),
-        ("metrics.jsonl", b'"step": 1, ', b"", "no run writes {'loss': 8"),
         ("metrics.jsonl", b'"step": 1', b'"step": -1', "no run writes {'step': -1"),
         ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
         ("best.safetensors", None, b"{}", "header"),
         ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "'step'"),
-        ("best.safetensors", b'"numformer"', b'"numformar"', "numformer"),
     ],
 )
 def test_what_is_no_run_is_refused(name, old, new, said, call):
-    """One line says which file it is, and nothing is printed or drawn."""
     path = Path(make("a"), name)
     content = path.read_bytes()
     assert old is None or old in content
@@ -255,22 +198,3 @@ def test_what_is_no_run_is_refused(name, old, new, said, call):
     refused = call(compare.main, make("b"), "a")
     assert_refused(refused, "a run folder holds", f"received a/{name} (", said, "such as runs/rev")
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "required: RUN"),
-        (["a", "--no-plots"], "unrecognized arguments: --no-plots"),
-        (["a", "--out", "a.txt"], "a picture ends in .png, .pdf, .svg, not 'a.txt'"),
-        (["a", "--out", "a/config.json/b.png"], "a/config.json"),
-        (["absent"], "absent/config.json (No such file or directory)"),
-        (["a.png"], "a.png/config.json (Not a directory)"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_print_what_is_wrong(arguments, said, call):
-    make("a")
-    Path("a.png").touch()
-    code, _, err = call(compare.main, *arguments)
-    assert code == 2 and len(err) == 1 and said in err[0]

@@ -1,9 +1,6 @@
 """Data sets: what the reader takes and refuses, and downloads that work, fail or are damaged."""
 
 import hashlib
-import io
-import socket
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,14 +24,12 @@ SPLITS = "train", "dev", "test"
     ("text", "pairs"),
     [
         ("és\tʰe s ˧˧ aː\nés\tɛ s\nés\tɛ s", [("és", "ʰe s ˧˧ aː"), ("és", "ɛ s"), ("és", "ɛ s")]),
-        ("é\tp ç\r\nb\tc\r\n", [("é", "p ç"), ("b", "c")]),
-        ("\ufeffé\tp ç\nb\tc\n", [("é", "p ç"), ("b", "c")]),
+        ("\ufeffé\tp ç\r\nb\tc\r\n", [("é", "p ç"), ("b", "c")]),
         ("e\u0301\tp c\u0327\n", [("é", "p ç")]),
-        (" é b \t p  ç \n", [("é b", "p ç")]),
-        ("b\tc\n\n\n", [("b", "c")]),
+        (" é b \t p  ç \n\n\n", [("é b", "p ç")]),
         ("a\u2028b\tc\n", [("a\u2028b", "c")]),
     ],
-    ids=["order", "CRLF", "BOM", "NFD", "spaces", "empty lines at the end", "no line's end"],
+    ids=["order", "BOM, CRLF", "NFD", "spaces, empty lines at the end", "no line's end"],
 )
 def test_what_the_reader_takes(tmp_path, text, pairs):
     path = tmp_path / "x.tsv"
@@ -45,16 +40,13 @@ def test_what_the_reader_takes(tmp_path, text, pairs):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"a\tb\nab\n", f", line 2 must have exactly one TAB; received 'ab'. {FORM}"),
-        (b"a\tb\tc\n", f", line 1 must have exactly one TAB; received 'a\\tb\\tc'. {FORM}"),
-        (b"a\tb\n\nc\td\n", f", line 2 must have exactly one TAB; received ''. {FORM}"),
-        (b" \tb\n", f", line 1 must have a source and a target; received ' \\tb'. {FORM}"),
-        (b"a\tb\r\na\t\r\n", f", line 2 must have a source and a target; received 'a\\t'. {FORM}"),
+        (b"a\tb\nab\n", ", line 2 must have exactly one TAB; received 'ab'."),
+        (b"a\tb\n\nc\td\n", ", line 2 must have exactly one TAB; received ''."),
+        (b"a\tb\r\na\t\r\n", ", line 2 must have a source and a target; received 'a\\t'."),
         (b"x" * 99, f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}"),
         (b"a\tb\n\xe9\tc\n", UTF_8),
-        (b"\xef\xbb\xbfa\n\xe9\t", UTF_8),
-        (b"", f" must hold at least one pair; received an empty file. {FORM}"),
-        (b"\r\n", f" must hold at least one pair; received an empty file. {FORM}"),
+        (b"x" * 257 + b"\ty\n", ", line 1 must have at most 256 symbols on each side; rec"),
+        (b"\r\n", " must hold at least one pair; received an empty file."),
         (None, " must be a file that can be read; received No such file or directory. Do this."),
     ],
 )
@@ -62,27 +54,17 @@ def test_what_the_reader_refuses(tmp_path, data, said, complaint):
     path = tmp_path / "x.tsv"
     if data is not None:
         path.write_bytes(data)
-    assert complaint(read_pairs, path, "target", "Do this.") == f"{path}{said}"
+    assert complaint(read_pairs, path, "target", "Do this.").startswith(f"{path}{said}")
 
 
 def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):
     for split in SPLITS:
-        missing = f"{tmp_path / f'my-own_1_{split}.tsv'} must be a file that can be read"
-        message = complaint(pronunciations, "my-own_1", tmp_path)
-        assert message.startswith(missing) and "Check the language and the folder" in message
+        assert f"my-own_1_{split}.tsv must be" in complaint(pronunciations, "my-own_1", tmp_path)
         (tmp_path / f"my-own_1_{split}.tsv").write_text(f"{split}\tx\n")
     pairs = {split: [(split, "x")] for split in SPLITS}
     assert pronunciations("my-own_1", tmp_path) == pairs
-
-
-@pytest.mark.parametrize("language", ["../fre", "a\\b", "", ".", "fre\n", "é", "a b", "%2e"])
-def test_a_language_that_is_no_plain_name_is_refused(tmp_path, language, complaint):
-    for folder in (tmp_path, None):
-        assert complaint(pronunciations, language, folder) == (
-            "a language must be named by ASCII letters, digits, _ and - alone; received "
-            f"{language!r}. Pass one such as dut, fre, vie_hanoi, or LANG for files named "
-            "LANG_train.tsv."
-        )
+    for language in ("../fre", "fre\n", "é", ""):
+        assert "by ASCII letters, digits, _" in complaint(pronunciations, language, tmp_path)
 
 
 # Downloads, from a server on this machine.
@@ -146,7 +128,7 @@ FRENCH = {split: [(split, "x y")] for split in SPLITS}
 REQUESTS = ["/fre_train.tsv", "/fre_dev.tsv", "/fre_test.tsv"]
 
 
-def test_shakespeare_is_downloaded_once_and_checked(server, tmp_path, monkeypatch, complaint):
+def test_shakespeare_is_downloaded_once(server, tmp_path, monkeypatch):
     text = b"To be, or not to be:\n"
     server.files["/input.txt"] = text
     source = f"{server.url}/input.txt", hashlib.sha256(text).hexdigest()
@@ -154,9 +136,6 @@ def test_shakespeare_is_downloaded_once_and_checked(server, tmp_path, monkeypatc
     for _ in range(2):
         assert datasets.shakespeare(cache=tmp_path).encode() == text
     assert server.requests == ["/input.txt"]
-    server.files["/input.txt"] = b"another text"
-    (tmp_path / "shakespeare.txt").write_text("damaged")
-    assert "pass it with `--data FILE`" in complaint(datasets.shakespeare, cache=tmp_path)
 
 
 def test_what_is_missing_or_damaged_is_downloaded_and_nothing_else(french, tmp_path, capsys):
@@ -180,30 +159,14 @@ def test_what_is_missing_or_damaged_is_downloaded_and_nothing_else(french, tmp_p
 
 
 def test_what_cannot_be_downloaded_says_where_it_is(french, tmp_path, complaint):
-    assert complaint(pronunciations, "bul", cache=tmp_path, address=french.url) == (
-        "a language to download must be one of dut, fre, vie_hanoi; received 'bul'. Pass one of "
-        "these, or the folder that holds bul_train.tsv, bul_dev.tsv and bul_test.tsv with "
-        "`--data DIR`."
-    )
+    how = dict(cache=tmp_path, address=french.url)
+    assert "one of dut, fre, vie_hanoi; received 'bul'" in complaint(pronunciations, "bul", **how)
     assert french.requests == []
     del french.files["/fre_dev.tsv"]
-    assert complaint(pronunciations, "fre", cache=tmp_path, address=french.url) == (
-        f"{french.url}/fre_dev.tsv must send the file; received <HTTPError 404: 'Not Found'>. "
-        "Check the network, or download fre_train.tsv, fre_dev.tsv and fre_test.tsv yourself from "
-        f"{french.url}/ and pass their folder with `--data DIR`."
-    )
+    message = complaint(pronunciations, "fre", **how)
+    assert "/fre_dev.tsv must send the file; received <HTTPError 404: 'Not Found'>" in message
+    assert f"fre_test.tsv yourself from {french.url}/ and pass their folder with" in message
     assert [path.name for path in tmp_path.iterdir()] == ["fre_train.tsv"]
-
-
-def test_every_file_has_a_sum_of_its_own():
-    sums = [value for splits in datasets.SHA256.values() for value in splits.values()]
-    assert all(tuple(splits) == SPLITS for splits in datasets.SHA256.values())
-    assert len(sums) == len({*sums}) == 9
-    assert all(len(bytes.fromhex(value)) == 32 and value.islower() for value in sums)
-
-
-def silent(handler):
-    handler.server.closing.wait(5)
 
 
 def breaks_off(handler):
@@ -217,15 +180,9 @@ def stalls(handler):
     handler.server.closing.wait(5)
 
 
-def breaks_off_in_a_chunk(handler):
-    handler.head("Transfer-Encoding", "chunked")
-    handler.wfile.write(b"20\r\n" + BODY[:7])
-
-
 def endless(handler):
     handler.head()
-    # It does end, so that a client without a bound fails this test instead of the machine.
-    try:
+    try:  # it does end, so that a client without a bound fails this test instead of the machine
         for _ in range(64):
             handler.wfile.write(bytes(2**20))
     except OSError:
@@ -234,80 +191,52 @@ def endless(handler):
 
 FAILURES = {
     "missing": (None, "must send the file; received <HTTPError 404: 'Not Found'>."),
-    "silent": (silent, "must send the file; received TimeoutError('timed out')."),
     "stalls": (stalls, "must send the file; received TimeoutError('timed out')."),
     "breaks off": (breaks_off, "7 bytes"),
-    "breaks off in a chunk": (breaks_off_in_a_chunk, "must send the file; received IncompleteRead"),
     "endless": (endless, "must have at most 16777216 bytes; received more."),
     "longer": (BODY + b"\n", f"must have the SHA-256 sum {SUM}; received a file with another sum."),
 }
 
 
-@pytest.mark.parametrize("kept", [b"", b"damaged"], ids=["no file", "damaged file"])
 @pytest.mark.parametrize(("answer", "said"), FAILURES.values(), ids=FAILURES)
 def test_a_failed_download_is_a_complaint_and_leaves_nothing(
-    server, tmp_path, answer, said, kept, complaint
+    server, tmp_path, answer, said, complaint
 ):
     path, url = tmp_path / "x.tsv", f"{server.url}/x.tsv"
-    if kept:
-        path.write_bytes(kept)
+    path.write_bytes(b"damaged")
     server.files["/x.tsv"] = answer
-    timeout = 0.2 if answer in (silent, stalls) else 5
+    timeout = 0.2 if answer is stalls else 5
     message = complaint(fetch, url, path, SUM, "do without", timeout=timeout)
     assert message.startswith(f"{url} must ") and said in message
     assert message.endswith("Check the network, or do without.")
-    assert [file.read_bytes() for file in tmp_path.iterdir()] == [kept] * bool(kept)
-    assert server.requests == ["/x.tsv"]
-
-
-def test_no_server_is_a_complaint(tmp_path, monkeypatch, complaint):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    # A port that is taken but not listened to refuses every connection.
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/x.tsv"
-        message = complaint(fetch, url, tmp_path / "x.tsv", SUM, "do without")
-    assert message.startswith(f"{url} must send the file; received ") and "refused" in message
-    assert message.endswith("Check the network, or do without.") and not list(tmp_path.iterdir())
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"damaged"]
 
 
 def test_a_file_of_the_largest_size_and_of_no_length_is_taken(server, tmp_path, monkeypatch):
-    """On a terminal with a bar; readable by whom the umask allows."""
-
     def answer(handler):
         handler.head()
         handler.wfile.write(BODY)
 
     monkeypatch.setattr(datasets, "MAX_BYTES", len(BODY))
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    (tmp_path / "plain").write_bytes(b"")
+    (tmp_path / "plain").write_bytes(b"")  # readable by whom the umask allows
     for name, content in (("x.tsv", BODY), ("y.tsv", answer)):
         server.files[f"/{name}"] = content
         fetch(f"{server.url}/{name}", tmp_path / name, SUM, "do without")
         assert (tmp_path / name).read_bytes() == BODY
         assert (tmp_path / name).stat().st_mode == (tmp_path / "plain").stat().st_mode
-    assert "x.tsv: 100%" in terminal.getvalue()
 
 
 def test_a_cache_that_cannot_be_written_is_a_complaint(server, tmp_path, complaint):
     server.files["/x.tsv"] = BODY
     (tmp_path / "file").write_bytes(b"")
-    # A file in the folder's place stops root too, whom permissions do not.
     path = tmp_path / "file" / "x.tsv"
-    assert complaint(fetch, f"{server.url}/x.tsv", path, SUM, "do without") == (
-        f"{path.parent} must be a folder that can be written; received File exists. "
-        "Make it writable and give it room, or do without."
-    )
-    assert server.requests == []
+    message = complaint(fetch, f"{server.url}/x.tsv", path, SUM, "do without")
+    assert f"{path.parent} must be a folder that can be written; received File" in message
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_download_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, error):
     def download(*args):
-        # What a kill would leave behind at this point is what .gitignore names.
-        assert [path.suffix for path in tmp_path.iterdir()] == [".tsv"]
         yield BODY[:7]
         raise error
 

@@ -45,7 +45,6 @@ def test_sides_are_made_of_characters_or_of_words(words):
     assert task.text.max_length == 2 * (2 if words in ("target", "both") else 5)
     batch = task.batch(1)
     assert task.text.source.decode(batch.source[0][:-1]) == task.text.source.split("a b a")
-    assert [b.target_in.shape[0] for b in task.held_out] == [1]
 
 
 def test_what_is_held_out_and_measured_are_the_development_pairs():
@@ -62,31 +61,33 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
 
 
-def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
-    """Repeated pairs, sources with several targets, the worst examples and the counts are told."""
+def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, monkeypatch):
+
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
+    monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
     code, out, err = call(main, "--data", file("own.tsv", several), *TINY)
     assert (code, err) == (0, [])  # there is no target
     text = "\n".join(out)
-    assert "93 pairs, for example 'ab 0' -> '0-ab'" in text
-    assert "1 pairs stand there again and are left out" in text
-    assert "2 sources have several targets" in text and "'c 5' -> '5-c' or 'five'" in text
+    for told in (
+        "93 pairs, for example 'ab 0' -> '0-ab'",
+        "1 pairs stand there again and are left out",
+        "2 sources have several targets",
+        "'c 5' -> '5-c' or 'five'",
+        "of dev the first 3 are used",
+        "5 sources that training never saw",
+        "toy_tasks.pairs --run runs/pairs-own --input '",
+    ):
+        assert told in text
     counts = re.search(r"train (\d+), dev (\d+), test (\d+)", text)
     assert sum(map(int, counts.groups())) == 92
     assert "target" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
-    assert "the worst of the others" in text and "WRONG, it is " in text
-    command = next(line for line in out if line.startswith("use it: "))
-    assert "toy_tasks.pairs --run runs/pairs-own --input '" in command
     assert Path("runs/pairs-own/attention.png").exists()
-    two = ["--input", "ab 3", "q", "--attention", "a.png"]
-    assert_refused(call(main, "--run", "runs/pairs-own", *two), "2 with --input")
     asked = ["--run", "runs/pairs-own", "--input", "abq"]
     code, out, err = call(main, *asked, "--attention", "a.png")
     assert (code, len(out), err) == (0, 1, ["note: training never saw 'q' (in 'abq')"])
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    assert call(main, "--resume", "--data", "own.tsv")[1][0].startswith("93 pairs")
     assert call(main, "--resume", "--out", "runs/pairs-own")[0] == 0
-    for flag in ("--heads 3", "--data own.tsv", "--quick", "--out x", "--norm pre"):
+    for flag in ("--heads 3", "--data own.tsv"):
         refused = call(main, "--run", "runs/pairs-own", "--input", "a", *flag.split())
         assert_refused(refused, f"received {flag.split()[0]}. Leave")
     file("own.tsv", several[:-1])
@@ -95,20 +96,16 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call):
 
 def test_standard_input_is_answered_line_by_line(call, monkeypatch):
     assert call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")[0] == 0
-    asked = [f"ab {number % 100}" for number in range(1500)]
+    asked = [f"ab {number % 100}" for number in range(1010)]
     asked[3] = ""
     Path("asked.txt").write_text("\r\n".join(asked) + "\n", newline="")
     with open("asked.txt", newline="") as lines:
         monkeypatch.setattr("sys.stdin", lines)
         code, out, err = call(main, "--run", "runs/pairs-own")
-    assert (code, len(out), out[3], err) == (0, 1500, "", [])
+    assert (code, len(out), out[3], err) == (0, 1010, "", [])
     _, some, _ = call(main, "--run", "runs/pairs-own", "--input", *asked[1000:1004])
     assert out[1000:1004] == some
-
-
-def test_a_reader_that_has_gone_is_no_error(call):
-    """As in `| head -1`."""
-    assert call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")[0] == 0
+    # A reader that has gone, as in `| head -1`, is no error.
     with program("pairs", "--run", "runs/pairs-own", stdin=subprocess.PIPE) as process:
         process.stdout.close()
         process.stdin.write("ab 1\n" * 3)
@@ -120,20 +117,9 @@ def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
     data = [file("a.tsv", LINES[:40]), file("b.tsv", LINES[38:60]), file("c.tsv", LINES[60:])]
     code, out, _ = call(main, "--data", *data, *TINY, "--no-plots", "--words", "source")
     assert code == 0 and "train 40, dev 22, test 30" in out
-    assert "of the test, " not in out[-3]  # whose sources are its own
     assert numformer.load("runs/pairs-a").text.source.symbols[0] == "0"  # a word
     shared = next(line for line in out if "too, for example" in line)
     assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
-    assert Path("runs/pairs-a/best.safetensors").exists()
-
-
-def test_more_examples_than_are_needed_are_left_out(call, monkeypatch):
-    monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
-    _, out, _ = call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")
-    assert "of dev the first 3 are used" in out and "of test the first 5 are used" in out
-    assert "5 sources that training never saw" in out
-    test = split([tuple(line.split("\t")) for line in LINES])["test"]
-    assert any(f"--input {test[0][0]!r}" in line for line in out)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +127,6 @@ def test_more_examples_than_are_needed_are_left_out(call, monkeypatch):
     [
         ("", "--data with one file or three, or a --demo"),
         ("--demo dates --data own.tsv", "--data with one file or three, or a --demo"),
-        ("--data own.tsv own.tsv", "--data with one file or three"),
-        ("--demo days", "invalid choice: 'days'"),
         ("--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'"),
         ("--data few.tsv", "received none for dev"),
     ],
@@ -164,7 +148,7 @@ def test_dates_are_those_that_the_words_say():
         assert year in plain and months[int(month) - 1] in plain
         numbers = re.findall(r"\d+", plain)
         assert sorted(map(int, numbers)) == sorted([int(year), int(day)]) and 1900 <= int(year)
-    assert len({words for words, _ in dates(2000)}) > 1900
+
     numbers = 1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 31
     assert " ".join(map(ordinal, numbers)) == "st nd rd th th th th st nd rd st"
     day = datetime.date(2026, 11, 21)

@@ -25,7 +25,6 @@ def learn(call, data, *flags):
 
 
 def test_a_saved_run_pronounces_words(data, call):
-    """Words are brought to NFC and trimmed; what training never saw is told."""
     code, out, err = learn(call, data)
     assert (code, err) == (0, [])  # this language has no target
     assert re.fullmatch(r"word error rate \d+\.\d\d", out[-1])
@@ -33,9 +32,6 @@ def test_a_saved_run_pronounces_words(data, call):
     assert code == 0 and len(out) == 2
     assert re.fullmatch(r"((A|B|CH|<unknown>)( |$))*", out[0])
     assert err == ["note: training never saw 'f' 'é' (in ' cafe\u0301 ')"]
-    asked = ["--run", "run", "--word", *["abc"] * 30]
-    assert len({*call(pronounce.main, *asked, "--temperature", "5")[1]}) > 5
-    assert {*call(pronounce.main, *asked)[1]} == {out[0]}
     assert_refused(call(pronounce.main, "--run", "run", "--word", " "), "at least one symbol")
 
 
@@ -43,7 +39,7 @@ def test_a_saved_run_pronounces_words(data, call):
     ("average", "kept"), [(1, "2: word_error_rate 10"), (5, "3: word_error_rate 20")]
 )
 def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kept):
-    """The best is chosen by development words, greedily, and a lower error rate is better."""
+
     measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
 
     def written(task, model, sources, beam=None):
@@ -62,17 +58,6 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kep
     assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
 
 
-def test_tying_all_needs_the_same_symbols_not_as_many(data, call):
-    flags = ["--tying", "all", "--steps", "1", "--out", "run"]
-    for path in data.iterdir():
-        path.write_text("ab\tA B\n", encoding="utf-8")
-    assert_refused(learn(call, data, *flags), "tying all", "2 and 2 symbols, not all")
-    assert os.listdir() == ["words"]
-    for path in data.iterdir():
-        path.write_text("ab\tb a\n", encoding="utf-8")
-    assert learn(call, data, *flags)[0] == 0
-
-
 def test_a_run_of_format_2_keeps_its_beam():
     task = {"characters": ["a"], "phonemes": ["A"], "max_length": 9, "data": 1}
     _, metadata = from_2({}, {"task": task})
@@ -81,7 +66,7 @@ def test_a_run_of_format_2_keeps_its_beam():
 
 
 def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
-    """Not with what the task sets today."""
+
     assert pronounce.DEFAULTS["average"] > 1
     learn(call, data, "--average", "1")
     path = Path("run/config.json")
@@ -98,7 +83,6 @@ def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
     flags = [*TINY, "--steps", "1", "--data", str(data), "--language"]
     for language in ("two", "toy", "two"):
         assert call(pronounce.main, *flags, language)[0] == 0
-    assert sorted(os.listdir("runs")) == ["pronounce-toy", "pronounce-two", "pronounce-two-2"]
     for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
         code, out, _ = call(pronounce.main, "--resume", "--language", language)
         assert code == 0 and out[0].startswith(f"runs/{folder} is finished")
@@ -111,33 +95,25 @@ def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
     [
         ("--language xyz", ["dut, fre, vie_hanoi", "'xyz'", "--data"]),
         ("--language xyz --data words", ["xyz_train.tsv", "No such file"]),
-        ("--language ../toy --data words", ["ASCII letters"]),
         ("--language toy --data words --tying all", ["tying all", '"target"']),
-        ("--language toy --data empty", ["toy_train.tsv", "empty"]),
-        ("--language toy --data tab", ["toy_dev.tsv", "line 2", "exactly one TAB"]),
+        ("--language same --data words --tying all", ["tying all", "2 and 2 symbols, not all"]),
         ("--language toy --data latin", ["toy_test.tsv", "line 2", "UTF-8"]),
     ],
 )
 def test_what_cannot_be_is_refused_without_a_trace(flags, words, data, call):
     """Wrong test words too, which are read before training and not after it."""
-    for folder, split, content in (
-        ("empty", "train", b""),
-        ("tab", "dev", b"ab\tA B\nba B A\n"),
-        ("latin", "test", b"ab\tA B\n\xff\tB\n"),
-    ):
-        shutil.copytree(data, folder)
-        Path(folder, f"toy_{split}.tsv").write_bytes(content)
+    for split in ("train", "dev", "test"):
+        Path(data, f"same_{split}.tsv").write_text("ab\tA B\n")
+    shutil.copytree(data, "latin")
+    Path("latin/toy_test.tsv").write_bytes(b"ab\tA B\n\xff\tB\n")
     assert_refused(call(pronounce.main, *flags.split()), *words)
-    assert {*os.listdir()} == {"words", "empty", "tab", "latin"}
+    assert {*os.listdir()} == {"words", "latin"}
 
 
 @pytest.mark.parametrize(
     ("a", "b", "edits"),
     [
-        ("", "", 0),
         ("", "abc", 3),
-        ("ab", "ba", 2),
-        ("abcd", "bcd", 1),
         ("flaw", "lawn", 2),
         ("kitten", "sitting", 3),
         ("intention", "execution", 5),
@@ -157,20 +133,11 @@ def test_error_rates_by_hand(data):
         "word_error_rate": pytest.approx(200 / 3),
         "phoneme_error_rate": pytest.approx(400 / 7),
     }
+    lines = [("ca", "CH A"), ("ca", "A CH")]  # each is an example
+    task = pronounce.PronunciationTask(pairs | {"test": lines}, 2, 1)
+    assert task.test == [("ca", ("CH A",)), ("ca", ("A CH",))]
     several = [("x", ("a b",)), ("y", ("c d", "c")), ("z", ("b", "a b b"))]
     assert PairsTask(pairs, 2, 1, "target").measure(written, several) == {
         "exact_match": pytest.approx(2 / 3),
         "symbol_error_rate": pytest.approx(100 / 5),
     }
-
-
-def test_a_batch_holds_words_and_their_phonemes_and_each_line_is_an_example():
-    pairs = [("ab", "A B"), ("ca", "CH A"), ("ca", "A CH")]
-    task = pronounce.PronunciationTask(dict.fromkeys(("train", "dev", "test"), pairs), 3, 1)
-    assert task.test == [(word, (phonemes,)) for word, phonemes in pairs]
-    batch = task.batch(1)
-    sources, targets = batch.source[:, :2], batch.target_out[:, :2]
-    assert {
-        ("".join(task.text.source.decode(source)), " ".join(task.text.target.decode(target)))
-        for source, target in zip(sources, targets, strict=True)
-    } == {*pairs}
