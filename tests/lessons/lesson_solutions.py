@@ -4,6 +4,7 @@
 explanation: a few, in other styles and with other names than the solutions have.
 """
 
+import inspect
 import textwrap
 
 import lessons
@@ -29,14 +30,14 @@ def scope(source: str) -> dict:
     return names
 
 
-def function(name: str, body: str, parameters: str) -> str:
+def function(name: str, parameters: str, body: str) -> str:
     """The source of a file with this function."""
     body = textwrap.indent(textwrap.dedent(body).strip(), "    ")
     return f"{HEADER}def {name}({parameters}):\n{body}\n"
 
 
 def softmax(body: str) -> str:
-    return function("softmax_backward", body, "dweights, weights")
+    return function("softmax_backward", "dweights, weights", body)
 
 
 def attention(**lines: str) -> str:
@@ -50,20 +51,24 @@ def attention(**lines: str) -> str:
         "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
         "return": "dQ, dK, dV",
     } | lines
-    body = "\n".join(f"{name} = {line}" for name, line in lines.items()).replace(
-        "return =", "return"
-    )
-    return function("attention_backward", body, "dO, Q, K, V, A")
+    body = "\n".join(f"{name} = {line}" for name, line in lines.items())
+    body = body.replace("return =", "return")
+    return function("attention_backward", "dO, Q, K, V, A", body)
 
 
-def tempered(dtau: str, dbias: str, dZ: str = "A * dA - A * np.sum(A * dA, 1)[:, None]") -> str:
-    body = f"Z = Q @ K.T / Q.shape[1] ** 0.5 / tau\ndZ = {dZ}\nreturn {dtau}, {dbias}"
-    return function("tempered_backward", body, "dA, Q, K, tau, A")
+def tempered(dtau: str, dbias: str) -> str:
+    body = f"""
+Z = Q @ K.T / Q.shape[1] ** 0.5 / tau
+dZ = A * dA - A * np.sum(A * dA, 1)[:, None]
+return {dtau}, {dbias}
+"""
+    return function("tempered_backward", "dA, Q, K, tau, A", body)
 
 
-def mended(old: str = "", new: str = "") -> str:
-    """The function with the mistake, a part of its text replaced."""
-    given = EXERCISES["mended_attention_backward"].code
+def altered(name: str, old: str = "", new: str = "") -> str:
+    """The exercise's solution, or what has a mistake to find, a part of its text replaced."""
+    exercise = EXERCISES[name]
+    given = exercise.code if exercise.to_find else inspect.getsource(exercise.solution)
     assert old in given
     return HEADER + given.replace(old, new)
 
@@ -90,58 +95,7 @@ def again(Q, K):
     return A / A.sum(axis=-1, keepdims=True)
 """
 
-
-def through_time(old: str = "", new: str = "") -> str:
-    """A loop that adds up the weight's gradient as it goes, a part of its text replaced."""
-    body = """
-later, d, W = 0, 0 * h, 0 * weight
-for t in range(len(h) - 1, -1, -1):
-    g = doutput[t] + later
-    d[t] = g * (1 - h[t] ** 2)
-    later = weight.dot(d[t])
-    if t:
-        W += np.outer(h[t - 1], d[t])
-return d, W
-"""
-    return function("through_time_backward", body.replace(old, new), "doutput, h, weight")
-
-
-def unit(dn: str = "dnew * f") -> str:
-    body = f"""
-de = {dn} * (1 - n * n)
-dkept = np.einsum("bj,ij->bi", de, r)
-da = (dnew * (n - h) + dkept * h) * f * (1 - f)
-return da, de, dnew - dnew * f + dkept * f + np.einsum("bj,ij->bi", da, u)
-"""
-    return function("unit_backward", body, "dnew, h, u, r, f, n")
-
-
-def river(power: str = "width ** 3") -> str:
-    body = f"""
-away = keys - query[:, None]
-d = doutput[:, None] * weights * (values - (weights @ values)[:, None])
-dq = (d * away / width ** 2)
-return dq.sum(1), -dq.sum(0), (d * away ** 2 / ({power})).sum()
-"""
-    return function("river_backward", body, "doutput, query, keys, values, width, weights")
-
-
-def handed(plus: str = "+=") -> str:
-    body = f"""
-dM, dW = np.zeros(M.shape), np.zeros(W.shape)
-for i, (A, dO) in enumerate(zip(weights, dheads)):
-    dM {plus} A.T @ dO @ W[:, i].T
-    dW[:, i] = M.T @ A.T @ dO
-return dM, dW
-"""
-    return function("handed_backward", body, "dheads, M, W, weights")
-
-
 RIGHT = {
-    "handed_backward": [handed()],
-    "through_time_backward": [through_time()],
-    "unit_backward": [unit()],
-    "river_backward": [river()],
     "softmax_backward": [
         softmax("return weights * (dweights - (dweights * weights).sum(-1, keepdims=True))"),
         softmax(ROW_BY_ROW),
@@ -149,35 +103,21 @@ RIGHT = {
     ],
     "attention_backward": [
         attention(),
-        function("attention_backward", WITH_FLIP, "dO, Q, K, V, A"),
+        function("attention_backward", "dO, Q, K, V, A", WITH_FLIP),
     ],
     "tempered_backward": [
         tempered("-np.sum(dZ * Z / tau)", "sum(dZ)"),
         tempered("np.einsum('ts,tk,sk', dZ, Q, K) / -(tau**2) / len(K[0])**0.5", "dZ.sum(0)"),
     ],
     "mended_attention_backward": [
-        mended(" / doutput.shape[0]"),
+        altered("mended_attention_backward", " / doutput.shape[0]"),
         attention().replace("def attention", "def mended_attention"),
     ],
 }
 
 WRONG = {
-    "handed_backward": {handed("="): "Only the last head is left"},
-    "through_time_backward": {
-        through_time("weight.dot(d[t])", "weight.dot(g)"): "a step is left out: the gradient of a",
-        through_time("    if t:\n        W", "    W"): "you take the last state",
-        through_time("W +=", "W ="): "each replaces the one before",
-        through_time("[t - 1], d[t]", "[t - 1], g"): "go back through the tanh first",
-        through_time("h[t] ** 2", "np.tanh(h[t]) ** 2"): "The tanh is taken twice",
-    },
-    "unit_backward": {
-        unit("dnew * (1 - f)"): "The two shares of the gate have changed places",
-        unit("dnew * f**3"): "wrong da: 33 of 33 entries",  # and nothing of sequences that mix
-    },
-    "river_backward": {river("2 * width ** 3"): "is 0.5 times what it should be"},
     "softmax_backward": {
         softmax("slope = weights - weights ** 2\nreturn slope * dweights"): "its own weight alone",
-        softmax("return weights - weights ** 2"): "Three times the upstream gradient",
         softmax("g = weights * dweights\nreturn g - sum(g.T)[:, None]"): "beside the average of a",
         softmax("g = weights * dweights\nreturn g - weights * sum(g)"): "not over the keys. Each",
         softmax(ROW_BY_ROW.replace("return ", "return 1/5 * ")): "by the number of queries",
@@ -207,9 +147,32 @@ WRONG = {
         tempered("-np.sum(dZ * Z) / tau * (11/7)**0.5", "sum(dZ)"): "the number of keys stands",
         tempered("-np.sum(dZ * Z) / tau", "dZ"): "Its dbias has the shape (5, 7)",
     },
-    "mended_attention_backward": {
-        mended(): "Not begun yet.",
-        mended("/ doutput.shape[0]", "* (1 / len(doutput))"): "What was wrong at first is still",
-        mended("(dweights - average)", "dweights"): "one of two parts is missing",
-    },
+} | {
+    name: {altered(name, old, new): words for old, new, words in rows}
+    for name, rows in {
+        "mended_attention_backward": [
+            ("", "", "Not begun yet."),
+            ("/ doutput.shape[0]", "* (1 / len(doutput))", "What was wrong at first is still"),
+            ("(dweights - average)", "dweights", "one of two parts is missing"),
+        ],
+        "through_time_backward": [
+            ("= da[t] @", "= dstate @", "a step is left out: the gradient of a"),
+            ("np.zeros((1, h.shape[1]))", "h[-1:]", "you take the last state"),
+            ("before.T @ da", "np.outer(before[1], da[1])", "each replaces the one before"),
+            ("before.T @ da", "before.T @ (da / (1 - h**2))", "go back through the tanh first"),
+            ("h[t] ** 2", "np.tanh(h[t]) ** 2", "The tanh is taken twice"),
+        ],
+        "unit_backward": [
+            ("dn = dnew * f", "dn = dnew * (1 - f)", "The two shares of the gate have changed"),
+            ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
+        ],
+        "river_backward": [("/ width\n", "/ 2 / width\n", "is 0.5 times what it should be")],
+        "handed_backward": [
+            (
+                "dmerged @ w_v.reshape(w_v.shape[0], -1).T",
+                "dvalue[-1] @ w_v[:, -1].T",
+                "Only the last",
+            )
+        ],
+    }.items()
 }

@@ -8,12 +8,11 @@ import pytest
 import lessons
 from lessons.lesson_01 import distance, through_time, timeline
 from lessons.lesson_01.distance import SCALES, measured, typical
-from lessons.lesson_01.reversal import KINDS, LETTERS, MEASURED, PARAMETERS, trained
+from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
 from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 from numformer.models import RecurrentEncoderDecoder
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
-from toy_tasks.kit.sequences import held_out
 
 LESSON = lessons.load(1)
 
@@ -78,15 +77,11 @@ def test_three_words_there_and_back_are_those_of_small_steps(moment):
         known = [n <= t if forward else n >= t for n in range(3)] * 2
         back = np.array([g[t], later[t], g[t] + later[t], da[t], da[t] @ w.T])
         dw = slopes(lambda w, g=g: (states(a, w)[1:] * g).sum(), w)
-        expected = dict(
-            at=t,
-            way=1 if forward else -1,
-            weight=w,
-            forward=[h[t], h[t] @ w, a[t], h[t] @ w + a[t], h[t + 1]],
-            backward=back * (not forward),
-            lengths=np.linalg.norm(numbers, axis=1) * known,
-            dweight={5: dw, 4: dw - np.outer(h[0], da[0]), 3: np.outer(h[2], da[2])}.get(moment, 0),
-        )
+        dw = {5: dw, 4: dw - np.outer(h[0], da[0]), 3: np.outer(h[2], da[2])}.get(moment, 0)
+        expected = dict(at=t, way=1 if forward else -1, weight=w, dweight=dw)
+        expected["forward"] = [h[t], h[t] @ w, a[t], h[t] @ w + a[t], h[t + 1]]
+        expected["backward"] = back * (not forward)
+        expected["lengths"] = np.linalg.norm(numbers, axis=1) * known
         shown = through_time.compute(moment, scale.value, g)
         for name, wanted in expected.items():
             np.testing.assert_allclose(shown[name], wanted, atol=1e-8, err_msg=name)
@@ -107,16 +102,11 @@ def test_what_waits_ends_when_it_should(layers, words):
 
 
 def test_what_the_text_says_of_the_example_and_of_gradients():
-    assert np.linalg.norm(through_time.weight, axis=1).round(3).tolist() == [1.118, 1.118]
-    assert through_time.weight[0] @ through_time.weight[1] == 0
     rnn, lstm, attention = (typical(kind) for kind in ("RNN", "LSTM", "attention"))
     assert rnn[10] < 1 < rnn[9] and lstm[27] < 1 < lstm[26]
     assert rnn[-1] < 1e-10 < 1e-3 < lstm[-1] and attention[1:].max() < 2 * attention[1:].min()
     at_20 = [typical("RNN", scale)[20] for scale in SCALES]
     assert at_20 == sorted(at_20) and at_20[5] < 50 < 150 < at_20[6] < 1000 < at_20[8]
-    by_bias = {bias: typical("LSTM", bias)[20] for bias in distance.BIASES}
-    assert all(25 < by_bias[bias] < 50 for bias in (2, 3, 4)) and by_bias[0] < 3 * rnn[20]
-    assert max(typical("LSTM", bias)[40] for bias in (2, 3, 4)) < 100
 
 
 def test_what_the_text_says_of_the_fixed_context_and_of_operations():
@@ -126,7 +116,6 @@ def test_what_the_text_says_of_the_fixed_context_and_of_operations():
         given = {name: (DEFAULTS | ROWS[row])[name] for name in ("d_model", "context")}
         model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, **given))
         assert model.parameter_counts()["total"] == count
-    assert ROWS[FIXED]["d_model"] == 64 and ROWS[FIXED]["steps"] > 2 * ROWS[ATTENTION]["steps"]
     fixed = MEASURED[FIXED]
     assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
     small, attention = (trained(kind) for kind in KINDS)
@@ -135,5 +124,4 @@ def test_what_the_text_says_of_the_fixed_context_and_of_operations():
         assert LESSON.multiplications(LESSON.LSTM, n) == 8 * n * 64**2
         assert LESSON.multiplications(LESSON.ATTENTION, n) == 4 * n * 64**2 + 2 * n**2 * 64
         assert LESSON.steps_and_memory(LESSON.LSTM, n)[0] == n
-    assert held_out("beach") and set("beach") <= set(LETTERS)
     assert attention.weights("beach").argmax(axis=1)[:5].tolist() == [4, 3, 2, 1, 0]

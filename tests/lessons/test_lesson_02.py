@@ -47,17 +47,12 @@ def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
         assert_allclose(shown["weights"], expected, atol=1e-9)
         glass = [sum(a * v[i] for a, v in zip(expected, value, strict=True)) for i in (0, 1)]
         assert_allclose(shown["glass"], glass, atol=1e-9)
-        # To the left of each side of the area; and the apple is never alone on top.
-        corners = shown["corners"]
-        for corner, other in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-            (x, y), (u, w) = other - corner, shown["glass"] - corner
-            assert x * w - y * u > -1e-6
         assert score == "distance" or shown["best"].tolist() != [4]
     assert lookup.wish(key[4], temperature, "distance")["best"].tolist() == [4]
 
 
 @pytest.mark.parametrize("width", lookup.WIDTHS)
-def test_the_river_is_that_of_nadaraya_and_watson(width, rng):
+def test_the_river_is_that_of_nadaraya_and_watson(width):
     pairs, off = list(zip(lookup.hours, lookup.levels, strict=True)), []
     for place, hour in enumerate(DAY):
         shown = lookup.river(hour, width)
@@ -70,10 +65,6 @@ def test_the_river_is_that_of_nadaraya_and_watson(width, rng):
         assert_allclose(shown["effective"], sum(kernel) ** 2 / sum(k * k for k in kernel))
         assert shown["nearest"][place] == closest[1]
     assert_allclose(shown["error"], math.sqrt(sum(e * e for e in off) / len(off)))
-    weights, truth = lookup.shares(DAY, width), lookup.true_level(lookup.hours)
-    days = weights @ (truth + 0.4 * rng.standard_normal((5000, 24))).T  # measured again and again
-    mean = ((days.T - lookup.true_level(DAY)) ** 2).mean()
-    assert_allclose(sum(lessons.load(2).expected_error(weights)), mean, rtol=0.05)
 
 
 @pytest.mark.parametrize("start", [option.value for option in STARTS])
@@ -108,7 +99,6 @@ def test_the_numbers_in_the_text_are_these():
     bar = re.search(r"(?s)>>> bar = (.*?\})", Path(lessons.load(2).__file__).read_text())[1]
     bar = eval(bar.replace("# ...", "")).items()
     assert np.array_equal([[*pair] for pair in bar], np.stack([key, value], axis=1))
-    assert_allclose([0.478, 0.163, 0.359] @ value[:3], shares((1, 2), 2.0) @ value, atol=5e-3)
     rows = re.findall(r"\| [\d.]+ \| [\d.]+ \| (\d+) % \|", words_of(2, "many_wishes"))
     assert sorted(rows, key=int) == rows and 29 <= int(rows[0]) < 50 < int(rows[-1])
 
@@ -116,9 +106,6 @@ def test_the_numbers_in_the_text_are_these():
 def test_what_the_text_says_of_slopes_and_of_weights_holds():
     assert [loss((x, 2), HARD) for x in (-3, 0.66, 0.67, 3)] == [-3, -3, 3, 3]  # the cliff
     assert all(loss((1.01, 2), soft) > loss((0.99, 2), soft) for soft in (0.5, 2, 8))
-    thrown = lookup.walk((2.0, 0.5), 0.25)
-    assert shares(thrown[2], 0.25)[1] < 0.7 and shares(thrown[3], 0.25)[1] > 0.9999
-    assert np.abs(thrown[30] - thrown[3]).max() < 1e-3
     a, changes = np.array(shares((1.5, 0.5), 2.0)), []
     for hidden in range(5):  # the glass of the others, mixed anew
         rest = np.delete(a, hidden) / (1 - a[hidden])

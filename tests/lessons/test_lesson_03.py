@@ -10,15 +10,11 @@ import pytest
 import lessons
 from lessons.lesson import pieces
 from lessons.lesson_03.attention import MASKS, STEPS, TEMPERATURES, attention
-from numformer.layer import pack
 from numformer.layers.attention import (
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
-from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.softmax import softmax_backward
-from numformer.models import Config, Transformer
-from numformer.training.optimizers import Adam
 
 pytestmark = pytest.mark.usefixtures("compared_once")
 
@@ -48,12 +44,6 @@ def test_the_simulation_has_the_numbers_of_plain_formulas(mask, temperature, rng
     np.testing.assert_allclose(shown["dvalue"], dvalue, atol=1e-12)
 
 
-def test_masks_hide_what_they_say():
-    hidden = [np.argwhere(~mask.value).tolist() for mask in MASKS]
-    later = [[t, s] for t in range(4) for s in range(t + 2, 5)]
-    assert hidden == [[], later, [[t, 4] for t in range(4)], [[2, s] for s in range(5)]]
-
-
 def test_the_numbers_in_the_text_are_these():
     """By hand, or from formulas that the lesson does not use."""
     lesson = lessons.load(3)
@@ -66,40 +56,17 @@ def test_the_numbers_in_the_text_are_these():
     doutput, dvalue, dweights, _ = pieces(lesson.back_through_the_blend)
     np.testing.assert_allclose(dvalue.numbers, weights.T @ doutput.numbers)
     np.testing.assert_allclose(dweights.numbers, doutput.numbers @ lesson.value.T)
-    rows, _ = pieces(lesson.back_through_the_softmax)
     da = dweights.numbers[2]
-    dz = weights[2] * (da - weights[2] @ da)
-    wanted = [weights[2], da, da - weights[2] @ da, dz]
+    centred = da - weights[2] @ da
+    wanted = [weights[2], da, centred, weights[2] * centred]
+    rows, _ = pieces(lesson.back_through_the_softmax)
     np.testing.assert_allclose(rows.numbers, wanted, atol=1e-12)
-    jacobian, words = pieces(lesson.jacobian)
-    np.testing.assert_allclose(np.diag(jacobian.numbers), weights[2] * (1 - weights[2]), atol=1e-12)
-    np.testing.assert_allclose(jacobian.numbers.sum(axis=0), 0, atol=1e-12)
-    assert int(re.search(r"10\^\{(-\d+)\}", words.markdown())[1]) <= -10
-    assert lesson.query[2].tolist() == [-1, 2, 0] and lesson.key[2].tolist() == [0, 2, 0]
+    wanted = np.diag(weights[2]) - np.outer(weights[2], weights[2])
+    np.testing.assert_allclose(pieces(lesson.jacobian)[0].numbers, wanted, atol=1e-12)
     (axes,) = pieces(lesson.results_are_mixtures)[0].figure().axes
     points = {dots.get_label(): dots.get_offsets() for dots in axes.collections}
     np.testing.assert_allclose(points["value"], lesson.value)
     np.testing.assert_allclose(points["result"], lesson.output)
-
-
-def test_one_row_of_nan_spoils_a_model_as_the_text_says(monkeypatch):
-    def by_the_formula(scores, mask):
-        exponentials = np.exp(np.where(True if mask is None else mask, scores, -np.inf))
-        return (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(scores.dtype)
-
-    monkeypatch.setattr("numformer.layers.attention.softmax", by_the_formula)
-    sizes = dict(source_vocabulary=300, target_vocabulary=300, d_model=16, d_ff=32, heads=2)
-    for empty_sentence in (False, True):
-        model, loss = Transformer(Config(**sizes, layers=2, p_drop=0)), CrossEntropy()
-        adam, rng = Adam(pack(model)), np.random.default_rng(0)
-        source, target = rng.integers(4, 300, (2, 5, 6))
-        source[3] *= not empty_sentence  # 0 is padding
-        with np.errstate(invalid="ignore"):
-            loss.forward(model.forward(source, target), target, target != 0)
-            model.backward(loss.backward())
-            adam.step(0.001)
-        parameters = [p.data.ravel() for p in model.named_parameters().values()]
-        assert np.isnan(np.concatenate(parameters)).mean().round(2) == float(empty_sentence)
 
 
 def curves(piece) -> dict[str, np.ndarray]:
@@ -130,12 +97,8 @@ def test_what_is_said_of_the_scale_is_what_was_measured(monkeypatch):
     without, with_it = shown["variance"]
     np.testing.assert_allclose(without, lesson.WIDTHS, rtol=0.2)
     np.testing.assert_allclose(with_it, 1, rtol=0.2)
-    assert shown["largest"][0][-1] > 0.9 and abs(shown["largest"][1][-1] - 0.25) < 0.05
-    assert shown["gradient"][0][-1] < 1e-4 * shown["gradient"][0][0]  # as its alt says
-    assert min(shown["gradient"][1]) > 0.5 * max(shown["gradient"][1])
-    told = re.search(
-        r"from (\d+) of the 400 rows\. With the\s+scale they come from (\d+)", words.markdown()
-    )
+    pattern = r"from (\d+) of the 400 rows\. With the\s+scale they come from (\d+)"
+    told = re.search(pattern, words.markdown())
     for count, scaled in zip(map(int, told.groups()), (False, True), strict=True):
         share = np.sort(lengths[scaled])[::-1].cumsum() / lengths[scaled].sum()
         assert share[count - 2] < 0.9 <= share[count - 1]
@@ -144,20 +107,16 @@ def test_what_is_said_of_the_scale_is_what_was_measured(monkeypatch):
 @pytest.mark.parametrize("scaled", [True, False])
 def test_random_attention_has_the_gradients_of_numformer(scaled):
     """Values that are the identity make dweights of doutput."""
-    _, weights, dscores, dquery = lessons.load(3).random_attention(
-        9, scaled, np.random.default_rng(1)
-    )
-    rng = np.random.default_rng(1)
+    measure, rng = lessons.load(3).random_attention, np.random.default_rng(1)
+    _, weights, dscores, dquery = measure(9, scaled, np.random.default_rng(1))
     query, key = rng.standard_normal((400, 1, 9)), rng.standard_normal((400, 16, 9))
     query = query if scaled else 3 * query
-    value = np.broadcast_to(np.eye(16), (400, 16, 16))
-    _, expected, _ = scaled_dot_product_attention(query, key, value)
+    inputs = query, key, np.broadcast_to(np.eye(16), (400, 16, 16))
+    _, expected, _ = scaled_dot_product_attention(*inputs)
     np.testing.assert_allclose(weights, expected, atol=1e-12)
     doutput = rng.standard_normal((400, 1, 16))
-    gradients = scaled_dot_product_attention_backward(
-        doutput, query, key, value, expected, expected, None
-    )
-    lengths = np.linalg.norm(gradients[0], axis=-1).ravel() * (1 if scaled else 3)
+    back = scaled_dot_product_attention_backward(doutput, *inputs, expected, expected, None)
+    lengths = np.linalg.norm(back[0], axis=-1).ravel() * (1 if scaled else 3)
     np.testing.assert_allclose(dquery, lengths)
     lengths = np.linalg.norm(softmax_backward(doutput, expected), axis=-1).ravel()
     np.testing.assert_allclose(dscores, lengths)
@@ -173,18 +132,15 @@ def test_what_is_said_of_four_scores_is_what_was_measured():
         told = [float(cell) for cell in row.split(" | ")]
         measured = [result.spread, result.largest, result.gradient]
         np.testing.assert_allclose(told, measured, atol=0.05, rtol=0.02)
-        assert abs(told[1] - result.largest) < 1e-3 and abs(told[2] - result.gradient) < 1e-4
         curve = curves(accuracy)[score]
         means = [result.accuracy.mean() for result in results if result.score == score]
         np.testing.assert_allclose(curve, means)
         assert f"{score} is at {means[-1]:.2f}" in accuracy.alt
     said = " ".join(words.markdown().split())
-    spread, less = re.search(
-        r"standard deviation of (\d+):.* is (\d+) times smaller", said
-    ).groups()
-    assert abs(int(spread) - wide["dot product"].spread) <= 0.5
+    pattern = r"standard deviation of (\d+):.* is (\d+) times smaller"
+    told = [int(number) for number in re.search(pattern, said).groups()]
     ratio = wide["scaled dot product"].gradient / wide["dot product"].gradient
-    assert abs(int(less) - ratio) <= 0.5
+    np.testing.assert_allclose(told, [wide["dot product"].spread, ratio], atol=0.5)
     small, large = map(int, re.findall(r"finds (?:only )?(\d+) %", said))
     assert small > 95 > 90 > large  # the text draws its conclusion from this
 
@@ -245,35 +201,15 @@ def test_every_equation_of_the_lesson_holds(rng):
     query, key = rng.standard_normal((3, 4)), rng.standard_normal((5, 4))
     value, doutput = rng.standard_normal((5, 2)), rng.standard_normal((3, 2))
     output, weights, _ = scaled_dot_product_attention(query, key, value)
-    dquery, dkey, dvalue = scaled_dot_product_attention_backward(
-        doutput, query, key, value, weights, weights, None
-    )
+    saved = query, key, value, weights, weights, None
+    dquery, dkey, dvalue = scaled_dot_product_attention_backward(doutput, *saved)
     z, da = query[1] @ key.T / 2, doutput[1] @ value.T
     dweights, a = doutput @ value.T, weights[1]
     dscaled = softmax_backward(dweights, weights)
-    values = dict(
-        Q=query,
-        K=key,
-        V=value,
-        E=query @ key.T,
-        Z=query @ key.T / 2,
-        A=weights,
-        O=output,
-        dO=doutput,
-        dV=dvalue,
-        dA=dweights,
-        dZ=dscaled,
-        dE=dscaled / 2,
-        dQ=dquery,
-        dK=dkey,
-        a=a,
-        z=z,
-        n=np.exp(z).sum(),
-        da=da,
-        dz=dscaled[1],
-        J=np.diag(a) - np.outer(a, a),
-        root=2,
-    )
+    values = dict(Q=query, K=key, V=value, E=query @ key.T, Z=query @ key.T / 2, A=weights)
+    values |= dict(O=output, dO=doutput, dV=dvalue, dA=dweights, dZ=dscaled, dE=dscaled / 2)
+    values |= dict(dQ=dquery, dK=dkey, a=a, z=z, n=np.exp(z).sum(), da=da, dz=dscaled[1])
+    values |= dict(J=np.diag(a) - np.outer(a, a), root=2)
     text = re.sub(r"\n# ?|\n +", " ", Path(lessons.load(3).__file__).read_text())
     text = text.replace("{{d}}", "{d}").replace("\\\\", "\\").replace("$$", "$")
     held = []
@@ -285,11 +221,6 @@ def test_every_equation_of_the_lesson_holds(rng):
             assert holds(sides, values, sizes), formula
             held.append(formula)
     assert len(held) > 30 and len(set(held)) > 15
-    of_size = {"T": 3, "S": 5, "d_k": 4, "d_v": 2}
-    rows = re.findall(r"\| \$\\mathrm\{d\}(\w).*? \| \$\((\w+), (\w+)\)\$ \|", text)
-    for name, *shape in rows:
-        assert values[f"d{name.upper()}"].shape == tuple(of_size[size] for size in shape), name
-    assert len(rows) == 6
 
 
 def test_every_equation_of_the_stepper_holds():
