@@ -161,12 +161,12 @@ def test_a_query_sees_what_its_mask_allows_and_nothing_else(case, data):
 # Gradients.
 
 
-def other_ids(name: str, number: int) -> dict:
+def other_ids(name: str) -> dict:
     """Ids of other shapes and paddings for a case, drawn by its name: no other case changes them.
 
     Up to four pairs of up to six ids, one source and one target with some at least.
     """
-    rng = np.random.default_rng([zlib.crc32(name.encode()), number])
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
     row_lengths = rng.integers(0, 7, (rng.integers(1, 5), 2))
     row_lengths[0] = np.maximum(row_lengths[0], 1)
     source, target = (padded(rng, of_side, V) for of_side in row_lengths.T)
@@ -181,10 +181,9 @@ def other_ids(name: str, number: int) -> dict:
     )
 
 
-@pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].composed])
-def test_gradients_agree_with_numerical_ones_for_any_shape(name, number):
-    rows = check(*CASES[name](**other_ids(name, number)), directions=1)
+def test_gradients_agree_with_numerical_ones_for_any_shape(name):
+    rows = check(*CASES[name](**other_ids(name)), directions=1)
     assert not [str(row) for row in rows if not row.passed]
 
 

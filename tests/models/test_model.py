@@ -1,7 +1,5 @@
 """What every model has: what it refuses, what it predicts, and what its parameters are for."""
 
-from itertools import cycle
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -79,37 +77,6 @@ def test_ten_forwards_without_a_backward_are_warned_of(r_drop):
         objective.forward()
     with pytest.warns(UserWarning, match="backward"):
         objective.forward()
-
-
-class Drawn(Model):
-    """Each prediction gives other logits, which are its parameters."""
-
-    def __init__(self, *logits):
-        self.logits, self.gradients = logits, []
-        self.turns = cycle(logits)
-
-    def predictions(self):
-        return next(self.turns), np.array([0, 2])
-
-    def backward(self, dlogits):
-        self.gradients.insert(0, dlogits)
-
-
-@pytest.mark.parametrize("r_drop", [0.5, 3.0])
-def test_r_drop_gives_each_prediction_its_gradient(rng, r_drop):
-    model = Drawn(*rng.standard_normal((2, 2, 3)))
-    objective = Objective(model, 0.1, r_drop)
-    objective.forward()
-    objective.backward(3.0)
-    for logits, gradient in zip(model.logits, model.gradients, strict=True):
-        direction, losses = 1e-6 * rng.standard_normal(logits.shape), []
-        for sign in 1, -1:
-            logits += sign * direction
-            losses.append(objective.forward())
-            logits -= sign * direction
-        change = 3.0 * (losses[0] - losses[1]) / 2
-        assert change == pytest.approx(direction.ravel() @ gradient.ravel(), 1e-5)
-    objective.clear_saved()
 
 
 def test_the_divergence_is_the_mean_of_the_rows_that_count(rng, xp, complaint):
