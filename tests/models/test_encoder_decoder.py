@@ -43,7 +43,9 @@ def test_counts_of_a_small_model_with_everything_switched_on():
         "total": pack(model).data.size,
     }
     assert sum(counts.values()) == 2 * counts["total"]
-    assert small().parameter_counts()["embedding"] == V * D  # source, target and output are one
+    of_paper = small().parameter_counts()
+    assert of_paper["embedding"] == V * D  # source, target and output are one
+    assert of_paper["norm"] == 5 * N * 2 * D
 
 
 @pytest.mark.parametrize("changes", [{}, dict(norm="pre"), dict(d_ff=3, layers=1)], ids=str)
