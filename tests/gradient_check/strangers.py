@@ -93,32 +93,6 @@ class Dense(Layer):
         return self.through(dz, self.kernel.data)
 
 
-class TwoDense(Layer):
-    """y = sigmoid(x first) second in one layer; `slope(z, s)`, and `through(dy, second)` is ds."""
-
-    def __init__(
-        self,
-        slope: Callable = lambda z, s: s * (1 - s),
-        through: Callable = lambda dy, second: dy @ second.T,
-    ):
-        self.first, self.second = draw(D, D), draw(D, D)
-        self.slope, self.through = slope, through
-
-    def forward(self, x):
-        z = np.dot(x, self.first.data)
-        s = logistic(z)
-        self.save(x=x, z=z, s=s)
-        return np.dot(s, self.second.data)
-
-    def backward(self, dy):
-        saved = {name: value.reshape(-1, D) for name, value in self.pop_saved().items()}
-        rows = dy.reshape(-1, D)
-        self.second.grad += saved["s"].T @ rows
-        dz = self.through(rows, self.second.data) * self.slope(saved["z"], saved["s"])
-        self.first.grad += saved["x"].T @ dz
-        return (dz @ self.first.data.T).reshape(dy.shape)
-
-
 class Glu(Layer):
     """y = (x left) * sigmoid(x right), whose dx goes through `left` alone."""
 
@@ -152,14 +126,10 @@ class MeanGate(Layer):
 
 
 class Cell(Layer):
-    """h = tanh(x + h hidden) over the T steps of x (B, T, D), with a slope of one's own."""
+    """h = tanh(x + h hidden) over the T steps of x (B, T, D), whose backward forgets 1 - h * h."""
 
-    def __init__(
-        self,
-        slope: Callable = lambda s: 1 - s * s,
-        through: Callable = lambda dz, hidden: dz @ hidden.T,
-    ):
-        self.hidden, self.slope, self.through = draw(D, D), slope, through
+    def __init__(self):
+        self.hidden = draw(D, D)
 
     def forward(self, x):
         states = [np.zeros_like(x[:, 0])]
@@ -172,10 +142,9 @@ class Cell(Layer):
         states = self.pop_saved()["states"]
         dx = np.zeros((len(dy), len(states) - 1, D))
         for step in reversed(range(len(states) - 1)):
-            dz = dy * self.slope(states[step + 1])
-            self.hidden.grad += states[step].T @ dz
-            dx[:, step] = dz
-            dy = self.through(dz, self.hidden.data)
+            self.hidden.grad += states[step].T @ dy
+            dx[:, step] = dy
+            dy = dy @ self.hidden.data.T
         return dx
 
 

@@ -2,14 +2,10 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from strangers import Chain, Dense, Formula, Glu, Holding, logistic
 
 from numformer.backend import dropout_stream
@@ -17,7 +13,6 @@ from numformer.gradient_check.cases import IDS as OF_CASES
 from numformer.gradient_check.cases import Given
 from numformer.gradient_check.diagnosis import diagnose
 from numformer.gradient_check.gradients import GradientCheck, check
-from numformer.gradient_check.symptoms import Evidence, explain
 from numformer.layer import Layer, Parameter
 from numformer.layers.activation import ReLU, Tanh
 from numformer.layers.attention import (
@@ -407,24 +402,6 @@ def test_a_wrong_gradient_of_a_parameter_explains_that_parameter_alone():
     }
 
 
-def test_a_layer_that_takes_one_size_of_batch_alone_is_held_to_the_rules_too(complaint):
-    def of_one_size(layer):
-        base = type(layer)
-
-        class OfOneSize(base):
-            def forward(self, x):
-                return super().forward(x.reshape(X.shape))
-
-        layer.__class__ = OfOneSize
-        return layer
-
-    text = complaint(check, of_one_size(remembering(mask_in_attribute)), [X])
-    assert "not drawn anew" in text
-    said = reports(of_one_size(wrong(linear(), weight_of_the_first_backward)), [X])
-    assert "Keep no copy of a weight" in said["x"]
-    assert reports(of_one_size(linear()), [X]) == {}
-
-
 def test_a_size_kept_from_the_first_forward_is_noticed(complaint):
     class First(Linear):
         size = 0
@@ -457,11 +434,6 @@ def without_x_hat(norm, right, dy):
     return right(dy)
 
 
-def terms(of_mean: int, along: int) -> Layer:
-    """LayerNorm whose two terms have signs of their own."""
-    return norm(lambda d, x, r, g: r * (d + of_mean * mean(d) + along * x * mean(d * x)))
-
-
 class MeanAt(Layer):
     """The mean over positions divided by a temperature, its dx times `factor`."""
 
@@ -476,21 +448,6 @@ class MeanAt(Layer):
         x, t = self.pop_saved()["x"], self.temperature.data
         self.temperature.grad -= (dy * x.mean(axis=1)).sum() / t**2
         return np.repeat(dy[:, None], x.shape[1], axis=1) / x.shape[1] / t * self.factor(t)
-
-
-class Halves(Layer):
-    def forward(self, x):
-        return x[..., :4].copy(), x[..., 4:].copy()
-
-    def backward(self, dy):
-        return np.concatenate(dy, axis=-1)
-
-
-class Copying(Linear):
-    """Its dx has rows too many; the layer around it cuts them off."""
-
-    def backward(self, dy):
-        return np.concatenate([dx := super().backward(dy), dx])
 
 
 class Around(Layer):
@@ -516,35 +473,19 @@ def twice(first: float, second: float) -> Layer:
     )
 
 
-def halves_product(g, dy, x):
-    return -g((dy * x[..., 4:], dy * x[..., :4]))
-
-
 HALF, EIGHT = X[:2], np.arange(8)
 INNER = "x inner.weight inner.bias"
 REACHES = "the gradient that reaches `%s` is wrong already: "
 # What a message begins with ... and what else stands in it.
 OTHERS = {
-    "constant ratio -1: the sign is wrong.": of(
-        Around(Halves(), lambda f, x: np.multiply(*f(x)), halves_product)
-    ),
     "this is the gradient of `beta`: a factor that forward multiplies with is missing.": of(
         wrong(LayerNorm(D), without_x_hat), "gamma"
     ),
-    # A term with another sign is not said to be missing alone.
-    "off by a constant in each row: a mean over ... another sign or factor": of(terms(1, -1)),
-    "off by a multiple of `x_hat` ... along it is ... another sign or factor": of(terms(-1, 1)),
-    "off by a constant and a multiple ... their terms have another sign": of(terms(1, 1)),
     "constant ratio 4: ... 4, the size of axis 1 of x: a mean's 1/4": of(MeanAt(lambda t: T)),
     "constant ratio 0.25: ... 1/4, the size of axis 1 of x: a sum is divided like a mean": of(
         MeanAt(lambda t: 1 / T)
     ),
     "constant ratio ... the factor 1 / `temperature` is missing": of(MeanAt(lambda t: t)),
-    "constant ratio ... 1 / `temperature` is one too many": of(MeanAt(lambda t: 1 / t)),
-    # With a batch of 2, half of a gradient may be 1/B or one of two uses.
-    "constant ratio 0.5: ... divided by the batch size ... used twice": of(
-        MeanAt(lambda t: 0.5), "x", HALF
-    ),
     "constant ratio 2.001: a constant factor is missing, or one too many.": of(
         MeanAt(lambda t: 2.001)
     ),
@@ -554,13 +495,9 @@ OTHERS = {
         HALF[:, :3],
         MEMORY[:2, :4],
     ),
-    REACHES % "inner" + "constant ratio 3: ": of(twice(3, 1), INNER, HALF),
     REACHES % "inner" + "constant ratio -1: ": of(twice(3, -1), INNER, HALF),
     "x is used by `inner`, `inner`, and their gradients add: that of `inner` is missing.": of(
         Around(Tanh(), lambda f, x: f(x) + EIGHT * f(x), lambda g, dy, x: [g(EIGHT * dy), g(dy)][0])
-    ),
-    "`inner` (Copying) is wrong by itself: a gradient has the shape": of(
-        Around(Copying(D, 6, RNG), lambda f, x: f(x), lambda g, dy, x: 2 * g(dy)[: len(dy)])
     ),
     "`parts.1.parts.0` (Wrong): right in the first forward and backward, wrong in the next": of(
         Chain(linear(D), Chain(wrong(linear(), weight_of_the_first_backward))),
@@ -611,41 +548,3 @@ def test_the_cause_is_named_on_the_device_too(stand_in):
     for name in ("residual: the skip connection forgotten", "LayerNorm: dx without gamma"):
         layer, fails, inputs = MISTAKES[name]
         assert WORDS[name] in reports(layer, inputs, xp=stand_in)[fails]
-
-
-FLOATS = st.floats() | st.integers(-2, 2)
-
-
-@st.composite
-def pairs(draw):
-    shape = draw(arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
-    gradient = arrays.arrays(np.float64, shape, elements=FLOATS)
-    last_is_one = (*shape[:-1], 1)[-max(len(shape), 1) :]
-    ids = arrays.arrays(np.int64, st.integers(0, 5), elements=st.integers(-1, 9))
-    return Evidence(
-        explicit=draw(gradient),
-        numerical=draw(gradient),
-        saved={
-            "weights": draw(gradient),
-            "rstd": draw(arrays.arrays(np.float64, last_is_one, elements=FLOATS)),
-        },
-        upstream=draw(st.none() | gradient),
-        factors={"the sign is wrong": -1.0},
-        others={"other": draw(gradient)},
-        ids=draw(st.none() | ids),
-    )
-
-
-@settings(max_examples=60)
-@given(pairs())
-def test_no_arrays_make_the_diagnosis_fail(evidence):
-    """Whatever the shapes, 0-d and empty ones included, and whatever the numbers.
-
-    Gradients that agree get no cause.
-    """
-    message = explain(evidence)
-    assert message is None or isinstance(message, str)
-    finite = np.nan_to_num(evidence.numerical, nan=1.0, posinf=2.0, neginf=-2.0).clip(-1e6, 1e6)
-    equal = replace(evidence, explicit=finite + 1e-9 * finite, numerical=finite)
-    said = explain(equal)
-    assert said in (None, "the entries that were measured agree: look at those behind them.")

@@ -10,8 +10,6 @@ import pytest
 from strangers import Formula, Holding
 
 from numformer.gradient_check import __main__ as gradient_check
-from numformer.gradient_check.cases import IDS as OF_CASES
-from numformer.gradient_check.cases import Given
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.layer import Layer, Parameter
 from numformer.layers.activation import ReLU
@@ -24,7 +22,6 @@ B, S, T, D, H = 3, 5, 4, 8, 2
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((B, T, D))
 SCORES = RNG.standard_normal((B, H, T, S))
-IDS = np.array([[4, 9, 4, 2], [4, 1, 1, 0]])
 
 
 def test_a_wrong_gradient_fails_with_both_numbers_their_ratio_and_the_cause():
@@ -58,9 +55,6 @@ def test_a_true_gradient_of_zero_passes_and_a_wrong_one_fails():
     assert all(row.passed for row in check(Shifted(0), [SCORES]))
     rows = {row.name: row for row in check(Shifted(1e-3), [SCORES])}
     assert not rows["shift"].passed and "true gradient is zero" in rows["shift"].meaning
-
-
-# Strictness.
 
 
 class Along:
@@ -99,22 +93,6 @@ def test_the_worst_direction_counts(wrong, rng):
     assert row.explicit - row.numerical == pytest.approx(1)
 
 
-def test_a_check_tries_two_random_directions_of_each_tensor_unless_told(rng, monkeypatch):
-    tried, original = [], GradientCheck.numerical
-
-    def numerical(checked, name, direction):
-        tried.append(direction)
-        return original(checked, name, direction)
-
-    monkeypatch.setattr(GradientCheck, "numerical", numerical)
-    for asked, count in (({}, 2), ({"directions": 3}, 3)):
-        tried.clear()
-        check(Linear(D, 6, rng, bias=False), [X], **asked)
-        assert [u.shape for u in tried] == [X.shape] * count + [(D, 6)] * count
-        assert all(np.linalg.norm(u) == pytest.approx(1) for u in tried)
-        assert len({u.tobytes() for u in tried}) == len(tried)
-
-
 LINEAR_OF_8 = Linear(8, 8, RNG)
 HELD = [
     LINEAR_OF_8.forward,
@@ -146,9 +124,6 @@ class Showing(Softmax):
 def test_what_keeps_the_rules_gives_no_false_alarm(layer):
     for _ in range(2):
         assert all(row.passed for row in check(layer, [X]))
-
-
-# Kinks.
 
 
 class Ungated(ReLU):
@@ -237,10 +212,7 @@ NUMBER = "backward returns one gradient for each floating-point input"
         *((added(lambda dy, a, b, dx=dx: dx), [NUMBER]) for dx in (None, X, (X,), (X, X, X))),
         (added(lambda dy, a, b: dy), ["1 array(s), where", "['x', 'others']"]),
         (Odd(dx=lambda dx: [dx]), ["a list, where the floating-point inputs are ['x']"]),
-        (Odd(dx=lambda dx: (None,)), ["a NoneType, where"]),
-        (Odd(dx=lambda dx: (dx, dx)), ["2 array(s), where"]),
         (Odd(y=lambda y: (y, y)), ["a tuple from Odd.forward"]),
-        (Odd(y=lambda y: float(y.sum())), ["a float from Odd.forward"]),
         (added(lambda dy, a, b: (a, a[0])), [f"{X[0].shape} for others {X.shape}"]),
         (Odd(records=1), ["1 saved records left"]),
         (InTwice(D, D, RNG, bias=False), ["adds to the gradients of the first", "weight", "+="]),
@@ -254,14 +226,10 @@ NUMBER = "backward returns one gradient for each floating-point input"
         (OF_WEIGHT, ["memory of the gradient of a parameter in the gradient of x"]),
         (Holding(experts={"a": LINEAR}), ["a Linear in experts['a'], which is neither trained"]),
         (Holding(blocks=[[], [PARAMETER]]), ["a Parameter in blocks[1][0], "]),
-        (Holding(blocks=((LINEAR,),)), ["a Linear in blocks[0][0], "]),
         (Holding(both={LINEAR}), ["a Linear in both, "]),
-        (Holding(_hidden={"a": [{"b": LINEAR}]}), ["a Linear in _hidden['a'][0]['b']"]),
         (Holding(grid=np.array([[PARAMETER]])), ["a Parameter in grid[0, 0], "]),
         (Holding(inner=Holding(own={1: LINEAR})), ["a Linear in inner.own[1], "]),
         (Holding(gain=ARRAY), ["a plain array (2, 3) in gain, which is neither", "self._gain."]),
-        (Holding(gain=np.array(1.0)), ["a plain array () in gain, "]),
-        (Holding(gains=[{"a": ARRAY}]), ["a plain array (2, 3) in gains[0]['a']"]),
         (Holding(inner=Holding(gain=ARRAY)), ["a plain array (2, 3) in inner.gain, "]),
         *((Formula(held, lambda dy, a: dy.copy()), ["a Linear held elsewhere, "]) for held in HELD),
     ],
@@ -274,12 +242,13 @@ def test_what_breaks_a_rule_is_refused(layer, words, complaint):
 
 
 def test_inputs_stay_as_they_were_and_ids_and_masks_are_not_differentiated():
-    scores, ids = SCORES.astype(np.float32), IDS.copy()
+    scores, mask = SCORES.astype(np.float32), SCORES > 0
     before = scores.copy()
-    mask = Given(RNG, **OF_CASES).source_mask
     assert [row.name for row in check(Softmax(), [scores, mask])] == ["scores"]
-    assert [row.name for row in check(Embedding(11, D, RNG), [ids])] == ["weight"]
-    assert (scores == before).all() and (ids == IDS).all()
+    assert [row.name for row in check(Embedding(11, D, RNG), [np.eye(3, 2, dtype=int)])] == [
+        "weight"
+    ]
+    assert (scores == before).all()
 
 
 def test_the_upstream_gradient_is_random_and_not_the_input_that_the_same_seed_drew():
@@ -335,7 +304,6 @@ wrong = lambda: (Scale(slope=lambda x: 2 * np.cos(x)), [X])
 thrice = lambda: (Scale(2, np.square), [X])
 failing = lambda: (Scale(slope=lambda x: {}["absent"]), [X])
 no_layer = lambda: (3, [X])
-bare = lambda: (Scale(), X)
 no_backward = lambda: (NoBackward(), [X])
 nothing = lambda: (Nothing(), [np.arange(3)])
 """
@@ -382,17 +350,13 @@ def test_the_command_as_a_user_runs_it(own):
         ("absent_module:right", "ModuleNotFoundError"),
         ("own_layers", "own_layers without a colon"),
         ("own_layers:no_layer", "(int, list) from own_layers:no_layer"),
-        ("own_layers:bare", "ndarray instead of a list of inputs"),
         ("own_layers:failing", "own_layers:failing does not run: KeyError: 'absent', in "),
-        ("own_layers:failing --elementwise failing/x", "own_layers.py, line"),
         ("own_layers:no_backward", "NotImplementedError: NoBackward has no backward"),
         ("own_layers:nothing", "nothing to check in nothing"),
         ("own_layers:right --elementwise right/absent", "right has the tensors x, scale, shift"),
         ("own_layers:right --elementwise absent/x", "The cases are: right."),
         ("own_layers:right --only absent", "Cases: right."),
         ("--elementwise linear/x --only linear", "--only linear beside it"),
-        ("--elementwise linear", "linear has the tensors"),
-        ("--only absent", "received absent. Cases: "),
     ],
 )
 def test_a_bad_place_or_layer_gives_exit_code_2_and_one_line(arguments, says, own, capsys):
@@ -400,12 +364,6 @@ def test_a_bad_place_or_layer_gives_exit_code_2_and_one_line(arguments, says, ow
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
     assert says in printed.err
-
-
-def test_an_exception_in_a_layer_of_the_library_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(ReLU, "forward", lambda relu, x: x.absent)
-    with pytest.raises(AttributeError):
-        gradient_check.main(["--only", "relu"])
 
 
 def test_elementwise_prints_entries_the_worst_first(own, capsys):

@@ -45,36 +45,6 @@ def test_loss_and_gradient_are_the_definition(smoothing, valid, rng, xp):
     assert_allclose(to_host(layer.backward()), gradient, rtol=1e-10, atol=1e-15)
 
 
-def test_rows_of_the_counted_targets_alone_give_the_same_numbers(rng):
-    logits = rng.standard_normal((B, T, V)).astype(np.float32)
-    layer = CrossEntropy(0.1)
-    losses = layer.forward(logits, TARGETS, VALID), layer.forward(logits[VALID], TARGETS[VALID])
-    of_rows, gradient = layer.backward(), layer.backward()
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert_allclose(gradient[VALID], of_rows, rtol=1e-6)
-
-
-def test_the_paper_s_smoothing_is_the_default():
-    assert CrossEntropy().smoothing == 0.1
-
-
-def test_equal_logits_cost_the_logarithm_of_the_vocabulary():
-    for smoothing in (0.0, 0.1):
-        loss = CrossEntropy(smoothing).forward(np.zeros((B, T, V)), TARGETS)
-        assert loss == pytest.approx(math.log(V))
-
-
-def test_smoothing_has_its_minimum_at_the_entropy_of_its_targets():
-    """Where p = q the gradient is 0 and the loss is not."""
-    smoothing = 0.1
-    q = np.full((1, 1, V), smoothing / V)
-    q[0, 0, 4] += 1 - smoothing
-    layer = CrossEntropy(smoothing)
-    loss = layer.forward(np.log(q), np.array([[4]]))
-    assert loss == pytest.approx(-(q * np.log(q)).sum())
-    assert_allclose(layer.backward(), 0, atol=1e-16)
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("odd", [50.0, -np.inf, np.inf, np.nan])
 def test_what_is_left_out_does_not_matter(odd, rng):
@@ -97,30 +67,6 @@ def test_where_nothing_counts_loss_and_gradients_are_0(rng):
     layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
     assert layer.forward(logits, TARGETS, np.zeros((B, T), bool)) == 0
     assert layer.backward().shape == (B, T, V) and not layer.forward(logits[:0], TARGETS[:0])
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("valid", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_mask_widens_nothing(dtype, valid, rng, xp):
-    layer, logits = CrossEntropy(0.1), xp.asarray(rng.standard_normal((B, T, V)), dtype=dtype)
-    assert layer.forward(logits, TARGETS, valid).dtype == dtype
-    assert {x.dtype for x in (layer.saved[0]["share"], layer.backward())} == {np.dtype(dtype)}
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_huge_logits_stay_finite(dtype):
-    """A loss of 2e4 exactly: log(exp(-2e4)) instead of -2e4 would be minus infinity."""
-    layer = CrossEntropy(0.0)
-    logits = np.full((1, 2, V), -1e4, dtype)
-    logits[0, :, 3] = 1e4
-    targets = np.array([[3, 5]])
-    assert layer.forward(logits, targets) == 1e4  # 0 and 2e4
-    expected = np.zeros((1, 2, V))
-    expected[0, 1, 3], expected[0, 1, 5] = 0.5, -0.5
-    assert_array_equal(layer.backward(), expected)
-    smoothed = CrossEntropy(0.1)
-    assert smoothed.forward(logits[:, :1], targets[:, :1]) == pytest.approx(0.1 * 2e4 * (V - 1) / V)
 
 
 # Logits of float32 that leave its range, and what torch 2.13's cross_entropy makes of them:
@@ -150,37 +96,22 @@ def test_logits_at_the_ends_of_float32_cost_what_they_do_in_torch(
     assert_allclose(layer.backward(), [gradient], rtol=1e-6, atol=1e-7)
 
 
-def test_the_upstream_gradient_multiplies(rng):
-    layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
-    gradients = []
-    for arguments in ((), (1.0,), (-3.5,), (np.asarray(-3.5),)):
-        layer.forward(logits, TARGETS)
-        gradients.append(layer.backward(*arguments))
-    assert_array_equal(gradients[0], gradients[1])
-    assert_allclose(gradients[2], -3.5 * gradients[0], rtol=1e-13)
-    assert_array_equal(gradients[2], gradients[3])
-
-
 @pytest.mark.parametrize(
-    ("targets", "words"),
+    ("targets", "valid", "words"),
     [
-        (TARGETS[:, 1:], "targets (3, 3), logits (3, 4, 7)"),
-        (TARGETS + 1, "ids from 1 to 7"),
-        (TARGETS - 1, "ids from -1 to 5"),
-        (TARGETS.astype(float), "dtype float64"),
+        (TARGETS[:, 1:], None, "targets (3, 3), logits (3, 4, 7)"),
+        (TARGETS + 1, None, "ids from 1 to 7"),
+        (TARGETS - 1, None, "ids from -1 to 5"),
+        (TARGETS.astype(float), None, "dtype float64"),
+        (TARGETS, VALID[:, 1:], "valid (3, 3) of bool"),
+        (TARGETS, VALID.astype(int), "valid (3, 4) of int64"),
     ],
 )
-def test_targets_that_do_not_fit_are_refused(targets, words, complaint):
-    assert words in complaint(CrossEntropy().forward, np.zeros((B, T, V)), targets)
+def test_targets_and_masks_that_do_not_fit_are_refused(targets, valid, words, complaint):
+    assert words in complaint(CrossEntropy().forward, np.zeros((B, T, V)), targets, valid)
 
 
-@pytest.mark.parametrize("valid", [VALID[:, 1:], VALID[0], VALID.astype(int), VALID.ravel()])
-def test_a_mask_that_does_not_fit_is_refused(valid, complaint):
-    said = complaint(CrossEntropy().forward, np.zeros((B, T, V)), TARGETS, valid)
-    assert f"valid {valid.shape} of {valid.dtype}" in said
-
-
-@pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5])
-def test_a_smoothing_that_is_no_probability_below_1_is_refused(smoothing, complaint):
-    assert str(smoothing) in complaint(CrossEntropy, smoothing)
-    assert CrossEntropy(0.999).smoothing == 0.999 and CrossEntropy(0).smoothing == 0
+def test_a_smoothing_that_is_no_probability_below_1_is_refused(complaint):
+    for smoothing in (-0.1, 1):
+        assert str(smoothing) in complaint(CrossEntropy, smoothing)
+    assert CrossEntropy(0).smoothing == 0

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 
 import numpy as np
 import pytest
@@ -16,64 +15,53 @@ from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear
 from numformer.layers.residual import Residual
-from numformer.models import Config, Objective, TowerConfig, Transformer
-from numformer.models.language_model import LanguageModel
+from numformer.models import (
+    Config,
+    LanguageModel,
+    Objective,
+    RecurrentEncoderDecoder,
+    TowerConfig,
+    Transformer,
+    VisionTransformer,
+)
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Adam
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
 from numformer.training.trainer import Trainer
 
 V = 11
+MODELS = Transformer, LanguageModel, RecurrentEncoderDecoder, VisionTransformer
 OF_RECIPE = {field.name for field in dataclasses.fields(Recipe)}
-
-
-def made(name: str, value):
-    """The Config or the Recipe that has this value in the field `name`."""
-    return Recipe(**{name: value}) if name in OF_RECIPE else Config.base(V, **{name: value})
 
 
 def complains(complaint, name: str, value) -> str:
     """`value` is refused for `name`, and the complaint says which field and what it received."""
-    text = complaint(made, name, value)
-    assert name in text and str(value) in text
+    kind = Recipe if name in OF_RECIPE else Config
+    sizes = {} if kind is Recipe else dict(source_vocabulary=V, target_vocabulary=V)
+    text = complaint(kind, **(sizes | {name: value}))
+    assert text.startswith(name) and f"received {value!r}" in text
     return text
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    {
-        "d_model": 512,
-        "d_ff": 2048,
-        "heads": 8,
-        "layers": 6,
-        "norm": "post",
-        "normalization": "layer",
-        "attention_function": "scaled_dot_product",
-        "attention_bias": False,
-        "activation": "relu",
-        "positions": "sinusoidal",
-        "max_length": 512,
-        "mixers": "attention",
-        "d_k": None,
-        "d_v": None,
-        "tying": "all",
-        "p_drop": 0.1,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "label_smoothing": 0.1,
-        "optimizer": "adam",
-        "beta1": 0.9,
-        "beta2": 0.98,
-        "adam_epsilon": 1e-9,
-        "warmup": 4000,
-        "factor": 1.0,
-        "decay": "inverse_sqrt",
-        "clip_norm": None,
-        "average": 1,
-    }.items(),
-)
-def test_the_paper_s_decisions_are_the_defaults(field, value):
-    assert getattr(Recipe() if field in OF_RECIPE else Config.base(V), field) == value
+PAPER = dict(d_model=512, d_ff=2048, heads=8, d_k=None, d_v=None, layers=6, norm="post")
+PAPER |= dict(normalization="layer", attention_function="scaled_dot_product", mixers="attention")
+PAPER |= dict(attention_bias=False, activation="relu", positions="sinusoidal", max_length=512)
+PAPER |= dict(tying="all", p_drop=0.1, attention_dropout=0.0, activation_dropout=0.0)
+PAPER |= dict(label_smoothing=0.1, optimizer="adam", beta1=0.9, beta2=0.98, adam_epsilon=1e-9)
+PAPER |= dict(warmup=4000, factor=1.0, decay="inverse_sqrt", clip_norm=None, average=1)
+PAPER |= dict(feed_forward_bias=True, key_value_heads=None, window=128)  # and what came later
+PAPER |= dict(weight_decay=0.01, r_drop=0.0)
+
+
+def test_the_paper_s_decisions_are_the_defaults():
+    defaults = vars(Recipe()) | vars(Config.base(V))
+    assert {name: defaults[name] for name in PAPER} == PAPER
+
+
+def test_a_recurrent_model_has_attention_and_gates():
+    config = RecurrentEncoderDecoder.Config(source_vocabulary=V, target_vocabulary=V)
+    expected = dict(d_model=256, cell="gru", context="attention", p_drop=0.1)
+    assert vars(config).items() >= expected.items()
 
 
 def test_base_and_big_are_the_rows_of_table_3():
@@ -82,71 +70,35 @@ def test_base_and_big_are_the_rows_of_table_3():
     changed = {k: v for k, v in vars(big).items() if v != vars(base)[k]}
     assert changed == dict(d_model=1024, d_ff=4096, heads=16, p_drop=0.3)
     assert Config.big(V, p_drop=0.1, layers=2).p_drop == 0.1
-    assert Config.base(V, heads=4).heads == 4
 
 
-@pytest.mark.parametrize("kind", [TowerConfig, Config, LanguageModel.Config, Recipe])
+@pytest.mark.parametrize("kind", [TowerConfig, Recipe, *(m.Config for m in MODELS)])
 def test_settings_are_frozen_and_take_names_only(kind):
     kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
-    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
-    assert kind.__dataclass_params__.frozen
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY} and kind.__dataclass_params__.frozen
 
 
-SIZES = "source_vocabulary target_vocabulary d_model d_ff heads layers max_length".split()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((n, v) for n in [*SIZES, "d_k", "d_v"] for v in (0, -3)),
-        *((n, None) for n in SIZES),
-        ("heads", True),
-        ("layers", 2.0),
-    ],
-)
-def test_sizes_below_1_are_refused(name, value, complaint):
-    sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
-    text = complaint(Config, **(sizes | {name: value}))
-    assert name in text and f"received {value}" in text
-
-
+SIZES = "d_model d_ff heads layers max_length d_k d_v warmup average".split()
 SHARES = "p_drop attention_dropout activation_dropout label_smoothing beta1 beta2".split()
 
 
 @pytest.mark.parametrize(
-    ("names", "wrong", "fine"),
+    ("names", "wrong"),
     [
-        (["warmup"], [0, -3, None, 2.5, True], [1, 7]),
-        (SHARES, [-0.1, 1.0, math.nan, "0.1", None], [0.0, 0.9]),
-        (["adam_epsilon", "factor", "clip_norm"], [0.0, -1.0, math.nan, math.inf, "1"], [0.5, 3]),
-        (["attention_bias", "feed_forward_bias"], [1, None, "yes"], [True, False]),
+        (SIZES, 0),
+        (["source_vocabulary", "target_vocabulary"], 4),
+        (SHARES, 1.0),
+        (["adam_epsilon", "factor", "clip_norm"], 0.0),
+        (["attention_bias", "feed_forward_bias"], None),
     ],
 )
-def test_a_setting_is_what_its_rule_says(names, wrong, fine, complaint):
+def test_a_setting_is_what_its_rule_says(names, wrong, complaint):
     for name in names:
-        for value in wrong:
-            complains(complaint, name, value)
-        for value in fine:
-            assert getattr(made(name, value), name) == value
+        complains(complaint, name, wrong)
 
 
-@pytest.mark.parametrize("name", ["source_vocabulary", "target_vocabulary"])
-def test_a_vocabulary_holds_a_symbol_beside_the_special_ones(name, complaint):
-    sizes = dict(source_vocabulary=V, target_vocabulary=V, tying="none")
-    assert f"{name} is above 4" in complaint(Config, **(sizes | {name: 4}))
-    assert getattr(Config(**(sizes | {name: 5})), name) == 5
-
-
-def fields():
-    return [*dataclasses.fields(Config), *dataclasses.fields(Recipe)]
-
-
-def test_every_choice_says_what_it_is():
-    silent = {field.name for field in fields() if not field.metadata["help"]}
-    assert silent == {"source_vocabulary", "target_vocabulary"}
-
-
-CHOICES = {field.name: field.metadata["rule"].choices for field in fields()}
+FIELDS = [*dataclasses.fields(Config), *dataclasses.fields(Recipe)]
+CHOICES = {field.name: field.metadata["rule"].choices for field in FIELDS}
 CHOICES = {name: choices for name, choices in CHOICES.items() if choices}
 
 
@@ -154,13 +106,9 @@ CHOICES = {name: choices for name, choices in CHOICES.items() if choices}
 def test_choices_are_refused_with_the_list_of_choices(name, complaint):
     """An unknown one trains nothing: it falls through no `else`."""
     assert f"of {', '.join(CHOICES[name])}; " in complains(complaint, name, "mine")
-    for choice in CHOICES[name]:
-        assert getattr(made(name, choice), name) == choice
 
 
-def test_a_choice_of_one_s_own_is_an_entry_of_the_registry(monkeypatch, complaint):
-    """A stranger's activation needs no line of the library."""
-
+def test_a_choice_of_one_s_own_is_an_entry_of_the_registry(monkeypatch):
     class Doubling(ReLU):
         pass
 
@@ -168,9 +116,6 @@ def test_a_choice_of_one_s_own_is_an_entry_of_the_registry(monkeypatch, complain
     model = Transformer(Config.base(V, d_model=8, d_ff=4, heads=2, layers=1, activation="doubling"))
     inside = model.encoder.layers[0].feed_forward.sublayer.activation
     assert type(inside) is Doubling
-    assert "relu, gelu, swiglu, doubling; received" in complaint(
-        Config.base, V, activation=["relu"]
-    )
 
 
 def test_d_model_is_a_multiple_of_heads_unless_both_head_sizes_are_given(complaint):
@@ -183,11 +128,6 @@ def test_tying_all_needs_one_vocabulary(complaint):
     sizes = dict(source_vocabulary=V + 1, target_vocabulary=V)
     text = complaint(Config, **sizes)
     assert f"sizes {V + 1} and {V}" in text and '"target"' in text
-    small = dict(d_model=8, d_ff=12, heads=2, layers=1)
-    for tying in ("target", "none"):
-        model = Transformer(Config(**sizes, **small, tying=tying))
-        source, target = np.array([[4, V, 2]]), np.array([[1, V - 1]])
-        assert model.forward(source, target).shape == (1, 2, V)
 
 
 @pytest.mark.parametrize(

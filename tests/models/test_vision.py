@@ -6,7 +6,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.backend import to_host
 from numformer.layer import pack
-from numformer.layers import Patches
 from numformer.models.vision import VisionTransformer
 
 SIZES = dict(height=4, width=6, channels=1, classes=3, d_model=8, d_ff=12, heads=2, layers=2)
@@ -34,14 +33,6 @@ def test_every_pixel_counts_and_no_image_sees_another():
         assert_array_equal((found != logits).any(axis=1), [False, True, False])
 
 
-def test_the_gradient_of_one_column_of_patches_shares_no_memory(rng):
-    """Pixels and patches then stand in the same order, so a reshaped view would do."""
-    layer, dpatches = Patches(2), rng.standard_normal((3, 2, 4))
-    layer.forward(IMAGES[:, :, :2])
-    dimages = layer.backward(dpatches)
-    assert dimages.shape == (3, 4, 2) and not np.shares_memory(dimages, dpatches)
-
-
 @pytest.mark.parametrize(("positions", "differ"), [("learned", True), ("none", False)])
 def test_the_order_of_patches_counts_where_positions_do(positions, differ):
     model = small(positions=positions)
@@ -50,17 +41,14 @@ def test_the_order_of_patches_counts_where_positions_do(positions, differ):
     assert (difference > 1e-6) == differ
 
 
-def test_a_grey_image_may_have_its_one_channel():
-    assert_array_equal(small().forward(IMAGES[..., None]), small().forward(IMAGES))
-
-
 @pytest.mark.parametrize("given", [np.float16, np.float32, np.float64])
 def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(given, xp):
-    """An objective, as training has it, on host batches; images on the device are as good."""
+    """Images on the device, and grey ones with their one channel, are as good."""
     model, images = small(np.float32, xp), IMAGES.astype(given)
     logits, targets = model.predictions(images, LABELS)
     assert logits.dtype == np.float32 and type(logits) is xp.ndarray and targets is LABELS
-    assert_array_equal(to_host(model.forward(xp.asarray(images))), to_host(logits))
+    for same in (xp.asarray(images), images[..., None]):
+        assert_array_equal(to_host(model.forward(same)), to_host(logits))
     assert_allclose(
         to_host(logits), small().forward(images.astype(np.float64)), rtol=1e-4, atol=1e-5
     )
@@ -75,25 +63,24 @@ def test_images_of_the_host_become_the_dtype_of_the_weights_where_these_are(give
     ("images", "received"),
     [
         (IMAGES[:0], "shape (0, 4, 6)"),
-        (IMAGES[0], "shape (4, 6)"),
         (IMAGES[:, :2], "shape (3, 2, 6)"),
         (IMAGES.repeat(3, axis=0).reshape(3, 4, 6, 3), "shape (3, 4, 6, 3)"),
         ((9 * IMAGES).astype(int), "dtype int64"),
         (IMAGES.tolist(), "list"),
-        (np.float64(3), "float64"),
     ],
 )
 def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
     said = complaint(small().forward, images)
     assert "images are an array (B, 4, 6) of floating-point numbers" in said and received in said
+    said = complaint(small(channels=3).forward, IMAGES)
+    assert "images are an array (B, 4, 6, 3)" in said and "shape (3, 4, 6)" in said
 
 
 @pytest.mark.parametrize(
     ("labels", "received"),
     [
         (np.array([0, -1]), "received -1 to 0"),
-        (np.array([0, 9]), "received 0 to 9"),
-        (np.array([0, SIZES["classes"]]), f"received 0 to {SIZES['classes']}"),
+        (np.array([0, 3]), "received 0 to 3"),
         (np.zeros(0, int), "shape (0,), int64"),
         (np.array([[0, 1]]), "shape (1, 2), int64"),
         (np.array([0.0, 1.0]), "float64"),
@@ -102,13 +89,8 @@ def test_what_is_no_batch_of_its_images_is_refused(images, received, complaint):
 )
 def test_labels_that_are_none_of_the_classes_are_refused(labels, received, complaint):
     said = complaint(small().objective().forward, IMAGES[:2], labels)
-    assert f"integers from 0 to {SIZES['classes'] - 1}" in said and received in said
+    assert "integers from 0 to 2" in said and received in said
     small().objective().forward(IMAGES[:1], np.array([0]))  # one will do
-
-
-def test_coloured_images_have_their_channels(complaint):
-    said = complaint(small(channels=3).forward, IMAGES)
-    assert "images are an array (B, 4, 6, 3)" in said and "shape (3, 4, 6)" in said
 
 
 @pytest.mark.parametrize(
@@ -116,7 +98,6 @@ def test_coloured_images_have_their_channels(complaint):
     [
         (dict(patch=4), "images 4 x 6, patch 4"),
         (dict(height=5), "images 5 x 6, patch 2"),
-        (dict(classes=0), "classes is an integer of at least 1"),
         (dict(max_length=6), "max_length 6 for images of 7 positions"),
     ],
 )
