@@ -30,7 +30,6 @@ from numformer.models import Config, Transformer
 V = 7
 GOING_ON = [4, 5, 6]
 SOURCE = np.array([[4, 5, 6, 3, 2], [6, 4, 2, 0, 0], [2, 0, 0, 0, 0], [5, 5, 5, 2, 0]])
-SEEDS = range(6)
 
 every_search = pytest.mark.parametrize("search", [greedy, beam_search])
 
@@ -63,27 +62,32 @@ class Chain(Transformer):
             return np.log(self.probabilities[ids])
 
 
+@dataclasses.dataclass
+class Written:
+    """Coarse's state: the symbols themselves, so another's state would give nonsense."""
+
+    source: np.ndarray
+    symbols: np.ndarray
+
+    @property
+    def ids(self):
+        return np.full(len(self.source), START)
+
+    def choose(self, rows):
+        self.source, self.symbols = self.source[rows], self.symbols[rows]
+
+
 class Coarse:
     """Stands in for a model: the next symbol depends on the source and on every symbol before.
 
-    Its log probabilities, to the base 2, are so few integers that sums tie. Its state holds the
-    symbols themselves, so a hypothesis with another's state writes nonsense.
+    Its log probabilities, to the base 2, are so few integers that sums tie.
     """
 
     def __init__(self, seed: int):
         self.seed = seed
 
     def start(self, source, length):
-        state = SimpleNamespace(source=source, symbols=np.zeros((len(source), 0), int))
-        state.ids = np.full(len(source), START)
-
-        def choose(rows):
-            state.source, state.symbols, state.ids = (
-                array[rows] for array in (state.source, state.symbols, state.ids)
-            )
-
-        state.choose = choose
-        return state
+        return Written(source, np.zeros((len(source), 0), int))
 
     def logits(self, row, symbols):
         rng = np.random.default_rng([self.seed, *row, *symbols])
@@ -112,11 +116,18 @@ def full_forward(model, row, ids) -> np.ndarray:
         return log_probabilities(model.forward(row[None], np.array([[START, *ids]]))[:, -1])[0]
 
 
+def without_special(logits):
+    return np.where(np.isin(np.arange(V), (PADDING, START, UNKNOWN)), -np.inf, logits)
+
+
 def exact(model, row, ids) -> np.ndarray:
     """As full_forward, without rounding: ties are ties."""
-    log_p = model.logits(row, [START, *ids])
-    log_p[[PADDING, START, UNKNOWN]] = -np.inf
-    return log_p
+    return without_special(model.logits(row, [START, *ids]))
+
+
+def all_symbols(logits, count):
+    """As most_probable, without rounding."""
+    return np.broadcast_to(np.arange(V), logits.shape), without_special(logits)
 
 
 def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
@@ -155,12 +166,6 @@ def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
 def counted(step, decoded: list, ids, state):
     decoded.append(len(ids))
     return step(ids, state)
-
-
-def all_symbols(logits, count):
-    """As most_probable, without rounding."""
-    symbols = np.broadcast_to(np.arange(V), logits.shape)
-    return symbols, np.where(np.isin(symbols, (PADDING, START, UNKNOWN)), -np.inf, logits)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
@@ -207,17 +212,14 @@ def test_what_is_impossible_is_not_among_the_n_best():
     for hypotheses in n_best(peaked(), SOURCE, 1, 5, 5):
         assert len(hypotheses) == len(GOING_ON) + 1
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            hypotheses[0].score = 0.0
     _, ended = beam.Beam(1, 12).write(*all_symbols(np.zeros((12, V)), V))
     assert ended == [(0, 0, [END])]
 
 
-@pytest.mark.parametrize("form", [{}, dict(norm="post", positions="sinusoidal")], ids=str)
-def test_greedy_equals_a_full_forward_at_every_position(form):
+def test_greedy_equals_a_full_forward_at_every_position():
     lengths = set()
-    for seed in SEEDS:
-        model, expected = peaked(seed, **form), []
+    for seed in range(4):
+        model, expected = peaked(seed), []
         for row in SOURCE:
             ids = []
             while len(ids) < 9 and END not in ids:
@@ -228,38 +230,19 @@ def test_greedy_equals_a_full_forward_at_every_position(form):
     assert len(lengths) > 1
 
 
-def test_each_row_alone_gives_what_it_gives_in_a_padded_batch():
-    for seed in SEEDS[:3]:
-        model = peaked(seed)
-        for search in (greedy, lambda *given: beam_search(*given, 3)):
-            together = search(model, SOURCE, 9)
-            rows = [row[None, row != PADDING] for row in SOURCE]
-            assert [search(model, row, 9)[0] for row in rows] == together
-
-
 @every_search
 def test_symbols_are_written_up_to_max_length_and_no_others(search):
     endless = Chain({START: {4: 1.0}, 4: {4: 1.0}})
     for length in (1, 2, 5):
         assert search(endless, SOURCE, length) == [[4] * length] * len(SOURCE)
     often = {PADDING: 0.4, START: 0.4, END: 0.02, 5: 0.1}
-    assert search(Chain({START: often, 5: {START: 0.5, END: 0.4}}), SOURCE[:1], 6) == [[5]]
-    for seed in SEEDS:
-        for ids in search(peaked(seed), SOURCE, 9):
-            assert {*ids} <= {*GOING_ON} and {*map(type, ids)} <= {int}
+    found = search(Chain({START: often, 5: {START: 0.5, END: 0.4}}), SOURCE[:1], 6)
+    assert found == [[5]] and type(found[0][0]) is int
 
 
-def test_rows_that_are_done_are_not_decoded():
-    """Probability 0.9 has ended at once, so nothing else can win; or after two positions."""
-    chain = {START: {5: 0.9, 4: 0.05}, 5: {END: 0.9}, 4: {END: 0.9}}
-    for search, table, written, decoded in (
-        (greedy, chain, [5], [4, 4]),
-        (lambda *given: beam_search(*given, 2, 0.0), chain, [5], [8, 8]),
-        (lambda *given: beam_search(*given, 4, 0.0), {START: {END: 0.9, 4: 0.05}}, [], [16]),
-    ):
-        model = Chain(table)
-        assert search(model, SOURCE, 50) == [written] * 4
-        assert model.rows_decoded == decoded
+def test_greedy_ends_where_all_rows_are_done():
+    model = Chain({START: {5: 0.9, 4: 0.05}, 5: {END: 0.9}})
+    assert greedy(model, SOURCE, 50) == [[5]] * 4 and model.rows_decoded == [4, 4]
 
 
 def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
@@ -279,27 +262,21 @@ def test_length_penalties_by_hand():
 
 
 @every_search
-def test_a_device_writes_what_the_host_writes(search, stand_in):
+def test_a_device_writes_what_the_host_writes_and_the_model_is_left_as_it_was(search, stand_in):
+    """conftest holds every test to the modes that it began with."""
     on_host, on_device = peaked(1), peaked(1)
     pack(on_device, np.float64, stand_in)
-    assert search(on_device, SOURCE, 5) == search(on_host, SOURCE, 5)
-
-
-@every_search
-def test_the_model_is_left_as_it_was(search):
-    model = peaked()
-    before = model.state_dict()
+    before = on_host.state_dict()
     with mode(training=True, saving=True):
-        found = search(model, SOURCE, 5)
-        assert model.pending() == 0
-    assert found == search(model, SOURCE, 5)
-    for name, parameter in model.named_parameters().items():
+        found = search(on_host, SOURCE, 5)
+        assert on_host.pending() == 0
+    assert found == search(on_host, SOURCE, 5) == search(on_device, SOURCE, 5)
+    for name, parameter in on_host.named_parameters().items():
         assert (parameter.data == before[name]).all() and not parameter.grad.any()
 
 
 @every_search
 def test_what_cannot_be_written_is_told(search, complaint):
-    """conftest holds every test to the modes that it began with."""
     complaint(search, peaked(), SOURCE + 1, 9)
     for has in "start", "step":
         said = complaint(search, SimpleNamespace(**{has: None}), SOURCE, 9)
@@ -334,21 +311,21 @@ def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_imp
         assert (log_p[:, 6] == -np.inf).all()
 
 
-def test_bad_settings_are_refused(complaint):
-    positive, alphas = (0, -1, 1.5, "1", True, None), (-0.1, 9.1, 1e5, math.nan, "1", True)
-    words = {
-        name: ("an integer of at least 1", positive) for name in ("max_length", "beam", "count")
-    }
-    words |= {"alpha": ("a number from 0 to 9", alphas)}
-    usual = dict(max_length=3, count=1)
-    for name, (rule, values) in words.items():
-        for value in values:
-            said = complaint(n_best, peaked(), SOURCE, **usual | {name: value})
-            assert f"{name} is {rule}; received {value!r}" in said
-    assert "max_length is an integer" in complaint(greedy, peaked(), SOURCE, 0)
+AT_LEAST_1 = "an integer of at least 1", (0, 1.5, "1", True)
+REFUSED = dict.fromkeys(("max_length", "beam", "count"), AT_LEAST_1) | {
+    "alpha": ("a number from 0 to 9", (-0.1, 9.1, math.nan, "1", True)),
+    "penalty": ("one of paper, length", ("none",)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_settings_are_refused(name, complaint):
+    rule, values = REFUSED[name]
+    for value in values:
+        said = complaint(n_best, peaked(), SOURCE, **dict(max_length=3, count=1) | {name: value})
+        assert f"{rule}; received {value!r}" in said and name in said
     assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
-    said = complaint(n_best, peaked(), SOURCE, 3, 1, penalty="none")
-    assert "one of paper, length; received 'none'" in said
+    assert "max_length is an integer" in complaint(greedy, peaked(), SOURCE, 0)
     fine = dict(max_length=np.int64(2), count=np.int64(1), beam=1, alpha=np.float32(9))
     assert len(n_best(peaked(), SOURCE, **fine)) == len(SOURCE)
 
