@@ -31,19 +31,15 @@ def numbers_in(batch: PairBatch) -> list[int]:
 
 def epoch(batches: EpochBatches, number: int) -> list[list[int]]:
     """The pairs of every batch of an epoch (from 0)."""
-    first = number * batches.count() + 1
-    return [numbers_in(batches(step)) for step in range(first, first + batches.count())]
+    count = batches.count()
+    return [numbers_in(batches(number * count + place + 1)) for place in range(count)]
 
 
 def mixed(count: int = 50) -> list:
     return pairs_of(np.random.default_rng(0).integers(1, 12, count))
 
 
-# Padding.
-
-
 def test_padding_fills_up_with_0_on_the_right():
-    """What is no sequence of ids is in test_beginners.py."""
     padded = pad([np.array([5, 6, 7], np.int32), [], (8,), [9, 0]])
     assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0], [9, 0, 0]])
     assert np.issubdtype(padded.dtype, np.integer) and pad([[], []]).shape == (2, 0)
@@ -66,29 +62,13 @@ def test_a_batch_shifts_the_target_by_one(complaint):
     assert "Leave id 0 out" in complaint(PairBatch, ids, ids, np.array([[4, 0, 6]]))
 
 
-# Epochs.
-
-
-@pytest.mark.parametrize(("count", "size"), [(50, 8), (48, 8), (5, 8), (9, 1), (200, 3)])
-def test_every_epoch_holds_every_pair_once_in_batches_of_one_size(count, size):
-    batches = EpochBatches(mixed(count), size, seed=1)
-    assert batches.count() == -(-count // size)
-    for number in range(3):
-        of_epoch = epoch(batches, number)
-        assert sorted(chain(*of_epoch)) == list(range(count))
-        assert sorted(map(len, of_epoch))[1:] == [size] * (batches.count() - 1)
-
-
 def test_a_batch_depends_on_seed_and_step_alone():
     """Steps in any order, in a new object: what a resumed run needs."""
-    straight = EpochBatches(mixed(), 8, seed=1)
+    straight, jumping = (EpochBatches(mixed(), 8, seed=1) for _ in range(2))
+    assert straight.count() == 7
     expected = [numbers_in(straight(step)) for step in range(1, 22)]
-    jumping = EpochBatches(mixed(), 8, seed=1)
     for step in (20, 3, 4, 21, 7, 8, 1):
         assert numbers_in(jumping(step)) == expected[step - 1]
-    of_pairs = PairBatch.of([mixed()[number] for number in expected[2]])
-    for name, ids in vars(straight(3)).items():
-        assert_array_equal(ids, getattr(of_pairs, name))
 
 
 @pytest.mark.parametrize(("size", "pool"), [(8, 20), (4, 2), (4, 1)])
@@ -110,20 +90,21 @@ def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
 
 
 def test_no_data_and_empty_batches_are_refused(complaint):
-    for count, size in ((0, 8), (5, 0), (5, -1)):
+    for count, size in ((0, 8), (5, 0)):
         said = complaint(EpochBatches, mixed(count), size, seed=1)
-        assert "at least one pair" in said and f"{count} pairs, batch size {size}" in said
+        assert f"at least one pair, and batches of at least 1; received {count} pairs" in said
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("count", [1, 2, 9])
 def test_a_split_batch_holds_every_row_once_without_needless_padding(count):
     pairs = [([4] * n, [5] * (7 - n)) for n in (1, 2, 6, 3, 5)]
     parts = PairBatch.of(pairs).split(count)
     assert len(parts) == min(count, 5)
     for first, part in enumerate(parts):
-        expected = PairBatch.of(pairs[first::count])
-        for name, ids in vars(part).items():
-            assert_array_equal(ids, getattr(expected, name))
+        for ids, expected in zip(
+            part.inputs, PairBatch.of(pairs[first::count]).inputs, strict=True
+        ):
+            assert_array_equal(ids, expected)
 
 
 def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_one_column():
@@ -136,28 +117,26 @@ def test_a_part_that_has_no_target_is_left_out_and_one_without_a_source_keeps_on
     assert whole.source is source and whole.weight == 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Rows(Batch):
+    ids: np.ndarray
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(1, [5]), (2, [3, 2]), (9, [1] * 5)])
 def test_a_batch_of_one_array_counts_its_rows(count, sizes):
-    @dataclasses.dataclass(frozen=True)
-    class Rows(Batch):
-        ids: np.ndarray
-
     batch = Rows(np.arange(10).reshape(5, 2))
     parts = batch.split(count)
     assert [part.weight for part in parts] == sizes and batch.weight == 5
     for first, part in enumerate(parts):
-        assert_array_equal(part.ids, batch.ids[first::count])
-        assert part.inputs == (part.ids,)
-
-
-# Batches by tokens.
+        assert_array_equal(*part.inputs, batch.ids[first::count])
 
 
 def test_batches_by_tokens_hold_every_pair_once_an_epoch():
     """As many rows as fit, counted with padding; long ones are in company of few."""
     pairs = mixed(200)
-    batches = TokenBatches(pairs, 60, seed=3)
-    again, orders, rows, step = TokenBatches(pairs, 60, seed=3), [], {}, 0
+    real = sum(len(source) + 1 + len(target) + 1 for source, target in pairs)
+    batches, again = (TokenBatches(pairs, 60, seed=3) for _ in range(2))
+    orders, rows, step = [], {}, 0
     for number in range(3):
         of_epoch = [batches(step + place + 1) for place in range(batches.count(number))]
         for place, batch in enumerate(of_epoch):
@@ -167,9 +146,6 @@ def test_batches_by_tokens_hold_every_pair_once_an_epoch():
         step += len(of_epoch)
         orders.append([*map(numbers_in, of_epoch)])
         assert sorted(chain(*orders[-1])) == list(range(200))
-        full = sum(max(batch.source.size, batch.target_in.size) > 40 for batch in of_epoch)
-        assert full > 0.6 * len(of_epoch)
-        real = sum(len(source) + 1 + len(target) + 1 for source, target in pairs)
         positions = sum(batch.source.size + batch.target_in.size for batch in of_epoch)
         assert batches.padding_share(number) == pytest.approx(1 - real / positions)
         assert 0 < batches.padding_share(number) < 0.3
