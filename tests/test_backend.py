@@ -1,8 +1,6 @@
 """The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
 
 import math
-import os
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from numformer.backend import (
     matmul,
     max_last,
     mean_last,
-    memory,
     normal,
     scatter_add,
     splitmix64,
@@ -60,8 +57,8 @@ def watched():
     return watch
 
 
-def test_the_module_of_an_array_and_its_array_on_the_host(watched, stand_in):
-    for x in (np.zeros(3), np.float32(3), watched(np.zeros(3))):
+def test_the_module_of_an_array_and_its_array_on_the_host(stand_in):
+    for x in (np.zeros(3), np.float32(3), np.zeros(3).view(Watched)):
         assert array_module(x) is np
     for x in (3.0, [3.0], np.float64(3.0), np.array(3.0), stand_in.asarray(3.0)):
         assert type(to_host(x)) is np.ndarray and to_host(x) == 3.0
@@ -69,11 +66,7 @@ def test_the_module_of_an_array_and_its_array_on_the_host(watched, stand_in):
 
 @pytest.mark.parametrize(
     ("a", "b", "product"),
-    [
-        ((4, 5), (5, 7), ((4, 5), (5, 7))),
-        ((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))),
-        ((2, 3, 4, 5), (2, 3, 5, 7), ((2, 3, 4, 5), (2, 3, 5, 7))),
-    ],
+    [((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))), ((3, 4, 5), (3, 5, 7), ((3, 4, 5), (3, 5, 7)))],
 )
 def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
     a, b = rng.standard_normal(a), rng.standard_normal(b)
@@ -103,16 +96,9 @@ def test_short_rows_are_compared_all_at_once(width, watched, rng):
 
 
 def test_on_a_device_every_row_is_compared_by_itself(stand_in, rng, monkeypatch):
-    x = rng.standard_normal((2, 3, 5))
-    axes, largest = [], stand_in.ndarray.max
-
-    def watched_max(self, axis=None, **others):
-        axes.append(axis)
-        return largest(self, axis=axis, **others)
-
-    monkeypatch.setattr(stand_in.ndarray, "max", watched_max)
+    x, on_device = rng.standard_normal((2, 3, 5)), stand_in.ndarray
+    monkeypatch.setattr(on_device, "T", None)
     assert_array_equal(to_host(max_last(stand_in.asarray(x))), x.max(axis=-1, keepdims=True))
-    assert axes == [-1]
 
 
 def test_dot_products_on_the_host_store_no_products(rng):
@@ -136,12 +122,11 @@ def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
 
 def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
     """Other blocks give other last bits, and so other weights after training."""
-    a, b = rng.standard_normal((2, 5, 1000, 3)).astype(np.float32)
-    blocks = [slice(start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)]
-    *sums, rest = (
-        np.einsum("nd,nd->d", *(x.reshape(-1, 3)[block] for x in (a, b))) for block in blocks
-    )
-    assert_array_equal(dot_rows(a, b), np.sum(sums, axis=0) + rest)
+    a, b = rng.standard_normal((2, 5000, 3)).astype(np.float32)
+    blocks = [slice(start, start + 1024) for start in range(0, 5000, 1024)]
+    *sums, rest = (np.einsum("nd,nd->d", a[block], b[block]) for block in blocks)
+    found = dot_rows(a.reshape(5, 1000, 3), b.reshape(5, 1000, 3))
+    assert_array_equal(found, np.sum(sums, axis=0) + rest)
 
 
 @pytest.mark.parametrize(
@@ -161,23 +146,11 @@ def test_the_normal_distribution_has_all_digits(dtype, error, xp):
     """Over more than one piece, and far out on both sides."""
     x = np.concatenate([np.linspace(-13, 13, 33_001), [-1e30, 1e30]]).astype(dtype)
     found, density = map(to_host, normal(xp.asarray(x.reshape(1, -1))))
-    expected = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()])
+    expected = [math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()]
     assert found.dtype == dtype and found.shape == (1, len(x))
     assert_allclose(found[0], expected, rtol=0, atol=error)
-    densities = [
-        math.exp(-min(value**2, 1400) / 2) / math.sqrt(2 * math.pi) for value in x.tolist()
-    ]
+    densities = np.exp(-np.minimum(x.astype(float) ** 2, 1400) / 2) / math.sqrt(2 * math.pi)
     assert_allclose(density[0], densities, rtol=0, atol=error)
-
-
-def test_a_mask_becomes_no_array_of_another_dtype(rng):
-    """Of 8 bytes for every entry of the mask, for example."""
-    scores, mask = np.ones((2, 1), np.float32), np.ones((2, 1 << 16), bool)
-    tracemalloc.start()
-    masked(scores, mask)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2.5 * 4 * mask.size  # the result and the mask in float32
 
 
 @pytest.mark.parametrize(("symbols", "products"), [(5, 1), (256, 1), (257, 0), (300, 0)])
@@ -201,11 +174,11 @@ def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
     """Another order gives other last bits, and which one an unstable sort takes is chance."""
     ids = rng.integers(1, 4, 1000)  # the smallest id is not 0
     values = rng.standard_normal((1000, 3)).astype(np.float32)
-    found = np.zeros((300, 3), np.float32)
+    found, expected = np.zeros((2, 300, 3), np.float32)
     scatter_add(found, ids, values)
     for symbol in (1, 2, 3):
-        assert_array_equal(found[symbol], np.add.reduceat(values[ids == symbol], [0])[0])
-    assert not found[[0, *range(4, 300)]].any()
+        expected[symbol] = np.add.reduceat(values[ids == symbol], [0])[0]
+    assert_array_equal(found, expected)
 
 
 def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
@@ -213,11 +186,8 @@ def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
         vector = np.arange(length)
         pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
         assert [len(piece) for piece in pieces] == sizes
-        assert_array_equal(np.concatenate([*pieces, []]), vector)
+        assert np.concatenate([*pieces, []]).tolist() == vector.tolist()
     assert cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
-
-
-# The machine.
 
 
 @pytest.mark.parametrize(
@@ -238,14 +208,6 @@ def test_a_gpu_that_cannot_multiply_is_none(name, broken, reason, stand_in, monk
         find_backend("cupy")
 
 
-def test_memory_is_that_of_the_arrays(stand_in):
-    assert memory() == memory(np) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert memory(stand_in) == stand_in.cuda.Device().mem_info[1]
-
-
-# Dropout's random numbers.
-
-
 def words(seed, step, count):
     key = int(backend.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
     return splitmix64(key, 0, count).view(np.uint16)
@@ -264,9 +226,8 @@ def test_exactly_those_words_below_p_are_dropped(p):
 
 def test_draws_follow_each_other_and_waste_less_than_a_word():
     """Four entries take 64 bits; the next draw begins with the next 64. A new one is that of 0."""
-    stream = DropoutStream()
-    assert_array_equal(stream.keep((8,), 0.5, np.zeros(0)) != 0, words(0, 0, 2) >= 32768)
+    stream, like = DropoutStream(), np.zeros(0)
+    assert_array_equal(stream.keep((8,), 0.5, like) != 0, words(0, 0, 2) >= 32768)
     stream.reseed(3, 7)
-    like = np.zeros(0)
     stream.keep((5,), 0.5, like)
     assert_array_equal(stream.keep((8, 9), 0.5, like).ravel() != 0, words(3, 7, 20)[8:] >= 32768)
