@@ -1,4 +1,4 @@
-"""Greedy and beam search as written for one sentence, without batches and without a cache."""
+"""Greedy, beam search and sampling as for one sentence, without batches and without a cache."""
 
 import dataclasses
 import itertools
@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from numformer.backend import seed_sequence
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import BrokenNumbers
 from numformer.generation import (
+    Continuation,
     Ensemble,
+    Sampling,
     Transduction,
     beam,
     beam_search,
@@ -21,17 +24,21 @@ from numformer.generation import (
     length_penalty,
     log_probabilities,
     n_best,
+    sample,
 )
 from numformer.generation.beam import by_length
 from numformer.generation.greedy import most_probable
 from numformer.layer import inference, mode, pack
 from numformer.models import Config, Transformer
+from numformer.models.language_model import LanguageModel
 
 V = 7
 GOING_ON = [4, 5, 6]
 SOURCE = np.array([[4, 5, 6, 3, 2], [6, 4, 2, 0, 0], [2, 0, 0, 0, 0], [5, 5, 5, 2, 0]])
 
-every_search = pytest.mark.parametrize("search", [greedy, beam_search])
+LETTERS = Vocabulary("abc")  # V symbols
+
+every_search = pytest.mark.parametrize("search", [greedy, beam_search, sample])
 
 
 def peaked(seed: int = 0, **changes) -> Transformer:
@@ -163,11 +170,6 @@ def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
     return ranked(best + scored(hypotheses, max_length), count), max_length
 
 
-def counted(step, decoded: list, ids, state):
-    decoded.append(len(ids))
-    return step(ids, state)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (2, 3), (5, 90)])
 @pytest.mark.parametrize("kind", [Coarse, peaked, Together])
@@ -180,13 +182,11 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
     if kind is Coarse:
         monkeypatch.setattr(beam, "most_probable", all_symbols)
         log_p_after, seeds = exact, range(6 if width < 9 else 2)
-    lengths, decoded = (1, 3) if width > 9 else (1, 3, 6), []
-    for seed, max_length in itertools.product(seeds, lengths):
-        model = kind(seed)
-        model.step = partial(counted, model.step, decoded)
-        settings = max_length, count, width, alpha
-        best = n_best(model, SOURCE, *settings)
-        stops = []
+    for seed, max_length in itertools.product(seeds, (1, 3) if width > 9 else (1, 3, 6)):
+        model, decoded = kind(seed), []
+        step, settings = model.step, (max_length, count, width, alpha)
+        model.step = lambda ids, state: decoded.append(len(ids)) or step(ids, state)
+        best, stops = n_best(model, SOURCE, *settings), []
         for row, hypotheses in zip(SOURCE, best, strict=True):
             expected, stop = search_of_one_sentence(partial(log_p_after, model, row), *settings)
             stops.append(stop)
@@ -197,14 +197,6 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         assert decoded == [width * rows for rows in open_rows]
         first = [hypotheses[0].ids for hypotheses in best]
         assert count > 1 or beam_search(model, SOURCE, max_length, width, alpha) == first
-        del decoded[:]
-
-
-def test_an_ended_hypothesis_leaves_its_place_to_the_next():
-    """Beam 2, of which one ends at once: 4 and 5 go on, and 5 6 is the best that there is."""
-    chain = {START: {4: 0.5, END: 0.26, 5: 0.24}, 4: dict.fromkeys(GOING_ON, 0.25)}
-    model = Chain(chain | {5: {6: 1.0}, 6: {END: 1.0}})
-    assert beam_search(model, SOURCE[:1], 6, 2, 1.0) == [[5, 6]]
 
 
 def test_what_is_impossible_is_not_among_the_n_best():
@@ -235,14 +227,11 @@ def test_symbols_are_written_up_to_max_length_and_no_others(search):
     endless = Chain({START: {4: 1.0}, 4: {4: 1.0}})
     for length in (1, 2, 5):
         assert search(endless, SOURCE, length) == [[4] * length] * len(SOURCE)
-    often = {PADDING: 0.4, START: 0.4, END: 0.02, 5: 0.1}
-    found = search(Chain({START: often, 5: {START: 0.5, END: 0.4}}), SOURCE[:1], 6)
-    assert found == [[5]] and type(found[0][0]) is int
-
-
-def test_greedy_ends_where_all_rows_are_done():
-    model = Chain({START: {5: 0.9, 4: 0.05}, 5: {END: 0.9}})
-    assert greedy(model, SOURCE, 50) == [[5]] * 4 and model.rows_decoded == [4, 4]
+    often = {PADDING: 0.4, START: 0.4, END: 1e-9, 5: 0.1}
+    model = Chain({START: often, 5: {START: 0.5, END: 0.4}})
+    found = search(model, SOURCE, 50)
+    assert found == [[5]] * 4 and type(found[0][0]) is int
+    assert search is beam_search or model.rows_decoded == [4, 4]
 
 
 def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
@@ -292,9 +281,9 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
     assert "start and step" in complaint(Ensemble, [peaked(), SimpleNamespace(start=None)])
     assert Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
     config = Ensemble([peaked(positions="none")]).config
-    assert (config.longest, config.source_vocabulary, config.target_vocabulary) == (None, V, V)
-    sizes = dict(source_vocabulary=V, target_vocabulary=V + 1, tying="none")
-    other = Transformer(Config(**sizes, d_model=4, d_ff=4, heads=1, layers=1))
+    assert vars(config) == dict(longest=None, source_vocabulary=V, target_vocabulary=V)
+    config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
+    other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(Ensemble, [peaked(), peaked(), other])
 
 
@@ -302,32 +291,41 @@ def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_imp
     models = [Chain({START: {symbol: 1.0}}) for symbol in (4, 5, 4)]
     for model in models:
         model.probabilities[START, 6] = 0
-    for some, expected in (models, [2 / 3, 1 / 3, 0]), (models[:1], [1, 0, 0]):
-        ensemble = Ensemble(some)
-        with inference(), np.errstate(divide="raise"):
-            state = ensemble.start(SOURCE, 3)
-            log_p = ensemble.step(state.ids, state)
-        assert_allclose(np.exp(log_p[:, [4, 5, 6]]), [expected] * 4, atol=1e-6)
-        assert (log_p[:, 6] == -np.inf).all()
+    ensemble = Ensemble(models)
+    with inference(), np.errstate(divide="raise"):
+        state = ensemble.start(SOURCE, 3)
+        log_p = ensemble.step(state.ids, state)
+    assert_allclose(np.exp(log_p[:, GOING_ON]), [[2 / 3, 1 / 3, 0]] * 4, atol=1e-6)
 
 
-AT_LEAST_1 = "an integer of at least 1", (0, 1.5, "1", True)
-REFUSED = dict.fromkeys(("max_length", "beam", "count"), AT_LEAST_1) | {
-    "alpha": ("a number from 0 to 9", (-0.1, 9.1, math.nan, "1", True)),
-    "penalty": ("one of paper, length", ("none",)),
-}
+POSITIVE = [1, np.int64(2)], [0, 1.5, "1", True]
+CHECKED = [
+    (n_best, "max_length", *POSITIVE),
+    (n_best, "count", *POSITIVE),
+    (n_best, "beam", *POSITIVE),
+    (n_best, "alpha", [0, np.float32(9)], [-0.1, 9.1, math.nan, "1", True]),
+    (n_best, "penalty", ["length"], ["none"]),
+    (greedy, "max_length", *POSITIVE),
+    (sample, "max_length", *POSITIVE),
+    (sample, "temperature", [0, 3], [-0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True]),
+    (sample, "top_k", [None, 1, 10**30], [0, 1.5, True, "1"]),
+    (sample, "top_p", [None, 1e-300, 1], [0, -0.1, 1.1, math.nan, "1", True]),
+    (sample, "seed", [0, 10**30], [None, -1, 1.5, True, "1"]),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_settings_are_refused(name, complaint):
-    rule, values = REFUSED[name]
-    for value in values:
-        said = complaint(n_best, peaked(), SOURCE, **dict(max_length=3, count=1) | {name: value})
-        assert f"{rule}; received {value!r}" in said and name in said
+@pytest.mark.parametrize(("search", "name", "fine", "refused"), CHECKED)
+def test_settings_that_say_nothing_are_refused(search, name, fine, refused, complaint):
+    usual = dict(max_length=2) | (dict(count=1) if search is n_best else {})
+    for value in fine:
+        assert len(search(peaked(), SOURCE, **usual | {name: value})) == 4
+    for value in refused:
+        said = complaint(search, peaked(), SOURCE, **usual | {name: value})
+        assert name in said and f"received {value!r}. " in said
+
+
+def test_the_n_best_are_no_more_than_the_beam(complaint):
     assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
-    assert "max_length is an integer" in complaint(greedy, peaked(), SOURCE, 0)
-    fine = dict(max_length=np.int64(2), count=np.int64(1), beam=1, alpha=np.float32(9))
-    assert len(n_best(peaked(), SOURCE, **fine)) == len(SOURCE)
 
 
 def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities(rng):
@@ -344,13 +342,166 @@ def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities
 
 
 def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
-    letters, model, source = Vocabulary("abc"), peaked(1), np.array([[4, 5, END]])
+    model, source = peaked(1), np.array([[4, 5, END]])
     for alpha, penalty in ((0.0, "paper"), (2.0, "length")):
-        text = Transduction(letters, letters, 6, None, 3, alpha, penalty)
+        text = Transduction(LETTERS, LETTERS, 6, None, 3, alpha, penalty)
         (best,) = text.n_best(model, [[*"ab"]], 2)
         (expected,) = n_best(model, source, 6, 2, 3, alpha, penalty)
-        assert best == [(rival.score, letters.decode(rival.ids)) for rival in expected]
-        both = text.n_best(model, [["a"], [*"ab"]], 2)
-        assert [written for _, written in both[1]] == [written for _, written in best]
-    for count in (0, "2"):
-        assert "count is an integer" in complaint(text.n_best, model, [["a"]], count)
+        assert best == [(rival.score, LETTERS.decode(rival.ids)) for rival in expected]
+        _, again = text.n_best(model, [["a"], [*"ab"]], 2)
+        assert [written for _, written in again] == [written for _, written in best]
+    assert "count is an integer" in complaint(text.n_best, model, [["a"]], 0)
+
+
+# Sampling.
+
+
+def log_p(*probabilities: float) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log([probabilities])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [5, 2, 2, 1]),
+        (dict(temperature=0.5), [25, 4, 4, 1]),
+        (dict(temperature=2), np.sqrt([5, 2, 2, 1])),
+        (dict(temperature=0), [1, 0, 0, 0]),
+        (dict(temperature=1e-310), [1, 0, 0, 0]),
+        (dict(temperature=1e300), [1, 1, 1, 1]),
+        (dict(top_k=1), [1, 0, 0, 0]),
+        (dict(top_k=2), [5, 2, 0, 0]),  # among equals the smaller id
+        (dict(top_k=9), [5, 2, 2, 1]),
+        (dict(top_p=1e-9), [1, 0, 0, 0]),
+        (dict(top_p=0.49), [1, 0, 0, 0]),
+        (dict(top_p=0.51), [5, 2, 0, 0]),
+        (dict(top_p=0.71), [5, 2, 2, 0]),
+        (dict(top_p=0.91), [5, 2, 2, 1]),
+        (dict(top_p=1), [5, 2, 2, 1]),
+        (dict(top_k=3, top_p=0.6), [5, 2, 0, 0]),
+        (dict(top_k=1, top_p=0.6), [1, 0, 0, 0]),
+        (dict(temperature=0.5, top_p=0.74), [25, 4, 0, 0]),
+    ],
+    ids=str,
+)
+def test_the_probabilities_to_draw_by(settings, expected):
+    """The last two places are impossible, the symbols stand in another order in the second row."""
+    given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
+    before, expected = given.copy(), np.array(expected) / sum(expected)
+    first, second = Sampling(**settings).probabilities(given)
+    assert_allclose(first, [*expected, 0, 0], atol=1e-12)
+    assert_allclose(second, [*expected[[3, 0, 1, 2]], 0, 0], atol=1e-12)
+    assert (given == before).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
+    """A low temperature leaves numbers in a row less sure than another; equals by their ids."""
+    both = np.concatenate([log_p(0.9, 0.1, 1e-9), log_p(0.3, 0.4, 0.3)])
+    for temperature in (1e-3, 1e-320):
+        p = Sampling(temperature).probabilities(both)
+        assert_allclose(p, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
+    p = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
+    assert_allclose(p, [[1 / 3, 2 / 3, 0, 0]])  # that reach p exactly
+    assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
+    equals = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
+    likely = np.flatnonzero(equals[0])
+    for count in range(1, len(likely)):  # a sort that is not stable would take others
+        p = Sampling(top_k=count).probabilities(equals)
+        assert (np.flatnonzero(p) == likely[:count]).all()
+
+
+def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_one():
+    """Shares whose sum is rounded to a little below 1 leave nothing after the last symbol."""
+    nearly = [(1 - 2**-53, p, 5) for p in np.linspace(0.02, 0.9, 45)]
+    for number, share, symbol in [(0.0, 0.5, 4), (0.5, 0.5, 5), *nearly]:
+        stream, model = SimpleNamespace(random=lambda n=number: n), Chain({})
+        model.probabilities[START, [4, 5]] = share, 1 - share
+        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
+
+
+def test_the_seed_decides_and_each_row_has_random_numbers_of_its_own():
+    model, same = peaked(), np.repeat(SOURCE[:1], 20, axis=0)
+    drawn = sample(model, same, 9)
+    assert drawn == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
+    assert len({*map(tuple, drawn)}) > 5
+    other = np.concatenate([same[:2], SOURCE[1:]])
+    assert sample(model, other, 9)[:2] == drawn[:2]
+
+
+def drawn_without_cache(model, row, first: list[int], length: int, number: int) -> list[int]:
+    """What a row draws from whole forwards: its stream's numbers, each on the line of p."""
+    stream = np.random.default_rng(seed_sequence(7, "sampling", number))
+    written = []
+    for _ in range(length):
+        with inference():
+            logits = model.forward(*row, np.array([[*first, *written]]))[0, -1]
+        p = np.exp(logits / 1.5)
+        p[[PADDING, START, UNKNOWN]] = 0
+        symbol = int(np.searchsorted(np.cumsum(p / p.sum()), stream.random()))
+        if symbol == END:
+            break
+        written.append(symbol)
+    return written
+
+
+def language_model(vocabulary: int) -> LanguageModel:
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
+    model = LanguageModel(LanguageModel.Config(vocabulary=vocabulary, **sizes))
+    flat = pack(model, np.float64)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
+    return model
+
+
+def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
+    how = dict(temperature=1.5, seed=7)
+    model = peaked(2)
+    for number, ids in enumerate(sample(model, SOURCE, 9, **how)):
+        assert ids == drawn_without_cache(model, [SOURCE[None, number]], [START], 9, number)
+    model, beginnings = language_model(V), [[4, 5], [6, 4], [6, 4]]
+    drawn = sample(model, np.array(beginnings), 12, **how)
+    for number, ids in enumerate(drawn):
+        assert ids == drawn_without_cache(model, [], beginnings[number], 12, number)
+    assert max(map(len, drawn)) > 3
+
+
+@pytest.mark.parametrize("settings", [dict(temperature=1.5), dict(top_k=3), dict(top_p=0.9)])
+def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings):
+    """By the place of each text, though long ones are read first; without, a beam as ever."""
+    text, model = Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
+    asked, write = [[*"a"], [*"abc"], [*"a"], [*"cabba"]], partial(text.write, model)
+    drawn = write(asked, seed=3, **settings)
+    assert drawn == write(asked, seed=3, **settings) != write(asked, seed=4, **settings)
+    assert write(asked, **settings) == write(asked, seed=0, **settings)
+    sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
+    ids = sample(model, sources, 6, seed=3, **settings)
+    assert drawn[:3] == [LETTERS.decode(row) for row in ids]
+    assert write(asked, seed=3) == write(asked)
+
+
+def test_a_beam_is_not_sampled_and_has_a_size(complaint):
+    text = Transduction(LETTERS, LETTERS, max_length=6)
+    for how, words in (
+        (dict(beam=2, temperature=1.0), "received beam 2 and a temperature"),
+        (dict(beam=0), "beam is an integer of at least 1; received 0"),
+        (dict(max_length=0), "max_length is an integer of at least 1; received 0"),
+    ):
+        assert words in complaint(text.write, peaked(), [[*"ab"]], **how)
+
+
+def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
+    model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
+    write = partial(text.write, model, [["a"], ["b"]], temperature=1.5)
+    _, drawn = write(length=20, top_k=3, seed=37)
+    stream, expected = np.random.default_rng(seed_sequence(37, "sampling", 1)), ["b"]
+    while len(expected) < 21:
+        known = expected if len(expected) < 6 else expected[-3:]
+        asked, room = np.array([LETTERS.encode(known)]), min(6 - len(known), 21 - len(expected))
+        (ids,) = Sampling(1.5, top_k=3).write(model, asked, room, [stream])
+        expected += LETTERS.decode(ids)
+        if len(ids) < room:
+            break
+    assert drawn == expected and len(expected) > 7
+    assert write() == write(seed=0)
+    assert text.write(model, [["a"]], length=5, seed=1) == text.write(model, [["a"]], length=5)
