@@ -170,6 +170,11 @@ def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
     return ranked(best + scored(hypotheses, max_length), count), max_length
 
 
+def counted(step, decoded: list, ids, state):
+    decoded.append(len(ids))
+    return step(ids, state)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize(("count", "width"), [(1, 1), (2, 3), (5, 90)])
 @pytest.mark.parametrize("kind", [Coarse, peaked, Together])
@@ -183,9 +188,8 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         monkeypatch.setattr(beam, "most_probable", all_symbols)
         log_p_after, seeds = exact, range(6 if width < 9 else 2)
     for seed, max_length in itertools.product(seeds, (1, 3) if width > 9 else (1, 3, 6)):
-        model, decoded = kind(seed), []
-        step, settings = model.step, (max_length, count, width, alpha)
-        model.step = lambda ids, state: decoded.append(len(ids)) or step(ids, state)
+        model, decoded, settings = kind(seed), [], (max_length, count, width, alpha)
+        model.step = partial(counted, model.step, decoded)
         best, stops = n_best(model, SOURCE, *settings), []
         for row, hypotheses in zip(SOURCE, best, strict=True):
             expected, stop = search_of_one_sentence(partial(log_p_after, model, row), *settings)
