@@ -105,9 +105,7 @@ STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0
 PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
 FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step has gradients of its own"
 LAYER = "model = Linear(2, 3, np.random.default_rng(0))\n" + PREPARE
-LAYER_STEP = (
-    "model.forward(np.ones((1, 2))); model.backward(np.ones((1, 3)))\noptimizer.step(0.01)\n"
-)
+LAYER_STEP = "model.forward(np.ones((1, 2))); model.backward(np.ones((1, 3)))\n"
 OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dropout is off."
 SUM = "received a sum with those that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
@@ -116,7 +114,7 @@ WARNED = [  # the code, its line that is warned of, and the words
     (READ, 2, "each forward that saves is followed by its backward; received forwards without one"),
     ("for _ in range(25):\n    " + FORWARD, 2, "which left 388 records so far. " + OFF[:39]),
     (PREPARE + 2 * STEP, 3, f"{FORGOTTEN}; {SUM} objective.zero_grad()."),
-    (LAYER + 2 * LAYER_STEP, 6, FORGOTTEN),
+    (LAYER + 2 * (LAYER_STEP + "optimizer.step(0.01)\n"), 6, FORGOTTEN),
     (PREPARE + STEP + "flat.grad[...] = 0\n" + 2 * STEP, 5, FORGOTTEN),
 ]
 
@@ -135,7 +133,6 @@ ZEROED = [
     "objective.zero_grad()",
     "flat.zero_grad()",
     "flat.grad[...] = 0",
-    "for p in model.named_parameters().values(): p.grad.fill(0)",
     "for p in model.named_parameters().values(): p.grad *= 0",
     # Two backwards for a step, of which the gradients are looked at.
     FORWARD + "objective.backward(); model.output.weight.grad; objective.zero_grad()",

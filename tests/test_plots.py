@@ -85,12 +85,12 @@ def test_what_no_font_draws_is_shown_by_code_points_told_once(drawn):
     fonts, lacking = fonts_for({*"aⒶ\U000fffff"})
     assert fonts_for({"a"}) == (fonts[:1], set())
     assert len(fonts) == 2 and lacking == {"\U000fffff"}
-    labels = ["Ⓐ", "a\U000fffff\U000ffffe", "$\\$", "\n"]
-    symbols = maps(np.ones((1, 2, 4, 4)), labels, labels)
+    labels = ["Ⓐ", "a\U000fffff\U000ffffe", "$\\$"]
     with pytest.warns(UserWarning, match=r"no font of this machine draws '\\U000ffffe' '") as told:
+        symbols = maps(np.ones((1, 2, 3, 3)), labels, labels)
         axes = drawn(attention_maps, [symbols], "\U000fffff is  $x^$").axes[0]
     assert len(told) == 1 and told[0].filename == __file__
-    assert texts_of(axes.xaxis) == ["Ⓐ", "a U+FFFFF U+FFFFE", "$\\$", "\n"]
+    assert texts_of(axes.xaxis) == ["Ⓐ", "a U+FFFFF U+FFFFE", "$\\$"]
     assert axes.get_yticklabels()[0].get_fontfamily() == fonts
     assert axes.figure.texts[0].get_text() == "U+FFFFF is $x^$"
 
@@ -100,20 +100,17 @@ def test_attention_maps_are_labelled_and_shaded_on_one_scale(drawn):
     weights = 0.9 * np.random.default_rng(0).dirichlet(np.ones(3), (LAYERS, HEADS, 4))
     self_attention = maps(np.eye(2)[None, None], ["c", " "], ["e", "f"], "decoder self_attention")
     figure = drawn(attention_maps, [maps(weights, [*"abc"], [*"wxyz"]), self_attention], "a title")
-    assert [text.get_text() for text in figure.texts] == ["a title"]
     *found, alone, scale = figure.axes
     assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
     assert (texts_of(alone.xaxis), texts_of(alone.yaxis)) == (["c", "␣"], ["e", "f"])
     assert (alone.get_xlabel(), alone.get_ylabel()) == ("looks at", "decoder self-attention")
     for axes, (layer, head) in zip(found, np.ndindex(LAYERS, HEADS), strict=True):
-        assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
         (image,) = axes.images
+        assert axes.get_title() == f"layer {layer + 1}, head {head + 1}"
         assert_array_equal(image.get_array(), weights[layer, head])
-        assert image.get_clim() == (0, 1) and image.origin == "upper"
-        assert image.cmap(0.0)[:3] > image.cmap(1.0)[:3]
+        assert image.get_clim() == (0, 1) and image.cmap(0.0)[:3] > image.cmap(1.0)[:3]
         assert texts_of(axes.xaxis) == [*"abc"] * (layer == LAYERS - 1)
         assert texts_of(axes.yaxis) == [*"wxyz"] * (head == 0)
-        assert axes.get_ylabel() == "decoder cross-attention" * (head == 0)
         x, y, *_ = axes.get_position().bounds
         right, below = found[-1].get_position().bounds[:2]
         assert (x == right) == (head == HEADS - 1) and (y == below) == (layer == LAYERS - 1)
@@ -154,30 +151,20 @@ def test_loss_curve_shows_losses_on_the_left_the_measure_on_the_right_and_the_ra
     assert figure.get_suptitle() == "a $title" and below.get_xlabel() == "step"
     names = [axes.get_ylabel() for axes in figure.axes]
     assert names == ["loss", "learning\nrate", "right"]
-    legend, labels = left.get_legend(), ["training loss", "held-out loss", "right"]
-    assert [text.get_text() for text in legend.get_texts()] == labels
-    colors = [handle.get_color() for handle in legend.legend_handles]
-    assert colors == [line.get_color() for axes in (left, right) for line in axes.lines]
-    assert len(set(colors)) == 3
+    labels = [text.get_text() for text in left.get_legend().get_texts()]
+    assert labels == ["training loss", "held-out loss", "right"]
 
 
-LEFT_OUT = {
-    "the measure is the loss": (TRAINING + MEASURED, "held_out_loss", [2, 0]),
-    "earlier versions": ([*TRAINING, dict(step=4, right=0.5)], "right", [1, 1]),
-    "none": ([], "right", [0, 0]),
-}
+LEFT_OUT = [
+    (TRAINING + MEASURED, "held_out_loss", [2, 0]),
+    ([*TRAINING, dict(step=4, right=0.5)], "right", [1, 1]),  # of earlier versions
+    ([], "right", [0, 0]),
+]
 
 
-@pytest.mark.parametrize(("metrics", "measure", "lines"), LEFT_OUT.values(), ids=[*LEFT_OUT])
+@pytest.mark.parametrize(("metrics", "measure", "lines"), LEFT_OUT)
 @pytest.mark.filterwarnings("error")
 def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, lines, drawn):
     left, _, *right = drawn(loss_curve, metrics, measure, "").axes
     assert [*points(left)] == ["training loss", "held-out loss"][: lines[0]]
     assert [*map(points, right)] == lines[1] * [{"right": [[4, 0.5]]}]
-
-
-def test_losses_of_a_narrow_band_have_numbers_to_read(drawn):
-    """A logarithmic scale has none of its own between two powers of ten."""
-    lines = [TRAINING[0] | dict(step=s, loss=loss) for s, loss in enumerate((2.312, 2.301))]
-    labels = texts_of(drawn(loss_curve, lines, "", "").axes[0].yaxis)
-    assert {"2.304", "2.308"} <= {*labels} and len(labels) < 15
