@@ -45,12 +45,14 @@ def model_of(text):
     return model
 
 
-@pytest.fixture(params=TEXTS, ids=["greedy", "beam", "continuation"])
+KINDS = ["greedy", "beam", "continuation"]
+
+
+@pytest.fixture(params=TEXTS, ids=KINDS)
 def run(request, tmp_path) -> Path:
     """The folder of a run."""
-    text = request.param
-    description = {"text": text.description(), "best": {"step": 3}}
-    save_model(tmp_path / "best.safetensors", model_of(text), **description)
+    description = {"text": request.param.description(), "best": {"step": 3}}
+    save_model(tmp_path / "best.safetensors", model_of(request.param), **description)
     return tmp_path
 
 
@@ -130,14 +132,6 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
     assert CONTINUATION.write(model, [["a"]]) == [["a"]]  # the model has ended it
 
 
-def test_attention_to_an_answer_that_fills_learned_positions():
-    """The start id takes the first of them."""
-    sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS), max_length=5)
-    model = Transformer(Config(**sizes, **SIZES, tying="target", positions="learned"))
-    *_, maps = TRANSDUCTION.maps(model, [*"ab"], ["one"] * 5)
-    assert [drawn.weights.shape[-2:] for drawn in maps] == [(3, 3), (5, 5), (5, 3)]
-
-
 def test_what_to_know_about_an_answer_is_warned_of(run):
     trained = numformer.load(run)
     with pytest.warns(UserWarning, match=r"never saw 'x' 'é' \(in 'axéx'\)") as told:
@@ -179,8 +173,8 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
         seen.draw(tmp_path / "new" / "a.png")
         assert imread(tmp_path / "new" / "a.png").std() > 0
     else:
-        written = seen.written.split()
         assert seen.written == trained("bad")
+        written = seen.written.split()
         batch = PairBatch.of([(LETTERS.encode("bad"), WORDS.encode(written))])
         weights = cross_attention_weights(trained.model, *batch.inputs[:2])[:, 0]
         assert_array_equal(seen["decoder cross_attention"], weights)
@@ -197,26 +191,28 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
     assert "ends in .png, .pdf, .svg" in complaint(seen.draw, tmp_path / "a.bmp")
 
 
-def test_what_has_no_maps_shows_none_and_what_has_another_task_is_shown(complaint):
-    sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS), d_model=4)
+def test_what_has_no_maps_shows_none_and_learned_positions_have_an_end(complaint):
+    sizes = dict(source_vocabulary=len(LETTERS), target_vocabulary=len(WORDS))
     model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, context="fixed"))
     trained = Trained(model, TRANSDUCTION, {"task": "x", "best": 3})
     assert repr(trained) == "Trained(x: Transduction, best 3)"
     assert "received a RecurrentEncoderDecoder without" in complaint(trained.attention, "ab")
+    form = dict(tying="target", positions="learned", max_length=5)
+    *_, maps = TRANSDUCTION.maps(Transformer(Config(**sizes, **SIZES, **form)), "ab", ["one"] * 5)
+    assert [seen.weights.shape[-2:] for seen in maps] == [(3, 3), (5, 5), (5, 3)]
 
 
 def test_runs_of_the_same_vocabularies_write_together(tmp_path, complaint):
-    for name, text in {"one": TRANSDUCTION, "two": TEXTS[1], "other": CONTINUATION}.items():
+    for name, text in zip(("one", "two", "other"), TEXTS, strict=True):
         model = model_of(text)
         model.output.weight.data[...] *= len(name)
         (tmp_path / name).mkdir()
         save_model(tmp_path / name / "best.safetensors", model, text=text.description())
     runs = [tmp_path / name for name in ("one", "two", "two")]
-    trained, (one, *two) = numformer.load(*runs), map(numformer.load, runs)
-    assert trained.text.description() == one.text.description()
-    assert len(trained.model.models) == 3
-    model = Ensemble([one.model, *(other.model for other in two)])
-    assert trained("bade") == replace(one, model=model)("bade")
+    trained, loaded = numformer.load(*runs), [*map(numformer.load, runs)]
+    assert trained.text.description() == loaded[0].text.description()
+    model = Ensemble([other.model for other in loaded])
+    assert trained("bade") == replace(loaded[0], model=model)("bade")
     assert "one model looks; received 3 models" in complaint(trained.attention, "bad")
     assert "same vocabularies" in complaint(numformer.load, runs[0], tmp_path / "other")
 
@@ -228,22 +224,24 @@ def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):
     assert "which does not" in complaint(numformer.load, tmp_path)
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=["greedy", "beam", "continuation"])
+@pytest.mark.parametrize("text", TEXTS, ids=KINDS)
 def test_a_description_is_taken_only_where_the_model_fits_it(text):
-    config = model_of(text).config
-    described = text.description()
+    config, described = model_of(text).config, text.description()
     assert text_of(described, config).description() == described
-    name = "source" if isinstance(text, Transduction) else "vocabulary"
-    wrong = [{"kind": "other"}, {"other": 1}]
-    wrong += [{name: value} for value in ([*"abcde"], "abcdefghi", None)]
-    for symbols, separator in (([*"abcd"], ""), ([*range(5)], ""), (5, ""), ([*"abcde"], "-")):
-        wrong += [{name: {"symbols": symbols, "separator": separator}}]
-    lengths = ["context"] if name == "vocabulary" else ["max_length", "longest", "beam"]
-    wrong += [{key: value} for key in lengths for value in (0, "x", MOST + 1, True)]
-    if name == "source":
-        wrong += [{"length_penalty": value} for value in (-1, "x", 10, None, True)]
+    name, lengths, numbers = "vocabulary", ["context"], []
+    if isinstance(text, Transduction):
+        name, lengths, numbers = "source", ["max_length", "longest", "beam"], ["length_penalty"]
         for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MOST}):
             assert text_of(described | most, config)
+
+    def with_symbols(symbols, separator=""):
+        return {name: {"symbols": symbols, "separator": separator}}
+
+    wrong = [{"kind": "other"}, {"other": 1}, with_symbols([*"abcde"], "-")]
+    wrong += [{name: value} for value in ([*"abcde"], "abcdefghi", None)]
+    wrong += [with_symbols(symbols) for symbols in ([*"abcd"], [*range(5)], 5)]
+    wrong += [{key: value} for key in lengths for value in (0, "x", MOST + 1, True)]
+    wrong += [{key: value} for key in numbers for value in (-1, "x", 10, None, True)]
     for change in wrong:
         assert text_of(described | change, config) is None, change
     for other in (None, [], 5, {}, {"kind": "transduction"}):
@@ -251,29 +249,29 @@ def test_a_description_is_taken_only_where_the_model_fits_it(text):
     size = "source_vocabulary" if name == "source" else name
     assert text_of(described, replace(config, **{size: 8})) is None
     with pytest.raises(numformer.InputError, match="'a' twice"):
-        text_of(described | {name: {"symbols": [*"abcda"], "separator": ""}}, config)
+        text_of(described | with_symbols([*"abcda"]), config)
 
 
 IN_TASK = [  # the task of format 2, what is left of it, and its text; all vocabularies have V = 6
     (
-        {"characters": ["a", "b"], "phonemes": ["A", "B"], "max_length": 9, "data": 1},
-        {"name": "pronounce", "data": 1},
+        {"characters": ["a", "b"], "phonemes": ["A", "B"], "max_length": 9},
+        {"name": "pronounce"},
         Transduction(Vocabulary("ab"), Vocabulary("AB", " "), 9, None, 5),
     ),
     (
-        {"name": "write", "symbols": ["a", "b"], "context": 8, "data": 1},
-        {"name": "write", "context": 8, "data": 1},
+        {"name": "write", "symbols": ["a", "b"], "context": 8},
+        {"name": "write", "context": 8},
         Continuation(Vocabulary("ab"), 8),
     ),
-    ({"mine": 1}, {"mine": 1}, None),
-    (None, None, None),
 ]
 
 
 @pytest.mark.parametrize(("task", "left", "text"), IN_TASK)
 def test_texts_of_format_2_stood_in_the_task(task, left, text):
-    _, metadata = from_2({}, {"task": task, "step": 3})
-    assert metadata["task"] == left and metadata["step"] == 3
+    _, metadata = from_2({}, {"task": task | {"data": 1}, "step": 3})
+    assert metadata["task"] == left | {"data": 1} and metadata["step"] == 3
     sizes = ("vocabulary", "source_vocabulary", "target_vocabulary")
     again = text_of(metadata["text"], SimpleNamespace(**dict.fromkeys(sizes, 6)))
-    assert (again and again.description()) == (text and text.description())
+    assert again.description() == text.description()
+    for other in ({"mine": 1}, None):
+        assert from_2({}, {"task": other})[1] == {"task": other, "text": None}
