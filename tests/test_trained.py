@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
@@ -115,18 +114,17 @@ def test_a_text_is_read_whole_up_to_the_context_and_then_its_latest_half(monkeyp
         return [[4] * room]
 
     monkeypatch.setattr("numformer.generation.continuation.greedy", as_many)
-    model, unlimited = (
-        SimpleNamespace(config=TowerConfig(**form)) for form in ({}, dict(positions="alibi"))
-    )
-    assert CONTINUATION.write(model, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
-    assert read == [(3, 5), (4, 4), (4, 4), (4, 1)]
-    del read[:]
-    assert CONTINUATION.write(unlimited, [[*"abc"]], length=14) == [[*"abc"] + ["a"] * 14]
-    assert read == [(3, 14)]
-    for context, pieces in ((1, 3 * [(1, 1)]), (2, 3 * [(1, 1)]), (5, [(3, 2), (2, 1)])):
+    for context, form, length, pieces in (
+        (8, {}, 14, [(3, 5), (4, 4), (4, 4), (4, 1)]),
+        (8, dict(positions="alibi"), 14, [(3, 14)]),
+        (1, {}, 3, 3 * [(1, 1)]),
+        (2, {}, 3, 3 * [(1, 1)]),
+        (5, {}, 3, [(3, 2), (2, 1)]),
+    ):
         del read[:]
-        text = Continuation(LETTERS, context)
-        assert text.write(model, asked := [[*"abc"]], length=3) == [[*"abcaaa"]]
+        model, asked = SimpleNamespace(config=TowerConfig(**form)), [[*"abc"]]
+        written = Continuation(LETTERS, context).write(model, asked, length=length)
+        assert written == [[*"abc"] + ["a"] * length]
         assert read == pieces and asked == [[*"abc"]]
     monkeypatch.setattr("numformer.generation.continuation.greedy", lambda *_: [[]])
     assert CONTINUATION.write(model, [["a"]]) == [["a"]]  # the model has ended it
@@ -150,7 +148,6 @@ def test_what_is_no_text_is_refused(run, complaint):
         ([""], {}, "at least one symbol and at most"),
         ("a" * (MOST + 1), {}, "at least one symbol and at most"),
         ([5], {}, "a text is a string"),
-        (None, {}, "a text is a string"),
         ("a", {"colour": 1}, "the settings"),
         ("a", {length: 0}, f"{length} is an integer of at least 1"),
     ):
@@ -171,7 +168,7 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
         latest = trained.attention("ab" * 40 + "cde")
         assert (latest.text, latest.maps[0].looks_at) == ("bababcde", [*"bababcde"])
         seen.draw(tmp_path / "new" / "a.png")
-        assert imread(tmp_path / "new" / "a.png").std() > 0
+        assert (tmp_path / "new" / "a.png").stat().st_size > 9999
     else:
         assert seen.written == trained("bad")
         written = seen.written.split()
@@ -224,54 +221,46 @@ def test_a_run_that_cannot_be_loaded_says_why(tmp_path, complaint):
     assert "which does not" in complaint(numformer.load, tmp_path)
 
 
+def described(symbols, separator="") -> dict:
+    """The description of a vocabulary."""
+    return {"symbols": symbols, "separator": separator}
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=KINDS)
 def test_a_description_is_taken_only_where_the_model_fits_it(text):
-    config, described = model_of(text).config, text.description()
-    assert text_of(described, config).description() == described
-    name, lengths, numbers = "vocabulary", ["context"], []
+    config, right = model_of(text).config, text.description()
+    assert text_of(right, config).description() == right
+    name, lengths = "vocabulary", ["context"]
+    wrong = [{"kind": "other"}, {"other": 1}]
     if isinstance(text, Transduction):
-        name, lengths, numbers = "source", ["max_length", "longest", "beam"], ["length_penalty"]
+        name, lengths = "source", ["max_length", "longest", "beam"]
+        wrong += [{"length_penalty": value} for value in (-1, "x", 10, None, True)]
         for most in ({"length_penalty": 0}, {"length_penalty": 9.0}, {"max_length": MOST}):
-            assert text_of(described | most, config)
-
-    def with_symbols(symbols, separator=""):
-        return {name: {"symbols": symbols, "separator": separator}}
-
-    wrong = [{"kind": "other"}, {"other": 1}, with_symbols([*"abcde"], "-")]
-    wrong += [{name: value} for value in ([*"abcde"], "abcdefghi", None)]
-    wrong += [with_symbols(symbols) for symbols in ([*"abcd"], [*range(5)], 5)]
+            assert text_of(right | most, config)
+    vocabularies = [[*"abcde"], "abcdefghi", None, described([*"abcde"], "-")]
+    vocabularies += map(described, ([*"abcd"], [*range(5)], 5))
+    wrong += [{name: vocabulary} for vocabulary in vocabularies]
     wrong += [{key: value} for key in lengths for value in (0, "x", MOST + 1, True)]
-    wrong += [{key: value} for key in numbers for value in (-1, "x", 10, None, True)]
-    for change in wrong:
-        assert text_of(described | change, config) is None, change
-    for other in (None, [], 5, {}, {"kind": "transduction"}):
+    for other in (None, [], 5, {}, {"kind": "transduction"}, *(right | change for change in wrong)):
         assert text_of(other, config) is None, other
     size = "source_vocabulary" if name == "source" else name
-    assert text_of(described, replace(config, **{size: 8})) is None
+    assert text_of(right, replace(config, **{size: 8})) is None
     with pytest.raises(numformer.InputError, match="'a' twice"):
-        text_of(described | with_symbols([*"abcda"]), config)
+        text_of(right | {name: described([*"abcda"])}, config)
 
 
-IN_TASK = [  # the task of format 2, what is left of it, and its text; all vocabularies have V = 6
-    (
-        {"characters": ["a", "b"], "phonemes": ["A", "B"], "max_length": 9},
-        {"name": "pronounce"},
-        Transduction(Vocabulary("ab"), Vocabulary("AB", " "), 9, None, 5),
-    ),
-    (
-        {"name": "write", "symbols": ["a", "b"], "context": 8},
-        {"name": "write", "context": 8},
-        Continuation(Vocabulary("ab"), 8),
-    ),
-]
-
-
-@pytest.mark.parametrize(("task", "left", "text"), IN_TASK)
-def test_texts_of_format_2_stood_in_the_task(task, left, text):
-    _, metadata = from_2({}, {"task": task | {"data": 1}, "step": 3})
-    assert metadata["task"] == left | {"data": 1} and metadata["step"] == 3
-    sizes = ("vocabulary", "source_vocabulary", "target_vocabulary")
-    again = text_of(metadata["text"], SimpleNamespace(**dict.fromkeys(sizes, 6)))
-    assert again.description() == text.description()
-    for other in ({"mine": 1}, None):
-        assert from_2({}, {"task": other})[1] == {"task": other, "text": None}
+def test_texts_of_format_2_stood_in_the_task():
+    pronounce = {"kind": "transduction", "source": described("a"), "target": described("B", " ")}
+    write, writes = {"name": "write", "context": 8}, {"vocabulary": described("a"), "context": 8}
+    for task, left, text in (
+        (
+            {"characters": "a", "phonemes": "B", "max_length": 9, "data": 1},
+            {"name": "pronounce", "data": 1},
+            pronounce | {"max_length": 9, "beam": 5},
+        ),
+        (write | {"symbols": "a"}, write, {"kind": "continuation"} | writes),
+        ({"mine": 1}, {"mine": 1}, None),
+        (None, None, None),
+    ):
+        _, metadata = from_2({}, {"task": task, "step": 3})
+        assert metadata == {"task": left, "step": 3, "text": text}
