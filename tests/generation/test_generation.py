@@ -201,6 +201,7 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         assert decoded == [width * rows for rows in open_rows]
         first = [hypotheses[0].ids for hypotheses in best]
         assert count > 1 or beam_search(model, SOURCE, max_length, width, alpha) == first
+        assert width > 1 or kind is Coarse or greedy(model, SOURCE, max_length) == first
 
 
 def test_what_is_impossible_is_not_among_the_n_best():
@@ -210,20 +211,6 @@ def test_what_is_impossible_is_not_among_the_n_best():
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
     _, ended = beam.Beam(1, 12).write(*all_symbols(np.zeros((12, V)), V))
     assert ended == [(0, 0, [END])]
-
-
-def test_greedy_equals_a_full_forward_at_every_position():
-    lengths = set()
-    for seed in range(4):
-        model, expected = peaked(seed), []
-        for row in SOURCE:
-            ids = []
-            while len(ids) < 9 and END not in ids:
-                ids.append(int(full_forward(model, row, ids).argmax()))
-            expected.append([symbol for symbol in ids if symbol != END])
-        assert greedy(model, SOURCE, 9) == expected
-        lengths |= set(map(len, expected))
-    assert len(lengths) > 1
 
 
 @every_search
@@ -328,21 +315,15 @@ def test_settings_that_say_nothing_are_refused(search, name, fine, refused, comp
         assert name in said and f"received {value!r}. " in said
 
 
-def test_the_n_best_are_no_more_than_the_beam(complaint):
-    assert "count 5, beam 4" in complaint(n_best, peaked(), SOURCE, 3, 5)
-
-
 def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities(rng):
-    logits = rng.normal(size=(5, V))
+    apart = rng.normal(size=(5, V)) + np.array([[0], [900], [-900], [5], [0]])
+    logits = apart.astype(np.float32)
     symbols, log_p = most_probable(logits, 3)
     expected = log_probabilities(logits)
     assert symbols.tolist() == np.sort(np.argsort(expected, axis=-1)[:, -3:], axis=-1).tolist()
-    assert_allclose(log_p, np.take_along_axis(expected, symbols, axis=-1), rtol=1e-12)
+    assert_allclose(log_p, np.take_along_axis(expected, symbols, axis=-1), rtol=1e-3, atol=1e-3)
+    assert log_p.dtype == np.float64
     assert most_probable(logits, 99)[0].tolist() == [[*range(V)]] * 5
-    apart = (logits + np.array([[0], [900], [-900], [5], [0]])).astype(np.float32)
-    found = most_probable(apart, V)[1]
-    assert found.dtype == np.float64
-    assert_allclose(found, log_probabilities(apart), rtol=1e-3, atol=1e-3)
 
 
 def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
@@ -355,6 +336,7 @@ def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
         _, again = text.n_best(model, [["a"], [*"ab"]], 2)
         assert [written for _, written in again] == [written for _, written in best]
     assert "count is an integer" in complaint(text.n_best, model, [["a"]], 0)
+    assert "count 5, beam 4" in complaint(n_best, model, SOURCE, 3, 5)
 
 
 # Sampling.
@@ -425,49 +407,19 @@ def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_on
         assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
-def test_the_seed_decides_and_each_row_has_random_numbers_of_its_own():
-    model, same = peaked(), np.repeat(SOURCE[:1], 20, axis=0)
-    drawn = sample(model, same, 9)
-    assert drawn == sample(model, same, 9, seed=0) != sample(model, same, 9, seed=1)
-    assert len({*map(tuple, drawn)}) > 5
-    other = np.concatenate([same[:2], SOURCE[1:]])
-    assert sample(model, other, 9)[:2] == drawn[:2]
-
-
-def drawn_without_cache(model, row, first: list[int], length: int, number: int) -> list[int]:
-    """What a row draws from whole forwards: its stream's numbers, each on the line of p."""
-    stream = np.random.default_rng(seed_sequence(7, "sampling", number))
-    written = []
-    for _ in range(length):
-        with inference():
-            logits = model.forward(*row, np.array([[*first, *written]]))[0, -1]
-        p = np.exp(logits / 1.5)
-        p[[PADDING, START, UNKNOWN]] = 0
-        symbol = int(np.searchsorted(np.cumsum(p / p.sum()), stream.random()))
-        if symbol == END:
-            break
-        written.append(symbol)
-    return written
-
-
-def language_model(vocabulary: int) -> LanguageModel:
-    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
-    model = LanguageModel(LanguageModel.Config(vocabulary=vocabulary, **sizes))
-    flat = pack(model, np.float64)
-    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
-    return model
-
-
 def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
-    how = dict(temperature=1.5, seed=7)
-    model = peaked(2)
-    for number, ids in enumerate(sample(model, SOURCE, 9, **how)):
-        assert ids == drawn_without_cache(model, [SOURCE[None, number]], [START], 9, number)
-    model, beginnings = language_model(V), [[4, 5], [6, 4], [6, 4]]
-    drawn = sample(model, np.array(beginnings), 12, **how)
-    for number, ids in enumerate(drawn):
-        assert ids == drawn_without_cache(model, [], beginnings[number], 12, number)
-    assert max(map(len, drawn)) > 3
+    """Each row has random numbers of its own, a number for each symbol on the line of p."""
+    model, lengths = peaked(2), set()
+    for seed in range(3):
+        found = sample(model, SOURCE, 9, temperature=1.5, **dict(seed=seed) if seed else {})
+        for number, row in enumerate(SOURCE):
+            stream, ids = np.random.default_rng(seed_sequence(seed, "sampling", number)), []
+            while len(ids) < 9 and END not in ids:
+                p = np.exp(full_forward(model, row, ids) / 1.5)
+                ids.append(int(np.searchsorted(np.cumsum(p / p.sum()), stream.random())))
+            assert found[number] == [symbol for symbol in ids if symbol != END]
+        lengths |= {*map(len, found)}
+    assert len(lengths) > 3
 
 
 @pytest.mark.parametrize("settings", [dict(temperature=1.5), dict(top_k=3), dict(top_p=0.9)])
@@ -495,7 +447,10 @@ def test_a_beam_is_not_sampled_and_has_a_size(complaint):
 
 
 def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
-    model, text = language_model(len(LETTERS)), Continuation(LETTERS, context=6)
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
+    model = LanguageModel(LanguageModel.Config(vocabulary=V, **sizes))
+    flat, text = pack(model, np.float64), Continuation(LETTERS, context=6)
+    flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     write = partial(text.write, model, [["a"], ["b"]], temperature=1.5)
     _, drawn = write(length=20, top_k=3, seed=37)
     stream, expected = np.random.default_rng(seed_sequence(37, "sampling", 1)), ["b"]
