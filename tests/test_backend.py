@@ -78,20 +78,11 @@ def test_short_rows_are_compared_all_at_once(width, watched, rng):
     assert watched.notes == [transposed if width <= 64 else each_by_itself]
 
 
-def test_on_a_device_every_row_is_compared_by_itself(stand_in, rng, monkeypatch):
-    x, on_device = rng.standard_normal((2, 3, 5)), stand_in.ndarray
-    monkeypatch.setattr(on_device, "T", None)
-    assert_array_equal(
-        to_host(backend.max_last(stand_in.asarray(x))), x.max(axis=-1, keepdims=True)
-    )
-
-
 def test_dot_products_on_the_host_store_no_products(rng):
     """The bits are einsum's, which keeps no array of all a b as (a * b).sum() does."""
     a, b = rng.standard_normal((2, 400, 301)).astype(np.float32)
     assert (backend.dot_last(a, b)[:, 0] != (a * b).sum(axis=-1)).any()
     assert_array_equal(backend.dot_last(a, b)[:, 0], np.einsum("nd,nd->n", a, b))
-    assert (backend.dot_rows(a, b) != backend.sum_rows(a * b)).any()
     assert_array_equal(backend.dot_rows(a, b), np.einsum("nd,nd->d", a, b))
 
 
@@ -152,7 +143,7 @@ def test_rows_are_added_to_what_is_there_those_of_few_symbols_by_one_product(
         assert_allclose(sums, expected, rtol=1e-12, atol=1e-12)
     assert len(watched.notes) == products
     backend.scatter_add(added, ids[:0], values[:0])
-    assert_allclose(added, expected, rtol=1e-12, atol=1e-12)
+    assert_allclose(added, expected, rtol=1e-12)
 
 
 def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
@@ -175,20 +166,19 @@ def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
     assert backend.cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "reason"),
-    [
-        ("is_available", lambda: False, "CuPy finds no CUDA device"),
-        ("matmul", lambda a, b: a.nothing, "AttributeError: "),  # cuBLAS is loaded only then
-        ("matmul", lambda a, b: b.T * 5, "the GPU computes a wrong product"),
-    ],
-)
-def test_a_gpu_that_cannot_multiply_is_none(name, broken, reason, stand_in, monkeypatch, capsys):
+NO_GPU = {  # what is broken, and how that is told
+    "CuPy finds no CUDA device": ("is_available", lambda: False),
+    "AttributeError: ": ("__matmul__", lambda a, b: a.nothing),  # cuBLAS is loaded only then
+    "the GPU computes a wrong product": ("__matmul__", lambda a, b: b.T * 5),
+}
+
+
+@pytest.mark.parametrize("reason", NO_GPU)
+def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
     assert backend.find_backend("auto") is backend.find_backend("cupy") is stand_in
-    owner = stand_in.cuda if name == "is_available" else stand_in.ndarray
-    monkeypatch.setattr(owner, "__matmul__" if name == "matmul" else name, broken)
+    name, broken = NO_GPU[reason]
+    monkeypatch.setattr(stand_in.cuda if "is_" in name else stand_in.ndarray, name, broken)
     assert backend.find_backend("auto") is np
-    assert "using numpy (" in capsys.readouterr().err
     with pytest.raises(InputError, match=reason):
         backend.find_backend("cupy")
 

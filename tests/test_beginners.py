@@ -104,8 +104,6 @@ def test_a_mistake_meets_the_rule_and_the_fix(code, words, folder, tmp_path, com
 STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0.01)\n"
 PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
 FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step has gradients of its own"
-LAYER = "model = Linear(2, 3, np.random.default_rng(0))\n" + PREPARE
-LAYER_STEP = "model.forward(np.ones((1, 2))); model.backward(np.ones((1, 3)))\n"
 OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dropout is off."
 SUM = "received a sum with those that an earlier step has used. Begin each step with"
 READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
@@ -114,7 +112,6 @@ WARNED = [  # the code, its line that is warned of, and the words
     (READ, 2, "each forward that saves is followed by its backward; received forwards without one"),
     ("for _ in range(25):\n    " + FORWARD, 2, "which left 388 records so far. " + OFF[:39]),
     (PREPARE + 2 * STEP, 3, f"{FORGOTTEN}; {SUM} objective.zero_grad()."),
-    (LAYER + 2 * (LAYER_STEP + "optimizer.step(0.01)\n"), 6, FORGOTTEN),
     (PREPARE + STEP + "flat.grad[...] = 0\n" + 2 * STEP, 5, FORGOTTEN),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
-from numformer.data import PairBatch, Vocabulary
+from numformer.data import Vocabulary
 from numformer.generation import Continuation, Ensemble, Transduction
 from numformer.generation.described import text_of
 from numformer.generation.text import MOST
@@ -17,7 +17,6 @@ from numformer.layer import pack
 from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
-from numformer.plots import cross_attention_weights
 from numformer.trained import Trained
 from numformer.training import save_model
 from numformer.training.migrations import from_2
@@ -27,6 +26,7 @@ LETTERS, WORDS = Vocabulary("abcde"), Vocabulary(["one", "two", "three"], " ")
 TRANSDUCTION = Transduction(LETTERS, WORDS, max_length=6, longest=4)
 CONTINUATION = Continuation(LETTERS, context=8)
 TEXTS = [TRANSDUCTION, replace(TRANSDUCTION, beam=3, longest=None), CONTINUATION]
+KINDS = ["greedy", "beam", "continuation"]
 
 
 def model_of(text):
@@ -42,9 +42,6 @@ def model_of(text):
         model.output.weight.data[:4] = 0
         model.output.weight.data[4:] += 1
     return model
-
-
-KINDS = ["greedy", "beam", "continuation"]
 
 
 @pytest.fixture(params=TEXTS, ids=KINDS)
@@ -97,9 +94,7 @@ def test_many_texts_keep_their_order_and_long_ones_are_read_fewer_at_a_time(monk
     assert seen == [("beam", *shape, 9, 5, 0.5, "length") for shape in shapes]
     assert [rows for rows, _ in shapes] == [250, 250, 100]
     assert 8 == shapes[0][1] >= shapes[1][1] >= shapes[2][1] < 8
-    three = sorted(asked[:3], key=len, reverse=True)
-    assert written(three, beam=417) == [(2, len(three[0])), (1, len(three[2]))]
-    assert [rows for rows, _ in written(asked[:251], beam=1)] == [250, 1]
+    assert [rows for rows, _ in written(asked[:3], beam=417)] == [2, 1]
     assert written([["a"] * 1025, ["b"] * 1030, []], beam=1) == [(1, 1030), (1, 1025), (1, 0)]
     model.config.longest = 7  # learned positions end there
     written([["a"] * 511, ["b"], ["c"] * 511, *[["d"] * 511] * 5], beam=1)
@@ -172,9 +167,6 @@ def test_attention_is_that_of_the_model_on_its_own_answer(run, tmp_path, complai
     else:
         assert seen.written == trained("bad")
         written = seen.written.split()
-        batch = PairBatch.of([(LETTERS.encode("bad"), WORDS.encode(written))])
-        weights = cross_attention_weights(trained.model, *batch.inputs[:2])[:, 0]
-        assert_array_equal(seen["decoder cross_attention"], weights)
         source, writes = [*"bad", "⊣"], [*written, "⊣"]
         assert labels == {
             "encoder self_attention": (source, source),

@@ -26,10 +26,9 @@ def model() -> MaskedLanguageModel:
 
 
 class Alphabet:
-    """Stands for a model that takes every place for the letter after the one left of it.
+    """Takes every place for the letter after the one left of it; notes what it was asked.
 
-    It is surest of holes beside a letter, and then of those further left in the text; `seen` are
-    the windows and the places that it was asked for.
+    It is surest of holes beside a letter, and then of those further left in the text.
     """
 
     def __init__(self):
@@ -98,8 +97,8 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
 def test_a_description_is_taken_only_where_the_model_fits_it(model):
     described = TEXT.description()
     assert described["kind"] == "infilling" and text_of(described, model.config).hole == "_"
-    wrong = [{"hole": "x"}, {"hole": 5}, {"context": 0}, {"context": "8"}]
-    for change in [*wrong, {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}]:
+    fewer = {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}
+    for change in ({"hole": "x"}, {"hole": 5}, {"context": 0}, {"context": "8"}, fewer):
         assert text_of(described | change, model.config) is None
 
 
