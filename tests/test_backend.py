@@ -1,33 +1,13 @@
 """The few functions that differ between NumPy and CuPy: their numbers, and how they get them."""
 
 import math
-import os
-import tracemalloc
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer import backend
-from numformer.backend import (
-    DropoutStream,
-    array_module,
-    cache_sized_pieces,
-    dot_last,
-    dot_rows,
-    find_backend,
-    masked,
-    matmul,
-    max_last,
-    mean_last,
-    memory,
-    normal,
-    scatter_add,
-    splitmix64,
-    sum_last,
-    sum_rows,
-    to_host,
-)
+from numformer.backend import to_host
 from numformer.errors import InputError
 
 
@@ -60,24 +40,20 @@ def watched():
     return watch
 
 
-def test_the_module_of_an_array_and_its_array_on_the_host(watched, stand_in):
-    for x in (np.zeros(3), np.float32(3), watched(np.zeros(3))):
-        assert array_module(x) is np
+def test_the_module_of_an_array_and_its_array_on_the_host(stand_in):
+    for x in (np.zeros(3), np.float32(3), np.zeros(3).view(Watched)):
+        assert backend.array_module(x) is np
     for x in (3.0, [3.0], np.float64(3.0), np.array(3.0), stand_in.asarray(3.0)):
         assert type(to_host(x)) is np.ndarray and to_host(x) == 3.0
 
 
 @pytest.mark.parametrize(
     ("a", "b", "product"),
-    [
-        ((4, 5), (5, 7), ((4, 5), (5, 7))),
-        ((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))),
-        ((2, 3, 4, 5), (2, 3, 5, 7), ((2, 3, 4, 5), (2, 3, 5, 7))),
-    ],
+    [((2, 3, 4, 5), (5, 7), ((24, 5), (5, 7))), ((3, 4, 5), (3, 5, 7), ((3, 4, 5), (3, 5, 7)))],
 )
 def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
     a, b = rng.standard_normal(a), rng.standard_normal(b)
-    assert_allclose(matmul(watched(a), b), a @ b, rtol=1e-14, atol=1e-14)
+    assert_allclose(backend.matmul(watched(a), b), a @ b, rtol=1e-14, atol=1e-14)
     assert watched.notes == [product]
 
 
@@ -85,9 +61,9 @@ def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
 def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
     x = rng.standard_normal((2, 3, 5)).astype(dtype)
     for found, expected in (
-        (sum_rows(watched(x)), x.sum(axis=(0, 1))),
-        (sum_last(watched(x)), x.sum(axis=-1, keepdims=True)),
-        (mean_last(watched(x)), x.mean(axis=-1, keepdims=True)),
+        (backend.sum_rows(watched(x)), x.sum(axis=(0, 1))),
+        (backend.sum_last(watched(x)), x.sum(axis=-1, keepdims=True)),
+        (backend.mean_last(watched(x)), x.mean(axis=-1, keepdims=True)),
     ):
         assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert found.dtype == dtype and found.shape == expected.shape
@@ -97,31 +73,17 @@ def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
 @pytest.mark.parametrize("width", [1, 64, 65])
 def test_short_rows_are_compared_all_at_once(width, watched, rng):
     x = rng.standard_normal((2, 7, width))
-    assert_array_equal(max_last(watched(x)), x.max(axis=-1, keepdims=True))
+    assert_array_equal(backend.max_last(watched(x)), x.max(axis=-1, keepdims=True))
     transposed, each_by_itself = ((width, 14), 0, True), (x.shape, -1, True)
     assert watched.notes == [transposed if width <= 64 else each_by_itself]
-
-
-def test_on_a_device_every_row_is_compared_by_itself(stand_in, rng, monkeypatch):
-    x = rng.standard_normal((2, 3, 5))
-    axes, largest = [], stand_in.ndarray.max
-
-    def watched_max(self, axis=None, **others):
-        axes.append(axis)
-        return largest(self, axis=axis, **others)
-
-    monkeypatch.setattr(stand_in.ndarray, "max", watched_max)
-    assert_array_equal(to_host(max_last(stand_in.asarray(x))), x.max(axis=-1, keepdims=True))
-    assert axes == [-1]
 
 
 def test_dot_products_on_the_host_store_no_products(rng):
     """The bits are einsum's, which keeps no array of all a b as (a * b).sum() does."""
     a, b = rng.standard_normal((2, 400, 301)).astype(np.float32)
-    assert (dot_last(a, b)[:, 0] != (a * b).sum(axis=-1)).any()
-    assert_array_equal(dot_last(a, b)[:, 0], np.einsum("nd,nd->n", a, b))
-    assert (dot_rows(a, b) != sum_rows(a * b)).any()
-    assert_array_equal(dot_rows(a, b), np.einsum("nd,nd->d", a, b))
+    assert (backend.dot_last(a, b)[:, 0] != (a * b).sum(axis=-1)).any()
+    assert_array_equal(backend.dot_last(a, b)[:, 0], np.einsum("nd,nd->n", a, b))
+    assert_array_equal(backend.dot_rows(a, b), np.einsum("nd,nd->d", a, b))
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024, 1025, 2**20])
@@ -129,19 +91,18 @@ def test_a_dot_product_over_many_rows_keeps_its_digits(count, rng, xp):
     """One row added after the other, a million of them were wrong by 1e-4."""
     a = rng.uniform(0.5, 1.5, (count, 3)).astype(np.float32)
     b = np.full_like(a, 0.1)
-    found = dot_rows(xp.asarray(a), xp.asarray(b))
+    found = backend.dot_rows(xp.asarray(a), xp.asarray(b))
     assert found.shape == (3,) and found.dtype == np.float32
     assert_allclose(to_host(found), (a.astype(float) * b).sum(axis=0), rtol=4e-5)
 
 
 def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
     """Other blocks give other last bits, and so other weights after training."""
-    a, b = rng.standard_normal((2, 5, 1000, 3)).astype(np.float32)
-    blocks = [slice(start, min(start + 1024, 5000)) for start in range(0, 5000, 1024)]
-    *sums, rest = (
-        np.einsum("nd,nd->d", *(x.reshape(-1, 3)[block] for x in (a, b))) for block in blocks
-    )
-    assert_array_equal(dot_rows(a, b), np.sum(sums, axis=0) + rest)
+    a, b = rng.standard_normal((2, 5000, 3)).astype(np.float32)
+    blocks = [slice(start, start + 1024) for start in range(0, 5000, 1024)]
+    *sums, rest = (np.einsum("nd,nd->d", a[block], b[block]) for block in blocks)
+    found = backend.dot_rows(a.reshape(5, 1000, 3), b.reshape(5, 1000, 3))
+    assert_array_equal(found, np.sum(sums, axis=0) + rest)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +111,7 @@ def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
 )
 def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
     scores, mask = rng.standard_normal((4, 3, 5, 6)).astype(dtype), rng.random(shape) < 0.6
-    found = to_host(masked(xp.asarray(scores), xp.asarray(mask)))
+    found = to_host(backend.masked(xp.asarray(scores), xp.asarray(mask)))
     assert found.dtype == dtype
     assert_array_equal(found, np.where(mask, scores, -np.inf))
 
@@ -160,24 +121,12 @@ def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):
     """Over more than one piece, and far out on both sides."""
     x = np.concatenate([np.linspace(-13, 13, 33_001), [-1e30, 1e30]]).astype(dtype)
-    found, density = map(to_host, normal(xp.asarray(x.reshape(1, -1))))
-    expected = np.array([math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()])
+    found, density = map(to_host, backend.normal(xp.asarray(x.reshape(1, -1))))
+    expected = [math.erfc(-value / math.sqrt(2)) / 2 for value in x.tolist()]
     assert found.dtype == dtype and found.shape == (1, len(x))
     assert_allclose(found[0], expected, rtol=0, atol=error)
-    densities = [
-        math.exp(-min(value**2, 1400) / 2) / math.sqrt(2 * math.pi) for value in x.tolist()
-    ]
+    densities = np.exp(-np.minimum(x.astype(float) ** 2, 1400) / 2) / math.sqrt(2 * math.pi)
     assert_allclose(density[0], densities, rtol=0, atol=error)
-
-
-def test_a_mask_becomes_no_array_of_another_dtype(rng):
-    """Of 8 bytes for every entry of the mask, for example."""
-    scores, mask = np.ones((2, 1), np.float32), np.ones((2, 1 << 16), bool)
-    tracemalloc.start()
-    masked(scores, mask)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 2.5 * 4 * mask.size  # the result and the mask in float32
 
 
 @pytest.mark.parametrize(("symbols", "products"), [(5, 1), (256, 1), (257, 0), (300, 0)])
@@ -188,73 +137,61 @@ def test_rows_are_added_to_what_is_there_those_of_few_symbols_by_one_product(
     expected = np.ones((symbols, 3))
     np.add.at(expected, ids, values)
     added, on_device = np.ones((symbols, 3)), xp.ones((symbols, 3))
-    scatter_add(added, ids, watched(values))
-    scatter_add(on_device, xp.asarray(ids), xp.asarray(values))
+    backend.scatter_add(added, ids, watched(values))
+    backend.scatter_add(on_device, xp.asarray(ids), xp.asarray(values))
     for sums in (added, to_host(on_device)):
         assert_allclose(sums, expected, rtol=1e-12, atol=1e-12)
     assert len(watched.notes) == products
-    scatter_add(added, ids[:0], values[:0])
-    assert_allclose(added, expected, rtol=1e-12, atol=1e-12)
+    backend.scatter_add(added, ids[:0], values[:0])
+    assert_allclose(added, expected, rtol=1e-12)
 
 
 def test_many_symbols_are_summed_in_the_order_in_which_they_come(rng):
     """Another order gives other last bits, and which one an unstable sort takes is chance."""
     ids = rng.integers(1, 4, 1000)  # the smallest id is not 0
     values = rng.standard_normal((1000, 3)).astype(np.float32)
-    found = np.zeros((300, 3), np.float32)
-    scatter_add(found, ids, values)
+    found, expected = np.zeros((2, 300, 3), np.float32)
+    backend.scatter_add(found, ids, values)
     for symbol in (1, 2, 3):
-        assert_array_equal(found[symbol], np.add.reduceat(values[ids == symbol], [0])[0])
-    assert not found[[0, *range(4, 300)]].any()
+        expected[symbol] = np.add.reduceat(values[ids == symbol], [0])[0]
+    assert_array_equal(found, expected)
 
 
 def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
     for length, sizes in ((0, []), (5, [5]), (32768, [32768]), (32769, [32768, 1])):
         vector = np.arange(length)
-        pieces = [vector[piece] for piece in cache_sized_pieces(vector)]
+        pieces = [vector[piece] for piece in backend.cache_sized_pieces(vector)]
         assert [len(piece) for piece in pieces] == sizes
-        assert_array_equal(np.concatenate([*pieces, []]), vector)
-    assert cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
+        assert np.concatenate([*pieces, []]).tolist() == vector.tolist()
+    assert backend.cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
 
 
-# The machine.
+NO_GPU = {  # what is broken, and how that is told
+    "CuPy finds no CUDA device": ("is_available", lambda: False),
+    "AttributeError: ": ("__matmul__", lambda a, b: a.nothing),  # cuBLAS is loaded only then
+    "the GPU computes a wrong product": ("__matmul__", lambda a, b: b.T * 5),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "broken", "reason"),
-    [
-        ("is_available", lambda: False, "CuPy finds no CUDA device"),
-        ("matmul", lambda a, b: a.nothing, "AttributeError: "),  # cuBLAS is loaded only then
-        ("matmul", lambda a, b: b.T * 5, "the GPU computes a wrong product"),
-    ],
-)
-def test_a_gpu_that_cannot_multiply_is_none(name, broken, reason, stand_in, monkeypatch, capsys):
-    assert find_backend("auto") is find_backend("cupy") is stand_in
-    owner = stand_in.cuda if name == "is_available" else stand_in.ndarray
-    monkeypatch.setattr(owner, "__matmul__" if name == "matmul" else name, broken)
-    assert find_backend("auto") is np
-    assert "using numpy (" in capsys.readouterr().err
+@pytest.mark.parametrize("reason", NO_GPU)
+def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
+    assert backend.find_backend("auto") is backend.find_backend("cupy") is stand_in
+    name, broken = NO_GPU[reason]
+    monkeypatch.setattr(stand_in.cuda if "is_" in name else stand_in.ndarray, name, broken)
+    assert backend.find_backend("auto") is np
     with pytest.raises(InputError, match=reason):
-        find_backend("cupy")
-
-
-def test_memory_is_that_of_the_arrays(stand_in):
-    assert memory() == memory(np) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert memory(stand_in) == stand_in.cuda.Device().mem_info[1]
-
-
-# Dropout's random numbers.
+        backend.find_backend("cupy")
 
 
 def words(seed, step, count):
     key = int(backend.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
-    return splitmix64(key, 0, count).view(np.uint16)
+    return backend.splitmix64(key, 0, count).view(np.uint16)
 
 
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.5, 0.9, 1 - 1e-9])
 def test_exactly_those_words_below_p_are_dropped(p):
     """2^18 words hold every value of 16 bits a few times; next to 1 the scale stays finite."""
-    stream = DropoutStream()
+    stream = backend.DropoutStream()
     stream.reseed(3, 7)
     dropped = min(round(p * 2**16), 2**16 - 1)
     keep = stream.keep((2**18,), p, np.zeros(0))
@@ -264,9 +201,8 @@ def test_exactly_those_words_below_p_are_dropped(p):
 
 def test_draws_follow_each_other_and_waste_less_than_a_word():
     """Four entries take 64 bits; the next draw begins with the next 64. A new one is that of 0."""
-    stream = DropoutStream()
-    assert_array_equal(stream.keep((8,), 0.5, np.zeros(0)) != 0, words(0, 0, 2) >= 32768)
+    stream, like = backend.DropoutStream(), np.zeros(0)
+    assert_array_equal(stream.keep((8,), 0.5, like) != 0, words(0, 0, 2) >= 32768)
     stream.reseed(3, 7)
-    like = np.zeros(0)
     stream.keep((5,), 0.5, like)
     assert_array_equal(stream.keep((8, 9), 0.5, like).ravel() != 0, words(3, 7, 20)[8:] >= 32768)

@@ -1,14 +1,6 @@
 """What goes wrong in first scripts: each mistake meets the rule, what was received, the fix."""
 
-import importlib.metadata
-import json
-import os
-import subprocess
-import sys
 import warnings
-from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -18,14 +10,11 @@ import numformer
 from numformer import Adam, FlatParameters, Schedule, pack, train
 from numformer.layers import Linear
 
-ROOT = Path(__file__).parents[1]
-
 BEGIN = """
 import numpy as np
 from numformer import *
 
 model = Transformer(Config.base(12, d_model=8, d_ff=8, heads=2, layers=1))
-writer = LanguageModel(LanguageModel.Config(vocabulary=12, d_model=8, d_ff=8, heads=2, layers=1))
 vocabulary = Vocabulary("01234567")
 batch = PairBatch.of([([4, 5, 6], [6, 5, 4]), ([7, 8], [8, 7])])
 objective = model.objective(0.1)
@@ -62,13 +51,9 @@ SOURCES = "numformer.pad_sources(sources) makes it of lists of ids"
 TEXT = "t = Reversing(0); t.text = {}; train(model, t, folder, 1)"
 REFUSED = {
     "Adam(model)": "the vectors that pack() makes of ... Transformer. Write Adam(pack(model)).",
-    "Adam(objective)": "Objective. Write Adam(pack(model)).",
     "CrossEntropy().forward(np.zeros((2, 12)), [4, 5])": ARRAY,
     "model.source.embedding.forward([[4, 5]])": ARRAY,
     "model.forward([[4, 5, 2]], batch.target_in)": f"source ids are ... list ... {SOURCES}",
-    "model.forward(batch.source, [[1, 4], [1, 5]])": "target ids ... list ... PairBatch.of(pairs)",
-    "greedy(model, [[4, 5, 2]], 3)": f"received list ... {SOURCES}",
-    "greedy(writer, [[4, 5]], 3)": "received list. Make it by numpy.array(rows)",
     "train(model, Reversing(0.5), folder, Schedule(1))": "0.5. Return for example {{'accuracy'",
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
     "train(model, object(), folder, 1)": "evaluate, description; received object without metric",
@@ -79,32 +64,19 @@ REFUSED = {
     "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)": "'loss', 'rate', 'seconds'",
     "train(model, Reversing(0), folder, 0.5)": "an integer of at least 1; received 0.5",
     "pad_sources(['123'])": "received '1', which is of type str. Encode symbols by Vocabulary(",
-    "PairBatch.of([('123', '321')])": "received '1', which is of type str",
-    "PairBatch.of([([4], '32')])": "received '3', which is of type str",
     "pad_sources([[4, 5.7]])": "5.7, which is of type float ... make numbers int",
-    "pad(np.ones((2, 3), np.float32))": "of type float32",
-    "pad_sources([[True, False]])": "received True, which is of type bool",
     "pad(np.ones((1, 2), bool))": "of type bool",
     "pad([])": "at least one sequence; received none. Leave this batch out",
-    "PairBatch.of([])": "received none",
     "pad([[4, 0, 5], [6]])": "after a sequence and not within it; received [4, 0, 5]. Leave it",
-    "pad_sources([[4, 5], [0, 6]])": "received [0, 6, 2]",
-    "PairBatch.of([([4, 0], [5])])": "received [4, 0, 2]",
     "PairBatch.of([([4], [5, 0])])": "received [5, 0, 2]",
     "Vocabulary('abcb')": "has each symbol once; received 'b' twice. Vocabulary.of(texts)",
     "model.forward(np.array([['4', '2']]), np.array([[1]]))": "dtype <U1 ... .encode gives",
     "model.forward(batch.source / 1, batch.target_in)": "dtype float64 ... ids.astype(int)",
     "model.forward(pad_sources([[4, -1]]), np.array([[1]]))": "size 12; received ids from -1 to 4",
     "objective.forward(*PairBatch.of([([4], [-5])]).inputs)": "received ids from -5 to 1",
-    "greedy(model, pad_sources([[-1]]), 3)": "ids from -1 to 2. Encode with the vocabulary",
     "vocabulary.decode([4, -1])": "below 12; received [4, -1]. Decode each row of a batch by",
-    "vocabulary.decode([12])": "received [12] ... with the vocabulary that encoded",
     "vocabulary.decode([[4, 5]])": "received [[4, 5]]. Decode each row",
-    "greedy(model, np.array([]), 3)": f"neither of them 0; received shape (0,) ... {SOURCES}",
-    "beam_search(model, np.zeros((0, 3), int), 3)": "received shape (0, 3)",
-    "greedy(model, np.array([4, 5, 2]), 3)": "received shape (3,)",
     "greedy(model, pad([[4, 2], [4, 5, 6], [7]]), 3)": f"row 1, which ends with 6. {SOURCES}",
-    "beam_search(model, pad([[2, 5], [4, 5, 2]]), 3)": "received row 0, which ends with 5",
     "load_model(str(folder))": "received the folder {folder}. Name {folder}/best.safetensors, or",
     "load_model(folder / 'last.safetensors')": "{folder}/last.safetensors, the state of a run that",
     "load_model('mine')": "received no file mine. Name the best.safetensors of a training run",
@@ -132,39 +104,19 @@ def test_a_mistake_meets_the_rule_and_the_fix(code, words, folder, tmp_path, com
 STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0.01)\n"
 PREPARE = "flat = pack(model); optimizer = Adam(flat)\n"
 FORWARD, FORGOTTEN = "objective.forward(*batch.inputs)\n", "each step has gradients of its own"
-LAYER = "model = Linear(2, 3, np.random.default_rng(0))\n" + PREPARE
-LAYER_STEP = (
-    "model.forward(np.ones((1, 2))); model.backward(np.ones((1, 3)))\noptimizer.step(0.01)\n"
-)
-WARNED = {  # the code, its line that is warned of, and the words
-    "an evaluation before the next step": (
-        2 * FORWARD + "objective.zero_grad()",
-        3,
-        "received forwards without one, which left 86 records, forgotten now. Evaluate in "
-        "`with numformer.inference():`, where nothing is saved and dropout is off.",
-    ),
-    "an evaluation by the model": (
-        "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()",
-        2,
-        "each forward that saves is followed by its backward; received forwards without one",
-    ),
-    "evaluations and never a step": (
-        "for _ in range(25):\n    " + FORWARD,
-        2,
-        "which left 388 records so far. Evaluate in `with numformer.inference():`",
-    ),
-    "steps without zero_grad": (
-        PREPARE + 2 * STEP,
-        3,
-        f"{FORGOTTEN}; received a sum with those that an earlier step has used. Begin each step "
-        "with objective.zero_grad().",
-    ),
-    "a layer's steps without zero_grad": (LAYER + 2 * LAYER_STEP, 6, FORGOTTEN),
-    "zeroed by hand, but once": (PREPARE + STEP + "flat.grad[...] = 0\n" + 2 * STEP, 5, FORGOTTEN),
-}
+OFF = "Evaluate in `with numformer.inference():`, where nothing is saved and dropout is off."
+SUM = "received a sum with those that an earlier step has used. Begin each step with"
+READ = "for _ in range(2): model.forward(batch.source, batch.target_in)\nmodel.zero_grad()"
+WARNED = [  # the code, its line that is warned of, and the words
+    (2 * FORWARD + "objective.zero_grad()", 3, "which left 86 records, forgotten now. " + OFF),
+    (READ, 2, "each forward that saves is followed by its backward; received forwards without one"),
+    ("for _ in range(25):\n    " + FORWARD, 2, "which left 388 records so far. " + OFF[:39]),
+    (PREPARE + 2 * STEP, 3, f"{FORGOTTEN}; {SUM} objective.zero_grad()."),
+    (PREPARE + STEP + "flat.grad[...] = 0\n" + 2 * STEP, 5, FORGOTTEN),
+]
 
 
-@pytest.mark.parametrize(("code", "line", "words"), WARNED.values(), ids=[*WARNED])
+@pytest.mark.parametrize(("code", "line", "words"), WARNED)
 def test_a_mistake_that_still_computes_is_told_once_at_its_line(code, line, words):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -178,7 +130,6 @@ ZEROED = [
     "objective.zero_grad()",
     "flat.zero_grad()",
     "flat.grad[...] = 0",
-    "for p in model.named_parameters().values(): p.grad.fill(0)",
     "for p in model.named_parameters().values(): p.grad *= 0",
     # Two backwards for a step, of which the gradients are looked at.
     FORWARD + "objective.backward(); model.output.weight.grad; objective.zero_grad()",
@@ -235,26 +186,3 @@ def test_on_a_device_nothing_is_looked_at(stand_in, rng):
             model.weight.grad += 1
             optimizer.step(0.01)
     assert not waits
-
-
-# A script beside the clone.
-
-
-def installed_from_here() -> bool:
-    """Whether the numformer that Python would find from any folder is this one."""
-    installed = importlib.metadata.distributions(name="numformer")
-    origins = [json.loads(made.read_text("direct_url.json") or "{}") for made in installed]
-    return any(url2pathname(urlparse(o.get("url", "")).path) == str(ROOT) for o in origins)
-
-
-@pytest.mark.skipif(
-    not installed_from_here(), reason="pip install -e . has not installed numformer from here"
-)
-def test_a_script_beside_a_folder_named_numformer_finds_the_package(tmp_path):
-    """Such as the clone: a folder without __init__.py is a package, too, if nothing comes first."""
-    (tmp_path / "numformer").mkdir()
-    script = tmp_path / "mine.py"
-    script.write_text("from numformer import load_model\nprint(load_model.__name__)")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("load_model\n", "")

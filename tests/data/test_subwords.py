@@ -27,75 +27,61 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(45, "bpe"), (30, "unigram")], ids=["bpe", "unigram"])
+@pytest.fixture(scope="module", params=[(45, "bpe"), (30, "unigram")], ids=str)
 def subwords(request):
     learned = Subwords.learned(TEXTS, *request.param)
     assert len(learned) == request.param[0]
     return learned
 
 
-@pytest.fixture(scope="module")
-def bpe():
-    return Subwords.learned(TEXTS, 45)
-
-
 def test_a_text_is_its_pieces_put_together(subwords):
-    assert len(subwords.symbols) == len(subwords) - len(SPECIAL)
     for text in TEXTS:
         pieces = subwords.split(text)
         assert subwords.join(pieces) == text and len(pieces) < len(text)
         ids = subwords.encode(pieces)
-        assert min(ids) >= len(SPECIAL) and max(ids) < len(subwords)
-        assert subwords.decode(ids) == pieces
+        assert min(ids) >= len(SPECIAL) and subwords.decode(ids) == pieces
     assert max(len(subwords.split(text)) for text in TEXTS) > 8  # some words are cut
 
 
 def test_the_rarest_character_is_kept_as_it_is():
     rare = "a \ufb01sh"  # with a ligature, which other rules would write as two letters
     subwords = Subwords.learned([*100 * TEXTS, rare], 45)
-    assert UNKNOWN not in subwords.encode(subwords.split(rare))
-    assert subwords.join(subwords.split(rare)) == rare
+    assert subwords.decode(subwords.encode(pieces := subwords.split(rare))) == pieces
+    assert subwords.join(pieces) == rare
 
 
 def test_what_was_never_seen_is_unknown_and_named(subwords, complaint):
     assert "a text is UTF-8; received 'the \\udcff'" in complaint(subwords.split, "the \udcff")
     pieces = subwords.split("the ☃ dog")
-    assert UNKNOWN in subwords.encode(pieces)
     (note,) = Transduction(subwords, subwords, 9).notes(pieces)
-    assert "training never saw" in note and "☃" in note
+    assert UNKNOWN in subwords.encode(pieces) and "training never saw" in note and "☃" in note
 
 
 def test_a_description_makes_the_same_subwords_again(subwords):
     described = Transduction(subwords, subwords, 9, penalty="length").description()
-    described = json.loads(json.dumps(described))
-    config = Config.base(len(subwords))
+    described, config = json.loads(json.dumps(described)), Config.base(len(subwords))
     again = text_of(described, config)
-    assert again.source.symbols == subwords.symbols and again.penalty == "length"
     assert again.source.split(TEXTS[0]) == subwords.split(TEXTS[0])
-    assert again.description() == described
+    assert again.description() == described and again.penalty == "length"
     assert text_of(described | {"penalty": "other"}, config) is None
     with pytest.raises(InputError, match="made of a sentencepiece model"):
         text_of(described | {"source": {"sentencepiece": "AAAA"}}, config)
 
 
-def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run(bpe):
+def test_dropout_cuts_the_same_text_in_other_ways_and_the_same_in_a_resumed_run():
     """By NumPy's random numbers; each text goes on with them."""
-    usual = [bpe.encode(bpe.split(text)) for text in TEXTS]
-    assert bpe.sampled(TEXTS, 0.0, 1) == usual
+    bpe = Subwords.learned(TEXTS, 45)
+    assert bpe.sampled(TEXTS, 0.0, 1) == [bpe.encode(bpe.split(text)) for text in TEXTS]
     once, again, other = (bpe.sampled(TEXTS, 0.3, seed) for seed in (1, 1, 2))
     assert once == again != other
-    assert [bpe.join(bpe.decode(ids)) for ids in once] == TEXTS
-    lengths = [sum(map(len, ids)) for ids in (usual, bpe.sampled(TEXTS, 0.1, 1), once)]
-    assert lengths[0] < lengths[1] < lengths[2]
     characters = [len(text.replace("ü", "u")) + 1 for text in TEXTS]  # and the space before all
     assert [*map(len, bpe.sampled(TEXTS, 1.0, 1))] == characters
-    assert len({*map(tuple, bpe.sampled(TEXTS[:1] * 9, 0.3, 1))}) > 5
     rng = np.random.default_rng(1)
-    for text, ids in zip(TEXTS[:9], once, strict=False):
+    for text, ids in zip(TEXTS, once, strict=True):
         left_out, cuts = iter(rng.random(3 * len(text) + 3) < 0.3), []
         for word in text.split():
             cuts += cut_into_pieces(f"▁{word}", bpe._ids, left_out)
-        assert bpe.decode(ids) == cuts
+        assert bpe.decode(ids) == cuts and bpe.join(cuts) == text
 
 
 CUTS = {"": "abc d", "0": "abc d", "10": "abc d", "101": "a bc d", "110": "a b cd", "01": "ab cd"}
@@ -114,18 +100,13 @@ def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
     said = complaint(Subwords.learned, TEXTS, 90000)
     assert "says: Vocabulary size too high" in said and ".. " not in said
     assert "one of bpe, unigram" in complaint(Subwords.learned, TEXTS, 45, "words")
+    written, train = io.BytesIO(), sentencepiece.SentencePieceTrainer.train
+    train(sentence_iterator=iter(TEXTS), model_writer=written, vocab_size=30, minloglevel=2)
+    assert "received [-1, 1, 2, 0]" in complaint(Subwords, written.getvalue())
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     assert "numformer[translate]" in complaint(Subwords.learned, TEXTS, 45)
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     assert "numformer[translate]" in complaint(tokenized, "a", "fr")
-
-
-def test_a_model_with_other_special_pieces_is_refused(complaint):
-    written = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=written, vocab_size=30, minloglevel=2
-    )
-    assert "received [-1, 1, 2, 0]" in complaint(Subwords, written.getvalue())
 
 
 SENTENCES = [  # the language, a sentence, and its tokens
@@ -134,23 +115,19 @@ SENTENCES = [  # the language, a sentence, and its tokens
     ("de", "Ein Mann (aus Köln) läuft.", "ein mann ( aus köln ) läuft ."),
     ("fr", "L'homme court.", "l&apos; homme court ."),
 ]
+CURLY = [  # quotation marks and dashes become those of a keyboard
+    ("en", "The girl’s “hat” – red…", "the girl &apos;s &quot; hat &quot; - red ..."),
+    ("en", "a “hat”, 3\u00a0500 of them", "a &quot; hat &quot; , 3 500 of them"),
+    ("de", "„Hut“ sagt er.", "&quot; hut &quot; sagt er ."),
+]
 
 
-@pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES)
+@pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES + CURLY)
 def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
-    assert tokenized(sentence, language) == tokens
-    assert tokenized(tokens, language) == tokens
-    assert detokenized(tokens, language) == sentence.lower()
-
-
-def test_quotation_marks_and_dashes_become_those_of_a_keyboard():
     moses._moses.cache_clear()  # what was made before would hide how it is made
-    for language, sentence, tokens in (
-        ("en", "The girl’s “hat” – red…", "the girl &apos;s &quot; hat &quot; - red ..."),
-        ("en", "a “hat”, 3\u00a0500 of them", "a &quot; hat &quot; , 3 500 of them"),
-        ("de", "„Hut“ sagt er.", "&quot; hut &quot; sagt er ."),
-    ):
-        assert tokenized(sentence, language) == tokens
+    assert tokenized(sentence, language) == tokens == tokenized(tokens, language)
+    if (language, sentence, tokens) in SENTENCES:
+        assert detokenized(tokens, language) == sentence.lower()
 
 
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):
@@ -169,7 +146,5 @@ def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
     """French apostrophes stand with the word before them."""
     words = Subwords.learned(["l&apos; homme &apos;s", "l &apos;homme"] * 9, 22)
     text, tokens = Translation(words, words, 9, from_=from_, to=to), "l&apos; homme"
-    assert words.join(text.symbols("L'homme")) == tokenized("l'homme", from_)
     assert (words.join(text.symbols("L'homme")) == tokens) == (from_ == "fr")
-    assert text.join(words.split(tokens)) == detokenized(tokens, to)
     assert (text.join(words.split(tokens)) == "l'homme") == (to == "fr")

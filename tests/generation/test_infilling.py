@@ -13,22 +13,22 @@ from numformer.training import save_model
 
 LETTERS = Vocabulary("abcde_")
 TEXT = Infilling(LETTERS, "_", context=8)
-SIZES = dict(vocabulary=len(LETTERS), d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
 
 
-def small(**changes) -> MaskedLanguageModel:
+@pytest.fixture
+def model() -> MaskedLanguageModel:
     """A small model, its parameters shaken."""
-    model = MaskedLanguageModel(MaskedLanguageModel.Config(**(SIZES | changes)))
+    sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
+    model = MaskedLanguageModel(MaskedLanguageModel.Config(vocabulary=len(LETTERS), **sizes))
     flat = pack(model)
     flat.data += 0.3 * np.random.default_rng(6).standard_normal(flat.data.shape).astype("f")
     return model
 
 
 class Alphabet:
-    """Stands for a model that takes every place for the letter after the one left of it.
+    """Takes every place for the letter after the one left of it; notes what it was asked.
 
-    It is surest of holes beside a letter, and then of those further left in the text; `seen` are
-    the windows and the places that it was asked for.
+    It is surest of holes beside a letter, and then of those further left in the text.
     """
 
     def __init__(self):
@@ -52,72 +52,57 @@ def test_a_surer_hole_is_filled_first_and_helps_with_the_next():
     assert model.seen == [*first, ("_", [0])]
 
 
-def test_a_quarter_of_many_holes_is_filled_at_once_and_as_many_windows_as_fit_are_seen():
+@pytest.mark.parametrize(
+    ("text", "asked"), [("a_b_c_d_" * 3, [12, 9, 6, 4, 3, 2, 1]), ("_" * 300, [256, 44])]
+)
+def test_a_quarter_of_the_holes_is_filled_at_once_and_as_many_as_fit_are_seen(text, asked):
     model = Alphabet()
-    TEXT.write(model, [[*"a_b_c_d_" * 3]])
-    assert [len(places) for _, places in model.seen] == [12, 9, 6, 4, 3, 2, 1]
-    del model.seen[:]
-    TEXT.write(model, [["_"] * 300])
-    assert [len(places) for _, places in model.seen[:2]] == [256, 44]
+    TEXT.write(model, [[*text]])
+    assert [len(places) for _, places in model.seen][: len(asked)] == asked
 
 
 LONG, WINDOWS = "abcde" * 4, {0: "_bcdeabc", 9: "abcd_abc", 10: "bcde_bcd", 19: "cdeabcd_"}
 
 
+def holed(*places: int) -> list[str]:
+    return ["_" if place in places else letter for place, letter in enumerate(LONG)]
+
+
 def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window_of_its_own():
-    for place, window in WINDOWS.items():
-        model, holed = Alphabet(), [*LONG]
-        holed[place] = "_"
-        assert TEXT.write(model, [holed]) == [[*LONG]]
-        assert model.seen == [(window, [window.index("_")])]
-    model, holed = Alphabet(), [*LONG]
-    holed[4] = holed[15] = "_"
-    assert TEXT.write(model, [holed]) == [[*LONG]]
-    assert model.seen[0] == ("abcd_abc" + "bcde_bcd", [4, 8 + 4])
+    windows = {(place,): (window, [window.index("_")]) for place, window in WINDOWS.items()}
+    windows[4, 15] = "abcd_abc" + "bcde_bcd", [4, 8 + 4]
+    for places, window in windows.items():
+        alphabet = Alphabet()
+        assert TEXT.write(alphabet, [holed(*places)]) == [[*LONG]]
+        assert alphabet.seen[0] == window
 
 
-def test_a_saved_run_fills_holes_and_shows_where_it_looked(tmp_path):
-    model = small()
+def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
     save_model(tmp_path / "best.safetensors", model, text=TEXT.description())
     trained = load(tmp_path)
-    answer = trained("ab_d_")
-    assert len(answer) == 5 and (answer[:2], answer[3]) == ("ab", "d") and "_" not in answer
-    assert {*answer} <= {*"abcde"} and trained(["ab_d_", "_"])[0] == answer
-    with pytest.warns(UserWarning, match="there is no '_' to fill"):
-        assert trained("abc") == "abc"
-    seen = trained.attention("ab_d_")
+    answer, seen = trained("ab_d_"), trained.attention("ab_d_")
+    assert (answer[:2], answer[3]) == ("ab", "d") and {*answer[2::2]} <= {*"abcde"}
+    assert trained(["ab_d_", "_"])[0] == answer and len(answer) == 5
     (maps,) = seen.maps
     assert (seen.text, seen.written, seen.kinds) == ("ab_d_", answer, ["self_attention"])
     assert maps.reads == maps.looks_at == [*"ab_d_"] and maps.weights.shape == (2, 2, 5, 5)
     assert (maps.weights > 0).all()  # both sides
     for place, window in WINDOWS.items():
-        seen = trained.attention(f"{LONG[:place]}_{LONG[place + 1 :]}")
-        assert seen.text == window
+        assert trained.attention("".join(holed(place))).text == window
     assert trained.attention(LONG).text == LONG[:8]
     asked, *_ = Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
     assert asked == ["a"] and model.pending() == 0
 
 
-def test_a_description_is_taken_only_where_the_model_fits_it():
-    config = small().config
+def test_a_description_is_taken_only_where_the_model_fits_it(model):
     described = TEXT.description()
-    assert described["kind"] == "infilling" and text_of(described, config).hole == "_"
-    wrong = [{"hole": "x"}, {"hole": 5}, {"hole": None}, {"context": 0}, {"context": "8"}]
-    for change in [*wrong, {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}]:
-        assert text_of(described | change, config) is None
-
-
-def test_a_hole_is_filled_by_the_likeliest_letter():
-    model = small(p_drop=0.0)
-    logits = model.forward(np.array([LETTERS.encode("ab_de")]))[0, 2]
-    likeliest = LETTERS.decode([4 + int(logits[4:9].argmax())])
-    model.clear_saved()
-    assert TEXT.write(model, [[*"ab_de"]]) == [[*"ab", *likeliest, *"de"]]
-    assert model.pending() == 0
+    assert described["kind"] == "infilling" and text_of(described, model.config).hole == "_"
+    fewer = {"vocabulary": {"symbols": [*"ab_"], "separator": ""}}
+    for change in ({"hole": "x"}, {"hole": 5}, {"context": 0}, {"context": "8"}, fewer):
+        assert text_of(described | change, model.config) is None
 
 
 def test_what_is_to_know_of_a_text_is_told_and_nothing_else():
-    assert TEXT.notes([*"ab_"]) == []
-    (unseen,) = TEXT.notes([*"aé_"])
-    assert "never saw 'é'" in unseen
-    assert len(TEXT.notes([*"aé"])) == 2
+    unseen, nothing = "training never saw 'é'", "there is no '_' to fill"
+    for text, notes in (("ab_", []), ("aé_", [unseen]), ("aé", [unseen, nothing])):
+        assert TEXT.notes([*text]) == notes
