@@ -1,14 +1,9 @@
 """A stand-in for CuPy, so that the library's GPU path is tested where there is no GPU.
 
 It keeps its arrays in NumPy memory and computes with NumPy, but it refuses what CuPy refuses, has
-only what CuPy 14 has, and counts what makes a program wait for the device. Put it into
-`sys.modules["cupy"]` (the fixture `stand_in` does) and `import cupy` finds it.
-
-Where CuPy does quietly what is slow or undefined, this raises: host arrays as indices (CuPy
-uploads them), NumPy functions of device arrays (CuPy dispatches them to its own), assignments to
-one place from several indices (any of the values may win), sums of several values in one place
-by `add.at` (their order is chance, so the last bits are). What an out-of-range index reads is wrong
-in the same way as in CuPy: it wraps.
+only what CuPy 14 has, and counts what makes a program wait for the device. Where CuPy does quietly
+what is slow or undefined, this raises: host arrays as indices, NumPy functions of device arrays,
+several values for one place. An out-of-range index wraps, as in CuPy.
 """
 
 import contextlib
@@ -30,28 +25,17 @@ class Undefined(AssertionError):
     """What CuPy computes here is undefined."""
 
 
-class Waits(Counter):
-    """How often each thing that waits for the device was done."""
-
-    EXPLICIT = ("get", "synchronize")
-
-    def hidden(self) -> int:
-        """The number of waits that nobody asked for in so many words."""
-        return sum(count for what, count in self.items() if what not in self.EXPLICIT)
-
-
-_counters: list[Waits] = []
+_counters: list[Counter] = []
 
 
 @contextlib.contextmanager
-def synchronisations() -> Iterator[Waits]:
-    """Counts the waits within the block."""
-    counter = Waits()
-    _counters.append(counter)
+def synchronisations() -> Iterator[Counter]:
+    """Counts the waits within the block, by what waits."""
+    _counters.append(Counter())
     try:
-        yield counter
+        yield _counters[-1]
     finally:
-        _counters[:] = [other for other in _counters if other is not counter]
+        _counters.pop()
 
 
 def _wait(what: str) -> None:
@@ -60,7 +44,7 @@ def _wait(what: str) -> None:
 
 
 def _of_scalar_or_device(value):
-    """An operand for NumPy. CuPy takes its own arrays and scalars; of NumPy arrays not even ()."""
+    """An operand for NumPy: a device array or a scalar, of NumPy arrays not even ()."""
     if isinstance(value, ndarray):
         return value._memory
     if isinstance(value, bool | int | float | complex | np.generic) or value is None:
@@ -96,14 +80,6 @@ class ndarray:
 
     T = property(lambda self: ndarray(self._memory.T))
 
-    @property
-    def flags(self):
-        """Without `writeable`: device memory has no such thing."""
-        flags = self._memory.flags
-        return SimpleNamespace(
-            c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous, owndata=flags.owndata
-        )
-
     def __len__(self):
         if not self.ndim:
             raise TypeError("len() of unsized object")
@@ -115,10 +91,7 @@ class ndarray:
         return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError(
-            "Implicit conversion to a NumPy array is not allowed. "
-            "Please use `.get()` to construct a NumPy array explicitly."
-        )
+        raise TypeError("Implicit conversion to a NumPy array is not allowed; use `.get()`.")
 
     def __array_function__(self, function, types, args, kwargs):
         raise TypeError(f"numpy.{function.__name__} of a device array; use the array's own module")
@@ -127,8 +100,6 @@ class ndarray:
         """A copy on the host."""
         _wait("get")
         return self._memory.copy(order="C")
-
-    # Indices
 
     def _key(self, key) -> tuple[tuple, bool]:
         """`key` for NumPy, integers wrapped into range as CuPy does; whether arrays are in it."""
@@ -199,21 +170,11 @@ def _axes(key) -> int:
     return 0 if key is None or key is Ellipsis else key.ndim if _is_mask(key) else 1
 
 
-def _binary(name: str):
-    compute = getattr(operator, name)
-
-    def method(self, other):
-        return _device(compute(self._memory, _of_scalar_or_device(other)))
-
-    def reversed_method(self, other):
-        return _device(compute(_of_scalar_or_device(other), self._memory))
-
-    return method, reversed_method
+def _binary(compute):
+    return lambda self, other: _device(compute(self._memory, _of_scalar_or_device(other)))
 
 
-def _in_place(name: str):
-    compute = getattr(operator, f"i{name}")
-
+def _in_place(compute):
     def method(self, other):
         compute(self._memory, _of_scalar_or_device(other))
         return self
@@ -221,15 +182,17 @@ def _in_place(name: str):
     return method
 
 
-_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
-for _name in _ARITHMETIC.split():
-    _plain, _reversed = _binary(_name)
-    _name = _name.rstrip("_")
-    setattr(ndarray, f"__{_name}__", _plain)
-    setattr(ndarray, f"__r{_name}__", _reversed)
-    setattr(ndarray, f"__i{_name}__", _in_place(_name))
+def _reversed(compute):
+    return lambda self, other: _device(compute(_of_scalar_or_device(other), self._memory))
+
+
+for _name in "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split():
+    _compute, _plain = getattr(operator, _name), _name.rstrip("_")
+    setattr(ndarray, f"__{_plain}__", _binary(_compute))
+    setattr(ndarray, f"__r{_plain}__", _reversed(_compute))
+    setattr(ndarray, f"__i{_plain}__", _in_place(getattr(operator, f"i{_plain}")))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(ndarray, f"__{_name}__", _binary(_name)[0])
+    setattr(ndarray, f"__{_name}__", _binary(getattr(operator, _name)))
 for _name in ("neg", "pos", "abs", "invert"):
     _compute = getattr(operator, _name)
     setattr(ndarray, f"__{_name}__", lambda self, compute=_compute: _device(compute(self._memory)))
@@ -262,7 +225,7 @@ for _name in """all any argmax argmin argsort astype clip conj copy cumsum dot m
 
 
 class _Ufunc:
-    """A ufunc: `out`, `dtype` and `casting` are its keywords in CuPy, `where` is not."""
+    """A ufunc, which has no `where` in CuPy."""
 
     def __init__(self, name: str):
         self.__name__, self._compute = name, getattr(np, name)
@@ -276,8 +239,6 @@ class _Ufunc:
         return _device(result) if out is None else out
 
     def at(self, array, indices, values):
-        if self.__name__ not in ("add", "subtract", "maximum", "minimum"):
-            raise NotImplementedError(f"`{self.__name__}.at` is not supported yet")
         key = array._key(indices)[0]
         if array.dtype.kind == "f":
             _require_different(array, key, "several values for one place are added in any order")
@@ -285,19 +246,14 @@ class _Ufunc:
 
 
 _functions = {}  # not names of this module, where they would hide Python's all, min and sum
-for _name in """absolute add bitwise_and bitwise_or bitwise_xor copysign cos divide equal exp
-                floor_divide greater greater_equal invert isfinite isinf isnan less less_equal log
-                logical_and logical_not logical_or maximum minimum multiply negative not_equal
-                power reciprocal rint sign sin sqrt square subtract tanh true_divide""".split():
-    _functions[_name] = _Ufunc(_name)
-for (
-    _name
-) in """all any arange argmax argmin argpartition argsort ascontiguousarray broadcast_to clip
-                concatenate cumsum dot einsum expand_dims full_like matmul max mean min moveaxis
-                ones ones_like outer prod ravel repeat reshape searchsorted sort split squeeze stack
-                sum swapaxes take_along_axis tensordot transpose tril triu vdot zeros
-                zeros_like""".split():
-    _functions[_name] = _checked(getattr(np, _name), _name)
+_UFUNCS = """absolute add copysign cos divide exp greater isfinite isnan log logical_and logical_or
+             maximum minimum multiply negative not_equal power sign sin sqrt square subtract tanh"""
+_OTHERS = """all any arange argmax argmin argpartition argsort ascontiguousarray broadcast_to clip
+             concatenate cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones
+             ones_like outer prod ravel repeat reshape searchsorted sort split squeeze stack sum
+             swapaxes take_along_axis tensordot transpose tril triu vdot zeros zeros_like"""
+_functions |= {name: _Ufunc(name) for name in _UFUNCS.split()}
+_functions |= {name: _checked(getattr(np, name), name) for name in _OTHERS.split()}
 
 
 def array(values, dtype=None) -> ndarray:
@@ -328,10 +284,6 @@ def empty_like(a: ndarray, dtype=None) -> ndarray:
     return empty(a.shape, a.dtype if dtype is None else dtype)
 
 
-def full(shape, fill_value, dtype=None) -> ndarray:
-    return ndarray(np.full(shape, _of_scalar_or_device(fill_value), dtype))
-
-
 def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:
     mask = True if where is None else _of_scalar_or_device(where)
     np.copyto(dst._memory, _of_scalar_or_device(src), casting, mask)
@@ -340,10 +292,6 @@ def copyto(dst: ndarray, src, casting="same_kind", where=None) -> None:
 def where(condition: ndarray, x, y) -> ndarray:
     """With the condition alone it would be nonzero, which waits: use that name."""
     return _device(np.where(*map(_of_scalar_or_device, (condition, x, y))))
-
-
-def may_share_memory(a: ndarray, b: ndarray) -> bool:
-    return np.may_share_memory(a._memory, b._memory)
 
 
 def shares_memory(a: ndarray, b: ndarray) -> bool:

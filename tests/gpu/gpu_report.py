@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import functools
+import itertools
 import os
 import platform
 import sys
@@ -28,13 +29,11 @@ from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import TOLERANCE, check, converted
-from numformer.layer import FlatParameters, pack
-from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
+from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.training import trainer as training
 from numformer.training.checkpoints import load_model
 from numformer.training.files import write_atomically
-from numformer.training.optimizers import Adam, clip_global_norm
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from toy_tasks import reverse
@@ -110,9 +109,6 @@ def machine_of(xp) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items()}
 
 
-# The checks.
-
-
 def differentiate(name: str, dtype, xp) -> list:
     """Output and gradients of a case: of its inputs and of every parameter."""
     layer, inputs = CASES[name]()
@@ -152,66 +148,11 @@ def scattered(xp, rows: int, dtype):
     return target
 
 
-def optimized(xp, dtype) -> list:
-    """Adam's vectors after three clipped steps."""
-    rng = np.random.default_rng(4)
-    data, *gradients = xp.asarray(rng.standard_normal((4, 70_000)), dtype=dtype)
-    flat = FlatParameters(data, data.copy())
-    adam, norms = Adam(flat), []
-    for step, gradient in enumerate(gradients, start=1):
-        flat.grad[...] = gradient
-        norms.append(clip_global_norm(flat.grad, 100.0))
-        adam.step(0.01 / step)
-    return [flat.data, *adam.state.values(), xp.stack(norms)]
-
-
-def entropy(xp, dtype) -> list:
-    """Loss and gradient of the label-smoothed cross-entropy, ten rows left out."""
-    rng = np.random.default_rng(5)
-    logits = xp.asarray(4 * rng.standard_normal((60, 31)), dtype=dtype)
-    targets = xp.asarray(rng.integers(0, 31, 60))
-    share = xp.asarray(np.repeat([1 / 50, 0], [50, 10]), dtype=dtype)
-    loss, exponentials, total = cross_entropy(logits, targets, share, 0.1)
-    dlogits = cross_entropy_backward(1.0, exponentials.copy(), total, targets, share, 0.1)
-    return [xp.asarray(loss), exponentials, total, dlogits]
-
-
-def of_random(formula: Callable, *shapes: tuple) -> Callable:
-    def compute(xp, dtype):
-        rng = np.random.default_rng(0)
-        return formula(*(xp.asarray(rng.standard_normal(shape), dtype) for shape in shapes))
-
-    return compute
-
-
-def formulas() -> dict[str, Callable]:
-    """What to compute with (xp, dtype), by name."""
-
-    def transposed(a, b):
-        return backend.matmul(a.swapaxes(1, 2), b.swapaxes(-1, -2))
-
-    rows, long = (9, 50, 33), (9, 5, 133)
-    return {
-        "matmul with one matrix": of_random(backend.matmul, (3, 5, 40), (40, 30)),
-        "matmul, transposed": of_random(transposed, (3, 4, 9, 8), (3, 9, 6, 8)),
-        "sum_rows": of_random(backend.sum_rows, rows),
-        "max_last, short rows": of_random(backend.max_last, (9, 5, 13)),
-        "max_last, long rows": of_random(backend.max_last, long),
-        "dot_rows": of_random(backend.dot_rows, rows, rows),
-        "mean_last": of_random(backend.mean_last, long),
-        "dot_last": of_random(backend.dot_last, long, long),
-        "scatter_add, 30 rows": lambda xp, dtype: scattered(xp, 30, dtype),
-        "scatter_add, 3000 rows": lambda xp, dtype: scattered(xp, 3000, dtype),
-        "clipping and Adam": optimized,
-        "cross-entropy": entropy,
-    }
-
-
 def check_formulas(report: Report, xp) -> None:
-    for name, compute in formulas().items():
-        for dtype, bound in BOUNDS.items():
-            with report.checking(f"{name}, {dtype.__name__}") as at_most:
-                at_most(difference(compute(xp, dtype), compute(np, dtype)), bound)
+    """What cases do not hold to the bit, or not where many values meet."""
+    for rows, (dtype, bound) in itertools.product((30, 3000), BOUNDS.items()):
+        with report.checking(f"scatter_add, {rows} rows, {dtype.__name__}") as at_most:
+            at_most(difference(scattered(xp, rows, dtype), scattered(np, rows, dtype)), bound)
     with report.checking("splitmix64, wrong bits") as at_most:
         bits = [to_host(backend.splitmix64(12345, 7, 70_001, module)) for module in (xp, np)]
         at_most(int((bits[0] != bits[1]).sum()), 0)

@@ -23,6 +23,7 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import gpu_report as gpu
+from tests.training.tiny_runs import SIZES, Copying
 from toy_tasks import reverse
 from toy_tasks.kit import exit_code
 from toy_tasks.kit.sequences import SequenceTask
@@ -44,18 +45,14 @@ def x(stand_in):
 
 REFUSED = {
     "a host array in an operator": lambda cupy, x: x + np.ones(3),
-    "a host array before the operator": lambda cupy, x: np.ones(3) * x,
     "a host array () in an operator": lambda cupy, x: x * np.array(2.0),
-    "a list in an operator": lambda cupy, x: x.__add__([1.0, 2.0, 3.0]),
     "a host array in place": lambda cupy, x: x.__imul__(np.ones(3)),
     "a device array in place": lambda cupy, x: np.ones((2, 3)).__iadd__(x),
-    "a host array in a function": lambda cupy, x: cupy.maximum(x, np.ones(3)),
     "a host array among others": lambda cupy, x: cupy.stack([x[0], np.ones(3)]),
     "a host array as out": lambda cupy, x: cupy.exp(x, out=np.ones((2, 3))),
     "a host mask": lambda cupy, x: cupy.where(np.ones((2, 3), dtype=bool), x, 0),
     "a host array to fill with": lambda cupy, x: x.__setitem__(0, np.ones(3)),
     "host indices": lambda cupy, x: x[np.array([1, 0])],
-    "indices in a list": lambda cupy, x: x[:, [1, 0]],
     "implicit conversion": lambda cupy, x: np.asarray(x),
     "NumPy's function": lambda cupy, x: np.concatenate([x, x]),
     "NumPy's ufunc": lambda cupy, x: np.exp(x),
@@ -113,21 +110,20 @@ def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
     for read in READING:
         with synchronisations() as waits:
             read(x[0, 1])
-        assert waits.hidden() == waits.total() == 1, read
+        assert waits.total() == 1 and "get" not in waits, read
     with synchronisations() as waits:
         (stand_in.exp(x) @ x.T).sum()
         x[stand_in.asarray([0, 1])] += 1
         assert not waits
         x.get()
         stand_in.asnumpy(x)
-    assert waits.total() == 2 and not waits.hidden()
+    assert waits == {"get": 2}
 
 
 # The library's functions on it.
 
 
-@pytest.mark.parametrize("rows", [7, 300])
-@pytest.mark.parametrize("count", [0, 1, 40, 1000])
+@pytest.mark.parametrize(("rows", "count"), [(7, 0), (7, 1), (7, 1000), (300, 40), (300, 1000)])
 def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
     ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
     ids[: count // 3] = rows - 2
@@ -165,26 +161,8 @@ def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
 # Training.
 
 
-class Copying:
-    """Copy words of 1 to 3 symbols."""
-
-    metric, higher_is_better = "measure", True
-
-    def batch(self, step: int) -> PairBatch:
-        rng = np.random.default_rng(step)
-        words = [rng.integers(4, 9, rng.integers(1, 4)).tolist() for _ in range(6)]
-        return PairBatch.of([(word, word) for word in words])
-
-    def evaluate(self, model) -> dict:
-        return {"measure": 1.0}
-
-    def description(self) -> dict:
-        return {}
-
-
 def trainer(folder, xp, **changes) -> Trainer:
-    sizes = dict(d_model=8, d_ff=16, heads=2, layers=1, p_drop=0.2)
-    model, recipe = Transformer(Config.base(9, **sizes), seed=5), Recipe(warmup=10, **changes)
+    model, recipe = Transformer(Config.base(9, **SIZES), seed=5), Recipe(warmup=10, **changes)
     return Trainer(model, Copying(), folder, 9, recipe, 1, xp)
 
 
@@ -212,44 +190,37 @@ def test_a_step_waits_for_nothing_and_metrics_and_checkpoints_for_little(
     assert waits.total() <= 4 < len(device.model.named_parameters())
 
 
-def break_step(monkeypatch, where: str, value: float, step: int = 3) -> None:
-    """The loss of one step, or one entry of its gradient, is `value`."""
-    forward, backward, calls = CrossEntropy.forward, Transformer.backward, []
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("what", ["log", "evaluate", "save"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_broken_numbers_move_no_weight_before_they_are_seen(
+    tmp_path, stand_in, monkeypatch, what, optimizer
+):
+    """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
+    forward, backward = CrossEntropy.forward, Transformer.backward
 
     def broken_loss(self, *inputs):
-        calls.append(forward(self, *inputs))
-        return calls[-1] * value if where == "loss" and len(calls) == step else calls[-1]
+        loss = forward(self, *inputs)
+        return loss * np.inf if what == "log" and broken.step == 2 else loss
 
     def broken_gradient(self, dlogits):
         backward(self, dlogits)
-        if where == "gradient" and len(calls) == step:
-            self.output.weight.grad[3, 1] = value
+        if what != "log" and broken.step == 2:
+            self.output.weight.grad[3, 1] = np.nan
 
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
     monkeypatch.setattr(Transformer, "backward", broken_gradient)
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_broken_numbers_move_no_weight_before_they_are_seen(
-    tmp_path, stand_in, monkeypatch, where, optimizer
-):
-    """Nor do the whole numbers of later steps; and nothing is written as if all were well."""
-    for what, value in (("log", np.nan), ("evaluate", np.inf), ("save", np.nan)):
-        with monkeypatch.context() as patches:
-            break_step(patches, where, value)
-            broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
-            advance(broken, 2)
-            before = broken.model.state_dict()
-            with synchronisations() as waits:
-                advance(broken, 3)
-            assert not waits
-            with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
-                getattr(broken, what)()
-        for name, array in broken.model.state_dict().items():
-            assert_array_equal(array, before[name], err_msg=name)
-        assert broken.step == 2 and not list(tmp_path.iterdir())
+    broken = trainer(tmp_path, stand_in, clip_norm=1.0, optimizer=optimizer)
+    advance(broken, 2)
+    before = broken.model.state_dict()
+    with synchronisations() as waits:
+        advance(broken, 3)
+    assert not waits
+    with pytest.raises(BrokenNumbers, match=r"^step 3: loss .*, gradient norm "):
+        getattr(broken, what)()
+    for name, array in broken.model.state_dict().items():
+        assert_array_equal(array, before[name], err_msg=name)
+    assert broken.step == 2 and not list(tmp_path.iterdir())
 
 
 # A task as a program.
@@ -315,7 +286,13 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
-    for what in ("Adam, float32", "linear, float64", "from NumPy to CuPy", "beam search", "host"):
+    for what in (
+        "30 rows, float32",
+        "linear, float64",
+        "from NumPy to CuPy",
+        "beam search",
+        "host",
+    ):
         assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
 
 
@@ -327,7 +304,6 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
         "relu": lambda array: array * 1.01,
         "softmax": lambda array: array * np.nan,
         "dropout": lambda array: array.astype(np.float16),
-        "layer_norm": lambda array: array[..., None],
         "embedding": fail,
     }
     right = gpu.differentiate
@@ -339,8 +315,8 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     monkeypatch.setattr(gpu, "differentiate", differentiate)
     report = gpu.Report()
     gpu.check_layers(report, stand_in, [*wrong, "linear"])
-    assert ["failed" in said for _, said in report.rows] == [True] * 10 + [False] * 2
-    assert report.last_line() == "2 of 12 checks passed"
+    assert ["failed" in said for _, said in report.rows] == [True] * 8 + [False] * 2
+    assert report.last_line() == "2 of 10 checks passed"
     assert "| embedding, float64 | **failed**: RuntimeError: out of memory |" in report.text()
 
 

@@ -29,7 +29,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from tqdm import tqdm
@@ -69,6 +68,9 @@ SEEN = "functions_seen"  # a builtin set, while that is found out
 IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import
 
 
+Note = Callable[[str], None]  # tells what a process is doing, in case that it dies of it
+
+
 def suite() -> list[str]:
     return sorted(str(path) for name in SUITE for path in TESTS.glob(f"{name}.py"))
 
@@ -80,27 +82,17 @@ def sources() -> dict[str, Source]:
     return {n: Source(n, p.read_text(), p) for n, p in zip(names, paths, strict=True)}
 
 
-# Who runs a mutant: a forked process, which says which test failed.
-
-
-Note = Callable[[str], None]  # tells what a process is doing, in case that it dies of it
-
-
-def in_processes(
-    jobs: Iterable, do: Callable[..., str], count: int | None = None
-) -> Iterator[tuple[object, str]]:
+def in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[object, str]]:
     """(job, do(job, note)) for each, side by side in forked processes, as they end.
 
     What a process that dies gives is "died in " what it noted last: a mutant that takes Python with
     it, or all the time, did not stay unnoticed. An exception in `do` ends everything.
     """
-    count = count or len(os.sched_getaffinity(0))
     waiting, running = list(reversed(list(jobs))), {}
     try:
         while waiting or running:
-            while waiting and len(running) < count:
-                job = waiting.pop()
-                file = tempfile.TemporaryFile("w+")
+            while waiting and len(running) < len(os.sched_getaffinity(0)):
+                job, file = waiting.pop(), tempfile.TemporaryFile("w+")
                 folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 if (pid := os.fork()) == 0:
                     # Where all have one, any pytest that ends clears away what others still use.
@@ -117,14 +109,14 @@ def in_processes(
                 file.seek(0)
                 end, answer = json.loads(file.read())
             if end == "raised":
-                sys.exit(f"error: in {job}:\n{answer}")
+                sys.exit(f"error: {answer}")
             yield job, f"died in {answer}" if end == "noted" else answer
     finally:
         for pid in running:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _be_a_process(do: Callable[..., str], job, file: TextIO) -> None:
+def _be_a_process(do: Callable[..., str], job, file) -> None:
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -145,9 +137,6 @@ def _be_a_process(do: Callable[..., str], job, file: TextIO) -> None:
         write("raised", traceback.format_exc())
     finally:
         os._exit(0)
-
-
-# The tests, once collected.
 
 
 class Quick:
@@ -196,37 +185,30 @@ def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException |
 def observe(items: list[pytest.Item], note: Note) -> str:
     """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
 
-    A test that fails is tried once more, because this only looks which test runs what: whether the
-    library is right the suite itself decides. Everything raised is among the answer's texts.
+    One that fails is tried once more: whether the library is right the suite itself decides.
     """
-    observed, raised, seen = {}, [], vars(builtins).setdefault(SEEN, set())
+    observed, seen = {}, vars(builtins).setdefault(SEEN, set())
     for item, following in zip(items, [*items[1:], None], strict=True):
-        for _ in range(2):
+        note(item.nodeid)
+        for attempt in range(2):
             seen.clear()
-            note(item.nodeid)
             started = time.perf_counter()
             problem = failure(item, following)
+            observed[item.nodeid] = time.perf_counter() - started, sorted(seen)
             if problem is None:
-                observed[item.nodeid] = time.perf_counter() - started, sorted(seen)
                 break
-            text = "".join(traceback.format_exception(problem))
-            raised.append(f"nothing is broken, but {item.nodeid} failed:\n{text}")
-        else:
-            break
-    return json.dumps({"observed": observed, "raised": raised})
+            if attempt:
+                raise RuntimeError(f"{item.nodeid} fails although nothing is broken") from problem
+    return json.dumps(observed)
 
 
 def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[float, list[str]]]:
-    """As `observe`, in processes, while the live functions tell that they run.
-
-    It ends here if a test fails twice although nothing is broken.
-    """
+    """As `observe`, in processes, while the live functions tell that they run."""
     known = STATE / "observed.json"
     if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
         return content["observed"]
-    count = -(-len(items) // PIECES)
+    count, observed = -(-len(items) // PIECES), {}
     jobs = [tuple(items[start : start + count]) for start in range(0, len(items), count)]
-    observed = {}
     for source in sources().values():
         swap_code(source.code_that_tells(SEEN), functions[str(source.file)])
     bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
@@ -234,12 +216,7 @@ def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[fl
         bar.update(len(job))
         if answer.startswith("died"):
             sys.exit(f"error: nothing is broken, but a test {answer}")
-        part = json.loads(answer)
-        for text in part["raised"]:
-            tqdm.write(text, file=sys.stderr)
-        if len(part["observed"]) < len(job):
-            sys.exit("error: a test fails although nothing is broken")
-        observed |= part["observed"]
+        observed |= json.loads(answer)
     bar.close()
     for source in sources().values():
         swap_code(source.code(), functions[str(source.file)])
@@ -293,20 +270,14 @@ def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[py
     First the file's own tests, then those of layers, then others: one of each test function,
     another of each, and so on. Those that run few functions come first: they look closest.
     """
-
-    def functions(item):
-        return len(observed[item.nodeid][1])
-
-    met, rank = Counter(), {}
-    for item in sorted(items, key=functions):
-        rank[item] = met[item.path, item.originalname]
+    met, order = Counter(), {}
+    for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
+        name = item.path.stem
+        foreign = [f"test_{stem}", "test_layers", name].index(name)
+        order[item] = foreign, met[item.path, item.originalname], len(order)
         met[item.path, item.originalname] += 1
-
-    def foreign(item):
-        return [f"test_{stem}", "test_layers", item.path.stem].index(item.path.stem)
-
-    chosen = sorted(items, key=lambda item: (foreign(item), rank[item]))[:MOST_TESTS]
-    return sorted(chosen, key=lambda item: (foreign(item), functions(item)))
+    chosen = sorted(items, key=order.get)[:MOST_TESTS]
+    return sorted(chosen, key=lambda item: (order[item][0], order[item][2]))
 
 
 class Experience:
@@ -353,9 +324,6 @@ def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return f"import in {Path(path).name}"
     return ""
-
-
-# The whole proof.
 
 
 def digest() -> str:
@@ -429,15 +397,13 @@ def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> Non
             for function in observed[item.nodeid][1]:
                 tests_of.get(function, []).append(item)
         for function, tests in tests_of.items():
-            stem = Path(function.partition(" ")[0]).stem
-            tests_of[function] = most_telling(tests, stem, observed)
+            tests_of[function] = most_telling(tests, Path(function.split()[0]).stem, observed)
 
         def job(mutant, note):
             def worth(item):
                 return experience.worth(mutant, item.nodeid, observed[item.nodeid][0], 0.02)
 
-            source = sources()[mutant.path]
-            swap_code(source.code(mutant), functions[str(source.file)])
+            swap_code(sources()[mutant.path].code(mutant), functions[str(LIBRARY / mutant.path)])
             tests = sorted(tests_of[mutant.function], key=worth, reverse=True)
             return who_notices(tests, observed, note)
 
@@ -492,13 +458,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation",
         description="Break the library in every way and see that the tests notice. What was found "
-        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on. First it takes a "
-        "minute or two to find out which test runs which function.",
+        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
     )
-    for flag, words in {
+    flags = {
         "--fast": "one mutant of each kind in each file",
         "--again": "although files changed, test only what went unnoticed last time",
-    }.items():
+    }
+    for flag, words in flags.items():
         parser.add_argument(flag, action="store_true", help=words)
     words = "only mutants with TEXT in their names, for example 'softmax_backward: missing term'"
     parser.add_argument("--only", metavar="TEXT", default="", help=words)
@@ -529,19 +495,7 @@ def main(arguments: list[str] | None = None) -> int:
     wrong = [mutant for mutant in noticed if mutant.name in equal]
     for mutant in wrong:
         print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
-    ways = Counter(verdicts.of[mutant.name].partition(" in ")[0] for mutant in noticed)
-    told = {
-        "killed, by kind": Counter(mutant.kind for mutant in noticed),
-        "killed, by what noticed it": {
-            "failed assertion": ways.pop("AssertionError", 0) + ways.pop("Failed", 0),
-            "failure where it is imported": ways.pop("import", 0),
-            "process that hung or died": ways.pop("died", 0),
-            "another exception": ways.total(),
-        },
-    }
-    for title, counts in told.items():
-        print(f"{title}: {', '.join(f'{count} {what}' for what, count in counts.items())}")
-    count = sum(m.name in equal for m in chosen) - len(wrong)
+    count = sum(mutant.name in equal for mutant in chosen) - len(wrong)
     print(f"killed {len(noticed)} of {len(chosen)}, {count} equivalent")
     return 0 if len(noticed) + count == len(chosen) and not wrong else 1
 
