@@ -63,4 +63,4 @@ class AdditiveAttention(Layer):
     def looks(self):
         """Where the queries of all forwards that are saved looked: weights (B, 1, T, S)."""
         weights = [record["weights"] for record in self.saved]
-        return array_module(weights[0]).stack(weights, axis=1)[:, None] if weights else None
+        return array_module(self.v.data).stack(weights, axis=1)[:, None]

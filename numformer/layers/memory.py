@@ -67,22 +67,22 @@ class KeysAndValues:
         self.memory = memory
         self._arrays: list = []
 
-    def append(self, *further):
-        """Keys (B, H, T, K) and values of T further positions -> those of all, their positions.
+    def append(self, key, value):
+        """key (B, H, T, K), value of T further positions -> those of all, and their positions.
 
         They count once the model has advanced the Memory. Raises InputError where there is no room.
         """
         start, room = self.memory.length, self.memory.room
-        stop = start + further[0].shape[2]
+        stop = start + key.shape[2]
         if stop > room:
             raise InputError(
                 f"this Memory has room for {room} positions",
                 f"position {stop}",
                 "Ask for a longer one when generation starts.",
             )
-        self._arrays = self._arrays or [self._empty(array) for array in further]
-        for array, new in zip(self._arrays, further, strict=True):
-            array[:, :, start:stop] = new
+        self._arrays = self._arrays or [self._empty(key), self._empty(value)]
+        for array, further in zip(self._arrays, (key, value), strict=True):
+            array[:, :, start:stop] = further
         return *(array[:, :, :stop] for array in self._arrays), np.arange(stop)
 
     def choose(self, rows: np.ndarray) -> None:

@@ -47,7 +47,7 @@ class Places:
     @cached_property
     def all_valid(self) -> bool:
         """Whether there is no padding."""
-        return bool(self.valid.all())
+        return self.valid.all()
 
     @property
     def of_rows(self) -> np.ndarray:
@@ -62,11 +62,9 @@ class Places:
 
     def spread(self, x, heads: int):
         """Rows x (N, H K) -> (B, H, T, K), with zeros at padding."""
-        _, row_of_place, padding = self._of_heads(heads, array_module(x))
+        _, row_of_place, (sequences, positions) = self._of_heads(heads, array_module(x))
         y = x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
-        if padding:
-            sequences, positions = padding
-            y[sequences, :, positions] = 0
+        y[sequences, :, positions] = 0
         return y
 
     def gather(self, x):
@@ -77,8 +75,7 @@ class Places:
     def _of_heads(self, heads: int, xp) -> tuple:
         """Of each row's heads their place (N, H) in (B, H, T); of each place a row; the padding.
 
-        At padding, whose sequences and positions are the third (none where there is none), the row
-        is any.
+        At padding, whose sequences and positions are the third, the row is any.
         """
         if (heads, xp) not in self._indices:
             batch, length = self.valid.shape
@@ -88,7 +85,6 @@ class Places:
             row = np.zeros(batch * length, dtype=int)
             row[self.real] = np.arange(len(self.real))
             row_of_place = row.reshape(batch, 1, length) * heads + head[:, None]
-            padding = tuple(map(xp.asarray, np.nonzero(~self.valid)))
-            indices = xp.asarray(place_of_row), xp.asarray(row_of_place)
-            self._indices[heads, xp] = *indices, () if self.all_valid else padding
+            padding = [xp.asarray(index) for index in np.nonzero(~self.valid)]
+            self._indices[heads, xp] = xp.asarray(place_of_row), xp.asarray(row_of_place), padding
         return self._indices[heads, xp]

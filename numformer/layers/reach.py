@@ -77,7 +77,7 @@ class Drawn(Reach):
 
     def __init__(self, mask, queries: Places, keys: Places):
         super().__init__(queries, keys)
-        self.mask = mask
+        self.mask = mask[(None,) * (4 - mask.ndim)]
 
     def dense(self, xp=np):
         return self.mask

@@ -59,14 +59,14 @@ class WindowAttention(GroupedQueryAttention):
     def blocks(self, reach: Reach) -> Iterator[tuple[slice, slice]]:
         """Stretches of queries, and of the keys that they can see."""
         t, s = reach.queries.positions, reach.keys.positions
-        if len(t) == 1:
-            yield slice(0, 1), slice(0, len(s))  # which are those of its window
+        if len(t) == 1:  # whose keys may come from a ring, in any order
+            yield slice(None), slice(None)
             return
+        ahead = 0 if reach.causal else self.window - 1
         for first in range(0, len(t), self.window):
-            rows = slice(first, min(first + self.window, len(t)))
-            last = t[rows][-1] + (0 if reach.causal else self.window - 1)
-            start, stop = np.searchsorted(s, [t[first] - self.window + 1, last + 1])
-            yield rows, slice(start, stop)
+            rows = slice(first, first + self.window)
+            seen = t[rows][0] - self.window + 1, t[rows][-1] + ahead + 1
+            yield rows, slice(*np.searchsorted(s, seen))
 
     def looks(self):
         reach = self.saved[-1]["reach"]
@@ -92,22 +92,23 @@ class Latest(Kept):
         super().__init__()
         self.memory, self.window = memory, window
 
-    def append(self, *further):
+    def append(self, key, value):
         """As KeysAndValues.append, but of what the first of the further positions can still see."""
-        first, xp, window = self.memory.length, array_module(further[0]), self.window
-        new = np.arange(first, first + further[0].shape[2])
-        before = np.arange(max(0, first - window + 1), first)
-        for name, array in zip(("key", "value"), further, strict=True):
+        xp, first, length = array_module(key), self.memory.length, key.shape[2]
+        before = np.arange(max(0, first - self.window + 1), first)
+        new = np.arange(first, first + length)
+        latest = new[-self.window :]
+        arrays = []
+        for name, further in (("key", key), ("value", value)):
             if name not in self:
-                self[name] = xp.zeros((*array.shape[:2], window, array.shape[3]), array.dtype)
-        if len(new) > 1:
-            kept = (ring[:, :, xp.asarray(before % window)] for ring in self.values())
-            seen = [xp.concatenate(pair, axis=2) for pair in zip(kept, further, strict=True)]
-        latest = new[-window:]
-        for ring, array in zip(self.values(), further, strict=True):
-            ring[:, :, xp.asarray(latest % window)] = array[:, :, -len(latest) :]
-        if len(new) > 1:
-            return *seen, np.concatenate([before, new])
+                shape = (*key.shape[:2], self.window, further.shape[3])
+                self[name] = xp.empty(shape, key.dtype)
+            ring = self[name]
+            kept = ring[:, :, xp.asarray(before % self.window)] if length > 1 else None
+            ring[:, :, xp.asarray(latest % self.window)] = further[:, :, -len(latest) :]
+            arrays.append(ring if kept is None else xp.concatenate([kept, further], axis=2))
         positions = np.concatenate([before, new])
-        of_ring = positions[np.argsort(positions % window)]
-        return *(ring[:, :, : len(positions)] for ring in self.values()), of_ring
+        if length > 1:
+            return *arrays, positions
+        in_ring = positions[np.argsort(positions % self.window)]
+        return *(ring[:, :, : len(in_ring)] for ring in arrays), in_ring

@@ -1,0 +1,82 @@
+"""Windows, by hand: blocks of queries with the keys that they see, and the ring of a past."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.layer import pack
+from numformer.layers import GroupedQueryAttention, Memory, Places, Reach, WindowAttention
+from numformer.layers.window import Latest
+from numformer.models import TowerConfig
+
+B, D, H = 2, 8, 4
+
+
+def test_blocks_are_as_long_as_the_window_and_see_what_is_near(rng):
+    layer = WindowAttention(D, H, rng, window=3)
+    places = Places.whole(B, 8)
+
+    def bounds(reach):
+        return [
+            (*rows.indices(len(reach.queries.positions))[:2], near.start, near.stop)
+            for rows, near in layer.blocks(reach)
+        ]
+
+    assert bounds(Reach(places, causal=True)) == [(0, 3, 0, 3), (3, 6, 1, 6), (6, 8, 4, 8)]
+    assert bounds(Reach(places)) == [(0, 3, 0, 5), (3, 6, 1, 8), (6, 8, 4, 8)]
+    later = Reach(Places.whole(B, 4, first=6), Places.whole(B, 6, first=4), causal=True)
+    assert bounds(later) == [(0, 3, 0, 5), (3, 4, 3, 6)]
+    one = Reach(Places.whole(B, 1, first=6), Places.whole(B, 3, first=4), causal=True)
+    assert [*layer.blocks(one)] == [(slice(None), slice(None))]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 3, 50])
+def test_a_window_is_attention_under_a_mask_of_its_band(causal, window, rng):
+    """And it looks there; one as long as the text is no window."""
+    layer = WindowAttention(D, H, np.random.default_rng(1), window=window, key_value_heads=2)
+    other = GroupedQueryAttention(D, H, np.random.default_rng(1), key_value_heads=2)
+    for part in (layer, other):
+        pack(part, np.float64)
+    x, dy = rng.standard_normal((2, B, 7, D))
+    ahead = np.arange(7) - np.arange(7)[:, None]
+    band = (abs(ahead) < window) & ((ahead <= 0) | (not causal))
+    y = layer.forward(x, Reach(Places.whole(B, 7), causal=causal))
+    assert_allclose(y, other.forward(x, band), rtol=1e-12, atol=1e-13)
+    assert_allclose(layer.looks(), other.looks(), rtol=1e-12, atol=1e-14)
+    assert layer.looks().shape == (B, H, 7, 7)
+    assert_allclose(layer.backward(dy), other.backward(dy), rtol=1e-11, atol=1e-13)
+
+
+def test_a_ring_gives_what_later_positions_can_see(rng, xp):
+    """Several at once, one by one, several again; of some rows, in another order."""
+    memory = Memory(99)
+    ring, keys = Latest(memory, 3), rng.standard_normal((B, H, 12, 2))
+    values = rng.standard_normal((B, H, 12, 5))
+    chosen = np.arange(B)
+    for length in (5, 1, 1, 2, 1, 1, 1):
+        first = memory.length
+        further = slice(first, first + length)
+        key, value, positions = ring.append(*(xp.asarray(a[:, :, further]) for a in (keys, values)))
+        assert sorted(positions) == list(range(max(0, first - 2), first + length))
+        for array, whole in ((key, keys), (value, values)):
+            host = array if xp is np else array.get()
+            assert_array_equal(host, whole[:, :, positions])
+        memory.advance(length)
+        chosen = np.array([1, 1])
+        ring.choose(chosen)
+        keys[:], values[:] = keys[chosen], values[chosen]
+
+
+def test_groups_are_of_one_size(rng, complaint):
+    sizes = dict(d_model=D, heads=H, key_value_heads=3)
+    for refused in (
+        lambda: GroupedQueryAttention(D, H, rng, 3),
+        lambda: TowerConfig(**sizes, mixers="grouped"),
+        lambda: TowerConfig(**sizes, mixers="attention,window"),
+    ):
+        assert "heads 4, key_value_heads 3" in complaint(refused)
+    assert TowerConfig(**sizes).key_value_heads == 3  # which its mixers do not have
+    assert GroupedQueryAttention(D, H, rng).heads_of_keys == H
+    config = TowerConfig(d_model=D, heads=H, key_value_heads=2, d_k=3, d_v=5)
+    assert GroupedQueryAttention.entries(config) == D * (4 + 2) * (3 + 5)
