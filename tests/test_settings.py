@@ -23,6 +23,7 @@ def mine():
         part: float = settings.weight(0.0, "of part")
         bias: bool = settings.switch(False, "of bias")
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
+        turns: str = settings.choices("a", {"a": 1, "b": 2}, "of turns")
 
     return Mine
 
@@ -41,6 +42,13 @@ FIELDS = {
     "part": ("a number of at least 0", float, None, [0, 0.0, 0.5, 3, FLOAT], NUMBERS),
     "bias": ("True or False", bool, None, [False, True], [None, 0, 1, "True"]),
     "norm": ("one of post, pre", str, ("post", "pre"), ["post", "pre"], [None, "", "po", 1]),
+    "turns": (
+        "one or several, with commas between them, of a, b",
+        str,
+        ("a", "b"),
+        ["a", "b", "a,b", "b,b,a"],
+        [None, "", "a,", ",", "c", "a,c", "a b", 1, ("a",)],
+    ),
 }
 
 
@@ -52,6 +60,7 @@ def test_a_field_says_what_it_is_and_holds_what_its_rule_allows_and_nothing_else
     (field,) = [field for field in dataclasses.fields(mine) if field.name == name]
     rule = field.metadata["rule"]
     assert (rule.says, rule.type, rule.choices) == (words, kind, choices)
+    assert rule.several == (name == "turns")
     assert field.metadata["help"] == ("" if name == "symbols" else f"of {name}")
     for value in fine:
         assert getattr(mine(**({"symbols": 5} | {name: value})), name) is value

@@ -9,12 +9,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import splitmix64
 from numformer.layer import pack
 from numformer.layers import positional
-from numformer.layers.activation import ReLU
+from numformer.layers.activation import ReLU, SwiGLU
 from numformer.layers.attention import MultiHeadAttention, head_size
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
+from numformer.layers.feed_forward import FeedForward
 from numformer.layers.layer_norm import LayerNorm
-from numformer.layers.linear import Linear, linear_backward
+from numformer.layers.linear import Linear, OutputProjection, linear_backward
 from numformer.layers.positional import LearnedPositions, SinusoidalPositions, sinusoidal_table
 from numformer.layers.residual import Residual
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -246,6 +247,12 @@ def test_a_mask_that_allows_everything_changes_no_bit(dtype, rng):
 @warnings_are_errors
 def test_scores_that_are_all_far_below_0_are_not_taken_for_masked():
     assert_array_equal(softmax(np.full((2, 2), -3e38, np.float32)), 0.5)
+
+
+def test_matrices_are_of_the_sizes_that_are_meant(rng, complaint):
+    assert FeedForward(3, 5, rng, SwiGLU).inner.weight.shape == (3, 10)
+    assert FeedForward(3, 5, rng).inner.weight.shape == (3, 5)
+    assert "(V, D)" in complaint(OutputProjection, Linear(2, 3, rng).bias)
 
 
 def test_no_ids_are_no_wrong_ids(rng):

@@ -90,6 +90,23 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
     ):
         assert "a mask is a boolean array, True = may attend; received" in complaint(call)
     assert reach_of(None, x, x).dense() is None
+    assert "received" in complaint(reach_of, mask, x, x)
+
+
+def test_what_was_drawn_stays_what_it_is(rng):
+    """Cut into tiles where it has an axis, narrowed, of queries and keys of their own lengths."""
+    x, memory = rng.standard_normal((2, 4, D)), rng.standard_normal((2, 6, D))
+    for shape in ((4, 6), (1, 6), (4, 1), (2, 1, 4, 6), (2, H, 1, 1)):
+        mask = rng.random(shape) < 0.5
+        reach = reach_of(mask, x, memory, first=3)
+        assert [*reach.queries.positions] == [3, 4, 5, 6] and len(reach.keys.positions) == 6
+        whole = np.broadcast_to(mask, (2, H, 4, 6))
+        tile = reach.tile(slice(1, 3), slice(2, 6)).dense()
+        assert tile.ndim == 4
+        assert_array_equal(np.broadcast_to(tile, (2, H, 2, 4)), whole[:, :, 1:3, 2:6])
+        near = abs(np.arange(6) - np.arange(4)[:, None]) < 2
+        narrow = np.broadcast_to(reach.within(2).dense(), (2, H, 4, 6))
+        assert_array_equal(narrow, whole & near)
 
 
 # Positions within attention.
@@ -109,6 +126,13 @@ def test_each_pair_is_turned_by_its_position_times_its_own_angle(rng):
     layer = Rotary()
     assert_array_equal(layer.forward(strange), turned)
     assert_array_equal(layer.backward(strange), rotary_backward(x, rotary_turns(6, 4)))
+
+
+def test_a_table_of_turns_is_long_enough_for_every_position():
+    x = np.ones((1, 4))
+    for position in (63, 64, 128):
+        turned = Rotary().forward(x, np.array([position]))
+        assert_allclose(turned, rotary(x, rotary_turns(position + 1, 4)[-1:]))
 
 
 def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):

@@ -13,7 +13,7 @@ from numformer.layers import MIXERS, Mixer, Places, Reach, Rotary, SelfAttention
 from numformer.layers.alibi import alibi
 from numformer.layers.layer_norm import layer_norm
 from numformer.layers.linear import linear
-from numformer.models import Block, Tower, TowerConfig
+from numformer.models import Block, LanguageModel, Tower, TowerConfig, Transformer
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
@@ -117,7 +117,19 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     for mixers, causal in (("identity", False), ("attention,identity", False)):
         said = complaint(Tower, TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
         assert f"mixers {mixers}, of which identity does not" in said
+    monkeypatch.setattr(Identity, "looks_ahead", True)
+    ids = dict(d_model=8, heads=2, d_ff=4, layers=1, mixers="identity")
+    pair = Transformer(Transformer.Config.base(9, **ids))
+    towers = (
+        pair.encoder,
+        pair.decoder,
+        LanguageModel(LanguageModel.Config(vocabulary=9, **ids)).tower,
+    )
+    assert [tower.layers[0].mixer.sublayer.causal for tower in towers] == [False, True, True]
     attention = TowerConfig(**SIZES).entries() - TowerConfig(**SIZES, mixers="identity").entries()
     assert attention == 3 * SelfAttention.entries(config) == 3 * 4 * 8 * 8
+    network = TowerConfig(**SIZES, activation_dropout=0.5, feed_forward_bias=False)
+    network = Block(network, rng).feed_forward.sublayer
+    assert network.dropout.p_drop == 0.5 and network.inner.bias is None
     assert "window, identity; received 'none'" in complaint(TowerConfig, mixers="none")
     assert "received ''" in complaint(TowerConfig, mixers="")

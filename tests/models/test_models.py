@@ -56,6 +56,8 @@ FORMS = [
     *((MaskedLanguageModel, form) for form in CHOICES[:3]),
     *((RecurrentEncoderDecoder, form) for form in CELLS),
     (VisionTransformer, dict(positions="sinusoidal", patch=1)),
+    (VisionTransformer, dict(patch=1, channels=3, max_length=30)),
+    (VisionTransformer, dict(max_length=7)),
 ]
 
 
