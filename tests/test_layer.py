@@ -96,11 +96,10 @@ def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory
 # Names.
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_equal_layers_are_two(frozen):
-    """A dataclass with equal fields is equal, or cannot be hashed: identity decides."""
+def test_equal_layers_are_two():
+    """A dataclass with equal fields is equal, and cannot be hashed: identity decides."""
 
-    @dataclasses.dataclass(frozen=frozen)
+    @dataclasses.dataclass
     class Scaled(Layer):
         factor: float
 
@@ -162,23 +161,6 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(said, rng, com
     assert f"received {said}. Build the model with the Config" in text
     for name, value in layer.state_dict().items():
         assert_array_equal(value, before[name])
-
-
-def test_a_model_moves_from_and_to_a_device(rng, stand_in):
-    layer = Linear(2, 3, rng)
-    before = layer.state_dict()
-    pack(layer, np.float32, stand_in)
-    assert isinstance(layer.weight.data, stand_in.ndarray)
-    state = layer.state_dict()
-    layer.weight.data.fill(0)
-    layer.load_state_dict({name: array.astype(np.float64) for name, array in state.items()})
-    assert layer.weight.data.dtype == np.float32
-    pack(layer, np.float64)
-    for name, array in layer.state_dict().items():
-        assert type(state[name]) is np.ndarray
-        assert_array_equal(array, before[name])
-    layer.load_state_dict({name: stand_in.asarray(value + 1) for name, value in before.items()})
-    assert_array_equal(layer.weight.data, before["weight"] + 1)
 
 
 def test_a_layer_shows_its_parameters_and_what_is_nested_in_it(rng):

@@ -49,9 +49,7 @@ def test_the_weights_of_different_models_are_refused(complaint):
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, 1), (2, 2), (9, 1)])
-def test_what_is_evaluated_saved_and_used_is_the_mean_at_the_latest_evaluations(
-    tmp_path, count, parts
-):
+def test_what_is_evaluated_saved_and_used_is_the_mean(tmp_path, count, parts):
     """The steps and their weights are those of a run that averages nothing, bit for bit."""
     plain, task = Copying(MEASURES), HoldingOut(MEASURES)
     run(tmp_path / "plain", steps=14, task=plain, parts=parts)

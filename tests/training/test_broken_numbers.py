@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from tiny_runs import SIZES, Copying, HoldingOut, Own, interrupt, recipe, run, send_ctrl_c, tiny
+from tiny_runs import SIZES, Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.layer import training
@@ -43,33 +43,30 @@ def write(array, value):
     array[...] = value
 
 
+LOSS = "loss (CrossEntropy), in the output of its forward"
+GRADIENT = "the model (Transformer), in the gradient of source.embedding.weight"
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("place", "value", "clip_norm"),
-    [
-        ("loss (CrossEntropy), in the output of its forward", np.nan, None),
-        ("loss (CrossEntropy), in the output of its forward", np.inf, 1.0),
-        ("the model (Transformer), in the gradient of source.embedding.weight", np.nan, 1.0),
-    ],
+    ("place", "value", "clip"), [(LOSS, np.nan, None), (LOSS, np.inf, 1.0), (GRADIENT, np.nan, 1.0)]
 )
-def test_broken_numbers_stop_training_before_they_touch_the_weights(
-    tmp_path, monkeypatch, place, value, clip_norm
-):
+def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, value, clip):
     """From the second step on the loss, or one gradient, is `value`."""
     model, before, calls, forward = tiny(), {}, [], CrossEntropy.forward
 
     def broken_loss(self, *inputs):
         calls.append(forward(self, *inputs))
-        return np.float32(value) if place[:4] == "loss" and len(calls) > 1 else calls[-1]
+        return np.float32(value) if place == LOSS and len(calls) > 1 else calls[-1]
 
     def break_gradient(dx):
-        if place[:4] != "loss" and len(calls) > 1:
+        if place == GRADIENT and len(calls) > 1:
             model.output.weight.grad[3, 1] = value
 
     monkeypatch.setattr(CrossEntropy, "forward", broken_loss)
     spoil(model, break_gradient)
     task = Copying(at={2: lambda: before.update(model.state_dict())})
-    text = broken(model, tmp_path, task, clip_norm=clip_norm)
+    text = broken(model, tmp_path, task, clip_norm=clip)
     assert text.startswith("step 2: loss ") and f"the first to break is {place}. " in text
     assert_same_weights(model.state_dict(), before)
     assert model.pending() == 0
@@ -145,16 +142,6 @@ def test_a_sum_that_broke_belongs_to_the_layer_around_it():
     assert first_broken(layer.named_layers(), {}, lambda: layer.forward(x / 4)) is None
 
 
-def test_a_huge_rate_is_caught_in_the_next_step_and_what_was_saved_stands(tmp_path):
-    """Or in the evaluation: empty sentences would be scored as if the model had written them."""
-    interrupt(tmp_path / "a", 1, factor=1e30)
-    with pytest.raises(BrokenNumbers, match=r"step 2: .*Linear.*smaller --factor"):
-        run(tmp_path / "a", factor=1e30, resume=True)
-    assert last(tmp_path / "a")[1]["step"] == 1
-    text = broken(tiny(), tmp_path / "b", factor=1e30)
-    assert text.startswith("step 1: the evaluation's logits are NaN")
-
-
 @pytest.mark.parametrize("evaluate_every", [1, 5])
 def test_an_update_that_breaks_a_weight_is_never_saved(tmp_path, monkeypatch, evaluate_every):
     """Nor measured; and not saved either where Ctrl-C asks for it, or no `--resume` could go on."""
@@ -187,4 +174,4 @@ def test_a_measure_or_a_held_out_loss_that_is_no_number_stops_training(tmp_path,
     assert "step 1: the evaluation's held_out_loss is nan" in text
     breaks.append(True)
     text = broken(Own(Config.base(9, **SIZES), seed=5), tmp_path / "c")
-    assert "whole.loss (CrossEntropy), in the output of its forward" in text
+    assert f"whole.{LOSS}" in text

@@ -13,7 +13,6 @@ from numformer.data.batching import PairBatch
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Config, Objective, Transformer
-from numformer.training import forks
 from numformer.training import parts as module
 from numformer.training.optimizers import Adam
 from numformer.training.parts import Parts
@@ -142,21 +141,6 @@ def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
         assert_same(parts, whole, rtol=1e-10, atol=1e-14)
     expected = whole.objective.forward(*batch.inputs)
     assert whole.gradient(2, batch) == pytest.approx(expected)
-
-
-@several_cores
-def test_an_interrupt_while_the_others_compute_leaves_no_stale_answers(make, monkeypatch):
-    """Ctrl-C arrives as the first process waits for the second's answer."""
-    parts, recv = make(2), forks.Connection.recv
-
-    def interrupted(connection):
-        monkeypatch.setattr(forks.Connection, "recv", recv)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(forks.Connection, "recv", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        parts.gradient(1, PairBatch.of(WORDS))
-    assert_same_steps(parts, make(2, 1))
 
 
 def threads_of_blas() -> set[int]:
