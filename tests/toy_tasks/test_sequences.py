@@ -1,6 +1,5 @@
 """Made-up sequences: what is drawn, what is asked for, and what training never sees."""
 
-import dataclasses
 import itertools
 import pickle
 import re
@@ -30,56 +29,35 @@ def task(sources: list[str]) -> SequenceTask:
 
 
 def test_one_source_in_eight_is_held_out_the_same_in_every_process():
-    """Python's own hash of a string differs from process to process."""
     assert [zlib.crc32(word.encode()) % 8 == 0 for word in WORDS] == [*map(held_out, WORDS)]
     assert sum(map(held_out, map(str, range(8000)))) == 999
 
 
-@pytest.mark.parametrize("count", [2, 3, 20])
-def test_few_held_out_sources_are_for_development_and_for_the_test(count):
-    few = task(HELD_OUT[:count] + TRAINED_ON[:5])
-    assert len(few.development) == count // 2 and len(few.test) == count - count // 2
+def test_few_held_out_sources_are_for_development_and_for_the_test(complaint):
+    few = task(HELD_OUT[:3] + TRAINED_ON[:5])
+    assert len(few.development) == 1 and len(few.test) == 2
     examples = {*few.development, *few.test}
-    assert examples == {(source, (source,)) for source in HELD_OUT[:count]}
-    assert few.batch(1).source.shape[0] == 4
-
-
-@pytest.mark.parametrize(
-    ("sources", "number"),
-    [(TRAINED_ON, 0), (TRAINED_ON + HELD_OUT[:1], 1), (HELD_OUT[:20], 20)],
-    ids=["none held out", "one held out", "all held out"],
-)
-def test_a_rule_with_too_few_sources_is_refused(sources, number, complaint):
-    assert f"{number} held out" in complaint(task, sources)
+    assert examples == {(source, (source,)) for source in HELD_OUT[:3]}
+    for sources, number in ((TRAINED_ON, 0), (TRAINED_ON + HELD_OUT[:1], 1), (HELD_OUT[:20], 20)):
+        assert f"{number} held out" in complaint(task, sources)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_training_never_sees_what_is_evaluated(rule):
-    """Neither with its own seed nor with another; the sources of a batch are read back from ids."""
-    task, other = (SequenceTask(rule, 64, seed) for seed in (1, 2))
+    """A batch has sources and their targets, read back from ids here."""
+    task = SequenceTask(rule, 64, 1)
     assert len(set(task.test)) == len(task.test) >= 1000
     assert len(set(task.development)) == len(task.development) >= 256
     assert not set(task.test) & set(task.development)
-    trained = set()
-    for step in range(1, 41):
-        for row in task.batch(step).source.tolist():
-            trained.add("".join(task.text.source.decode(row[: row.index(2)])))
-    assert len(trained) > 2000
-    for evaluated in (task, other):
-        sources = {source for source, _ in [*evaluated.test, *evaluated.development]}
-        assert not trained & sources
-
-
-@pytest.mark.parametrize(
-    ("rule", "target"), [(copy_task.RULE, lambda s: s), (reverse.RULE, lambda s: s[::-1])]
-)
-def test_batches_hold_sources_and_their_targets(rule, target):
-    batch, lengths = SequenceTask(rule, 40, 1).batch(3), set()
-    for source, out in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
-        digits_of_source = source[: source.index(2)]
-        assert out[: out.index(2)] == target(digits_of_source)
-        lengths.add(len(digits_of_source))
-    assert min(lengths) <= 3 and max(lengths) == 16
+    trained, vocabulary = set(), task.text.source
+    for step in range(1, 21):
+        batch = task.batch(step)
+        for sides in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
+            source, target = ("".join(vocabulary.decode(ids[: ids.index(2)])) for ids in sides)
+            assert target == rule.target(source)
+            trained.add(source)
+    assert len(trained) > 1000
+    assert not trained & {source for source, _ in [*task.test, *task.development]}
 
 
 IMAGES = images.labelled(np.random.default_rng(0).random((20, 4, 4)), np.arange(20) % 2)
@@ -97,25 +75,24 @@ BY_SEED = {
 @pytest.mark.parametrize("name", BY_SEED)
 def test_a_batch_is_that_of_its_seed_and_its_step_and_of_no_others(name):
     """A sum of both would give the batches of a seed again, a step later, with the next."""
-    tasks = {seed: BY_SEED[name](seed) for seed in (1, 2)}
-    places = list(itertools.product((1, 2), (1, 2, 3)))
-    batches = [pickle.dumps(tasks[seed].batch(step).inputs) for seed, step in places]
-    assert len({*batches}) == len(places)
-    assert [
-        pickle.dumps(BY_SEED[name](seed).batch(step).inputs) for seed, step in places
-    ] == batches
+
+    def batches() -> list[bytes]:
+        tasks = BY_SEED[name](1), BY_SEED[name](2)
+        return [pickle.dumps(task.batch(step).inputs) for task in tasks for step in (1, 2, 3)]
+
+    assert len({*batches()}) == 6 and batches() == batches()
 
 
 @pytest.mark.parametrize(
     ("rule", "source", "target"),
     [
+        (copy_task.RULE, "301", "301"),
+        (reverse.RULE, "301", "103"),
         (sort.RULE, "3014159", "0113459"),
         (addition.RULE, "047+921", "8690"),
         (addition.RULE, "999+999", "8991"),
-        (addition.RULE, "000+000", "0000"),
         (walk.RULE, "350124", "315420"),
         (walk.RULE, "524130", "505050"),
-        (walk.RULE, "123433", "123434"),
     ],
 )
 def test_what_a_rule_asks_for(rule, source, target):
@@ -125,6 +102,8 @@ def test_what_a_rule_asks_for(rule, source, target):
 @pytest.mark.parametrize(
     ("rule", "pattern", "lengths", "symbols"),
     [
+        (copy_task.RULE, r"\d{1,16}", range(1, 17), "0123456789"),
+        (reverse.RULE, r"\d{1,16}", range(1, 17), "0123456789"),
         (sort.RULE, r"\d{1,12}", range(1, 13), "0123456789"),
         (addition.RULE, r"\d{3}\+\d{3}", [7], "0123456789"),
         (walk.RULE, r"[0-5]{6}", [6], "012345"),
@@ -141,18 +120,14 @@ def test_sources_of_a_rule(rule, pattern, lengths, symbols):
 
 
 def test_exact_match_counts_whole_sequences(monkeypatch):
-    """`greedy` is replaced by one that copies, but for sources of length 3, which it cuts."""
-
     def almost(model, source, max_length):
         assert max_length > max(np.count_nonzero(source, axis=1) - 1)  # the end id needs room
         rows = [row[: row.index(2)] for row in source.tolist()]
         return [row[:2] if len(row) == 3 else row for row in rows]
 
     monkeypatch.setattr("numformer.generation.transduction.greedy", almost)
-    task = SequenceTask(
-        dataclasses.replace(SHORT, source=lambda rng: f"{rng.integers(9999)}"), 4, 1
-    )
+    task = SequenceTask(SHORT, 4, 1)
     model = SimpleNamespace(config=SimpleNamespace(longest=None))
-    task.development = [(source, (source,)) for source in ("12", "123", "1234", "5")]
+    task.development = [(source, (source,)) for source in ("12", "123", "45", "5")]
     assert task.evaluate(model) == {"exact_match": 0.75}
     assert task.written(model, ["123", *["45"] * 300]) == ["12", *["45"] * 300]

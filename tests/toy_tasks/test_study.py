@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import shutil
 import signal
 import time
@@ -104,13 +103,11 @@ def runs_of(folder: str) -> dict:
 
 
 def test_a_study_trains_every_way_with_every_seed_and_compares(call):
-    """As many side by side as one likes, to the same bits; each a run like any other."""
     code, out, err = call(norms, *TINY[:-1], "--seeds", "4", "2")
     assert (code, err) == (0, [])
     assert out[0] == "runs/norms: 4 of 4 runs to train"
     names = ["post-2", "post-4", "pre-norm-2", "pre-norm-4"]
     assert sorted(line.partition(": right 1.2500, ")[0] for line in out[1:5]) == names
-    assert re.search(r"; 3 left, about \d+ min$", out[1]) and "left" not in out[4]
     table = [
         "| way      | seeds                  |",
         "| -------- | ---------------------- |",
@@ -122,17 +119,11 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call):
     assert "use it: python -m toy_tasks.norms --run runs/norms/pre-norm-4 --input 123" in out
     for picture in ("norms.png", "post-2/loss.png"):
         assert Path("runs/norms", picture).read_bytes().startswith(b"\x89PNG")
-    flags = [*TINY, "--jobs", "1", "--seeds", "2", "4"]
-    assert call(norms, *flags)[0] == 0
-    assert sorted(runs_of("runs/norms")) == names and runs_of("runs/norms") == runs_of(
-        "runs/norms-2"
-    )
-    assert not list(Path("runs").glob("norms-2/**/*.png"))
+    assert sorted(runs_of("runs/norms")) == names
     for name in names:
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
     code, out, _ = call(compare.main, "runs/norms")
-    assert code == 0 and any("row pre" in line for line in out) and len(out) > len(names)
-    assert not any("norm" in line for line in out[:1])
+    assert code == 0 and any("row pre" in line for line in out) and "norm" not in out[0]
     drawn = []  # a study has --seeds, which --seed is short for
     for flags in ([], ["--seed", "1"], ["--seed", "5"]):
         run = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9", *flags]
@@ -159,7 +150,6 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, number):
     again = "python -m toy_tasks.norms --resume --out 'a b'"
     assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {again}"])
     assert 3 <= folders.stands(Path("a b/post-2"))["step"] <= 8
-    assert (Path("a b/post-1") / study.RESULT).is_file()
     before = (Path("a b/post-1") / study.RESULT).read_bytes()
     code, out, err = call(norms, "--resume", "--out", "a b", "--jobs", "1")
     assert (code, err) == (0, []) and " of 4 runs to train" in out[0]
@@ -186,11 +176,10 @@ def breaking(how):
     ("how", "code", "said"),
     [
         (MemoryError("no 9 TiB"), 2, "no 9 TiB"),
-        (OSError(28, "No space left on device"), 2, "[Errno 28] No space left"),
         (signal.SIGKILL, 2, "its process was ended"),
         (BrokenNumbers("nan"), 3, "nan"),
     ],
-    ids=["memory", "disk", "killed", "broken"],
+    ids=["memory", "killed", "broken"],
 )
 def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, how, code, said):
     ended, out, err = call(breaking(how), *TINY, "--seeds", "1", "2", "--jobs", "1")
@@ -231,14 +220,11 @@ def studies(tmp_path_factory):
         ("--seeds 1 1", "every seed is another one; received [1, 1]"),
         ("--seeds -1", "a seed is at least 0; received -1"),
         ("--jobs 0", "--jobs is from 1 to at most 128"),
-        ("--heads 3", "d_model is a multiple of heads"),
         ("--d-model 1000000", "sizes that need at least"),
-        ("--resume", "no run of norms"),
         ("--run mine --seeds 1", "--run uses a model as it was trained; received --seeds"),
         ("--resume --out mine --steps 7", "keeps its settings, here steps = 6"),
         ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
         ("--out mine", "new or empty; received mine"),
-        ("--resume --out mine/post-1", "mine/post-1"),
         ("--resume --out other", "a resumed study is one of norms"),
         ("--resume --out damaged", "damaged (its checksum says that config.json was changed)"),
         ("--resume --out junk", "no run has seeds"),

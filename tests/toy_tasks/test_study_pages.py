@@ -1,9 +1,7 @@
 """The pages that are studies: their data, how they measure, what they say in the end."""
 
 import dataclasses
-import json
 import re
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +11,10 @@ from numpy.testing import assert_array_equal
 
 from numformer.data import Subwords
 from numformer.data.vocabulary import SPECIAL
-from numformer.layer import inference
 from numformer.models import Config
+from numformer.trained import load
 from toy_tasks import ablation, bottleneck, induction, lengths
 from toy_tasks.induction import InductionTask
-from toy_tasks.kit import study
 from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
 
@@ -29,7 +26,6 @@ TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 
 
 
 def test_sequences_repeat_and_only_what_repeats_is_learned():
-    """Every length, with any number of other symbols before it."""
     task = InductionTask(400, 1)
     batch, drawn = task.batch(1), set()
     symbols = np.c_[batch.ids, batch.following[:, -1:]]
@@ -47,7 +43,7 @@ def test_sequences_repeat_and_only_what_repeats_is_learned():
 
 
 def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatch):
-    """Of one head 0.7 in every row, of another 1 in half of the rows; guesses right in a third."""
+    """Of one head 0.7 in every row, of another 1 in half of the rows; a quarter guessed wrongly."""
     task = InductionTask(4, 1)
 
     def look(model, ids):
@@ -71,17 +67,12 @@ def test_prefix_matching_is_the_best_head_s_weight_on_what_came_after(monkeypatc
 
 
 def test_the_worst_seed_decides_about_induction():
-    for lowest, copying, single, expected in (
-        (0.9, 0.99, 0.2, True),
-        (0.89, 0.99, 0.2, False),
-        (0.9, 0.98, 0.2, False),
-        (0.9, 0.99, 0.21, False),
-    ):
-        names, worst, best = induction.FIGURES, (lowest, copying), (0.95, 1)
+    for lowest, copying, single in (0.9, 0.99, 0.2), (0.89, 1, 0), (1, 0.98, 0), (1, 1, 0.21):
+        names, worst, best = induction.FIGURES, (lowest, copying), (1, 1)
         two = [dict(zip(names, scores, strict=True)) for scores in (worst, best)]
-        other = [{"prefix_matching": score} for score in (0.1, single)]
+        other = [{"prefix_matching": score} for score in (0, single)]
         _, figures, (_, reached) = induction.verdict({"two layers": two, "one layer": other})
-        assert reached is expected
+        assert reached is (lowest == 0.9)
         assert figures["two layers"] == f"{lowest:.3f}, one layer {single:.3f}"
 
 
@@ -90,8 +81,6 @@ def test_induction_is_studied_and_drawn(call):
     assert (code, err) == (0, []) and re.fullmatch(r"two layers \S+, one layer \S+", out[-1])
     files = {path.name for path in Path("runs/induction-quick").iterdir()}
     assert {"table.md", "induction.png", "attention.png", "two-layers-3", "one-layer-3"} < files
-    run = "runs/induction-quick/one-layer-3"
-    assert len(call(induction.main, "--run", run, "--input", "abab")[1]) == 1
 
 
 # Lengths.
@@ -103,7 +92,6 @@ def test_induction_is_studied_and_drawn(call):
         ("copy", "qwe", "qwe"),
         ("reverse", "qwe", "ewq"),
         ("addition", "q 12 k 34", "q 3 k 7 0"),  # 31 + 42 = 73
-        ("addition", "a 99", "a 8 1"),
         ("addition", "a 19 b 00", "a 0 b 1 0"),
     ],
 )
@@ -131,7 +119,7 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_right_counts_whole_answers_that_end(monkeypatch, ends):
-    """`greedy` is replaced by one that is right about every other source, where it ends at all."""
+    """Written is what is right about every other source, where it ends at all."""
     task = LengthTask("reverse", 4, 1, 6)
 
     def write(model, asked, room):
@@ -156,21 +144,19 @@ def test_what_the_study_of_lengths_says():
     assert not lengths.verdict({"copy none": [run(1, 0.8), run(1, 0.97)]})[2][1]
     assert not lengths.verdict(results | {"copy x": [run(0.98, 0)]})[2][1]
     head, row, _ = lengths.table(results)
-    assert head[1:] == ["1 to 10", "10", "12", "15", "20"]
-    assert row[1] == "1.000 (1.000 to 1.000)" and row[4] == "0.910 (0.850 to 0.970)"
+    assert head[4] == "15" and row[4] == "0.910 (0.850 to 0.970)"
 
 
 def test_lengths_are_studied_and_drawn(call, monkeypatch):
-    some = "copy none", "reverse alibi", "addition learned"
-    rows = {row: lengths.STUDY.rows[row] for row in some}
+    monkeypatch.setattr(lengths, "EXAMPLES", 4)
+    rows = {row: lengths.STUDY.rows[row] for row in ("copy none", "addition learned")}
     monkeypatch.setattr(lengths, "STUDY", dataclasses.replace(lengths.STUDY, rows=rows))
     code, out, err = call(lengths.main, *TINY)
     assert (code, err) == (0, [])
-    assert re.fullmatch(r"best at 1.5 times: \d\.\d{4} \((copy|reverse|addition) \w+\)", out[-1])
+    assert re.fullmatch(r"best at 1.5 times: \d\.\d{4} \((copy|addition) \w+\)", out[-1])
     folder = Path("runs/lengths-quick")
     files = {path.name for path in folder.iterdir()}
     assert {"table.md", "lengths.png", "copy-none-3", "addition-learned-3"} < files
-    assert len(files) == 3 + 3
     code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", ".ab=")
     assert code == 0 and out[0].startswith(".ab=")
 
@@ -189,7 +175,6 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     assert seen["D smoothing 0"] == ("worse", "better")  # the paper's BLEU, not its perplexity
     of_perplexity = results | {"base": [run | {"perplexity": 9} for run in results["base"]]}
     assert ablation.compared(of_perplexity)["D smoothing 0"] == ("better", "better")
-    assert ablation.compared(of_perplexity)["A heads 8"] == ("same", "?")
     _, said, target = ablation.verdict(results)
     assert [*said.values()] == ["1 of 3 rows", "1 of 2"] and target is None
     _, base, *_, heads = ablation.table(results)
@@ -197,6 +182,7 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
     assert heads[-2:] == ["same", "?"]
 
 
+# Table 3 of the paper, without its row of the big model: the base, and where a row differs.
 PAPER = """\
 heads=8 layers=6 d_model=512 d_ff=2048 d_k=64 d_v=64 p_drop=0.1 label_smoothing=0.1 4.92 25.8
 heads=1 d_k=512 d_v=512 5.29 24.9
@@ -217,7 +203,6 @@ p_drop=0.2 4.95 25.5
 label_smoothing=0.0 4.67 25.3
 label_smoothing=0.2 5.47 25.7
 positions=learned 4.92 25.7"""
-"""Table 3 of the paper, without its row of the big model: the base, and where a row differs."""
 
 
 def test_the_rows_are_those_of_the_paper_s_table_in_small():
@@ -244,7 +229,7 @@ def test_the_rows_are_those_of_the_paper_s_table_in_small():
 
 @pytest.mark.parametrize("task", ablation.TASKS)
 def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
-    rows = {row: ablation.STUDY.rows[row] for row in ("base", "A heads 1", "E learned positions")}
+    rows = {row: ablation.STUDY.rows[row] for row in ("base", "E learned positions")}
     monkeypatch.setattr(ablation, "STUDY", dataclasses.replace(ablation.STUDY, rows=rows))
     pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
@@ -254,19 +239,14 @@ def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what: subwords)
     how = "--task", task, "--data", "any", "--language", "xyz", *TINY
     code, out, err = call(ablation.main, *how)
-    assert (code, err) == (0, []) and out[-2] == "too close to say: 2 of 2 rows"
+    assert (code, err) == (0, []) and out[-2] == "too close to say: 1 of 1 rows"
     folder = Path("runs/ablation-quick")
     files = {path.name for path in folder.iterdir()}
-    assert {"table.md", "ablation.png", "base-3", "A-heads-1-3"} < files
+    assert {"table.md", "ablation.png", "base-3"} < files
     assert (folder / "base-3/subwords.model").exists() == (task == "translate")
 
 
 # Bottleneck.
-
-
-def options_of(row: str) -> Namespace:
-    others = dict(row=row, seed=1, cell="gru")
-    return Namespace(**(bottleneck.DEFAULTS | bottleneck.ROWS[row] | others))
 
 
 @pytest.mark.parametrize(("length", "least"), [(1, 1), (2, 60), (3, 250), (20, 250)])
@@ -276,34 +256,22 @@ def test_every_length_is_tested_on_sequences_that_training_never_sees(length, le
     assert all(len(source) == length and held_out(source) for source in sources)
 
 
-def test_the_models_have_about_as_many_parameters_and_the_context_64_numbers():
-    sizes, lengths = [], set()
-    for row in bottleneck.ROWS:
-        task, kind, config = bottleneck.make(options_of(row))
-        model = kind(config)
-        sizes.append(model.parameter_counts()["total"])
-        if row == bottleneck.FIXED:
-            with inference():
-                state = model.start(task.batch(1).source, 1)
-            assert state.arrays[0].shape == (64, 64)
-        lengths |= {len(source) for source, _ in task.test}
-    assert max(sizes) < 1.05 * min(sizes)
-    assert max(lengths) == 20 and len(lengths) > 15
-
-
 def test_the_bottleneck_is_studied_and_drawn(call, monkeypatch):
+    """The models have about as many parameters, and the context 64 numbers."""
     monkeypatch.setattr(bottleneck, "TESTED", 3)
-    code, out, err = call(bottleneck.main, "--quick", "--steps", "2", "--seeds", "1")
+    monkeypatch.setattr(bottleneck, "LONGEST", 4)
+    code, out, err = call(bottleneck.main, "--quick", "--steps", "1", "--seeds", "1")
     assert (code, err) == (0, [])
     folder = Path("runs/bottleneck-quick")
-    assert out[-1].startswith("at length 20: attention 0.") and ", fixed context 0." in out[-1]
+    assert out[-1].startswith("at length 4: attention 0.") and ", fixed context 0." in out[-1]
     table = (folder / "table.md").read_text().splitlines()
     head = ["letters", "bits", "attention", "fixed context", "Transformer"]
     assert [cell.strip() for cell in table[0].split("|")[1:6]] == head
-    assert len(table) == 2 + 20 + 2 and table[21].startswith("| 20         | 94   |")
+    assert len(table) == 2 + 4 + 2 and table[5].startswith("| 4          | 19   |")
     assert (folder / "bottleneck.png").stat().st_size
-    result = json.loads((folder / "attention-1" / study.RESULT).read_text())
-    assert len(result["by length"]) == 20 and result["at_length_20"] == result["by length"][19]
+    models = [load(folder / f"{row}-1").model for row in ("attention", "fixed-context")]
+    sizes = [model.parameter_counts()["total"] for model in models]
+    assert max(sizes) < 1.05 * min(sizes) and models[1].config.d_model == 64
     flags = ["--run", str(folder / "attention-1"), "--input", "abc", "--attention", "map.png"]
     assert call(bottleneck.main, *flags)[0] == 0 and Path("map.png").is_file()
 
