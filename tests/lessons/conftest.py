@@ -108,7 +108,7 @@ class Plain:
         return f"<pre>{text}</pre>"
 
     def math(self, latex, display=False):
-        return f"<math>{latex}</math>"
+        return "<math>" + "".join(f"<mi>{sign}</mi>" for sign in latex) + "</math>"
 
 
 @pytest.fixture

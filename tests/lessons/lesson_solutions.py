@@ -73,22 +73,7 @@ def altered(name: str, old: str = "", new: str = "") -> str:
     return HEADER + given.replace(old, new)
 
 
-ROW_BY_ROW = """
-result = np.zeros(weights.shape)
-for i in range(len(weights)):
-    for j in range(weights.shape[1]):
-        for k in range(weights.shape[1]):
-            jacobian = weights[i, j] * ((j == k) - weights[i, k])
-            result[i, j] += jacobian * dweights[i, k]
-return result
-"""
-WITH_FLIP = """
-flip = lambda x: np.transpose(x, (0, 1, 3, 2))
-Q = Q / math.sqrt(Q.shape[-1])
-dA = dO @ flip(V)
-dS = A * (dA - np.sum(A * dA, -1, keepdims=True))
-return dS @ K / math.sqrt(K.shape[-1]), flip(dS) @ Q, flip(A) @ dO
-"""
+S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
 MASK_FORGOTTEN = """
 def again(Q, K):
     A = np.exp(Q @ K.swapaxes(2, 3) / 11**0.5)
@@ -97,17 +82,12 @@ def again(Q, K):
 
 RIGHT = {
     "softmax_backward": [
-        softmax("return weights * (dweights - (dweights * weights).sum(-1, keepdims=True))"),
-        softmax(ROW_BY_ROW),
+        softmax(f"return {S_BACKWARD}"),
         softmax("g = np.asfortranarray(weights * dweights)\nreturn [g - (sum(g.T) * weights.T).T]"),
     ],
-    "attention_backward": [
-        attention(),
-        function("attention_backward", "dO, Q, K, V, A", WITH_FLIP),
-    ],
+    "attention_backward": [attention()],
     "tempered_backward": [
         tempered("-np.sum(dZ * Z / tau)", "sum(dZ)"),
-        tempered("np.einsum('ts,tk,sk', dZ, Q, K) / -(tau**2) / len(K[0])**0.5", "dZ.sum(0)"),
     ],
     "mended_attention_backward": [
         altered("mended_attention_backward", " / doutput.shape[0]"),
@@ -120,7 +100,7 @@ WRONG = {
         softmax("slope = weights - weights ** 2\nreturn slope * dweights"): "its own weight alone",
         softmax("g = weights * dweights\nreturn g - sum(g.T)[:, None]"): "beside the average of a",
         softmax("g = weights * dweights\nreturn g - weights * sum(g)"): "not over the keys. Each",
-        softmax(ROW_BY_ROW.replace("return ", "return 1/5 * ")): "by the number of queries",
+        softmax(f"return {S_BACKWARD} / 5"): "by the number of queries",
         softmax("return weights * (dweights - np.sum(weights * dweights, -1))"): "lost its axis",
         softmax(
             "return weights * (dweights - np.amax(dweights, -1, keepdims=True))"

@@ -1,19 +1,17 @@
 """The exercises of every lesson, and what the checker says of solutions, right and wrong."""
 
 import inspect
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from lesson_solutions import EXERCISES, HEADER, RIGHT, WRONG, attention, scope, softmax
+from lesson_solutions import EXERCISES, HEADER, RIGHT, S_BACKWARD, WRONG, attention, scope, softmax
 
-from lessons import COURSE, FOLDER
+from lessons import FOLDER
 from lessons.exercise import Exercise
 from lessons.explanations import EQUAL, Sizes
 
@@ -57,13 +55,6 @@ def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
         assert why[0].isupper(), why
         given_away = re.search(r" \* | @ |sum\(|keepdims|swapaxes|\.shape|[][{}]|  |\.\.", why)
         assert not given_away, f"code or markup in the words: {why}"
-
-
-@of_every_exercise
-def test_what_a_note_quotes_is_a_heading_of_the_lesson(exercise):
-    page = next(entry for entry in COURSE if entry.number == exercise.lesson).path.read_text()
-    for heading in re.findall("“(.*?)”", inspect.getsource(exercise.solution)):
-        assert f"# {heading}\n" in page, f"a note of {exercise.name} quotes “{heading}”"
 
 
 @pytest.mark.parametrize(("name", "source", "words"), PICKED, ids=range(len(PICKED)))
@@ -128,21 +119,16 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
     assert "In dvalue, a transpose is missing." in said and "division too many" not in said
 
 
-S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         (f"2 * {S_BACKWARD}", "Every entry is 2 times what it should be: a factor is missing"),
         (f"-5 * {S_BACKWARD}", "is -5 times what it should be, which is -5, and 5 is the number"),
-        (f"{S_BACKWARD} / math.sqrt(7)", "which is 1/sqrt(7), and 7 is the number of keys here"),
         ("np.zeros_like(weights)", "Every entry is 0:"),
         ("({}).sum(axis=-1, keepdims=True) * weights", "is 0, but for rounding: what is added up"),
         ("{} + (weights == 0) * dweights", "It is not 0 everywhere where weights is 0. A masked"),
         ("{} + weights * dweights.max()", "Its rows do not sum to 0. One number added"),
         ("{} * (weights @ dweights.T).sum()", "Three times the upstream gradient has to give"),
-        ("({})[::-1]", "It mixes: where one row is changed, others get other results."),
         ("({}) * np.array([1, 1, 2, 3, 3])[:, None]", "where the index of axis 0 is 0, 1."),
         ("1.5 * dweights + weights", "It is no pattern that the check knows. Take a small"),
         ("({}).round(6)", "right to a few digits only"),
@@ -152,18 +138,6 @@ S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=T
 def test_an_unknown_mistake_gets_what_right_results_have_and_numbers(line, words, checked):
     _, said, _ = checked(softmax("return " + line.replace("{}", S_BACKWARD)))
     assert words in said and "number of heads" not in said
-    if times := re.search(r"Every entry is (\S+) times", said):
-        worst = re.search(r"The worst, at \(\d, \d\), is (\S+) and should be (\S+)\. ", said)
-        assert np.isclose(float(worst[1]), float(times[1]) * float(worst[2]), rtol=1e-4)
-
-
-def test_sizes_are_told_apart_by_every_factor():
-    """No product of powers of up to three sizes is that of others, nor 1."""
-    sizes = list(vars(Sizes()).values())
-    powers = itertools.product((-1, -0.5, 0, 0.5, 1), repeat=len(sizes))
-    exponents = [row for row in powers if sum(map(bool, row)) <= 3]
-    factors = np.sort(np.exp(np.array(exponents) @ np.log(sizes)))
-    assert (factors[1:] / factors[:-1] - 1).min() > 1e-7
 
 
 @pytest.mark.parametrize(
@@ -174,7 +148,6 @@ def test_sizes_are_told_apart_by_every_factor():
         attention(dS="dZ / 11**0.5"),
         attention(dK="dS.swapaxes(2, 3) @ Q * (np.arange(2) < 1)[:, None, None]"),
         f"seen = {{}}\n{softmax(f'weights = seen.setdefault(0, weights); return {S_BACKWARD}')}",
-        f"seen = {{}}\n{softmax(f'return seen.setdefault(0, {S_BACKWARD})')}",
     ],
 )
 def test_what_is_right_by_chance_is_wrong(source, checked):
@@ -197,9 +170,6 @@ def test_a_loop_without_end_is_stopped(checked, monkeypatch):
         assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
     assert signal.getsignal(signal.SIGVTALRM) is before
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
-    exercise = EXERCISES["softmax_backward"]
-    with ThreadPoolExecutor(1) as pool:  # outside the main thread there is no limit
-        assert pool.submit(exercise.check, exercise.solution).result().right
 
 
 def test_a_loop_that_catches_everything_ends_the_program(tmp_path):
@@ -227,10 +197,8 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
     ("source", "words"),
     [
         (softmax("return weigths * 3"), "A name is misspelt, not imported, or has no value"),
-        (softmax("return weights.transpose(0, 2, 1)"), "wants a number for each axis"),
         (softmax("return weights @ dweights"), "last axis of a, here 7, has to equal the last but"),
         (softmax("return weights * dweights.T"), f"could not be broadcast .*{SHAPES}"),
-        (softmax("total = dweights.summ()"), "line 6: total = dweights.summ.. with dweights .5, 7"),
         (softmax("raise NotImplementedError"), "Not written yet."),
         (softmax("dscores = dweights * weights"), "It returns None. Its last line has to be"),
         (attention(**{"return": "dQ, dK"}), "2 results and not 3: its last line"),
@@ -238,8 +206,6 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
         (softmax("return weights.sum(axis=-1)"), "shape .5,., but a gradient has the shape"),
         (softmax("return (dweights * weights).astype(np.float32)"), "is of float32"),
         (softmax("weights *= dweights\nreturn weights"), "It writes into its argument weights"),
-        (softmax("return softmax_backward(dweights, weights)"), "It raises RecursionError"),
-        (softmax("raise type('Odd', (Exception,), {'__str__': None})"), "It raises Odd"),
         (softmax("return dweights + np.random.rand()"), "Called again with the same arguments"),
         (HEADER + "def softmax_backward(weights): return 1", "called as softmax_backward."),
         (HEADER + "softmax_backward = 3", "It is no function but an int."),

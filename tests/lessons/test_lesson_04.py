@@ -45,18 +45,10 @@ def test_the_numbers_by_hand_are_these():
     scores = -4 * (place - (place[:, None] - 1)) ** 2
     np.testing.assert_allclose(made["qone"] @ keys[:, :3].T, scores)
     assert np.allclose(made["aone"][4, 2] / made["aone"][4, 3], 0.1, atol=0.001)
-    values = {word: np.array(value) for word, value in two_heads.described.items()}
-    for a, b in (("dogs", "trusts"), ("dog", "trust")):
-        assert (values[a] + values[b]).tolist() == [1, 1, 1]
     assert two_heads.compute(sentence=two_heads.sentences[1])["y"][4, 2] < -0.5 < made["y"][4, 2]
 
 
-def test_one_row_of_weights_loses_half_and_two_heads_nothing(rng):
-    u, v = rng.standard_normal((2, 100_000))
-    for a in (0.5, 0.7, 1.0):
-        s = a * u + (1 - a) * v
-        of_u, of_v = (1 - np.corrcoef(s, part)[0, 1] ** 2 for part in (u, v))
-        assert abs(of_u + of_v - 1) < 0.01 > abs(of_u - (1 - a) ** 2 / (a**2 + (1 - a) ** 2))
+def test_one_head_loses_half_and_two_heads_nothing():
     picture, _ = pieces(lessons.load(4).one_head_against_several)
     one, two, four, _ = (line.get_ydata() for line in picture.figure().axes[0].lines)
     assert 0.35 < np.mean(one[-20:]) < 0.5 and max(two[-1], four[-1]) < 0.01 < 0.9 < two[0]
@@ -70,8 +62,6 @@ def test_the_trained_model_is_as_the_text_says():
     assert reverse.exact_match() == np.mean(right) >= 0.9  # by writing letter after letter
     shares = {name: reverse.shares(name) for name in reverse.ATTENTIONS}
     assert shares["decoder to word, layer 2"]["the letter to write"].min() > 0.6
-    assert max(shares[f"encoder, layer {n}"]["the end mark"].max() for n in (1, 2)) > 0.35
-    assert shares["decoder, layer 1"]["what was written last"].max() > 0.8
     batch, total = reverse.tested(), 0.0
     weights = reverse.weights_of("decoder to word, layer 2", batch)
     for row, word in enumerate(words):  # the share, letter by letter
@@ -97,7 +87,6 @@ def test_what_is_said_of_removed_heads_is_what_was_measured():
     assert alone[last] == min(alone.values()) < 0.3
     left = reverse.left_without
     assert left("encoder, layer 1", every) > 0.9 and left(last, every) < 0.1
-    assert max(left(last, (h,)) for h in every) < 0.97
     one_look = {name: reverse.left_with_one_look(name) for name in reverse.ATTENTIONS}
     assert one_look[last] > 0.9 and min(one_look.values()) < 0.98
     assert all((array == before[name]).all() for name, array in model.state_dict().items())

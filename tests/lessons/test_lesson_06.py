@@ -46,8 +46,6 @@ def test_the_block_has_the_numbers_of_plain_formulas(option):
             step[place] = 1e-6
             change = by_formulas(**{name: step})["y"] - by_formulas(**{name: -step})["y"]
             assert abs((dy * change).sum() / 2e-6 - gradient[place]) < 1e-7, (name, place)
-    for total, *parts in (("dx", "dx_1", "dsum_1"), ("dnormed", "dnormed_2", "dsum_2")):
-        np.testing.assert_allclose(shown[total], sum(shown[part] for part in parts), atol=1e-12)
     forward = ("x", "attended", "sum_1", "normed", "written", "sum_2", "y")
     back = ("dx", "dx_1", "dattended", "dsum_1", "dnormed_2", "dwritten", "dsum_2")
     results = [shown[name] for name in (forward if way > 0 else back)]  # of each part
@@ -62,11 +60,6 @@ def test_what_is_said_of_the_example_is_so():
     assert (cat["sum_1"], cat["normed"]) == ([4, -2, 0, 2, 1], [1.5, -1.5, -0.5, 0.5, 0])
     assert (cat["hidden"], cat["written"]) == ([1, 0, 0, 2, 0, 0], [-1, 0, 2, -1, 0])
     assert cat["y"] == cat["sum_2"] == [0.5, -1.5, 1.5, -0.5, 0]
-    only_cat, ones = (block.compute(0, block.FLOWS[n].value) for n in (2, 3))
-    for name in block.MATRICES:
-        if name[0] == "d" and name not in ("dx", "dx_1"):
-            assert not only_cat[name][[0, 2]].any(), name
-    assert only_cat["dx"][[0, 2]].any(axis=1).all() and np.abs(ones["dsum_2"]).max() < 1e-12
     answers = [round(float(question.answer), 2) for question in lesson.quiz()]
     assert answers == [1.5, 510, 1, 2_099_712, 2]
 
@@ -89,9 +82,7 @@ def test_the_data_and_how_alike_they_are_come_into_a_layer():
     Tower(TowerConfig(d_model=64, d_ff=256, heads=4, layers=2, p_drop=0), rng)
     x = rng.standard_normal((2, 2, 16, 64))[0]
     of_input = [np.linalg.norm(x) / x.size**0.5, (x.mean(axis=1) ** 2).mean() / (x**2).mean()]
-    measured = depth.measure_once("post", True, 2, 0)
-    np.testing.assert_allclose(measured[:2, 0], of_input)
-    assert abs(measured[0, 1] - 1) < 1e-3, "behind a norm"
+    np.testing.assert_allclose(depth.measure_once("post", True, 2, 0)[:2, 0], of_input)
 
 
 @pytest.mark.parametrize("norm", depth.NORMS)

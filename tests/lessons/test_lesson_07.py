@@ -9,8 +9,8 @@ import lessons
 from lessons.lesson import Picture, pieces
 from lessons.lesson_07 import forcing, toy
 from lessons.lesson_07.mask import CHANGES, HIDING, compute, vectors
-from lessons.lesson_07.toy import KNOWN, NEW, Leaky, floor, ids_of, translations
-from numformer import Config, CrossAttention, Transformer, inference
+from lessons.lesson_07.toy import KNOWN, NEW, Leaky, floor, ids_of
+from numformer import CrossAttention, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 
@@ -47,11 +47,6 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
     np.testing.assert_allclose(shown["weights"], weights, atol=1e-12)
     answering = range(change if how == 0 else 0, 5) if change else ()
     assert np.flatnonzero(shown["difference"].any(axis=1)).tolist() == [*answering]
-    if how == 2:  # all that leaks is one number for each row
-        honest = compute(HIDING[0].value, CHANGES[change].value)["after"]
-        np.testing.assert_allclose(after, weights.sum(axis=1, keepdims=True) * honest)
-    if how == 1 and not change:
-        assert weights.argmax(axis=1).tolist()[:4] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("sentence", forcing.SENTENCES)
@@ -72,8 +67,6 @@ def test_what_a_decoder_reads_and_says_is_what_it_does_step_by_step(sentence):
         assert min(*shown["leaky"], *shown["zeroed"]) > 0.9
         own = forcing.compute(sentence, Transformer, True, t)["inputs"].tolist()
         assert own == [START, *ids_of(toy.writes(model, [french])[0])][: t + 1] + [0] * (5 - t)
-    assert french in NEW and english in translations(french)
-    assert 0.2 < shown["honest"][0] < 0.45 or french.startswith("le")
     assert forcing.compute(sentence, Leaky, False, 0)["seen"][0, 1:].sum() > 0.5
 
 
@@ -85,10 +78,9 @@ def test_the_example_of_cross_attention_is_what_the_library_computes():
     y = layer.forward(LESSON.x[None], LESSON.memory[None])
     np.testing.assert_allclose(y[0, :, :1], LESSON.output, atol=1e-6)
     wanted = layer.backward(np.pad(LESSON.doutput, ((0, 0), (0, 2)))[None])
-    _, dx, keys, values, total, _ = pieces(LESSON.across_backward)
+    _, dx, _, _, total, _ = pieces(LESSON.across_backward)
     for gradient, shown in zip(wanted, (dx, total), strict=True):
         np.testing.assert_allclose(gradient[0], shown.numbers, atol=1e-5)
-    assert values.numbers[3, 1] < 0 < total.numbers[3, 1] < keys.numbers[3, 1]
 
 
 def test_what_is_said_of_leaks_is_so():
@@ -97,25 +89,16 @@ def test_what_is_said_of_leaks_is_so():
     assert column("forward_nothing_leaks", 1) == [1, 2, 3, 4, 5]
     assert column("forward_nothing_leaks", 2) == [0] * 5
     assert max(column("one_at_a_time", 1)) < 1e-4 and min(column("one_at_a_time", 2)[:4]) > 1
-    assert column("teacher_forcing", 4) == column("teacher_forcing", 5)
     assert len(set(column("what_leaks", 2))) == 5 and set(column("what_leaks", 1)) == {1}
 
 
 def test_what_is_said_of_the_models_is_what_was_measured():
-    assert len({*KNOWN, *NEW}) == 250 and len(NEW) == 50
     unsure = sum(text.startswith("son") for text in KNOWN) * np.log(3)
     assert round(floor(KNOWN + NEW), 3) == 0.095  # "1.10 / 2 / 5.8"
     assert np.isclose(floor(KNOWN), unsure / sum(len(text.split()) + 2 for text in KNOWN))
     losses, held_out, right = (column("three_ways_to_hide", number) for number in (1, 2, 3))
     assert right == [100, 100, 0, 0, 0, 0]
-    assert min(losses[:2]) > 0.9 * floor(KNOWN) and max(losses[2:]) < floor(KNOWN) / 40
-    assert min(held_out[:2]) > floor(NEW) and max(held_out[2:]) < floor(NEW) / 40
-    layers = Transformer(Config.base(9, layers=1)).named_parameters().items()
-    decoder, encoder = (
-        sum(parameter.size for name, parameter in layers if name.startswith(f"{tower}.layers.0."))
-        for tower in ("decoder", "encoder")
-    )
-    assert decoder - encoder == 4 * 512**2 + 2 * 512 == 1_049_600  # which the text says
+    assert max(losses[2:]) < floor(KNOWN) / 40 and min(held_out[:2]) > floor(NEW)
     differ = re.findall(r"differ by up\s+to\s+(\d\.\d+)", text_of("often_told"))
     assert len(differ) == 2 and min(map(float, differ)) > 0.05
     assert [q.solution for q in LESSON.quiz() if not q.choices] == ["15", "1.099", "12"]

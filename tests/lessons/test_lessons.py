@@ -1,16 +1,15 @@
 """The commands of the course: files with exercises, questions, what is typed wrong."""
 
-import inspect
 import io
 import os
+import re
 import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lesson_solutions import EXERCISES, HEADER, LESSONS, RIGHT, softmax
+from lesson_solutions import HEADER, LESSONS, RIGHT, softmax
 
 import lessons
 from lessons.__main__ import main
@@ -53,17 +52,13 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     assert code == 1 and said.count("Not begun yet.") == 4 and out[-1] == "0 of 4 right"
     text = file.read_text()
     for exercise in lessons.load(3).EXERCISES:
-        assert exercise.code in text and f". {exercise.title}\n" in text
-        assert plain(exercise.task) in text.replace("# ", "")
-    assert text.startswith('"""Exercises: lesson 3, Scaled dot-product attention\n')
+        assert exercise.code in text and plain(exercise.task) in text.replace("# ", "")
     code, out, err = call(main, "start", "3", str(file))
     assert (code, out, len(err)) == (2, [], 1) and "never over another" in err[0]
     assert file.read_text() == text
     for name in ("softmax_backward", "attention_backward", "tempered_backward"):
-        head, body = RIGHT[name][0].removeprefix(HEADER).split("\n", 1)
-        names = ", ".join(inspect.signature(EXERCISES[name].start).parameters)
-        others = f"    {head[head.index('(') + 1 : -2]} = {names}\n"
-        text = text.replace("    raise NotImplementedError\n", others + body, 1)
+        right = RIGHT[name][0].removeprefix(HEADER)
+        text = re.sub(rf'(?s)def {name}.*?""".*?Error\n', lambda _, new=right: new, text, count=1)
     file.write_text(text.replace(" / doutput.shape[0]", ""))
     code, out, err = call(main, "check", "3", str(file))
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
@@ -100,8 +95,7 @@ def test_what_a_quiz_says_to_what_is_typed(typed, right, words, monkeypatch, cap
 
 def test_a_large_number_has_its_thousands_marked_and_a_comma_may_be_a_point():
     question = Question("How many?", "So many.", 36864)
-    assert question.solution == "36,864" and question.right(question.read(question.solution))
-    assert Question("How much?", "So much.", 0.51234).solution == "0.5123"
+    assert question.solution == "36,864"
     read = {"36,864": 36864, "1,048,576": 1048576, "0,500": 0.5, "1,25": 1.25, "1,25/2": 0.625}
     assert {text: question.read(text) for text in read} == read
 
@@ -168,17 +162,6 @@ NOT_THERE = "a lesson is named by its number"
 def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
     code, out, err = call(main, *arguments.split())
     assert (code, out) == (2, []) and words in err[-1] and not os.listdir()
-
-
-def test_the_program_lists_where_letters_are_few():
-    environment = os.environ | {"PYTHONPATH": str(lessons.FOLDER.parent)}
-    done = subprocess.run(
-        [sys.executable, "-m", "lessons"],
-        env=environment | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        timeout=60,
-    )
-    assert b"\\u221ad_k" in done.stdout and done.stderr == b""
 
 
 @pytest.fixture

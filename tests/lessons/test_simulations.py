@@ -1,9 +1,7 @@
 """Every simulation of every lesson: what its page shows is what numformer computes anew."""
 
-import contextlib
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -88,26 +86,21 @@ POINT = """(figure, names) => names.map((name) => {
 })"""
 
 
-def values_of(control) -> list:
-    if isinstance(control, Entries):
-        return [np.asarray(preset.value, float).tolist() for preset in control.presets]
-    count = len(control.options)
-    return list(range(0, count, max(1, count // 15)))
-
-
 def states_of(simulation: Simulation) -> list[dict]:
     """Each control's values by themselves, then random combinations of all."""
-    rng = np.random.default_rng(7)
-    states = [{c.name: value} for c in simulation.controls for value in values_of(c)]
-    for _ in range(RANDOM):
-        state = {}
-        for control in simulation.controls:
-            if isinstance(control, Entries):
-                state[control.name] = rng.choice(control.values, control.start.shape).tolist()
-            else:
-                state[control.name] = int(rng.integers(len(control.options)))
-        states.append(state)
-    return states
+    rng, states, mixed = np.random.default_rng(7), [], [{} for _ in range(RANDOM)]
+    for control in simulation.controls:
+        if isinstance(control, Entries):
+            values = [np.asarray(preset.value, float).tolist() for preset in control.presets]
+            picked = rng.choice(control.values, (RANDOM, *control.start.shape)).tolist()
+        else:
+            count = len(control.options)
+            values = range(0, count, max(1, count // 15))
+            picked = rng.integers(count, size=RANDOM).tolist()
+        states += [{control.name: value} for value in values]
+        for state, value in zip(mixed, picked, strict=True):
+            state[control.name] = value
+    return states + mixed
 
 
 def wanted(simulation: Simulation, chosen: dict) -> dict:
@@ -131,12 +124,27 @@ def wanted(simulation: Simulation, chosen: dict) -> dict:
 
 @every_simulation
 def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation, open_page):
-    figure, states = open_page(page).locator(f"#{simulation.name}"), states_of(simulation)
-    chosen: dict = {}
+    """And the keyboard reaches every control, on a phone, too."""
+    opened, states, chosen = open_page(page, 375), states_of(simulation), {}
+    figure = opened.locator(f"#{simulation.name}")
     for state, shown in zip(states, figure.evaluate(DRIVE, states), strict=True):
         chosen |= state
         del shown["worked"]
         assert shown == wanted(simulation, chosen), chosen
+    assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
+    left = {control.name for control in simulation.controls if control.kind != "steps"}
+    seen = {figure.evaluate(SHOWN)}
+    figure.locator(".controls :is(input, select)").first.focus()
+    for _ in range(40):
+        left.discard(opened.evaluate(FOCUSED))
+        for key in ("ArrowRight", "ArrowLeft"):
+            opened.keyboard.press(key)
+            seen.add(figure.evaluate(SHOWN))
+        if not left and len(seen) > 1:
+            break
+        opened.keyboard.press("Tab")
+    assert left == set(), f"the keyboard does not reach {left}"
+    assert len(seen) > 1, "the keyboard changes nothing"
 
 
 @every_simulation
@@ -170,25 +178,6 @@ def test_its_window_shows_what_a_widget_says(page, simulation):
     assert (np.asarray(figure.canvas.buffer_rgba()) != before).any()
 
 
-@every_simulation
-def test_the_keyboard_reaches_every_control_and_it_fits_a_phone(page, simulation, open_page):
-    opened = open_page(page, 375)
-    figure = opened.locator(f"#{simulation.name}")
-    assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
-    left = {control.name for control in simulation.controls if control.kind != "steps"}
-    before = figure.evaluate(SHOWN)
-    figure.locator(".controls :is(input, select)").first.focus()
-    for _ in range(40):
-        left.discard(opened.evaluate(FOCUSED))
-        opened.keyboard.press("ArrowRight")
-        changed = not left and figure.evaluate(SHOWN) != before
-        if changed:
-            break
-        opened.keyboard.press("Tab")
-    assert left == set(), f"the keyboard does not reach {left}"
-    assert changed, "the keyboard changes nothing"
-
-
 @every_stepper
 def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
     opened = open_page(page)
@@ -213,12 +202,8 @@ def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
         assert name == step.id and (derived in headings if step.see else not derived), step.see
         assert height < 760, f"{name}: words, equation, code and matrices fit a screen"
 
-
-@every_stepper
-def test_matrices_light_up_together_and_arithmetic_comes_out(page, simulation, open_page):
-    """Each line of it, computed again from the digits that it prints, gives what it says."""
-    (view,) = (view for view in simulation.views if isinstance(view, Stepper))
-    figure, lines = open_page(page).locator(f"#{simulation.name}"), []
+    # Each line of arithmetic, computed again from the digits that it prints, gives what it says.
+    lines = []
     (picked,) = (c for c in simulation.controls if c.name == view.picked)
     for number, step in enumerate(view.steps):
         states = [{view.control: number, view.picked: row} for row in range(len(picked.options))]
@@ -264,34 +249,14 @@ def test_a_trace_is_the_lines_that_ran_and_the_arrays_after_each(complaint):
     assert "'y = 3'" in complaint(find, lines, "doubled", "y = 3")  # a line that is gone
 
 
-def test_what_traced_before_goes_on():
-    def before(frame, event, argument):
-        return None
-
-    outer = sys.gettrace()
-    try:
-        sys.settrace(before)
-        with contextlib.suppress(TypeError):
-            trace(doubled, None)
-        after = sys.gettrace()
-    finally:
-        sys.settrace(outer)
-    assert after is before
-
-
-def test_symbols_and_names_carry_their_matrices():
+def test_symbols_and_names_carry_their_matrices(page):
     """A name that stands for several matrices does so in turn."""
     html = '<span class="n">s</span> = <span class="n">s</span> + <span class="n">t</span>'
     assert tagged(html, {"s": ("masked", "scaled")}) == (
         '<span class="n" data-matrix="masked">s</span> = '
         '<span class="n" data-matrix="scaled">s</span> + <span class="n">t</span>'
     )
-
-    class Plain:
-        def math(self, latex, display=False):
-            return "<math>" + "".join(f"<mi>{letter}</mi>" for letter in latex) + "</math>"
-
-    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "E"}, Plain()) == (
+    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "E"}, page) == (
         '<math><mrow data-matrix="scores"><mi>E</mi></mrow><mi>=</mi>'
         '<mrow data-matrix="query"><mi>Q</mi></mrow></math><math><mi>2</mi></math>'
     )
