@@ -91,7 +91,8 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
 
 @pytest.mark.parametrize("page", [write, masked, pairs])
 def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatch):
-    monkeypatch.setattr("numformer.generation.continuation.attention_weights", lambda *inputs: {})
+    for kind in ("continuation", "infilling", "transduction"):
+        monkeypatch.setattr(f"numformer.generation.{kind}.attention_weights", lambda *inputs: {})
     lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
     Path("text.txt").write_text("\n".join(lines))
     tiny = [flag for flag in TINY if page is write or flag not in ("--length", "20")]
