@@ -67,7 +67,7 @@ def test_a_field_says_what_it_is_and_holds_what_its_rule_allows(mine, name, comp
         assert said == f"{name} is {words}; received {value!r}. Change {name} (see Mine)."
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [1, 3, 4])
 def test_the_entries_of_a_config_are_those_of_its_matrices(layers):
     """However many mixers take turns."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=layers, positions="learned", max_length=20)

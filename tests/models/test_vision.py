@@ -103,3 +103,8 @@ def test_labels_that_are_none_of_the_classes_are_refused(labels, received, compl
 )
 def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
     assert said in complaint(VisionTransformer.Config, **(SIZES | changes))
+
+
+def test_sizes_of_a_config_are_held_to_their_rules(complaint):
+    said = complaint(VisionTransformer.Config, **(SIZES | dict(classes=0)))
+    assert "classes is an integer of at least 1" in said
