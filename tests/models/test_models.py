@@ -6,13 +6,15 @@ model is one again.
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer import models
-from numformer.data import pad
+from numformer.data import Vocabulary, pad
+from numformer.generation import Continuation, Ensemble, greedy
 from numformer.gradient_check.cases import MIXED
 from numformer.layer import inference, pack
 from numformer.models import (
@@ -300,3 +302,24 @@ def test_a_kind_names_a_file_with_a_model(complaint):
     assert model_of("encoder_decoder") is Transformer
     for kind in ("none", "model", "block", "", None, ["model"]):
         assert f"with that one model in it; received {kind!r}" in complaint(model_of, kind)
+
+
+def test_an_ensemble_of_one_model_is_that_model():
+    model = small(LanguageModel)
+    assert greedy(Ensemble([model]), WHOLE[:, :2], 3) == greedy(model, WHOLE[:, :2], 3)
+
+
+@pytest.mark.parametrize("form", [None, {}, dict(positions="alibi")])
+def test_a_text_goes_on_whole_where_nothing_tells_how_long_it_is(form, monkeypatch):
+    """Otherwise from half the context; of an ensemble nothing is known."""
+    config = SimpleNamespace() if form is None else small(LanguageModel, **form).config
+    read = []
+
+    def as_many(model, ids, room):
+        read.append((ids.shape[1], room))
+        return [[4] * room]
+
+    monkeypatch.setattr("numformer.generation.continuation.greedy", as_many)
+    text = Continuation(Vocabulary("abc"), context=8)
+    text.write(SimpleNamespace(config=config), [[*"abc"]], length=10)
+    assert read == ([(3, 10)] if form else [(3, 5), (4, 4), (4, 1)])
