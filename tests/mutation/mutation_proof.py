@@ -267,17 +267,18 @@ def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> N
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    First the file's own tests, then those of layers, then others: one of each test function,
-    another of each, and so on. Those that run few functions come first: they look closest.
+    One of each test function, another of each, and so on: first of the file's own tests, then of
+    those of layers and of a device, then of others, of which those that run few functions come
+    first: they look closest.
     """
     met, order = Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
         name = item.path.stem
-        foreign = [f"test_{stem}", "test_layers", name].index(name)
-        order[item] = foreign, met[item.path, item.originalname], len(order)
+        foreign = [f"test_{stem}", "test_layers", "test_stand_in", name].index(name)
+        order[item] = met[item.path, item.originalname], foreign, len(order)
         met[item.path, item.originalname] += 1
     chosen = sorted(items, key=order.get)[:MOST_TESTS]
-    return sorted(chosen, key=lambda item: (order[item][0], order[item][2]))
+    return sorted(chosen, key=lambda item: order[item][1:])
 
 
 class Experience:
