@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import inspect
 import io
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -22,6 +23,7 @@ OF_THE_CALL |= SAMPLING | TRANSLATING
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
+OF_DATA = {"data", "demo", "language", "languages", "task"}  # flags that say what is learned
 MOST_PARTS = 128  # each may be a process
 WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
 
@@ -44,7 +46,7 @@ def parse(
     _require_use(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        run_name, folder = options.name, options.out or folders.latest_folder(options.name)
+        run_name, folder = options.name, options.out or _latest(made, options, arguments)
         kept = saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -65,6 +67,41 @@ def parse(
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
+
+
+def _latest(made: Parser, options: argparse.Namespace, arguments: list[str] | None) -> Path:
+    """The latest run of this task, on the data that the command line names, if it names any."""
+    given = _given(made, arguments)
+    asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
+    task = made.prog.rpartition(".")[2]
+    for folder, saved in folders.runs_of(task).items():
+        same = all(_places(value) == _places(saved.get(key)) for key, value in asked.items())
+        if same and saved.get("quick") == options.quick:
+            return folder
+    words = [f"{made.flag(key)} {' '.join(_listed(value))}" for key, value in asked.items()]
+    of_which = "".join(f" with {flag}" for flag in words + ["--quick"] * options.quick)
+    raise InputError(
+        "--resume continues an earlier run",
+        f"no run of {task}{of_which} under runs/",
+        "Start one without --resume, or name its folder with --out.",
+    )
+
+
+def _given(made: Parser, arguments: list[str] | None) -> dict:
+    """The flags that are on the command line, even those that have their defaults there."""
+    absent = object()
+    empty = argparse.Namespace(**dict.fromkeys(vars(made.parse_args([])), absent))
+    given = vars(made.parse_args(arguments, empty))
+    return {key: value for key, value in given.items() if value is not absent}
+
+
+def _places(value) -> list[str]:
+    """Paths, each as the one that it is from any folder."""
+    return [*map(os.path.abspath, _listed(value))]
+
+
+def _listed(value) -> list[str]:
+    return [*map(str, value)] if isinstance(value, list) else [str(value)]
 
 
 def _require_counts(made: Parser, options: argparse.Namespace) -> None:
