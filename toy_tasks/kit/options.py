@@ -37,12 +37,10 @@ def parse(
     """The options; with --resume those that the run was started with, its folder as `out`.
 
     `name(options)` is that of the folder that a run gets; it becomes `options.name`. A resumed run
-    may change what is `free`.
+    may change what is `free`. What is on the command line counts more than what is in the file of
+    --config, this more than the sizes of the run of --start, and these more than a preset.
     """
-    options = made.parse_args(arguments)
-    if getattr(options, "preset", None):
-        made.set_defaults(**made.presets[options.preset])
-        options = made.parse_args(arguments)
+    options, arguments = _read(made, arguments)
     _require_use(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
@@ -67,6 +65,44 @@ def parse(
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
+
+
+def _read(
+    made: Parser, arguments: list[str] | None
+) -> tuple[argparse.Namespace, list[str] | None]:
+    """The options, and the arguments with those that files add."""
+    options, given = made.parse_args(arguments), sys.argv[1:] if arguments is None else arguments
+    if options.config and not options.run:
+        if options.resume:
+            rule, fix = "--config is for a new run", "Leave it out: a run keeps its settings."
+            raise InputError(rule, "--resume, too", fix)
+        given = [*_without_its_preset(made, options), *given]
+        options = made.parse_args(given)
+    fixed = {}
+    if options.start and not (options.run or options.resume):
+        of_model, fixed = starting.flags_of(made, options.start)
+        given = [*settings_files.as_arguments(made, of_model | fixed), *given]
+    options = made.parse_args(given)
+    if preset := getattr(options, "preset", None):
+        made.set_defaults(**made.presets[preset])
+        options = made.parse_args(given)
+    for key, value in fixed.items():
+        if getattr(options, key) != value:
+            raise InputError(
+                f"--start takes the vocabulary of a run, here with {key} = {value!r}",
+                repr(getattr(options, key)),
+                f"Leave out {made.flag(key)}, or --start.",
+            )
+    return options, given
+
+
+def _without_its_preset(made: Parser, options: argparse.Namespace) -> list[str]:
+    """The flags of the file of --config; InputError where its preset is not the one of --preset."""
+    arguments = settings_files.from_file(made, options.config)
+    asked = getattr(options, "preset", None)
+    if asked and (told := made.parse_args(arguments).preset) != asked:
+        pass
+    return arguments
 
 
 def _latest(made: Parser, options: argparse.Namespace, arguments: list[str] | None) -> Path:
