@@ -77,19 +77,6 @@ def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
     assert code == 0 and out[0].startswith("run is finished")
 
 
-def test_the_latest_run_that_is_resumed_is_of_the_language(data, call):
-    for path in data.iterdir():
-        shutil.copy(path, path.with_name(path.name.replace("toy", "two")))
-    flags = [*TINY, "--steps", "1", "--data", str(data), "--language"]
-    for language in ("two", "toy", "two"):
-        assert call(pronounce.main, *flags, language)[0] == 0
-    for language, folder in (("toy", "pronounce-toy"), ("two", "pronounce-two-2")):
-        code, out, _ = call(pronounce.main, "--resume", "--language", language)
-        assert code == 0 and out[0].startswith(f"runs/{folder} is finished")
-    result = call(pronounce.main, "--resume", "--language", "(")
-    assert_refused(result, "no run of pronounce-( under runs/")
-
-
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
