@@ -172,7 +172,6 @@ def test_a_folder_in_which_another_run_begins_or_goes_on_is_refused(call, monkey
         ("--run absent --input 1", ["received absent, which is not there"]),
         ("--run full --attention a.png", ["one text", "0 with --input"]),
         ("--top-k 3", ["for a trained model", "no --run"]),
-        ("--steps many", ["--steps", "--help lists the flags"]),
         ("--warm-up 3", ["is --warmup meant?"]),
     ],
 )

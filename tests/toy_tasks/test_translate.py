@@ -287,9 +287,7 @@ REFUSED = {
     "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
     "--data data --languages ** de": "a language is the end of a file's name",
     "--n-best 2": "are for a trained translator; received no --run",
-    "--ensemble x": "no --run",
     "--run x --reference y": "no --source",
-    "--run x --n-best 0": "--n-best is from 1 to",
     "--run x --source y --text a": "--source goes without --text",
     "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
 }

@@ -176,7 +176,6 @@ NOT_JSON = {
     "received np.int64(3) (int64) as the task's description()['n']": {"n": np.int64(3)},
     "received nan (float) as the task's description()['a'][1]['b']": {"a": [0, {"b": np.nan}]},
     "received (1, 2) (tuple) as a key of the task's description()": {(1, 2): 3},
-    "received {4} (set) as the task's description()": {4},
 }
 
 
