@@ -114,7 +114,7 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
 
 @pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("number", "average"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("number", "average"), [(2, 1), (1, 2)])
 def test_a_run_that_is_killed_around_a_write_goes_on(tmp_path, name, after, number, average):
     """Where best.safetensors is still to be written, from last.safetensors alone."""
     how, replace, seen = dict(steps=14, average=average), os.replace, []
