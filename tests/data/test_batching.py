@@ -41,7 +41,6 @@ def test_what_is_no_sequence_of_ids_is_refused(complaint):
 
 
 def test_a_batch_shifts_the_target_by_one(complaint):
-    """What goes in at a position is what came out at the position before."""
     pairs = [([5, 6], [7, 8, 9]), ([5], [])]
     for given in (pairs, zip(*zip(*pairs, strict=True), strict=True)):
         batch = PairBatch.of(given)

@@ -58,7 +58,6 @@ def steps(parts: Parts) -> list:
 
 
 def assert_same_steps(found: Parts, expected: Parts, **near) -> list:
-    """They are those of both, bit for bit unless they need only be near."""
     taken = steps(found)
     for array, other in zip(taken, steps(expected), strict=True):
         assert_allclose(array, other, **near) if near else assert_array_equal(array, other)
@@ -66,7 +65,6 @@ def assert_same_steps(found: Parts, expected: Parts, **near) -> list:
 
 
 def assert_same(found: Parts, expected: Parts, **near):
-    """The gradients of both, bit for bit unless they need only be near."""
     grads = [parts.optimizer.parameters.grad for parts in (found, expected)]
     assert_allclose(*grads, **near) if near else assert_array_equal(*grads)
 
