@@ -14,8 +14,6 @@ from numformer.layers.attention import (
 )
 from numformer.layers.softmax import softmax_backward
 
-pytestmark = pytest.mark.usefixtures("compared_once")
-
 
 @pytest.mark.parametrize("mask", range(4))
 @pytest.mark.parametrize("temperature", range(5))
