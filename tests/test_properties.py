@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
-from numformer.backend import dropout_stream
 from numformer.data import PADDING
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.cases.case import V
 from numformer.gradient_check.gradients import check
-from numformer.layer import Layer, pack
-from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
+from numformer.layers.attention import ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.softmax import Softmax
 
@@ -38,10 +36,8 @@ class AttentionCase:
     H: int
     T: int
     S: int
-    D: int
     d_k: int
     d_v: int
-    bias: bool
     mask_axes: tuple[bool, bool, bool, bool]
     allowed: float
     dtype: type
@@ -52,21 +48,10 @@ class AttentionCase:
         sizes = zip((self.B, self.H, self.T, self.S), self.mask_axes, strict=True)
         return rng.random([size if kept else 1 for size, kept in sizes]) < self.allowed
 
-    def multi_head(self):
-        """-> rng, layer, x (B, T, D), memory (B, S, D), mask."""
-        rng = np.random.default_rng(self.seed)
-        layer = MultiHeadAttention(self.D, self.H, rng, self.d_k, self.d_v, self.bias)
-        shaken(layer, rng, self.dtype)
-        x, memory = (
-            rng.standard_normal((self.B, n, self.D)).astype(self.dtype) for n in (self.T, self.S)
-        )
-        return rng, layer, x, memory, self.mask(rng)
-
 
 attention_cases = st.builds(
     AttentionCase,
-    *(batches, heads, lengths, lengths, lengths, head_sizes, head_sizes),
-    bias=st.booleans(),
+    *(batches, heads, lengths, lengths, head_sizes, head_sizes),
     mask_axes=st.tuples(*[st.booleans()] * 4),
     allowed=st.sampled_from([0.6, 0.3, 0.9, 1.0, 0.0]),
     dtype=dtypes,
@@ -79,33 +64,6 @@ def padded(rng, row_lengths, vocabulary: int):
     columns = np.arange(max(1, *row_lengths))
     ids = rng.integers(1, vocabulary, (len(row_lengths), len(columns)))
     return np.where(columns < np.array(row_lengths)[:, None], ids, PADDING)
-
-
-def shaken(layer: Layer, rng, dtype=np.float64) -> Layer:
-    """The layer in `dtype`, no gamma at 1 and no bias at 0."""
-    flat = pack(layer, dtype)
-    flat.data += (0.3 * rng.standard_normal(flat.data.shape)).astype(dtype)
-    return layer
-
-
-def run(layer: Layer, inputs: list, upstream) -> tuple:
-    """One forward and backward -> output, gradients of the inputs, gradients of parameters."""
-    layer.zero_grad()
-    dropout_stream.reseed(0, 0)
-    output = np.asarray(layer.forward(*inputs))
-    gradients = layer.backward(upstream)
-    if not isinstance(gradients, tuple):
-        gradients = () if gradients is None else (gradients,)
-    return output, [*gradients], [p.grad.copy() for p in layer.named_parameters().values()]
-
-
-def assert_same(found: list, expected: list):
-    """Bit for bit (a zero may have either sign)."""
-    for one, other in zip(found, expected, strict=True):
-        assert_array_equal(one, other)
-
-
-# Attention.
 
 
 @many
@@ -133,34 +91,6 @@ def test_weights_are_shares_of_what_the_mask_allows(case, size):
     assert (output[reached] <= highest + margin).all()
 
 
-# Nothing leaks.
-
-
-@many
-@given(attention_cases, st.data())
-def test_a_query_sees_what_its_mask_allows_and_nothing_else(case, data):
-    """Another vector at one position of the memory, even a huge one, is no bit to the others."""
-    rng, layer, x, memory, mask = case.multi_head()
-    position = data.draw(st.integers(0, case.S - 1), "position")
-    mask = np.broadcast_to(mask, (case.B, case.H, case.T, case.S))
-    sees = mask[..., position].any(axis=1)
-    changed = memory.copy()
-    changed[:, position] = data.draw(st.sampled_from([1, 1e30]), "size") * rng.standard_normal(
-        (case.B, case.D)
-    )
-    upstream = rng.standard_normal(x.shape).astype(case.dtype)
-    upstream[sees] = 0
-    output, *gradients = run(layer, [x, memory, mask], upstream)
-    found, *found_gradients = run(layer, [x, changed, mask], upstream)
-    assert_same([found[~sees]], [output[~sees]])
-    assert (found[sees] != output[sees]).any(axis=-1).all()
-    for one, other in zip(found_gradients, gradients, strict=True):
-        assert_same(one, other)
-
-
-# Gradients.
-
-
 def other_ids(name: str) -> dict:
     """Ids of other shapes and paddings for a case, drawn by its name: no other case changes them.
 
@@ -181,13 +111,14 @@ def other_ids(name: str) -> dict:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].composed])
+# A whole model's take long, and what they are made of stands among the others.
+SMALL = [name for name in CASES if not CASES[name].composed and not name.startswith("objective")]
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_gradients_agree_with_numerical_ones_for_any_shape(name):
     rows = check(*CASES[name](**other_ids(name)), directions=1)
     assert not [str(row) for row in rows if not row.passed]
-
-
-# Softmax and loss.
 
 
 @st.composite
@@ -218,7 +149,8 @@ def test_softmax_of_extreme_scores_is_right_to_float32(drawn, share):
     rng, scores = drawn
     mask = rng.random(scores.shape) < share
     dweights = rng.standard_normal(scores.shape).astype(np.float32)
-    weights, (dscores,), _ = run(Softmax(), [scores, mask], dweights)
+    layer = Softmax()
+    weights, dscores = layer.forward(scores, mask), layer.backward(dweights)
     reached = mask.any(axis=-1)
     expected = np.zeros(scores.shape)
     expected[reached] = np.exp(log_softmax(np.where(mask, scores, -np.inf)[reached]))
@@ -238,7 +170,8 @@ def test_loss_of_extreme_logits_is_right_to_float32(drawn, smoothing, share):
     targets = rng.integers(1, vocabulary, logits.shape[:-1])
     targets[rng.random(targets.shape) > share] = PADDING
     real = targets != PADDING
-    loss, (dlogits,), _ = run(CrossEntropy(smoothing), [logits, targets, real], 1.0)
+    layer = CrossEntropy(smoothing)
+    loss, dlogits = layer.forward(logits, targets, real), layer.backward(1.0)
     q = (1 - smoothing) * (np.arange(vocabulary) == targets[..., None]) + smoothing / vocabulary
     weight = real[..., None] / max(1, real.sum())
     log_p = log_softmax(logits)
