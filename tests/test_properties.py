@@ -5,7 +5,6 @@ come from a drawn seed.
 """
 
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -25,38 +24,6 @@ many = settings(max_examples=100)
 pytestmark = pytest.mark.filterwarnings("error")
 seeds = st.integers(0, 2**32 - 1)
 batches, heads, lengths, head_sizes = (st.integers(1, most) for most in (4, 4, 6, 5))
-dtypes = st.sampled_from([np.float32, np.float64])
-
-
-@dataclass(frozen=True)
-class AttentionCase:
-    """Sizes of an attention, the axes that its mask does not broadcast, how much it allows."""
-
-    B: int
-    H: int
-    T: int
-    S: int
-    d_k: int
-    d_v: int
-    mask_axes: tuple[bool, bool, bool, bool]
-    allowed: float
-    dtype: type
-    seed: int
-
-    def mask(self, rng):
-        """Rows with nothing allowed included; of the sizes (B, H, T, S), or 1 for some."""
-        sizes = zip((self.B, self.H, self.T, self.S), self.mask_axes, strict=True)
-        return rng.random([size if kept else 1 for size, kept in sizes]) < self.allowed
-
-
-attention_cases = st.builds(
-    AttentionCase,
-    *(batches, heads, lengths, lengths, head_sizes, head_sizes),
-    mask_axes=st.tuples(*[st.booleans()] * 4),
-    allowed=st.sampled_from([0.6, 0.3, 0.9, 1.0, 0.0]),
-    dtype=dtypes,
-    seed=seeds,
-)
 
 
 def padded(rng, row_lengths, vocabulary: int):
@@ -67,20 +34,30 @@ def padded(rng, row_lengths, vocabulary: int):
 
 
 @many
-@given(attention_cases, st.sampled_from([1, 100, 1e4]))
-def test_weights_are_shares_of_what_the_mask_allows(case, size):
-    """And so every output lies between the smallest and the largest value that is allowed."""
-    rng, layer = np.random.default_rng(case.seed), ScaledDotProductAttention()
-    shapes = (case.T, case.d_k), (case.S, case.d_k), (case.S, case.d_v)
-    query, key, value = (
-        rng.standard_normal((case.B, case.H, *shape)).astype(case.dtype) for shape in shapes
-    )
-    mask = case.mask(rng)
-    output = layer.forward(query * case.dtype(size), key, value, mask)
+@given(
+    st.tuples(batches, heads, lengths, lengths, head_sizes, head_sizes),
+    st.tuples(*[st.booleans()] * 4),
+    st.sampled_from([0.6, 0.3, 0.9, 1.0, 0.0]),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([1, 100, 1e4]),
+    seeds,
+)
+def test_weights_are_shares_of_what_the_mask_allows(sizes, mask_axes, share, dtype, factor, seed):
+    """And so every output lies between the smallest and the largest value that is allowed.
+
+    The mask has rows with nothing allowed, and is broadcast along some of its axes.
+    """
+    (*leading, T, S, d_k, d_v), rng = sizes, np.random.default_rng(seed)
+    shapes = (T, d_k), (S, d_k), (S, d_v)
+    query, key, value = (rng.standard_normal((*leading, *n)).astype(dtype) for n in shapes)
+    mask_sizes = zip((*leading, T, S), mask_axes, strict=True)
+    mask = rng.random([size if kept else 1 for size, kept in mask_sizes]) < share
+    layer = ScaledDotProductAttention()
+    output = layer.forward(query * dtype(factor), key, value, mask)
     weights = layer.saved[0]["weights"]
     allowed = np.broadcast_to(mask, weights.shape)
     reached = allowed.any(axis=-1)
-    rounding = 10 * np.finfo(case.dtype).eps
+    rounding = 10 * np.finfo(dtype).eps
     assert_allclose(weights.sum(axis=-1), reached, rtol=0, atol=rounding)
     assert not weights[~allowed].any() and not output[~reached].any()
     assert ((weights >= 0) & (weights <= 1)).all()

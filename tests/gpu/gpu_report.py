@@ -85,14 +85,12 @@ def difference(result, expected) -> float:
     result, expected = to_host(result), to_host(expected)
     if (result.shape, result.dtype) != (expected.shape, expected.dtype):
         return float("nan")
-    if not expected.size:
-        return 0.0
     result, expected = result.astype(float), expected.astype(float)
-    return float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1))
+    size = max(np.abs(expected).max(initial=0), 1)
+    return float(np.abs(result - expected).max(initial=0) / size)
 
 
 def machine_of(xp) -> dict[str, str]:
-    """What a reader of the figures must know of the machine."""
     runtime = xp.cuda.runtime
     facts = {
         "date": datetime.date.today().isoformat(),
@@ -102,10 +100,9 @@ def machine_of(xp) -> dict[str, str]:
         "CUDA, of CuPy": runtime.runtimeGetVersion(),
         "CuPy, NumPy": f"{xp.__version__}, {np.__version__}",
         "Python": f"{platform.python_version()}, {platform.machine()}, {platform.system()}",
+        # Either of these may make float32 products coarser than float32.
+        **{n: os.environ.get(n, "not set") for n in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")},
     }
-    # Either of these may make float32 products coarser than float32.
-    for name in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE"):
-        facts[name] = os.environ.get(name, "not set")
     return {name: str(fact) for name, fact in facts.items()}
 
 
@@ -201,9 +198,8 @@ def check_training(report: Report, xp, folder: Path) -> None:
             at_most(difference(state(device), state(host)), 1e-7)
         for name, modules in ("from NumPy to CuPy", (np, xp)), ("from CuPy to NumPy", (xp, np)):
             with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
-                begun, resumed = (
-                    sequence_trainer(folder / name, module, 16, config) for module in modules
-                )
+                both = (sequence_trainer(folder / name, module, 16, config) for module in modules)
+                begun, resumed = both
                 begun.files.find(resume=False)
                 begun.files.begin()
                 advance(begun, 5)
