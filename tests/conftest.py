@@ -111,32 +111,6 @@ def checked(call, tmp_path):
     return check
 
 
-@pytest.fixture(scope="session")
-def comparisons():
-    """What lesson 3's long experiment gave, by what it was asked."""
-    return {}
-
-
-@pytest.fixture(scope="session")
-def compared_once(comparisons):
-    """Lesson 3's long experiment runs once for all tests."""
-    import lessons
-
-    lesson = lessons.load(3)
-    compare = lesson.compare
-
-    def remembered(*arguments, **options):
-        asked = str((arguments, options | {"scores": [*options.get("scores", {})]}))
-        if asked not in comparisons:
-            comparisons[asked] = compare(*arguments, **options)
-        return comparisons[asked]
-
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr("lessons.lesson_03.retrieval.compare", remembered)
-        patches.setattr(lesson, "compare", remembered)
-        yield
-
-
 @pytest.fixture
 def data(tmp_path):
     """A folder with six words of the language "toy"; gone after the test."""
