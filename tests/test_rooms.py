@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors"],
+    ["version", "errors", "blas"],
     ["backend", "settings"],
     ["layer"],
     ["layers", "data"],

@@ -46,7 +46,7 @@ BROKEN = """backend.py layer.py settings.py data/*.py layers/*.py models/*.py ge
             training/average.py training/loop.py training/optimizers.py training/parts.py
             training/recipe.py training/trainer.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
-MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts blas_threads train
+MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts train
              Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
              Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
              _Progress.__init__ _Progress.log""".split()
