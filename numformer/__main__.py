@@ -58,7 +58,7 @@ def overview() -> str:
     course["python -m lessons.build --out site"] = "all of them as pages for a browser"
     clone = (Path(numformer.__file__).parents[1] / "tests" / "mutation").is_dir()
     groups = {
-        "Tasks: each trains a model to (--help lists its flags, --quick tries it in seconds)": tasks,
+        "Tasks: each trains a model to (--help lists its flags, --quick tries it)": tasks,
         "Lessons, in the terminal": course,
         "Checks": CHECKS | (OF_A_CLONE if clone else {}),
         "This machine": machine(),
