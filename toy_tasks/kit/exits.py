@@ -32,7 +32,7 @@ def exit_code(main: Callable[[], int]) -> int:
         (sys.stdout, "utf-8", "backslashreplace"),
         (sys.stderr, "utf-8", "backslashreplace"),
     ):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             asked_for = "PYTHONIOENCODING" in os.environ
             stream.reconfigure(encoding=None if asked_for else encoding, errors=errors)
     try:
