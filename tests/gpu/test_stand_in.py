@@ -223,6 +223,15 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
     assert broken.step == 2 and not list(tmp_path.iterdir())
 
 
+def test_weights_move_to_the_device_and_back(stand_in):
+    device, host = (Transformer(Config.base(9, **SIZES), seed) for seed in (1, 2))
+    pack(device, xp=stand_in)
+    host.load_state_dict({name: p.data for name, p in device.named_parameters().items()})
+    pack(device)
+    for name, parameter in device.named_parameters().items():
+        assert_array_equal(parameter.data, host.named_parameters()[name].data, strict=True)
+
+
 # A task as a program.
 
 

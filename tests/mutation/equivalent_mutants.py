@@ -105,6 +105,9 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "The two are added, into an array that belongs to nobody else either way.": (
         "layers/attention.py: dmemory, dx = super().backward(dy)"
     ),
+    "The same maxima, of which a device makes more work.": "backend.py: if x.shape[-1] <= 64",
+    "Where nothing is remembered, x and memory both begin one place further; who may see whom, and "
+    "rotary's angles between them, stay.": "layers/attention.py: past.length if past else 1",
     "A copy of an array that is a new one already.": "layers/dropout.py: return dx.copy()",
 }
 
