@@ -18,6 +18,7 @@ FLOORS = [
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],
+    ["__main__"],  # the command that lists them all
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(

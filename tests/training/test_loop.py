@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import multiprocessing
-import os
 import signal
 import sys
 from types import SimpleNamespace
@@ -347,7 +346,7 @@ def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_the_step_save_and_say_so(tmp_path, number):
     with pytest.raises(Interrupted, match=r"stopped at step 2, which is saved"):
-        run(tmp_path, task=Copying(at={2: lambda: os.kill(os.getpid(), number)}))
+        run(tmp_path, task=Copying(at={2: lambda: signal.raise_signal(number)}))
     assert last(tmp_path)[1]["step"] == 2
     assert not (tmp_path / "best.safetensors").exists()
 
