@@ -10,10 +10,10 @@ import numpy as np
 import lessons
 import numformer
 import toy_tasks
+from numformer import blas
 from numformer.backend import default_backend, find_backend
 from numformer.errors import InputError
 from numformer.training.forks import cores
-from numformer.training.parts import blas_threads
 from toy_tasks.kit import exit_code
 from toy_tasks.kit.datasets import CACHE
 
@@ -30,8 +30,8 @@ OF_A_CLONE = {
 
 def machine() -> dict[str, str]:
     """What a program of this library would run on, by name."""
-    blas = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    threads = blas_threads()
+    kind = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    threads = blas.threads()
     try:
         find_backend("cupy")
         cupy = "answers"
@@ -40,7 +40,7 @@ def machine() -> dict[str, str]:
     return {
         "numformer": f"{numformer.__version__}, in {Path(numformer.__file__).parent}",
         "Python": f"{platform.python_version()}, {platform.platform()}, {cores()} cores",
-        "NumPy": f"{np.__version__}, BLAS {blas.get('name', 'unknown')} {blas.get('version', '')}"
+        "NumPy": f"{np.__version__}, BLAS {kind.get('name', 'unknown')} {kind.get('version', '')}"
         f" with {threads} thread{'s' * (threads != 1)}",
         "backend": f"{default_backend()}, unless --backend names another; cupy {cupy}",
         "downloads": f"{CACHE}",

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
-from numformer.training import loop, parts
+from numformer import blas
+from numformer.training import loop
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
@@ -203,9 +204,9 @@ def test_a_state_that_no_run_can_have_is_refused_by_name(tmp_path, what, complai
 @pytest.mark.parametrize(("began", "here", "kept"), [(3, 1, 3), (None, 2, 2)])
 def test_a_resumed_run_keeps_the_threads_of_blas(tmp_path, monkeypatch, began, here, kept):
     """They may decide the last bits. Files of format 1 do not tell them."""
-    monkeypatch.setattr(parts, "blas_threads", lambda: began)
+    monkeypatch.setattr(blas, "threads", lambda: began)
     interrupt(tmp_path, 4)
-    monkeypatch.setattr(parts, "blas_threads", lambda: here)
+    monkeypatch.setattr(blas, "threads", lambda: here)
     run(tmp_path, resume=True)
     assert last(tmp_path)[1]["threads"] == kept
 
