@@ -32,7 +32,7 @@ from numformer.layers.divergence import Divergence
 from numformer.models import Config, Transformer
 from numformer.training import parts
 from numformer.training.checkpoints import load_model
-from numformer.training.loop import Interrupted, Schedule, train
+from numformer.training.loop import Interrupted, Schedule, _duration, train
 from numformer.training.optimizers import Adam, clip_global_norm
 from numformer.training.recipe import Recipe, linear_rate
 from numformer.training.trainer import Trainer
@@ -68,13 +68,13 @@ def test_steps_and_what_is_recorded_of_them_are_those_of_a_plain_loop(tmp_path):
 
 
 def test_with_r_drop_a_step_s_loss_is_that_of_two_predictions(tmp_path):
-    run(tmp_path, steps=1, p_drop=0.3, label_smoothing=0.2, r_drop=2.0, seed=9)
+    run(tmp_path, steps=1, p_drop=0.3, label_smoothing=0.2, r_drop=0.5, seed=9)
     model, batch = tiny(p_drop=0.3), Copying().batch(1)
     dropout_stream.reseed(9, 1)
     first, second = (model.predictions(*batch.inputs)[0] for _ in range(2))
     targets = batch.target_out[batch.target_in != 0]
     losses = [CrossEntropy(0.2).forward(logits, targets) for logits in (first, second)]
-    loss = (sum(losses) + 2.0 * Divergence().forward(first, second)) / 2
+    loss = (sum(losses) + 0.5 * Divergence().forward(first, second)) / 2
     assert logged(tmp_path, "loss") == [pytest.approx(loss, rel=1e-6)]
 
 
@@ -307,6 +307,18 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
     run(tmp_path / "a", minutes=60, resume=True, task=slow(clock, took))
     run(tmp_path / "b", task=slow(clock, took))
     assert_same_weights(*(last(tmp_path / name)[0] for name in "ab"))
+
+
+def test_a_run_without_an_evaluation_is_evaluated_whatever_time_it_took(tmp_path, clock):
+    interrupt(tmp_path, 2)
+    passed = Copying(at={3: lambda: clock.passes(99)})
+    _, best = run(tmp_path, minutes=1e-9, resume=True, task=passed)
+    assert best["step"] == 3
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (119, "119 s"), (120, "2 min")])
+def test_long_times_are_told_in_minutes(seconds, said):
+    assert _duration(seconds) == said
 
 
 @pytest.mark.parametrize(
