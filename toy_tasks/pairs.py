@@ -60,6 +60,11 @@ def split(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return of
 
 
+def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
+    """The sources and the targets that are trained on."""
+    return dict(zip(("source", "target"), zip(*data["train"], strict=True), strict=True))
+
+
 def by_source(pairs: Sequence[Pair]) -> list[Example]:
     """Each source once, with all its targets."""
     targets: dict[str, list[str]] = {}
@@ -72,7 +77,8 @@ class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
     `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `beam` how the test's sources are decoded.
+    ("source", "target", "both" or neither), `beam` how the test's sources are decoded, and `known`
+    are the vocabularies of the sides where there are such already.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -85,10 +91,11 @@ class PairsTask(TransductionTask):
         seed: int,
         words: str = "",
         beam: int = 1,
+        known: Sequence[Vocabulary] = (),
     ):
-        sources, targets = zip(*data["train"], strict=True)
+        sources, targets = sides(data).values()
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
-        source, target = map(Vocabulary.of, (sources, targets), separators)
+        source, target = known or map(Vocabulary.of, (sources, targets), separators)
         symbols = {
             name: [(source.split(s), target.split(t)) for s, t in pairs]
             for name, pairs in data.items()
@@ -195,7 +202,10 @@ def main(arguments: list[str] | None = None) -> int:
             f"--data {options.data}, --demo {options.demo}",
             "For example --data FILE.tsv, or --demo dates",
         )
-    task = PairsTask(read(options), options.batch_size, options.seed, options.words)
+    data = read(options)
+    known = kit.vocabularies(options, **sides(data))
+    how = dict(words=options.words, known=known)
+    task = PairsTask(data, options.batch_size, options.seed, **how)
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 

@@ -8,7 +8,7 @@ from numformer.models import Transformer
 from toy_tasks import kit
 from toy_tasks.kit.datasets import Pair, pronunciations
 from toy_tasks.kit.transduction import Example, learn
-from toy_tasks.pairs import PairsTask
+from toy_tasks.pairs import PairsTask, sides
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
@@ -47,8 +47,8 @@ class PronunciationTask(PairsTask):
     figures: ClassVar = {"phoneme_error_rate": ".2f", "word_error_rate": ".2f"}
     name = "pronounce"
 
-    def __init__(self, data: dict[str, list[Pair]], batch_size: int, seed: int):
-        super().__init__(data, batch_size, seed, words="target", beam=BEAM)
+    def __init__(self, data: dict[str, list[Pair]], batch_size: int, seed: int, known=()):
+        super().__init__(data, batch_size, seed, words="target", beam=BEAM, known=known)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
         """Each line counts, also where a word has several pronunciations, as in the shared task."""
@@ -74,7 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run:
         return kit.use(options)
     data = pronunciations(options.language, options.data)
-    task = PronunciationTask(data, options.batch_size, options.seed)
+    known = kit.vocabularies(options, **sides(data))
+    task = PronunciationTask(data, options.batch_size, options.seed, known)
     return learn(task, options, TARGETS.get(options.language))
 
 

@@ -208,7 +208,10 @@ def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
     kept = options.resume and options.out / "subwords.model"
     if kept and kept.is_file():
         return Subwords(kept.read_bytes())
-    lines = (line for side in zip(*pairs, strict=True) for line in side)
+    sides = dict(zip(("source", "target"), zip(*pairs, strict=True), strict=True))
+    for known in kit.vocabularies(options, **sides)[:1]:  # that of both sides
+        return known
+    lines = (line for side in sides.values() for line in side)
     return Subwords.learned(lines, options.vocabulary, options.subwords)
 
 

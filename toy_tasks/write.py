@@ -66,14 +66,22 @@ class WritingTask:
 
     metric, higher_is_better = "held_out_loss", False
 
-    def __init__(self, text: str, context: int, batch_size: int, seed: int, name: str = "write"):
+    def __init__(
+        self,
+        text: str,
+        context: int,
+        batch_size: int,
+        seed: int,
+        name: str = "write",
+        known: Vocabulary | None = None,
+    ):
         if len(text) < 20 * (context + 1):
             raise InputError(
                 f"a text has at least 20 times the {context + 1} characters of a window",
                 f"{len(text)} characters",
                 "Give a longer text, or a smaller --context.",
             )
-        self.text = Continuation(Vocabulary.of([text]), context)
+        self.text = Continuation(known or Vocabulary.of([text]), context)
         self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
         self.data, ids = zlib.crc32(text.encode()), np.array(self.text.vocabulary.encode(text))
         self.training, self.unseen = np.split(ids, [len(ids) * 9 // 10])
@@ -139,7 +147,9 @@ def learn(
     `measure` is what the last line calls the loss, `target` what it is to reach.
     """
     name = options.program.rpartition(".")[2]
-    task = WritingTask(text, options.context, options.batch_size, options.seed, name)
+    known = kit.vocabularies(options, vocabulary=[text])
+    how = options.context, options.batch_size, options.seed, name
+    task = WritingTask(text, *how, *known)
     config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
     model, folder = kit.train_task(task, LanguageModel, config, options)
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))

@@ -5,18 +5,19 @@ import contextlib
 import inspect
 import io
 import os
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.training.optimizers import OPTIMIZERS
-from toy_tasks.kit import folders
+from toy_tasks.kit import folders, settings_files, starting
 from toy_tasks.kit.flags import Parser
 
 # Flags that say how a script is called and nothing of the run.
 SAMPLING = {"temperature", "top_k", "top_p"}
 TRANSLATING = {"ensemble", "source", "reference", "n_best"}
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
+OF_THE_CALL = {"resume", "out", "config", "run", "input", "attention", "program", "name"}
 OF_THE_CALL |= SAMPLING | TRANSLATING
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
@@ -40,7 +41,7 @@ def parse(
     may change what is `free`. What is on the command line counts more than what is in the file of
     --config, this more than the sizes of the run of --start, and these more than a preset.
     """
-    options, arguments = _read(made, arguments)
+    options, arguments = _read(made, sys.argv[1:] if arguments is None else arguments)
     _require_use(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
@@ -67,45 +68,32 @@ def parse(
     return options
 
 
-def _read(
-    made: Parser, arguments: list[str] | None
-) -> tuple[argparse.Namespace, list[str] | None]:
-    """The options, and the arguments with those that files add."""
-    options, given = made.parse_args(arguments), sys.argv[1:] if arguments is None else arguments
+def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the arguments with those of the file of --config and the run of --start."""
+    options, fixed = made.parse_args(arguments), {}
+    if options.config and options.resume:
+        rule, fix = "--config is for a new run", "Leave it out: a run keeps its settings."
+        raise InputError(rule, "--resume, too", fix)
     if options.config and not options.run:
-        if options.resume:
-            rule, fix = "--config is for a new run", "Leave it out: a run keeps its settings."
-            raise InputError(rule, "--resume, too", fix)
-        given = [*_without_its_preset(made, options), *given]
-        options = made.parse_args(given)
-    fixed = {}
+        arguments = [*settings_files.from_file(made, options), *arguments]
+        options = made.parse_args(arguments)
     if options.start and not (options.run or options.resume):
         of_model, fixed = starting.flags_of(made, options.start)
-        given = [*settings_files.as_arguments(made, of_model | fixed), *given]
-    options = made.parse_args(given)
+        arguments = [*settings_files.as_arguments(made, of_model | fixed), *arguments]
     if preset := getattr(options, "preset", None):
         made.set_defaults(**made.presets[preset])
-        options = made.parse_args(given)
+    options = made.parse_args(arguments)
     for key, value in fixed.items():
         if getattr(options, key) != value:
             raise InputError(
-                f"--start takes the vocabulary of a run, here with {key} = {value!r}",
-                repr(getattr(options, key)),
+                f"--start takes the vocabulary of a run, here with {made.flag(key)} {value}",
+                f"{made.flag(key)} {getattr(options, key)}",
                 f"Leave out {made.flag(key)}, or --start.",
             )
-    return options, given
+    return options, arguments
 
 
-def _without_its_preset(made: Parser, options: argparse.Namespace) -> list[str]:
-    """The flags of the file of --config; InputError where its preset is not the one of --preset."""
-    arguments = settings_files.from_file(made, options.config)
-    asked = getattr(options, "preset", None)
-    if asked and (told := made.parse_args(arguments).preset) != asked:
-        pass
-    return arguments
-
-
-def _latest(made: Parser, options: argparse.Namespace, arguments: list[str] | None) -> Path:
+def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> Path:
     """The latest run of this task, on the data that the command line names, if it names any."""
     given = _given(made, arguments)
     asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
@@ -123,7 +111,7 @@ def _latest(made: Parser, options: argparse.Namespace, arguments: list[str] | No
     )
 
 
-def _given(made: Parser, arguments: list[str] | None) -> dict:
+def _given(made: Parser, arguments: list[str]) -> dict:
     """The flags that are on the command line, even those that have their defaults there."""
     absent = object()
     empty = argparse.Namespace(**dict.fromkeys(vars(made.parse_args([])), absent))

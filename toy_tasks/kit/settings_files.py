@@ -12,14 +12,22 @@ from toy_tasks.kit.datasets import read_text
 from toy_tasks.kit.flags import Parser
 
 
-def from_file(made: Parser, path: Path) -> list[str]:
-    """The flags of a file as arguments. Raises InputError for what is none of this program's."""
+def from_file(made: Parser, options: argparse.Namespace) -> list[str]:
+    """The flags of the file of --config as arguments.
+
+    Raises InputError for what is none of this program's, and for a --preset beside all the flags of
+    a run that had another one.
+    """
+    path, preset = options.config, getattr(options, "preset", None)
     if path.is_dir():
         path /= "config.json"
     text = read_text(path, "Name a file of flags, FILE.toml, or a run's config.json.")
     try:
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        settings = settings.get("options", settings)
+        if "options" in settings:
+            settings = settings["options"]
+            if preset and settings.get("preset") != preset:
+                raise ValueError(f"all the flags of a run: leave out --preset {preset}")
         return as_arguments(made, settings)
     except (ValueError, AttributeError, RecursionError) as problem:
         raise InputError(
