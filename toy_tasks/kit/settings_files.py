@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import tomllib
-from pathlib import Path
 
 from numformer.errors import InputError
 from toy_tasks.kit.datasets import read_text
