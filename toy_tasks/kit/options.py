@@ -86,8 +86,8 @@ def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[
     for key, value in fixed.items():
         if getattr(options, key) != value:
             raise InputError(
-                f"--start takes the vocabulary of a run, here with {made.flag(key)} {value}",
-                f"{made.flag(key)} {getattr(options, key)}",
+                f"--start takes the vocabulary of a run, here with {made.flag(key)} {value!r}",
+                f"{made.flag(key)} {getattr(options, key)!r}",
                 f"Leave out {made.flag(key)}, or --start.",
             )
     return options, arguments

@@ -52,7 +52,9 @@ def as_arguments(made: Parser, settings: dict) -> list[str]:
 
 def _argument(made: Parser, name: str, value) -> list[str]:
     action = made.action(name)
-    if action is None or name in ("config", "help"):
+    if name in ("config", "help"):
+        made.error(f"{name} stands on the command line alone")
+    if action is None:
         made.error(f"unrecognized arguments: --{name.replace('_', '-')}")
     flag, *others = action.option_strings
     if action.nargs == 0:

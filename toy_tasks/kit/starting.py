@@ -50,7 +50,7 @@ def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[V
         unknown = [symbol for symbol in symbols if known[name].encode([symbol]) == [UNKNOWN]]
         if unknown:
             some = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
-            print(f"{run} has no {some} in its {name}: to its model they are unknown")
+            print(f"{run} has no {some} in its {name}: unknown to its model")
     return tuple(known[name] for name in texts)
 
 

@@ -66,6 +66,8 @@ def train_task(
             folders.begin(folder, settings)
         if hasattr(task, "begin"):
             task.begin(folder)
+        if options.start and not options.resume:
+            print(f"begins with the weights of {options.start}")
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:
