@@ -1,6 +1,5 @@
 """Runs that begin with the weights of another, and flags from a file."""
 
-import functools
 import json
 from pathlib import Path
 
@@ -9,8 +8,8 @@ import pytest
 from numformer.training import load_model
 from tests.equal_runs import assert_same_weights, without_seconds
 from tests.toy_tasks.small import RUN, TINY, assert_refused, copying, files_of
-from toy_tasks import masked, pairs, shakespeare, sort, write
-from toy_tasks.kit import options, sequences, training
+from toy_tasks import masked, pairs, shakespeare, write
+from toy_tasks.kit import options, training
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 TEXTS = [*TINY, "--context", "8", "--steps", "1"]
@@ -73,21 +72,18 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(call, begun):
 
 
 def test_what_does_not_fit_a_run_is_named(call):
-    sorting = functools.partial(sequences.main, sort.RULE)
     write_pairs("a.tsv", "abcd")
     Path("a.txt").write_text("sea shells, she sells " * 40)
     call(copying, *RUN)
     call(pairs.main, *RUN, "--words", "target", "--data", "a.tsv")
-    call(write.main, *TEXTS, "--data", "a.txt")
     names = files_of("runs")
     a, copied = "--data a.tsv --start runs/pairs-a", "--start runs/copy_task"
     for main, flags, words in (
-        (sorting, "--start absent", ["received absent, which is not there"]),
-        (sorting, "--start runs/pairs-a", ["symbols of this task; received runs/pairs-a"]),
-        (sorting, f"{copied} --d-ff 9", ["encoder.layers.0.feed_forward", "here (8, 9)", "others"]),
-        (sorting, f"{copied} --layers 2", ["in runs/copy_task none, and "]),
+        (copying, "--start absent", ["received absent, which is not there"]),
+        (copying, "--start runs/pairs-a", ["symbols of this task; received runs/pairs-a"]),
+        (copying, f"{copied} --d-ff 9", ["encoder.layers.0.feed_forward", "here (8, 9)", "others"]),
+        (copying, f"{copied} --layers 2", ["in runs/copy_task none, and "]),
         (pairs.main, f"{a} --words source", ["--words 'target'; received --words 'source'"]),
-        (pairs.main, "--data a.tsv --start runs/write", ["without a vocabulary 'source'"]),
         (write.main, f"--data a.txt {copied}", ["without a vocabulary 'vocabulary'"]),
         (copying, f"--run runs/copy_task --input 1 {copied}", ["received --start"]),
     ):
