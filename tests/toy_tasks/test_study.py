@@ -19,7 +19,7 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from tests.toy_tasks.small import SHORT, assert_refused, copying, files_of
+from tests.toy_tasks.small import RUN, SHORT, assert_refused, copying, files_of
 from toy_tasks import compare, kit
 from toy_tasks.kit import charts, folders, study
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
@@ -230,3 +230,11 @@ def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
     before = files_of(".")
     assert_refused(call(norms, *flags.split()), words)
     assert files_of(".") == before
+
+
+def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call):
+    call(copying, *RUN, "--norm", "post", "--out", "a")
+    flags = [*TINY, "--seeds", "1", "--start", "a", "--out"]
+    assert_refused(call(norms, *flags, "b"), "here (8,), in a none")
+    assert not Path("b").exists()
+    assert call(norms_with(rows={"post": {"norm": "post"}}), *flags, "c")[0] == 0

@@ -316,3 +316,15 @@ def test_what_cannot_be_is_refused_in_a_line(data, call, complaint):
     assert "must be UTF-8" in call(main, *TINY, "--data", "data")[2][0]
     other = write("other.de", ["a", "b"]), write("other.en", ["a"])
     assert "2 and 1 lines" in complaint(read_parallel, *other, ("de", "en"))
+
+
+def test_a_translator_begins_with_the_weights_and_subwords_of_another(data, call):
+    call(main, *TINY, "--data", str(data), "--out", "a")
+    for path in data.glob("train*"):
+        path.write_text(path.read_text().replace("e", "o"))
+    flags = f"--data {data} --start a --steps 6 --max-tokens 60 --no-plots --out b"
+    code, out, err = call(main, *flags.split())
+    assert (code, err) == (0, []) and "begins with the weights of a" in out
+    assert Path("a/subwords.model").read_bytes() == Path("b/subwords.model").read_bytes()
+    code, _, err = call(main, *flags.split(), "--vocabulary", "60")
+    assert code == 2 and "here with --vocabulary 50; received --vocabulary 60" in err[0]
