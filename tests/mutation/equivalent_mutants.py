@@ -112,6 +112,9 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
         "layers/window.py: array_module(saved[1])",
         "layers/window.py: array_module(saved[-2])",
     ),
+    "Added in place, so rounded to the dtype of the scores either way.": (
+        "layers/attention.py: bias = self.position_bias(self.heads, *positions)"
+    ),
     "A table of more positions.": "layers/rotary.py: positions.max() + 2",
     "Nothing comes after a single position.": (
         "models/encoder_decoder.py: Reach(here)",
