@@ -207,7 +207,7 @@ class GradientCheck:
             for multiple in (1, -1, 2, -2):
                 outputs[multiple], taken = forward(multiple * step * direction)
                 same &= all(map(np.array_equal, taken, branches))
-            if same or step / 10 < SMALLEST_STEP:
+            if same or step / 10 < SMALLEST_STEP * self.step / LARGEST_STEP:
                 break
             step /= 10
         change = 8 * (outputs[1] - outputs[-1]) - (outputs[2] - outputs[-2])
@@ -258,9 +258,11 @@ class GradientCheck:
     def at_scale(self, name: str, scale: float) -> Row:
         """Like `row`, along one direction, with steps that shrink until one fits.
 
-        How far a step may go depends on the scale: where exp grows, less far than around 0.
+        How far a step may go depends on the scale: where exp grows, less far than around 0, and
+        around tiny inputs no farther than they are.
         """
-        direction, steps = self.rng.bit_generator.state, LARGEST_STEP * min(1, scale)
+        size = 1 if name in self.parameters else float(abs(self.tensors[name]).max(initial=0))
+        direction, steps = self.rng.bit_generator.state, LARGEST_STEP * min(1, size or 1)
         for self.step in steps * np.array([1, 0.1, 0.01]):
             self.rng.bit_generator.state = direction
             with np.errstate(all="ignore"):
