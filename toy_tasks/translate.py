@@ -3,10 +3,9 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from numformer.backend import find_backend
-from numformer.data import Subwords
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
@@ -17,7 +16,7 @@ from numformer.models import Config, Transformer
 from numformer.trained import load
 from toy_tasks import kit
 from toy_tasks.kit.corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.subwords import subwords_of
 from toy_tasks.kit.translation import (
     TranslationTask,
     draw,
@@ -198,18 +197,12 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
     data = read_corpus(options.data or multi30k(), tuple(options.languages))
     require_filled(data["test"])
-    task = TranslationTask(data, subwords_of(options, data["train"]), options)
+    lines = [line for side in zip(*data["train"], strict=True) for line in side]
+    size, kind = options.vocabulary, options.subwords
+    subwords = subwords_of(options, lines, size, "--vocabulary", kind=kind)
+    task = TranslationTask(data, subwords, options)
     size = len(task.text.source)
     return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
-
-
-def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
-    """Those of the run that is resumed; for a new one they are learned."""
-    kept = options.resume and options.out / "subwords.model"
-    if kept and kept.is_file():
-        return Subwords(kept.read_bytes())
-    lines = (line for side in zip(*pairs, strict=True) for line in side)
-    return Subwords.learned(lines, options.vocabulary, options.subwords)
 
 
 def main(arguments: list[str] | None = None) -> int:

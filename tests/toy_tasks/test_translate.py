@@ -310,7 +310,7 @@ def test_files_in_every_shape_are_read(capsys):
 REFUSED = {
     "--data data --languages en fr": "train*.fr",
     "--data none": "which is no folder",
-    "--data data --vocabulary 9": "received 9, of which",
+    "--data data --vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
     "--data data --max-tokens 5": "a batch of 5 tokens",
     "--data data --max-tokens 0": "Change --max-tokens",
     "--data data --accumulate 0": "--accumulate is from 1 to",

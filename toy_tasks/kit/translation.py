@@ -15,11 +15,11 @@ from numformer.errors import InputError
 from numformer.generation import Translation
 from numformer.generation import text as texts
 from numformer.models import Transformer
-from numformer.training.files import write_atomically
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import note
 from toy_tasks.kit.charts import draw_attention
 from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.subwords import keep
 from toy_tasks.kit.transduction import TransductionTask
 
 MOST = 256
@@ -76,8 +76,7 @@ class TranslationTask(TransductionTask):
     def begin(self, folder: Path) -> None:
         """Keep the subwords in the folder of a run, and there find what it had come to know."""
         self.folder = folder
-        if not (folder / "subwords.model").exists():
-            write_atomically(folder / "subwords.model", self.text.source.model)
+        keep(self.text.source, folder)
         saved = folders.stands(folder).get("task")
         if isinstance(saved, dict):  # an older run tells nothing of other data than it trained on
             told = saved.keys() | {"data"}
