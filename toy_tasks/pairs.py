@@ -200,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
         const="both",
         default="",
         choices=["source", "target", "both", ""],
-        help="the side that is made of words instead of characters; alone: both",
+        help="the side that is made of words instead of characters; alone: both (default: neither)",
     )
     add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
     options = kit.parse(flags, name_of, arguments)
