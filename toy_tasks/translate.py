@@ -83,8 +83,8 @@ PRESETS = {
 """The published one is that of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
 TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """Of one seed; 41.02 is the published BLEU."""
-DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; without,
-Multi30k is downloaded"""
+DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; or one
+file of pairs with a TAB between, which is split; without, Multi30k is downloaded"""
 BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
 (Provilkov et al. 2020: 0.1)"""
 PENALTY = "divide by ((5 + length) / 6)^alpha (the paper's) or by length^alpha"
@@ -101,9 +101,9 @@ def flags() -> argparse.ArgumentParser:
     how = dict(asked_by="--text", presets=PRESETS, by_tokens=True)
     made = kit.parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
     add = made.add_argument
-    add("--data", type=kit.path, metavar="DIR", help=DATA)
+    add("--data", type=kit.path, metavar="DIR|FILE.tsv", help=DATA)
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
-    add("--vocabulary", type=kit.integer, default=4000, help="subwords, of both languages")
+    add("--vocabulary", type=kit.integer, default=4000, help="subwords, at most, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
     add("--accumulate", type=kit.integer, default=1, help="batches in an update")

@@ -30,6 +30,11 @@ def tokenized(sentence: str, language: str) -> str:
 
 
 def detokenized(tokens: str, language: str) -> str:
-    """Tokens with spaces between -> the sentence as people write it, its case as it was."""
+    """Tokens with spaces between -> the sentence as people write it, its case as it was.
+
+    Nothing stays escaped, of text either that was escaped twice (&amp;apos;).
+    """
     *_, detokenizer = _moses(language)
+    while (plain := detokenizer.unescape_xml(tokens)) != tokens:
+        tokens = plain
     return detokenizer.detokenize(tokens.split())

@@ -1,10 +1,11 @@
 """Sentences and their translations, line by line in two files."""
 
+import zlib
 from pathlib import Path
 
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
-from toy_tasks.kit.datasets import CACHE, Pair, fetch, read_text
+from toy_tasks.kit.datasets import CACHE, MAX_BYTES, Pair, fetch, read_pairs, read_text
 
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -40,21 +41,38 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = ADDRESS) -> Path:
 def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
     """The pairs of "train", "val" and "test", tokens with spaces between them.
 
-    They are read from the two files whose names begin so and end in .LANGUAGE, the first two by the
-    alphabet that are alike else. What is left out is printed. Raises InputError where there are no
-    such two, and as `read_parallel` does.
+    Of one file of pairs, with a TAB between, a hash of the source decides what a pair is for. In a
+    folder they are read from the two files whose names begin so and end in .LANGUAGE, the first two
+    by the alphabet that are alike else. What is left out is printed, and how many sources to judge
+    by are trained on, too. Raises InputError where there are no such two, and as `read_parallel`
+    and `read_pairs` do.
     """
-    corpus = {}
+    corpus, file = {}, folder.is_file() and read_split(folder, languages)
     for split in SPLITS:
-        pairs = read_parallel(*find(folder, split, languages), languages)
+        pairs = file[split] if file else read_parallel(*find(folder, split, languages), languages)
         kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(kept) < len(pairs):
             print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
         if not kept:
-            fix = "Put sentences into both files."
+            fix = "Give more of them: sentences on both sides."
             raise InputError(f"{split} holds pairs of sentences", "none", fix)
         corpus[split] = kept
+    trained = {source for source, _ in corpus["train"]}
+    for split in SPLITS:
+        shared = sum(source in trained for source, _ in corpus[split])
+        if split != "train" and shared:
+            print(f"{split}: {shared:,} of {len(corpus[split]):,} sources are trained on, too")
     return corpus
+
+
+def read_split(file: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
+    """The pairs of one file: eight in ten to train on, one for development, one for the test."""
+    pairs: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    for pair in read_pairs(file, "", "Name a file of pairs: --data FILE.tsv", MAX_BYTES):
+        tokens = tuple(map(tokenized, pair, languages))
+        number = zlib.crc32(tokens[0].encode()) % 10
+        pairs[("test", "val", *["train"] * 8)[number]].append(tokens)
+    return pairs
 
 
 def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
