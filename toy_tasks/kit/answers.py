@@ -67,6 +67,7 @@ def _lines() -> Iterator[list[str]]:
     """The lines of standard input: one at a time from a keyboard, otherwise many."""
     keyboard = sys.stdin.isatty()
     if keyboard:
-        note("type a text and Enter; Ctrl-D ends")
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        note(f"type a text and Enter; {end} ends")
     while lines := [*itertools.islice(sys.stdin, 1 if keyboard else 1000)]:
         yield [line.rstrip("\r\n") for line in lines]
