@@ -85,6 +85,7 @@ TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """Of one seed; 41.02 is the published BLEU."""
 DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; or one
 file of pairs with a TAB between, which is split; without, Multi30k is downloaded"""
+CASED = "learn and write sentences as they are written: with capitals, not cut into tokens"
 BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
 (Provilkov et al. 2020: 0.1)"""
 PENALTY = "divide by ((5 + length) / 6)^alpha (the paper's) or by length^alpha"
@@ -103,6 +104,7 @@ def flags() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--data", type=kit.path, metavar="DIR|FILE.tsv", help=DATA)
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
+    add("--cased", action="store_true", help=CASED)
     add("--vocabulary", type=kit.integer, default=4000, help="subwords, at most, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
@@ -162,6 +164,9 @@ def require(options: argparse.Namespace) -> None:
     if any(getattr(options, name) not in (None, []) for name in OF_USE) and not options.run:
         rule = "--source, --reference, --n-best and --ensemble are for a trained translator"
         raise InputError(rule, "no --run", "Name the folder of a run: --run runs/translate.")
+    if options.cased and not options.data:
+        rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
+        raise InputError(rule, "those of Multi30k, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
@@ -195,7 +200,8 @@ def require(options: argparse.Namespace) -> None:
 
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
-    data = read_corpus(options.data or multi30k(), tuple(options.languages))
+    folder, languages = options.data or multi30k(), tuple(options.languages)
+    data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
     lines = [line for side in zip(*data["train"], strict=True) for line in side]
     size, kind = options.vocabulary, options.subwords

@@ -48,3 +48,38 @@ def test_sources_that_are_trained_on_and_judged_by_are_told(capsys):
 @pytest.mark.parametrize("tokens", ["l&apos; oiseau", "l&amp;apos; oiseau"])
 def test_no_escape_leaves(tokens):
     assert detokenized(tokens, "fr") == "l'oiseau"
+
+
+def test_cased_sentences_are_learned_and_written_as_they_are(call, monkeypatch):
+    """With capitals, curly quotes and what looks like an escape; BLEU tells capitals apart."""
+    lines = [f"The  Dog’s “hat” &amp; {number}!\tL'Oiseau {number}, là." for number in range(60)]
+    Path("own.tsv").write_text("\n".join(lines))
+    corpus = read_corpus(Path("own.tsv"), ("en", "fr"), True)
+    pair = "The Dog’s “hat” &amp; 7!", "L'Oiseau 7, là."
+    assert pair in {*chain(*corpus.values())}
+    sizes = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --no-plots --steps 2 --max-tokens 64"
+    how = ["--cased", *sizes.split(), "--languages", "en", "fr", "--out", "run"]
+    assert_refused(call(translate.main, *how), "--cased is for sentences with capitals")
+    asked = []
+
+    def answer(text, model, sources):
+        asked.extend(map(text.source.join, sources))
+        return [text.target.split(pair[1]) for _ in sources]
+
+    monkeypatch.setattr(numformer.Translation, "write", answer)
+    code, out, _ = call(translate.main, *how, "--data", "own.tsv", "--bpe-dropout", "0.1")
+    assert code == 0 and asked == [source for source, _ in corpus["test"]]
+    assert "".join(out).count("case:mixed") == 2 and "tokens: " not in "".join(out)
+    assert call(translate.main, "--run", "run", "--text", f" {pair[0]} ")[1] == [pair[1]]
+    Path("new.en").write_text(lines[7].partition("\t")[0])
+    asked.clear()
+    for reference, bleu in {
+        pair[1]: "100.00",
+        pair[1].lower(): "66.87",
+    }.items():  # (4/5 3/4 2/3 1/2)^(1/4)
+        Path("new.fr").write_text(reference)
+        how = ["--source", "new.en", "--reference", "new.fr"]
+        code, out, _ = call(translate.main, "--run", "run", *how)
+        assert (code, out[-1]) == (0, f"BLEU {bleu}") and len(out) == 3
+    assert call(translate.main, "--run", "run", *how[:2])[1] == [pair[1]]
+    assert {*asked} == {pair[0]}

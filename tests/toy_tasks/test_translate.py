@@ -108,6 +108,7 @@ def task_of(pairs: dict, **others) -> TranslationTask:
         batch_size=60,
         accumulate=2,
         bpe_dropout=0.0,
+        cased=False,
         languages=["en", "de"],
         beam=2,
         length_penalty=1.0,

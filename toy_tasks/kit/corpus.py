@@ -1,6 +1,7 @@
 """Sentences and their translations, line by line in two files."""
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from numformer.data.moses import tokenized
@@ -38,8 +39,16 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = ADDRESS) -> Path:
     return cache
 
 
-def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
-    """The pairs of "train", "val" and "test", tokens with spaces between them.
+def rules(languages: Sequence[str], cased: bool) -> tuple[str, str]:
+    """The languages whose rules cut the two sides into tokens; "" for a side that is kept raw."""
+    source, target = languages
+    return ("", "") if cased else (source, target)
+
+
+def read_corpus(
+    folder: Path, languages: tuple[str, str], cased: bool = False
+) -> dict[str, list[Pair]]:
+    """The pairs of "train", "val" and "test", tokens with spaces between them; `cased`: as written.
 
     Of one file of pairs, with a TAB between, a hash of the source decides what a pair is for. In a
     folder they are read from the two files whose names begin so and end in .LANGUAGE, the first two
@@ -47,9 +56,10 @@ def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair
     by are trained on, too. Raises InputError where there are no such two, and as `read_parallel`
     and `read_pairs` do.
     """
-    corpus, file = {}, folder.is_file() and read_split(folder, languages)
+    cut_by = rules(languages, cased)
+    corpus, file = {}, folder.is_file() and read_split(folder, cut_by)
     for split in SPLITS:
-        pairs = file[split] if file else read_parallel(*find(folder, split, languages), languages)
+        pairs = file[split] if file else read_parallel(*find(folder, split, languages), cut_by)
         kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(kept) < len(pairs):
             print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
@@ -94,7 +104,7 @@ def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
 
 
 def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> list[Pair]:
-    """The lines of two files side by side, as tokens in lower case.
+    """The lines of two files side by side, as `read_sentences` reads them.
 
     Raises InputError for a file that `read_text` refuses, and for files of which one has more
     lines than the other: where one is missing, all later ones belong to other lines.
@@ -110,7 +120,7 @@ def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> lis
 
 
 def read_sentences(path: Path, language: str) -> list[str]:
-    """The lines of a file as tokens in lower case; what is so by its name is taken as it is."""
+    """The lines of a file, `tokenized`; what is so by its name is taken as it is."""
     text = read_text(path, "Name a file with a sentence on each line.")
     lines = text.removesuffix("\n").split("\n")
     if TOKENS in path.name:

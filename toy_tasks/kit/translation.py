@@ -18,6 +18,7 @@ from numformer.models import Transformer
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import note
 from toy_tasks.kit.charts import draw_attention
+from toy_tasks.kit.corpus import rules
 from toy_tasks.kit.datasets import Pair
 from toy_tasks.kit.subwords import keep
 from toy_tasks.kit.transduction import TransductionTask
@@ -61,7 +62,8 @@ class TranslationTask(TransductionTask):
         if known := sum(source in trained for source, _ in data["test"]):
             self.tested = f"of the test, {known:,} of which are trained on, too"
         source, target = (max(map(len, side)) for side in zip(*pairs, strict=True))
-        how = options.beam, options.length_penalty, options.penalty, *options.languages
+        cut_by = rules(options.languages, options.cased)
+        how = options.beam, options.length_penalty, options.penalty, *cut_by
         text = Translation(subwords, subwords, 2 * target, source, *how)
         super().__init__(text, development, data["test"])
         asked = split_up(text, [source for source, _ in data["test"]])
@@ -187,22 +189,26 @@ def sacrebleu():
 
 
 def scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
-    """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens."""
-    metrics, results = sacrebleu(), {}
+    """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens.
+
+    Where the language is "", they are of sentences with their capitals -> BLEU of these.
+    """
+    metrics, results, lower = sacrebleu(), [], bool(language)
     sides = {"tokens": (list(written), list(references))}
     sides["sentences"] = [
         [detokenized(line, language) for line in side] for side in sides["tokens"]
     ]
-    for name, metric, unit in (
+    measures = [
         ("BLEU", metrics.BLEU(tokenize="none", force=True), "tokens"),
         ("chrF", metrics.CHRF(), "tokens"),
-        ("BLEU", metrics.BLEU(lowercase=True), "sentences"),
-        ("chrF", metrics.CHRF(lowercase=True), "sentences"),
-    ):
+        ("BLEU", metrics.BLEU(lowercase=lower), "sentences"),
+        ("chrF", metrics.CHRF(lowercase=lower), "sentences"),
+    ]
+    for name, metric, unit in measures if lower else measures[2:]:
         hypotheses, right = sides[unit]
-        score = results[name, unit] = metric.corpus_score(hypotheses, [right]).score
-        print(f"{name}, {unit}: {score:.2f}  ({metric.get_signature()})")
-    return round(results["BLEU", "tokens"], 2)
+        results.append(metric.corpus_score(hypotheses, [right]).score)
+        print(f"{name}, {unit}: {results[-1]:.2f}  ({metric.get_signature()})")
+    return round(results[0], 2)
 
 
 def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> float:
