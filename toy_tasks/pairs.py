@@ -44,6 +44,9 @@ DEFAULTS = dict(
     factor=0.4,
     decay="linear",
     label_smoothing=0.0,
+    beam=1,
+    length_penalty=1.0,
+    penalty="paper",
 )
 SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
@@ -72,7 +75,8 @@ class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
     `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `beam` how the test's sources are decoded.
+    ("source", "target", "both" or neither), `search` how the test's sources are decoded: `beam`,
+    `length_penalty`, `penalty`.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -84,7 +88,7 @@ class PairsTask(TransductionTask):
         batch_size: int,
         seed: int,
         words: str = "",
-        beam: int = 1,
+        **search,
     ):
         sources, targets = zip(*data["train"], strict=True)
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
@@ -97,7 +101,7 @@ class PairsTask(TransductionTask):
         if seen := len({source for source, _ in data["test"]} & {*sources}):
             self.tested = f"of the test, {seen:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
-        text = Transduction(source, target, 2 * longest[1], longest[0], beam)
+        text = Transduction(source, target, 2 * longest[1], longest[0], **search)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))
         sequences = (side for pairs in symbols.values() for pair in pairs for side in pair)
         self.longest = max(text.max_length, 1 + max(map(len, sequences)))
@@ -195,7 +199,8 @@ def main(arguments: list[str] | None = None) -> int:
             f"--data {options.data}, --demo {options.demo}",
             "For example --data FILE.tsv, or --demo dates",
         )
-    task = PairsTask(read(options), options.batch_size, options.seed, options.words)
+    how = options.batch_size, options.seed, options.words
+    task = PairsTask(read(options), *how, **kit.search(options))
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 

@@ -38,6 +38,7 @@ DEFAULTS = dict(
     warmup=100,
     factor=0.7,
     decay="linear",
+    temperature=0.8,
 )
 MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
@@ -108,18 +109,6 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
     add = flags.add_argument
     add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
     add("--context", type=kit.integer, default=64, help="characters in a window")
-    add_length(flags)
-
-
-def add_length(flags: argparse.ArgumentParser) -> None:
-    """The flag that says how much is written."""
-    flags.add_argument("--length", type=kit.integer, default=200, help="symbols to write")
-
-
-def use(options: argparse.Namespace) -> int:
-    """Go on with texts, as --run and the flags ask for; the exit code."""
-    require_lengths(options.length)
-    return kit.use(options, length=options.length)
 
 
 def require_lengths(*lengths: int) -> None:
@@ -145,7 +134,7 @@ def learn(
     unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
-    how = dict(length=options.length, temperature=0.8, seed=options.seed)
+    how = dict(length=options.length, temperature=options.temperature, seed=options.seed)
     (written,) = task.text.write(model, [[*beginning]], **how)
     print(task.text.join(written))
     if not options.no_plots:
@@ -172,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
     if options.run:
-        return use(options)
+        return kit.use(options)
     return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 
