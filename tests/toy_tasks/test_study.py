@@ -221,7 +221,7 @@ def studies(tmp_path_factory):
         ("--seeds -1", "a seed is at least 0; received -1"),
         ("--jobs 0", "--jobs is from 1 to at most 128"),
         ("--d-model 1000000", "sizes that need at least"),
-        ("--run mine --seeds 1", "--run uses a model as it was trained; received --seeds"),
+        ("--run mine --seeds 1", "--seeds is for answers that are drawn at random; received none"),
         ("--resume --out mine --steps 7", "keeps its settings, here steps = 6"),
         ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
         ("--out mine", "new or empty; received mine"),
