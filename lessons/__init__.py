@@ -10,7 +10,7 @@ from types import ModuleType
 
 from numformer.errors import InputError
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent  # scripts are looked up relative to it
 
 
 @dataclass(frozen=True)

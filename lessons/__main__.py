@@ -36,7 +36,7 @@ def start(number: int, file: Path) -> int:
     exercises = lessons.load(number).EXERCISES
     text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises)
     try:
-        with file.open("x", encoding="utf-8") as opened:
+        with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
     except OSError as problem:
         raise InputError(

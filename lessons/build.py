@@ -47,7 +47,7 @@ except ModuleNotFoundError as missing:
         InputError(
             "pages are built with the packages of the docs extra",
             f"none called {missing.name}",
-            "Install them: pip install -e '.[docs]'.",
+            "Install the extra: pip install 'numformer[docs]'",
         )
     )
     sys.exit(2)

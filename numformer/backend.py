@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 
+from numformer import blas
 from numformer.errors import InputError
 
 BACKENDS = ("numpy", "cupy", "auto")
@@ -110,7 +111,7 @@ def matmul(a, b):
     One matrix `b` for all of `a` becomes a single large product instead of many small ones.
     """
     if b.ndim == 2:
-        return (rows(a) @ b).reshape(*a.shape[:-1], b.shape[1])
+        return blas.product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from numformer import blas
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 
@@ -115,9 +116,14 @@ def mode(*, training: bool | None = None, saving: bool | None = None) -> Iterato
             variable.reset(token)
 
 
-def inference():
-    """Within the block no dropout, and nothing is saved: for evaluation and decoding."""
-    return mode(training=False, saving=False)
+@contextlib.contextmanager
+def inference() -> Iterator[None]:
+    """Within the block no dropout, and nothing is saved: for evaluation and decoding.
+
+    Products that are not large take one thread of the processor (numformer/blas.py).
+    """
+    with mode(training=False, saving=False), blas.sparing():
+        yield
 
 
 class Layer:

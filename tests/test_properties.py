@@ -5,21 +5,18 @@ come from a drawn seed.
 """
 
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
-from numformer.backend import dropout_stream
 from numformer.data import PADDING
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.cases.case import V
 from numformer.gradient_check.gradients import check
-from numformer.layer import Layer, pack
-from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
+from numformer.layers.attention import ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.softmax import Softmax
 
@@ -27,51 +24,6 @@ many = settings(max_examples=100)
 pytestmark = pytest.mark.filterwarnings("error")
 seeds = st.integers(0, 2**32 - 1)
 batches, heads, lengths, head_sizes = (st.integers(1, most) for most in (4, 4, 6, 5))
-dtypes = st.sampled_from([np.float32, np.float64])
-
-
-@dataclass(frozen=True)
-class AttentionCase:
-    """Sizes of an attention, the axes that its mask does not broadcast, how much it allows."""
-
-    B: int
-    H: int
-    T: int
-    S: int
-    D: int
-    d_k: int
-    d_v: int
-    bias: bool
-    mask_axes: tuple[bool, bool, bool, bool]
-    allowed: float
-    dtype: type
-    seed: int
-
-    def mask(self, rng):
-        """Rows with nothing allowed included; of the sizes (B, H, T, S), or 1 for some."""
-        sizes = zip((self.B, self.H, self.T, self.S), self.mask_axes, strict=True)
-        return rng.random([size if kept else 1 for size, kept in sizes]) < self.allowed
-
-    def multi_head(self):
-        """-> rng, layer, x (B, T, D), memory (B, S, D), mask."""
-        rng = np.random.default_rng(self.seed)
-        layer = MultiHeadAttention(self.D, self.H, rng, self.d_k, self.d_v, self.bias)
-        shaken(layer, rng, self.dtype)
-        x, memory = (
-            rng.standard_normal((self.B, n, self.D)).astype(self.dtype) for n in (self.T, self.S)
-        )
-        return rng, layer, x, memory, self.mask(rng)
-
-
-attention_cases = st.builds(
-    AttentionCase,
-    *(batches, heads, lengths, lengths, lengths, head_sizes, head_sizes),
-    bias=st.booleans(),
-    mask_axes=st.tuples(*[st.booleans()] * 4),
-    allowed=st.sampled_from([0.6, 0.3, 0.9, 1.0, 0.0]),
-    dtype=dtypes,
-    seed=seeds,
-)
 
 
 def padded(rng, row_lengths, vocabulary: int):
@@ -81,48 +33,31 @@ def padded(rng, row_lengths, vocabulary: int):
     return np.where(columns < np.array(row_lengths)[:, None], ids, PADDING)
 
 
-def shaken(layer: Layer, rng, dtype=np.float64) -> Layer:
-    """The layer in `dtype`, no gamma at 1 and no bias at 0."""
-    flat = pack(layer, dtype)
-    flat.data += (0.3 * rng.standard_normal(flat.data.shape)).astype(dtype)
-    return layer
-
-
-def run(layer: Layer, inputs: list, upstream) -> tuple:
-    """One forward and backward -> output, gradients of the inputs, gradients of parameters."""
-    layer.zero_grad()
-    dropout_stream.reseed(0, 0)
-    output = np.asarray(layer.forward(*inputs))
-    gradients = layer.backward(upstream)
-    if not isinstance(gradients, tuple):
-        gradients = () if gradients is None else (gradients,)
-    return output, [*gradients], [p.grad.copy() for p in layer.named_parameters().values()]
-
-
-def assert_same(found: list, expected: list):
-    """Bit for bit (a zero may have either sign)."""
-    for one, other in zip(found, expected, strict=True):
-        assert_array_equal(one, other)
-
-
-# Attention.
-
-
 @many
-@given(attention_cases, st.sampled_from([1, 100, 1e4]))
-def test_weights_are_shares_of_what_the_mask_allows(case, size):
-    """And so every output lies between the smallest and the largest value that is allowed."""
-    rng, layer = np.random.default_rng(case.seed), ScaledDotProductAttention()
-    shapes = (case.T, case.d_k), (case.S, case.d_k), (case.S, case.d_v)
-    query, key, value = (
-        rng.standard_normal((case.B, case.H, *shape)).astype(case.dtype) for shape in shapes
-    )
-    mask = case.mask(rng)
-    output = layer.forward(query * case.dtype(size), key, value, mask)
+@given(
+    st.tuples(batches, heads, lengths, lengths, head_sizes, head_sizes),
+    st.tuples(*[st.booleans()] * 4),
+    st.sampled_from([0.6, 0.3, 0.9, 1.0, 0.0]),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([1, 100, 1e4]),
+    seeds,
+)
+def test_weights_are_shares_of_what_the_mask_allows(sizes, mask_axes, share, dtype, factor, seed):
+    """And so every output lies between the smallest and the largest value that is allowed.
+
+    The mask has rows with nothing allowed, and is broadcast along some of its axes.
+    """
+    (*leading, T, S, d_k, d_v), rng = sizes, np.random.default_rng(seed)
+    shapes = (T, d_k), (S, d_k), (S, d_v)
+    query, key, value = (rng.standard_normal((*leading, *n)).astype(dtype) for n in shapes)
+    mask_sizes = zip((*leading, T, S), mask_axes, strict=True)
+    mask = rng.random([size if kept else 1 for size, kept in mask_sizes]) < share
+    layer = ScaledDotProductAttention()
+    output = layer.forward(query * dtype(factor), key, value, mask)
     weights = layer.saved[0]["weights"]
     allowed = np.broadcast_to(mask, weights.shape)
     reached = allowed.any(axis=-1)
-    rounding = 10 * np.finfo(case.dtype).eps
+    rounding = 10 * np.finfo(dtype).eps
     assert_allclose(weights.sum(axis=-1), reached, rtol=0, atol=rounding)
     assert not weights[~allowed].any() and not output[~reached].any()
     assert ((weights >= 0) & (weights <= 1)).all()
@@ -131,34 +66,6 @@ def test_weights_are_shares_of_what_the_mask_allows(case, size):
     margin = rounding * abs(value).max()
     assert (output[reached] >= lowest - margin).all()
     assert (output[reached] <= highest + margin).all()
-
-
-# Nothing leaks.
-
-
-@many
-@given(attention_cases, st.data())
-def test_a_query_sees_what_its_mask_allows_and_nothing_else(case, data):
-    """Another vector at one position of the memory, even a huge one, is no bit to the others."""
-    rng, layer, x, memory, mask = case.multi_head()
-    position = data.draw(st.integers(0, case.S - 1), "position")
-    mask = np.broadcast_to(mask, (case.B, case.H, case.T, case.S))
-    sees = mask[..., position].any(axis=1)
-    changed = memory.copy()
-    changed[:, position] = data.draw(st.sampled_from([1, 1e30]), "size") * rng.standard_normal(
-        (case.B, case.D)
-    )
-    upstream = rng.standard_normal(x.shape).astype(case.dtype)
-    upstream[sees] = 0
-    output, *gradients = run(layer, [x, memory, mask], upstream)
-    found, *found_gradients = run(layer, [x, changed, mask], upstream)
-    assert_same([found[~sees]], [output[~sees]])
-    assert (found[sees] != output[sees]).any(axis=-1).all()
-    for one, other in zip(found_gradients, gradients, strict=True):
-        assert_same(one, other)
-
-
-# Gradients.
 
 
 def other_ids(name: str) -> dict:
@@ -181,13 +88,14 @@ def other_ids(name: str) -> dict:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].composed])
+# A whole model's take long, and what they are made of stands among the others.
+SMALL = [name for name in CASES if not CASES[name].composed and not name.startswith("objective")]
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_gradients_agree_with_numerical_ones_for_any_shape(name):
     rows = check(*CASES[name](**other_ids(name)), directions=1)
     assert not [str(row) for row in rows if not row.passed]
-
-
-# Softmax and loss.
 
 
 @st.composite
@@ -218,7 +126,8 @@ def test_softmax_of_extreme_scores_is_right_to_float32(drawn, share):
     rng, scores = drawn
     mask = rng.random(scores.shape) < share
     dweights = rng.standard_normal(scores.shape).astype(np.float32)
-    weights, (dscores,), _ = run(Softmax(), [scores, mask], dweights)
+    layer = Softmax()
+    weights, dscores = layer.forward(scores, mask), layer.backward(dweights)
     reached = mask.any(axis=-1)
     expected = np.zeros(scores.shape)
     expected[reached] = np.exp(log_softmax(np.where(mask, scores, -np.inf)[reached]))
@@ -238,7 +147,8 @@ def test_loss_of_extreme_logits_is_right_to_float32(drawn, smoothing, share):
     targets = rng.integers(1, vocabulary, logits.shape[:-1])
     targets[rng.random(targets.shape) > share] = PADDING
     real = targets != PADDING
-    loss, (dlogits,), _ = run(CrossEntropy(smoothing), [logits, targets, real], 1.0)
+    layer = CrossEntropy(smoothing)
+    loss, dlogits = layer.forward(logits, targets, real), layer.backward(1.0)
     q = (1 - smoothing) * (np.arange(vocabulary) == targets[..., None]) + smoothing / vocabulary
     weight = real[..., None] / max(1, real.sum())
     log_p = log_softmax(logits)

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up; what stands side by side does not import each other.
 FLOORS = [
-    ["version", "errors"],
+    ["version", "errors", "blas"],
     ["backend", "settings"],
     ["layer"],
     ["layers", "data"],
@@ -18,6 +18,7 @@ FLOORS = [
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],
+    ["__main__"],  # the command that lists them all
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(

@@ -41,7 +41,7 @@ FIELDS = {
     "clip": ("a number above 0, or None", float, None, [None, 1e-9, 1, 3], [*NUMBERS[1:], 0, 0.0]),
     "part": ("a number of at least 0", float, None, [0, 0.0, 0.5, 3, FLOAT], NUMBERS),
     "bias": ("True or False", bool, None, [False, True], [None, 0, 1, "True"]),
-    "norm": ("one of post, pre", str, ("post", "pre"), ["post", "pre"], [None, "", "po", 1]),
+    "norm": ("one of post, pre", str, ("post", "pre"), ["post", "pre"], [None, "", "po", ["pre"]]),
     "turns": (
         "one or several, with commas between them, of a, b",
         str,

@@ -55,7 +55,7 @@ def read_run(folder: Path) -> Run:
     """The run in a folder, as far as it has come. Raises InputError where there is none."""
     path = folder / "config.json"
     try:
-        saved = json.loads(path.read_text())
+        saved = json.loads(path.read_text(encoding="utf-8"))
         if saved.pop("crc32") != folders.checksum(saved):
             raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})

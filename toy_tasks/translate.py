@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.resume:  # with --bpe-dropout it takes cutting an epoch
         print(
             f"{len(task.pairs):,} pairs, {task.batches.count():,} batches an epoch, "
-            f"{100 * task.batches.padding_share():.0f} % of their positions padding"
+            f"{100 * task.batches.padding_share(0):.0f} % of their positions padding"
         )
     model, folder = kit.train_task(task, Transformer, config, options)
     test = task.test[:20] if options.quick else task.test

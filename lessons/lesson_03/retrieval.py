@@ -8,6 +8,7 @@ right weights are the identity matrix; without positions the model cannot see th
 It is one task of many: where one trained matrix serves all keys, the ranking can be another.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,26 +103,38 @@ class Result:
     accuracy: np.ndarray  # (seeds,): after the last, how often the right key has the largest weight
 
 
+@functools.cache
+def run(build, width: int, rate: float, seed: int) -> tuple[list[float], tuple, tuple]:
+    """Train a model -> its losses, what `look` sees before the first step and after the last."""
+    of_weights, of_data, held_out = np.random.default_rng(seed).spawn(3)
+    model = Lookup(build(width, of_weights), width, of_weights)
+    adam, new_sets = Adam(pack(model)), draw(held_out, 128)
+    before = look(model, *new_sets)
+    losses = [step(model, adam, rate, *draw(of_data, SETS)) for _ in range(STEPS)]
+    return losses, before, look(model, *new_sets)
+
+
 def train(score: str, build, width: int, rate: float, seeds) -> Result:
-    losses, before, after = [], [], []
-    for seed in seeds:
-        of_weights, of_data, held_out = np.random.default_rng(seed).spawn(3)
-        model = Lookup(build(width, of_weights), width, of_weights)
-        adam, new_sets = Adam(pack(model)), draw(held_out, 128)
-        before.append(look(model, *new_sets))
-        losses.append([step(model, adam, rate, *draw(of_data, SETS)) for _ in range(STEPS)])
-        after.append(look(model, *new_sets))
+    losses, before, after = zip(*(run(build, width, rate, seed) for seed in seeds), strict=True)
     at_the_start = np.mean(before, axis=0)[:3].tolist()
     accuracy = np.array(after)[:, 3]
     return Result(score, width, rate, np.mean(losses, axis=0), *at_the_start, accuracy)
 
 
 def compare(widths=(4, 16, 64, 256), seeds=(0, 1, 2), scores=SCORES) -> list[Result]:
-    """Train each score at each width with every rate -> the Results with the lowest last losses."""
+    """Train each score at each width with every rate -> the Results with the lowest last losses.
+
+    A rate whose last losses from the first seed are more than twice the lowest is not tried again.
+    """
+
+    def last(result):
+        return result.losses[-10:].mean()
 
     def best(*choice):
-        results = [train(*choice, rate, seeds) for rate in RATES]
-        return min(results, key=lambda result: result.losses[-10:].mean())
+        first = [train(*choice, rate, seeds[:1]) for rate in RATES]
+        least = min(map(last, first))
+        rates = [result.rate for result in first if last(result) <= 2 * least]
+        return min((train(*choice, rate, seeds) for rate in rates), key=last)
 
     # A second thread gains nothing on matrices this small, and beside other programs the two would
     # wait for each other most of the time.

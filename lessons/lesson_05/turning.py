@@ -157,7 +157,7 @@ sinusoids = Simulation(
     views=[
         Heatmap("table", "row", "dimension", -1, 1, row="picked"),
         Chart(
-            [Drawn("alike", "likeness", at=range(ROWS))],
+            [Drawn("alike", "likeness to the picked row", at=range(ROWS))],
             Axis("row", 0, ROWS - 1),
             Axis("likeness", -1, 1.1),
             marker="other",

@@ -240,7 +240,7 @@ class TokenBatches(EpochBatches):
             self._sampled = {epoch: self.sampled(epoch)}
         return self._sampled[epoch]
 
-    def padding_share(self, epoch: int = 0) -> float:
+    def padding_share(self, epoch: int) -> float:
         """Which share of the positions of an epoch's batches, both sides, is padding."""
         pairs = self.of_epoch(epoch)
         lengths = [

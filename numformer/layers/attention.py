@@ -236,7 +236,7 @@ class SelfAttention(MultiHeadAttention, Mixer):
         return dx
 
     @classmethod
-    def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "SelfAttention":
+    def build(cls, config, rng: np.random.Generator, causal: bool) -> "SelfAttention":
         """As Mixer.build. Positions come in here where the config says so."""
         settings = config.of_attention | config.positions_in_attention | cls.own_settings(config)
         return cls(config.d_model, config.heads, rng, **settings)

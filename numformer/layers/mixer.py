@@ -41,7 +41,7 @@ class Mixer(Layer):
         """Raise InputError for a config with which there is no such mixer."""
 
     @classmethod
-    def build(cls, config, rng: np.random.Generator, causal: bool = False) -> "Mixer":
+    def build(cls, config, rng: np.random.Generator, causal: bool) -> "Mixer":
         """The mixer of a config, a TowerConfig; a `causal` one is to see nothing later."""
         raise NotImplementedError(f"{cls.__name__} has no build")
 

@@ -89,7 +89,6 @@ class Latest(Kept):
     """
 
     def __init__(self, memory: Memory, window: int):
-        super().__init__()
         self.memory, self.window = memory, window
 
     def append(self, key, value):

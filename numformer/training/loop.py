@@ -158,7 +158,7 @@ def train(
 def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
     """What `train` does, from the beginning of the run or from where it was saved."""
     # Numbers that break are found in the loss and the norm, and told once.
-    quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+    quiet = np.errstate(all="ignore")
     with locked(trainer.files.folder), contextlib.closing(trainer.parts), quiet:
         if resume:
             trainer.resume()
@@ -167,7 +167,7 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
         if not trainer.finished:
             trainer.parts.start()
         progress = _Progress(trainer)
-        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step > 0 else ""
+        over = schedule.ends_early(trainer) if trainer.evaluated == trainer.step else ""
         with progress.bar, interrupts() as interrupted:
             while not (trainer.finished or over):
                 if trainer.step < trainer.steps:  # a resumed run may have taken the last one

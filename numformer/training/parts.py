@@ -6,11 +6,12 @@ memory that all of them see; every process has a gradient vector there. The grad
 a fixed order, so the bits are the same whether parts were computed side by side or in turn.
 """
 
+import contextlib
 import sys
 
 import numpy as np
-from threadpoolctl import threadpool_info, threadpool_limits
 
+from numformer import blas
 from numformer.backend import dropout_stream, on_host
 from numformer.data import Batch
 from numformer.errors import InputError
@@ -23,12 +24,6 @@ from numformer.training.optimizers import Optimizer
 def usual_parts(xp) -> int:
     """Two where each can have a process of its own: on Linux, with arrays on the host."""
     return 2 if on_host(xp.empty(0)) and sys.platform == "linux" else 1
-
-
-def blas_threads() -> int:
-    """How many threads a product of matrices takes."""
-    counts = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    return max(counts, default=1)
 
 
 class Parts:
@@ -46,9 +41,9 @@ class Parts:
             raise InputError("a batch has at least one part", count, "Ask for more parts.")
         self.objective, self.optimizer = objective, optimizer
         self.seed, self.count = seed, count
-        self.threads = 1 if count > 1 else blas_threads()
+        self.threads = 1 if count > 1 else blas.threads()
         self.processes: Forks | None = None
-        self._limit: threadpool_limits | None = None
+        self._threads = contextlib.ExitStack()
 
     def start(self) -> None:
         """Give each part a process of its own, where there are cores; without it they take turns.
@@ -58,7 +53,7 @@ class Parts:
         """
         if not on_host(self.optimizer.parameters.data):
             return
-        self._limit = threadpool_limits(self.threads, "blas")
+        self._threads.enter_context(blas.fixed(self.threads))
         # On systems other than Linux, libraries may not survive a fork.
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
@@ -171,6 +166,4 @@ class Parts:
     def close(self) -> None:
         """End the other processes, and give BLAS the threads back that it had."""
         self.end_processes()
-        if self._limit:
-            self._limit.restore_original_limits()
-            self._limit = None
+        self._threads.close()

@@ -22,7 +22,7 @@ from numformer.training.resume import State, saved_state, summary
 
 def read_metrics(path: Path) -> list[dict]:
     """The lines of a metrics.jsonl; a last line that a killed run left unfinished is left out."""
-    *lines, _unfinished = path.read_text().split("\n")
+    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines]
 
 
@@ -76,7 +76,7 @@ class RunFolder:
                 "Choose another folder, or go on with its run by resume=True.",
             )
         with self._new():
-            self.metrics.write_text("")
+            self.metrics.write_bytes(b"")
 
     def _measured_nothing(self) -> bool:
         """Whether metrics.jsonl is of a run that ended before it had anything to save."""
@@ -99,8 +99,8 @@ class RunFolder:
 
     def write(self, line: dict) -> None:
         """Add a line to metrics.jsonl."""
-        with named(self.metrics), open(self.metrics, "a") as file:
-            file.write(json.dumps(line) + "\n")
+        with named(self.metrics), open(self.metrics, "ab") as file:
+            file.write(f"{json.dumps(line)}\n".encode())
 
     def save(self, tensors: dict[str, np.ndarray], stands: dict) -> None:
         """Write last.safetensors: host arrays, and where the run stands."""
@@ -150,7 +150,7 @@ class RunFolder:
                 "Start a new run.",
             )
         else:
-            self.metrics.write_text("")
+            self.metrics.write_bytes(b"")
         for path in (self.last, self.best):  # what a kill may have left half written
             path.with_name(path.name + PARTIAL).unlink(missing_ok=True)
 

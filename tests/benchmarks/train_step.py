@@ -2,14 +2,11 @@
 
     python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base gpt lstm]
 
-Each library computes in a process of its own, with the same threads, sizes and data (real
-padding: sequences of half to full length). They take turns, so that what else the machine does
-meets them alike, and medians are compared. numformer computes a batch in as many parts as there
-are cores (numformer/training/parts.py). PyTorch is as its own guides advise: fused attention with
-queries, keys and values from one product, fused Adam; once as it is installed and once with the
-allocator setting that numformer's scripts make. The speedup is over PyTorch as it is installed. As
-PyTorch code usually does, it computes padding and leaves it out of the loss; numformer does not
-compute it. Needs torch (pip install torch).
+Each library computes in a process of its own, with the same threads, sizes and data. They take
+turns, so that what else the machine does meets them alike, and medians are compared. PyTorch is as
+its own guides advise: fused attention with queries, keys and values from one product, fused Adam;
+once as it is installed and once with the allocator setting that numformer's scripts make. What the
+differences come from stands in tests/README.md. Needs torch (pip install torch).
 """
 
 import argparse
@@ -28,10 +25,7 @@ import numpy as np
 
 
 class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences up to length T, the model.
-
-    One without attention has neither heads nor d_ff.
-    """
+    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences up to length T, model."""
 
     V: int
     D: int
@@ -58,10 +52,7 @@ COLUMNS = ("d_model, layers, vocabulary, batch x length", *LIBRARIES, "speedup")
 
 
 def batches(size: Size, count: int = 8):
-    """Batches of source, target_in, target_out (B, T), sequences of length T / 2 to T.
-
-    For a gpt they are ids and the following ones (B, T), all sequences of length T.
-    """
+    """source, target_in, target_out (B, T), of lengths T / 2 to T; a gpt has ids, following ids."""
     from numformer.data.batching import PairBatch
     from toy_tasks.write import Windows
 
@@ -87,8 +78,8 @@ def numformer_model(size: Size):
         settings = dict(source_vocabulary=size.V, target_vocabulary=size.V, d_model=size.D)
         settings |= dict(cell="lstm", context="fixed", p_drop=P_DROP)
         return RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**settings))
-    settings = dict(d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F)
-    settings |= dict(p_drop=P_DROP)
+    sizes = dict(d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F)
+    settings = dict(**sizes, p_drop=P_DROP)
     if size.model == "gpt":
         settings |= dict(norm="pre", activation="gelu", positions="learned", max_length=size.T)
         return LanguageModel(LanguageModel.Config(vocabulary=size.V, **settings))
@@ -119,11 +110,7 @@ def numformer_step(size: Size) -> Callable[[], None]:
 
 
 def torch_model(size: Size):
-    """The same model as an nn.Module: source, target -> logits; a gpt's takes ids alone.
-
-    The layers of the Transformer have norms after their parts and ReLU, those of a gpt have norms
-    before and GELU. The LSTM is PyTorch's fused one.
-    """
+    """The same model as an nn.Module: source, target -> logits; a gpt's takes ids alone."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -233,7 +220,6 @@ def torch_model(size: Size):
 
 
 def torch_step(size: Size) -> Callable[[], None]:
-    """The same step in PyTorch eager."""
     import torch
     from torch.nn import functional
 
@@ -273,7 +259,6 @@ def cores() -> int:
 
 
 def seconds(step: Callable[[], None], times: int) -> float:
-    """How long `times` steps take."""
     start = time.perf_counter()
     for _ in range(times):
         step()
@@ -328,11 +313,7 @@ def measure(name: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.benchmarks.train_step",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     words = [*LIBRARIES, *SIZES]
     parser.add_argument("--worker", nargs=2, choices=words, help=argparse.SUPPRESS)

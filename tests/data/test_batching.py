@@ -34,8 +34,13 @@ def test_padding_fills_up_with_0_on_the_right():
     )
 
 
+def test_what_is_no_sequence_of_ids_is_refused(complaint):
+    assert "received True, which is of type bool" in complaint(pad, [[5], [True, 6]])
+    assert "received 5.0, which" in complaint(pad, [[5.0]])
+    assert "received [5, 0, 6]" in complaint(pad, [[7, 8, 9], [5, 0, 6]])
+
+
 def test_a_batch_shifts_the_target_by_one(complaint):
-    """What goes in at a position is what came out at the position before."""
     pairs = [([5, 6], [7, 8, 9]), ([5], [])]
     for given in (pairs, zip(*zip(*pairs, strict=True), strict=True)):
         batch = PairBatch.of(given)

@@ -130,10 +130,9 @@ SIZES = ["d_model", "d_ff", "layers", "heads", "d_k", "d_v", "source_vocabulary"
 
 
 class Bad:
-    """Ways to make bad files of a run's good ones: each method is a kind, and draws at random.
+    """Ways to make bad files of good ones: each method is a kind -> the file's name, its content.
 
-    A method returns the name of a file and its new content. What is sealed has a checksum that is
-    right, so that it is refused for what it says.
+    What is sealed has a checksum that is right, so that it is refused for what it says.
     """
 
     def __init__(self, folder: Path, rng: np.random.Generator):
@@ -174,8 +173,7 @@ class Bad:
         new = self.rng.bytes(int(self.rng.integers(1, 64)))
         return self.overwritten(self.place(content), name, content, new)
 
-    def lost_block_file(self):
-        """A piece that never reached the disk."""
+    def lost_block_file(self):  # never reached the disk
         name, content = self.any_of_the_run()
         return self.overwritten(self.place(content) // 512 * 512, name, content, bytes(512))
 
@@ -214,8 +212,7 @@ class Bad:
         length = self.choose(self.rng.bytes(8), int(self.rng.integers(10**5)).to_bytes(8, "little"))
         return name, length + self.good[name][8:]
 
-    def deep_content(self):
-        """JSON that nests more deeply than a parser may go."""
+    def deep_content(self):  # more deeply than a parser may go
         depth, name = int(self.rng.integers(2000, 10**5)), self.choose(LAST, BEST, CONFIG)
         deep = "[" * depth + "]" * depth
         if name == CONFIG:
@@ -393,11 +390,8 @@ def state(folder: Path) -> dict:
 
 def main(arguments: list[str] | None = None) -> int:
     flags = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    flags.add_argument("--kills", type=int, default=40, help="kills (default: 40)")
-    flags.add_argument(
-        "--bad-files", type=int, default=500, help="bad files of each kind (default: 500)"
-    )
-    flags.add_argument("--seed", type=int, default=1, help="of all that is random (default: 1)")
+    for name, default in {"--kills": 40, "--bad-files": 500, "--seed": 1}.items():
+        flags.add_argument(name, type=int, default=default, help=f"default: {default}")
     options = flags.parse_args(arguments)
     if min(options.kills, options.bad_files, options.seed) < 0:
         flags.error("numbers are at least 0")

@@ -213,6 +213,12 @@ def test_what_is_impossible_is_not_among_the_n_best():
     assert ended == [(0, 0, [END])]
 
 
+def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
+    after = {START: {END: 0.32, 4: 0.3, 5: 0.29}, 4: {END: 0.4, 4: 0.3, 6: 0.3}}
+    model = Chain(after | {5: {END: 0.99}, 6: {END: 1}})
+    assert beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
+
+
 @every_search
 def test_symbols_are_written_up_to_max_length_and_no_others(search):
     endless = Chain({START: {4: 1.0}, 4: {4: 1.0}})
@@ -318,7 +324,7 @@ def test_settings_that_say_nothing_are_refused(search, name, fine, refused, comp
         assert len(search(peaked(), SOURCE, **usual | {name: value})) == 4
     for value in refused:
         said = complaint(search, peaked(), SOURCE, **usual | {name: value})
-        assert name in said and f"received {value!r}. " in said
+        assert name in said and f"; received {value!r}. " in said and ".; " not in said
 
 
 def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities(rng):
@@ -341,7 +347,7 @@ def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
         assert best == [(rival.score, LETTERS.decode(rival.ids)) for rival in expected]
         _, again = text.n_best(model, [["a"], [*"ab"]], 2)
         assert [written for _, written in again] == [written for _, written in best]
-    assert "count is an integer" in complaint(text.n_best, model, [["a"]], 0)
+    assert "count is an integer" in complaint(text.n_best, model, [["a"]], "1")
     assert "count 5, beam 4" in complaint(n_best, model, SOURCE, 3, 5)
 
 

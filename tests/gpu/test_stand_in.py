@@ -30,7 +30,7 @@ from toy_tasks.kit.sequences import SequenceTask
 from toy_tasks.kit.sequences import main as sequences_main
 
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
-TINY = f"{TINY} --quick --no-plots --steps 9".split()
+TINY = f"{TINY} --quick --no-plots --steps 6".split()
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
@@ -45,20 +45,16 @@ def x(stand_in):
 
 REFUSED = {
     "a host array in an operator": lambda cupy, x: x + np.ones(3),
-    "a host array () in an operator": lambda cupy, x: x * np.array(2.0),
     "a host array in place": lambda cupy, x: x.__imul__(np.ones(3)),
     "a device array in place": lambda cupy, x: np.ones((2, 3)).__iadd__(x),
-    "a host array among others": lambda cupy, x: cupy.stack([x[0], np.ones(3)]),
     "a host array as out": lambda cupy, x: cupy.exp(x, out=np.ones((2, 3))),
     "a host mask": lambda cupy, x: cupy.where(np.ones((2, 3), dtype=bool), x, 0),
-    "a host array to fill with": lambda cupy, x: x.__setitem__(0, np.ones(3)),
     "host indices": lambda cupy, x: x[np.array([1, 0])],
     "implicit conversion": lambda cupy, x: np.asarray(x),
     "NumPy's function": lambda cupy, x: np.concatenate([x, x]),
     "NumPy's ufunc": lambda cupy, x: np.exp(x),
     "a mask of a ufunc": lambda cupy, x: cupy.add(x, x, where=x > 2),
     "a mask of a sum": lambda cupy, x: x.sum(where=x > 2),
-    "the length of a number": lambda cupy, x: len(x.sum()),
     "floats cast to integers in place": lambda cupy, x: cupy.arange(3).__iadd__(x[0]),
 }
 
@@ -76,7 +72,7 @@ def test_results_are_of_the_dtype_and_on_the_device(stand_in, x):
     x32 = x.astype(np.float32)
     for result in (2 * x32, x32 - 1.0, np.float32(2) * x32, stand_in.where(x > 2, x32, -np.inf)):
         assert type(result) is stand_in.ndarray and result.dtype == np.float32
-    for number in (x.sum(), x.max(), x[1, 2], x[0] @ x[1], stand_in.sqrt(x.sum())):
+    for number in (x.sum(), x[1, 2], x[0] @ x[1], stand_in.sqrt(x.sum())):
         assert type(number) is stand_in.ndarray and number.shape == ()
     row, entry = x[0], x[1, 1]  # views
     row *= 0
@@ -101,8 +97,7 @@ def test_indices_wrap_and_one_place_takes_one_value(stand_in, x):
     assert_array_equal(x.get(), [[5, 5, 5], [4, 5, 6]])
 
 
-READING = [float, int, bool, repr, str, "{:.3f}".format]
-READING += [lambda x: x.item(), lambda x: x.tolist(), lambda x: x.reshape(1).nonzero()]
+READING = [float, int, bool, repr, str, "{:.3f}".format, lambda x: x.item(), lambda x: x.tolist()]
 READING += [lambda x: x[x > 1], lambda x: x.__setitem__(x > 1, 2)]
 
 
@@ -223,6 +218,15 @@ def test_broken_numbers_move_no_weight_before_they_are_seen(
     assert broken.step == 2 and not list(tmp_path.iterdir())
 
 
+def test_weights_move_to_the_device_and_back(stand_in):
+    device, host = (Transformer(Config.base(9, **SIZES), seed) for seed in (1, 2))
+    pack(device, xp=stand_in)
+    host.load_state_dict({name: p.data for name, p in device.named_parameters().items()})
+    pack(device)
+    for name, parameter in device.named_parameters().items():
+        assert_array_equal(parameter.data, host.named_parameters()[name].data, strict=True)
+
+
 # A task as a program.
 
 
@@ -234,7 +238,7 @@ def program(tmp_path, monkeypatch, stand_in):
 
     def prepare_little(task, *arguments):
         prepare(task, *arguments)
-        task.development, task.test = task.development[:32], task.test[:64]
+        task.development, task.test = task.development[:8], task.test[:8]
 
     monkeypatch.setattr(SequenceTask, "__init__", prepare_little)
 
@@ -300,12 +304,8 @@ def test_the_report_sees_wrong_numbers_and_goes_on_after_a_failure(stand_in, mon
     def fail(array):
         raise RuntimeError("out of memory")
 
-    wrong = {
-        "relu": lambda array: array * 1.01,
-        "softmax": lambda array: array * np.nan,
-        "dropout": lambda array: array.astype(np.float16),
-        "embedding": fail,
-    }
+    wrong = {"relu": lambda array: array * 1.01, "softmax": lambda array: array * np.nan}
+    wrong |= {"dropout": lambda array: array.astype(np.float16), "embedding": fail}
     right = gpu.differentiate
 
     def differentiate(name, dtype, xp):

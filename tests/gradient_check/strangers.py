@@ -18,11 +18,6 @@ def logistic(z):
     return 1.0 / (1.0 + np.exp(-z))
 
 
-def stable_logistic(z):
-    e = np.exp(-np.abs(z))
-    return np.where(z >= 0, 1 / (1 + e), e / (1 + e))
-
-
 class Formula(Layer):
     """y = formula(a, b, ...), whose backward returns gradients(dy, a, b, ...)."""
 
@@ -91,69 +86,3 @@ class Dense(Layer):
         self.kernel.grad += saved["h"].reshape(-1, D).T @ dz.reshape(-1, dz.shape[-1])
         self.offset.grad += self.summed(dz)
         return self.through(dz, self.kernel.data)
-
-
-class Glu(Layer):
-    """y = (x left) * sigmoid(x right), whose dx goes through `left` alone."""
-
-    def __init__(self):
-        self.left, self.right = draw(D, 5), draw(D, 5)
-
-    def forward(self, x):
-        u, g = x @ self.left.data, logistic(x @ self.right.data)
-        self.save(x=x, u=u, g=g)
-        return u * g
-
-    def backward(self, dy):
-        saved = self.pop_saved()
-        x, g = saved["x"].reshape(-1, D), saved["g"]
-        du, dv = dy * g, dy * saved["u"] * g * (1 - g)
-        self.left.grad += x.T @ du.reshape(-1, 5)
-        self.right.grad += x.T @ dv.reshape(-1, 5)
-        return du @ self.left.data.T
-
-
-class MeanGate(Layer):
-    """y = x * its mean over T, whose backward forgets the mean's 1 / T."""
-
-    def forward(self, x):
-        self.save(x=x)
-        return x * x.mean(axis=1, keepdims=True)
-
-    def backward(self, dy):
-        x = self.pop_saved()["x"]
-        return dy * x.mean(axis=1, keepdims=True) + (dy * x).sum(axis=1, keepdims=True)
-
-
-class Cell(Layer):
-    """h = tanh(x + h hidden) over the T steps of x (B, T, D), whose backward forgets 1 - h * h."""
-
-    def __init__(self):
-        self.hidden = draw(D, D)
-
-    def forward(self, x):
-        states = [np.zeros_like(x[:, 0])]
-        for step in range(x.shape[1]):
-            states.append(np.tanh(x[:, step] + states[-1] @ self.hidden.data))
-        self.save(states=states)
-        return states[-1].copy()
-
-    def backward(self, dy):
-        states = self.pop_saved()["states"]
-        dx = np.zeros((len(dy), len(states) - 1, D))
-        for step in reversed(range(len(states) - 1)):
-            self.hidden.grad += states[step].T @ dy
-            dx[:, step] = dy
-            dy = dy @ self.hidden.data.T
-        return dx
-
-
-class InPlace(Dense):
-    """y = exp(x kernel + offset), forward in one array, whose dz lacks the exponential."""
-
-    def forward(self, x):
-        z = x @ self.kernel.data
-        z += self.offset.data
-        np.exp(z, out=z)
-        self.save(h=x, z=z, out=z)
-        return z

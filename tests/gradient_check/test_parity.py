@@ -1,10 +1,8 @@
 """numformer beside PyTorch: the cases of parity_cases.py.
 
 In float64 outputs, every gradient, losses and trained weights must agree to the last digits, and a
-run of 200 steps must keep agreeing. In float32 the loss curves must agree while rounding lets them,
-and numformer's rounding errors must be no larger than torch's. Where torch is installed the arrays
-themselves are compared. Everywhere a few numbers of each array are compared with those stored in
-parity_reference.json, which torch computed:
+run of 200 steps must keep agreeing. In float32 rounding errors must be no larger than torch's.
+Where torch is not installed, some numbers of it stand in, stored in parity_reference.json by
 
     python tests/gradient_check/test_parity.py --store
 """
@@ -21,8 +19,6 @@ from parity_cases import (
     EXACT_CASES,
     LARGE_CASES,
     RANDOM_SETTINGS,
-    RECIPE,
-    STEPS,
     WITHOUT_DROPOUT,
     choices_of,
     random_inputs,
@@ -109,22 +105,11 @@ def of_torch(request):
     return lambda case: stored_form(case, solve(case).results_of_torch())
 
 
-def test_two_hundred_steps_agree_in_float64(of_torch):
-    # Training multiplies rounding errors, here to 5e-15; a mistake in a single step shows.
-    losses, expected = solve("trajectory_float64").results["losses"], of_torch("trajectory_float64")
-    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-11, atol=0)
-
-
-def test_two_hundred_steps_agree_in_float32_while_rounding_lets_them(of_torch):
-    # Sooner or later rounding wakes a ReLU on one side alone. However small its gradient, Adam
-    # makes a step of full size of it, so from there on single losses differ by up to some percent.
-    losses = solve("trajectory_float32").results["losses"]
-    expected = of_torch("trajectory_float32")["losses"]
-    np.testing.assert_allclose(losses[:20], expected[:20], rtol=1e-5, atol=0)
-    stretches, expected_stretches = (x.reshape(-1, 20).mean(axis=1) for x in (losses, expected))
-    np.testing.assert_allclose(stretches, expected_stretches, rtol=0.05, atol=0)
-    # A guess among ten digits has a loss of 2.3.
-    assert max(stretches[-1], expected_stretches[-1]) < 0.3
+def test_two_hundred_steps_agree(of_torch):
+    # Training multiplies rounding errors, here to 2e-15; a mistake in a single step shows.
+    losses, expected = solve("trajectory").results["losses"], of_torch("trajectory")["losses"]
+    np.testing.assert_allclose(losses, expected, rtol=1e-11, atol=0)
+    assert losses[-20:].mean() < 0.5  # a guess among ten digits has 2.3
 
 
 @pytest.mark.parametrize("norm", ["post_norm", "pre_norm"])
@@ -141,16 +126,6 @@ def test_float32_is_exact_but_for_rounding(norm):
     results = solve(f"rounding_{norm}").results
     assert results["largest"].max() <= 200
     assert results["typical"].max() <= 20
-
-
-def test_nothing_is_stored_for_a_case_that_is_gone():
-    assert json.loads(STORED.read_text()).keys() <= ALL_CASES.keys(), f"run {STORE}"
-
-
-def test_training_clips_some_steps_and_passes_the_peak_of_the_rate():
-    norms = solve("ten_optimizer_steps").results["norms"]
-    assert norms.min() < RECIPE.clip_norm < norms.max()
-    assert 1 < RECIPE.warmup < STEPS
 
 
 def test_random_configs_cover_every_choice():

@@ -57,6 +57,9 @@ def test_where_all_see_all_there_is_no_mask():
     assert Drawn(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
     mask = np.ones((2, 1, 3, 1), bool)
     assert Drawn(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)
+    pair = Places.whole(2, 2)
+    tile = Drawn(np.eye(2, dtype=bool), pair, pair).tile(slice(1, 2), slice(1))
+    assert tile.dense().tolist() == [[[[False]]]]
 
 
 def test_rows_of_real_positions_stand_at_their_places_and_zeros_at_padding(rng, xp):
@@ -90,6 +93,7 @@ def test_a_mask_of_numbers_is_refused(mask, rng, complaint):
     ):
         assert "a mask is a boolean array, True = may attend; received" in complaint(call)
     assert reach_of(None, x, x).dense() is None
+    assert [*reach_of(None, x, x).queries.positions] == [0, 1, 2]
     assert "received" in complaint(reach_of, mask, x, x)
 
 
@@ -122,7 +126,7 @@ def test_each_pair_is_turned_by_its_position_times_its_own_angle(rng):
             both = slice(2 * pair, 2 * pair + 2)
             expected = x[..., position, both] @ turn.T
             assert_allclose(turned[..., position, both], expected, atol=1e-12)
-    strange = np.asfortranarray(x)  # its pairs do not lie side by side
+    strange = x.swapaxes(-1, -2).copy().swapaxes(-1, -2)  # its pairs do not lie side by side
     layer = Rotary()
     assert_array_equal(layer.forward(strange), turned)
     assert_array_equal(layer.backward(strange), rotary_backward(x, rotary_turns(6, 4)))

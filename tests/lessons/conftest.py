@@ -2,12 +2,21 @@
 
 import fcntl
 import os
+import pickle
+import re
 import shutil
+import sys
 
 import pytest
 from lesson_solutions import LESSONS
 
 import lessons
+from lessons.lesson_03 import retrieval
+from lessons.lesson_05 import beyond
+from lessons.lesson_06 import depth
+from lessons.lesson_07 import toy
+
+LONG = [retrieval.compare, beyond.compare, depth.learn, toy.trained]
 
 
 def pytest_collection_modifyitems(items):
@@ -15,6 +24,38 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "site" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(1200))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def measured_once(tmp_path_factory):
+    """Each long experiment runs once, in whichever process of the tests asks for it first."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def once(function):
+        known = {}
+
+        def remembered(*arguments, **options):
+            asked = function.__module__, arguments, [*options.get("scores", ())]
+            name = re.sub(r"\W+", "_", str(asked))
+            if name not in known:
+                with (folder / f"lock_{name}").open("w") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    file = folder / name
+                    if not file.exists():
+                        file.write_bytes(pickle.dumps(function(*arguments, **options)))
+                    known[name] = pickle.loads(file.read_bytes())
+            return known[name]
+
+        return remembered
+
+    with pytest.MonkeyPatch.context() as patches:
+        for function in LONG:
+            remembered = once(function)
+            for module in [m for name, m in sys.modules.items() if name.startswith("lessons.")]:
+                for name in [name for name, value in vars(module).items() if value is function]:
+                    patches.setattr(module, name, remembered)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +69,7 @@ def builder():
 
 
 @pytest.fixture(scope="session")
-def site(request, tmp_path_factory, compared_once, builder):
+def site(request, tmp_path_factory, builder):
     """The folder of the pages, and the last line that building them prints.
 
     What lessons became stays until the next run of the tests, which makes only what has changed.

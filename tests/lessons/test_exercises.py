@@ -16,17 +16,13 @@ from lessons.exercise import Exercise
 from lessons.explanations import EQUAL, Sizes
 
 SOLVED = {name: exercise for name, exercise in EXERCISES.items() if not exercise.to_find}
-of_every_solution = pytest.mark.parametrize("exercise", SOLVED.values(), ids=SOLVED)
-of_every_exercise = pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
-
-
 PICKED = [
     *((name, source, f"{name} Right: d") for name in RIGHT for source in RIGHT[name]),
     *((name, *pair) for name in WRONG for pair in WRONG[name].items()),
 ]
 
 
-@of_every_exercise
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
 def test_the_solution_is_right_and_the_start_is_not_begun(exercise, page):
     verdict = exercise.check(exercise.solution)
     assert verdict.right and exercise.done in verdict.words
@@ -37,7 +33,7 @@ def test_the_solution_is_right_and_the_start_is_not_begun(exercise, page):
     assert exercise.task in exercise.markdown() and exercise.command in exercise.markdown()
 
 
-@of_every_solution
+@pytest.mark.parametrize("exercise", SOLVED.values(), ids=SOLVED)
 def test_what_operators_make_is_wrong_and_explained_without_a_formula(exercise):
     known = exercise.known[Sizes()]
     assert known.single, "no operator finds a line of this solution"
@@ -85,10 +81,8 @@ def normed(x, scale):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("x.mean(", "x.sum(", "In the mean, a sum stands where a mean belongs. Each row has one."),
         ("2).mean(", "2).max(", "In the variance, the largest entry stands where a mean belongs."),
         ("(x - mean) ** 2", "x**2", "In the variance, one of two parts is missing."),
-        ("np.sqrt(variance[row])", "variance[row]", "is done twice, or a root is missing"),
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),
         ("+= scale", "= scale", "In y, one of two parts is missing."),
@@ -113,10 +107,8 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
     _, said, _ = checked(attention(dQ="dS @ K**3", dV=scaled))
     assert "dkey (3, 2, 7, 11) right" in said and "Then look again at dquery." in said
     assert "dvalue: In dvalue, there is a division too many, by d_k." in said
-    # What would make wrong what is right is no cause. Where all sizes are equal none is named.
+    # What would make wrong what is right is no cause.
     assert "dquery alone is wrong" in checked(attention(dQ="-dA @ K / 11**0.5"))[1]
-    _, said, _ = checked(attention(dS="dZ / Q.shape[3]**0.5 / V.shape[3]", dV="A @ dO"))
-    assert "In dvalue, a transpose is missing." in said and "division too many" not in said
 
 
 @pytest.mark.parametrize(
@@ -161,10 +153,10 @@ CAUGHT = "try:\n    while True: sum(range(99))\nexcept:\n    pass"
 
 
 def test_a_loop_without_end_is_stopped(checked, monkeypatch):
-    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.2)
+    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
     said = checked(softmax(ENDLESS.format(" Exception")))[1]
-    assert "stopped after 0.2 seconds: a loop in it does not end. line" in said
+    assert "stopped after 0.05 seconds: a loop in it does not end. line" in said
     for source in ("while True: pass", CAUGHT):
         code, said, err = checked(source)
         assert (code, said) == (2, "") and "FILE runs to its end" in err[0]
@@ -200,7 +192,6 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
         (softmax("return weights @ dweights"), "last axis of a, here 7, has to equal the last but"),
         (softmax("return weights * dweights.T"), f"could not be broadcast .*{SHAPES}"),
         (softmax("raise NotImplementedError"), "Not written yet."),
-        (softmax("dscores = dweights * weights"), "It returns None. Its last line has to be"),
         (attention(**{"return": "dQ, dK"}), "2 results and not 3: its last line"),
         (softmax("return 0.5"), "Its dscores is a float and not an array."),
         (softmax("return weights.sum(axis=-1)"), "shape .5,., but a gradient has the shape"),
@@ -208,8 +199,6 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
         (softmax("weights *= dweights\nreturn weights"), "It writes into its argument weights"),
         (softmax("return dweights + np.random.rand()"), "Called again with the same arguments"),
         (HEADER + "def softmax_backward(weights): return 1", "called as softmax_backward."),
-        (HEADER + "softmax_backward = 3", "It is no function but an int."),
-        (softmax("raise NotImplementedError") + CALLED, "It calls softmax_backward, which is not"),
         (softmax("return weights * dweights") + CALLED, "It calls softmax_backward: mend that"),
         (softmax("print('seen')\nreturn dweights"), "^(?!.*seen.*seen).*seen"),
     ],

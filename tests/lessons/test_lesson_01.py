@@ -16,7 +16,6 @@ from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
 
 LESSON = lessons.load(1)
 
-
 KINDS_OF_LAYERS = {
     "RNN": (1.5, lambda rng: Recurrent(RNNCell(32, rng), 32, rng)),
     "LSTM": (2, lambda rng: Recurrent(LSTMCell(32, rng), 32, rng)),
@@ -97,16 +96,17 @@ def test_what_waits_ends_when_it_should(layers, words):
     both = np.concatenate([shown["attention_forward"], shown["attention_backward"]])
     wanted = [[t, 4 * n, 4 * n + 4] for n in range(2 * layers) for t in range(words)]
     assert sorted(both.tolist()) == sorted(wanted)
-    assert (shown["rnn_chain"], shown["rnn_at_once"]) == (whole, min(layers, words))
-    assert (shown["attention_chain"], shown["attention_at_once"]) == (8 * layers, words)
+    at_once = shown["rnn_at_once"], shown["attention_at_once"]
+    assert at_once == (min(layers, words), words)
+    assert (shown["rnn_chain"], shown["attention_chain"]) == (whole, 8 * layers)
 
 
 def test_what_the_text_says_of_the_example_and_of_gradients():
     rnn, lstm, attention = (typical(kind) for kind in ("RNN", "LSTM", "attention"))
     assert rnn[10] < 1 < rnn[9] and lstm[27] < 1 < lstm[26]
     assert rnn[-1] < 1e-10 < 1e-3 < lstm[-1] and attention[1:].max() < 2 * attention[1:].min()
-    at_20 = [typical("RNN", scale)[20] for scale in SCALES]
-    assert at_20 == sorted(at_20) and at_20[5] < 50 < 150 < at_20[6] < 1000 < at_20[8]
+    at_20 = [typical("RNN", scale)[20] for scale in SCALES[5:]]
+    assert at_20[0] < 50 < 150 < at_20[1] < 1000 < at_20[3]
 
 
 def test_what_the_text_says_of_the_fixed_context_and_of_operations():

@@ -14,11 +14,8 @@ from numformer.layers.attention import (
 )
 from numformer.layers.softmax import softmax_backward
 
-pytestmark = pytest.mark.usefixtures("compared_once")
 
-
-@pytest.mark.parametrize("mask", range(4))
-@pytest.mark.parametrize("temperature", range(5))
+@pytest.mark.parametrize(("mask", "temperature"), [(0, 0), (1, 2), (2, 4), (3, 3)])
 def test_the_simulation_has_the_numbers_of_plain_formulas(mask, temperature, rng):
     lesson, allowed = lessons.load(3), MASKS[mask].value
     doutput = rng.integers(-3, 4, (4, 2)).astype(float)
@@ -61,10 +58,6 @@ def test_the_numbers_in_the_text_are_these():
     np.testing.assert_allclose(rows.numbers, wanted, atol=1e-12)
     wanted = np.diag(weights[2]) - np.outer(weights[2], weights[2])
     np.testing.assert_allclose(pieces(lesson.jacobian)[0].numbers, wanted, atol=1e-12)
-    (axes,) = pieces(lesson.results_are_mixtures)[0].figure().axes
-    points = {dots.get_label(): dots.get_offsets() for dots in axes.collections}
-    np.testing.assert_allclose(points["value"], lesson.value)
-    np.testing.assert_allclose(points["result"], lesson.output)
 
 
 def curves(piece) -> dict[str, np.ndarray]:

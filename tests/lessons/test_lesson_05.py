@@ -62,7 +62,6 @@ def test_pairs_turn_as_plain_formulas_say(pair, place, k):
     np.testing.assert_allclose(shown["score"], wanted, atol=1e-12)
     np.testing.assert_allclose(shown["total"], turned("rotary", 0, 0, k)["total"])
     shown = likeness(16, 10, 7)
-    np.testing.assert_allclose(shown["table"][3], pe(30, 16), atol=1e-12)
     wanted = np.cos(40 / 10000 ** (np.arange(8) / 8)).mean()
     np.testing.assert_allclose(shown["alike"][[3, 11]], wanted)
 

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ import lessons
 from lessons.__main__ import main
 from lessons.lesson import plain
 from lessons.quiz import Question, ask
-
-pytestmark = pytest.mark.usefixtures("compared_once")
 
 QUESTIONS = [
     Question("Which one is `even`?", "Half of *two* is one.", 1, ("one", "two", "three")),
@@ -77,12 +74,10 @@ A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
     ("typed", "right", "words"),
     [
         ("b\n0.25\n", 2, {"Right.": 2, WHY: 1, ALSO: 1}),
-        *((typed, 2, {NOT: 0}) for typed in ("B)\n1/4\n", "2\n0,26\n", " (b) \n .24\n")),
+        *((typed, 2, {NOT: 0}) for typed in ("B)\n1/4\n", " (2) \n0,26\n")),
         ("a\n0.27\n", 0, {f"{NOT}two": 1, f"{NOT}0.25": 1, WHY: 1}),
-        ("3\n-0.25\n", 0, {NOT: 2}),
         (NONSENSE, 2, {A_LETTER: 5, A_NUMBER: 5}),
         ("\n\n", 0, {"The answer is: two": 1, "Not right": 0}),
-        ("", 0, {"left: 2.\n0 of 2": 1}),
         ("b\nx", 1, {"left: 1.\n1 of 2": 1}),
     ],
 )
@@ -118,14 +113,6 @@ def test_lessons_are_listed_and_help_tells_the_exit_codes(call):
     assert code == 0 and any("exit codes: 0" in line for line in out)
 
 
-def test_the_answers_of_lesson_3_are_these():
-    questions = lessons.load(3).quiz()
-    assert [round(question.answer, 2) for question in questions] == [8, 0.53, 448, 1, 1, 2, 1]
-    right = [question.choices[question.answer] for question in questions if question.choices]
-    for solution, word in zip(right, ("0", "the sign", "very much smaller", "after"), strict=True):
-        assert word in solution
-
-
 def test_the_quiz_command_asks_the_lesson(call, monkeypatch):
     for number in LESSONS:
         questions = lessons.load(number).quiz()
@@ -135,13 +122,6 @@ def test_the_quiz_command_asks_the_lesson(call, monkeypatch):
         assert (code, out[-1], err) == (0, f"{len(typed)} of {len(typed)} right", [])
 
 
-def test_a_number_alone_runs_the_lesson(call, monkeypatch):
-    ran = []
-    monkeypatch.setitem(sys.modules, "lessons.run", SimpleNamespace(run=ran.append))
-    assert call(main, "3")[0] == call(main, "run", "3")[0] == 0
-    assert ran == [lessons.load(3), lessons.load(3)]
-
-
 FIRST = "number comes first, as in `check 3 mine.py`"
 NOT_THERE = "a lesson is named by its number"
 
@@ -149,14 +129,11 @@ NOT_THERE = "a lesson is named by its number"
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *((f"{command} {n}", NOT_THERE) for command in ("quiz", "run") for n in (13, 0, 12)),
+        *((command, NOT_THERE) for command in ("quiz 13", "run 0", "run 12")),
         *((f"{command} 12 new.py", "still to come") for command in ("start", "check")),
         *((f"{command} mine.py 3", FIRST) for command in ("start", "check")),
-        *(
-            (f"check 3 {file}", "`python -m lessons start 3 FILE` writes")
-            for file in (".", "no.py")
-        ),
-        *((typed, "error: ") for typed in ("run -3", "chek 3", "check 3", "quiz x", "3 4")),
+        *((f"check 3 {file}", "lessons start 3 FILE` writes") for file in (".", "no.py")),
+        *((typed, "error: ") for typed in ("run -3", "check 3", "quiz x", "3 4")),
     ],
 )
 def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
@@ -164,21 +141,12 @@ def test_wrong_usage_is_refused(arguments, words, call, empty_folder):
     assert (code, out) == (2, []) and words in err[-1] and not os.listdir()
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C does what it does in a terminal, also where a shell had it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_ctrl_c_in_a_question_ends_it(call, monkeypatch, interruptible):
-    monkeypatch.setattr("builtins.input", lambda prompt: os.kill(os.getpid(), signal.SIGINT))
-    code, out, err = call(main, "quiz", "3")
-    assert (code, err) == (130, []) and out[0].startswith("Question 1 of ")
-
-
-def test_ctrl_c_ends_a_solution_that_does_not_end(checked, interruptible):
+def test_ctrl_c_ends_a_question_and_a_solution_that_does_not_end(call, monkeypatch, checked):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     stop = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"
     code, _, err = checked(softmax(f"{stop}\nwhile 1: pass"))
     assert (code, err) == (130, [])
+    monkeypatch.setattr("builtins.input", lambda prompt: os.kill(os.getpid(), signal.SIGINT))
+    code, out, err = call(main, "quiz", "3")
+    assert (code, err) == (130, []) and out[0].startswith("Question 1 of ")
+    signal.signal(signal.SIGINT, before)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
 
 from lessons.lesson_03 import retrieval
 from lessons.lesson_03.retrieval import RATES, SCORES, SET, Lookup, compare, draw, look
@@ -46,18 +45,12 @@ def test_what_is_looked_at_is_what_it_is_called(rng):
     np.testing.assert_allclose(look(model, words, value), expected, rtol=1e-3)
 
 
-def test_of_all_rates_the_one_with_the_lowest_last_losses_is_taken(monkeypatch):
+def test_of_the_rates_that_begin_well_the_one_with_the_lowest_last_losses_is_taken(monkeypatch):
+    last = dict(zip(RATES, ([9, 1], [4, 3], [5, 2], [8.1, 1]), strict=True))  # of a seed, of all
+
     def trained(score, build, width, rate, seeds):
-        last = abs(RATES.index(rate) - 2.0)
-        return SimpleNamespace(rate=rate, losses=np.r_[np.full(50, 9 - last), np.full(10, last)])
+        wanted = last[rate][len(seeds) > 1]
+        return SimpleNamespace(rate=rate, losses=np.repeat([10.0 - wanted, wanted], [90, 10]))
 
     monkeypatch.setattr(retrieval, "train", trained)
-    assert [result.rate for result in compare((4,), (0,), {"any": None})] == [RATES[2]]
-
-
-def test_the_same_seeds_give_the_same_numbers():
-    first, again = (compare((4,), (1, 2), {"any": SCORES["dot product"]})[0] for _ in range(2))
-    assert_array_equal(first.losses, again.losses)
-    assert_array_equal(first.accuracy, again.accuracy)
-    assert len(first.accuracy) == 2 and first.losses[0] > 5 * first.losses[-1]
-    assert np.isfinite(first.losses).all()
+    assert [result.rate for result in compare((4,), (0, 1), {"any": None})] == [RATES[2]]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import lessons
 from lessons.lesson import pieces
 from lessons.simulation import Entries, Simulation
-from lessons.stepper import Stepper, equation, tagged
+from lessons.stepper import Stepper, tagged
 from lessons.trace import find, trace
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
@@ -160,7 +160,7 @@ def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
             np.testing.assert_allclose(names[name], arrays[name], atol=1e-9, err_msg=name)
 
 
-KINDS = {view.kind: case for case in simulations() for view in case.values[1].views}
+KINDS = {view.kind: case for case in reversed(simulations()) for view in case.values[1].views}
 CASES = {case.id: case for case in KINDS.values()}  # every view occurs in one
 
 
@@ -189,8 +189,6 @@ def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
 
     figure.locator(".next").click()
     assert here() == view.steps[1].id
-    opened.keyboard.press("ArrowRight")
-    assert here() == view.steps[2].id
     for _ in view.steps:
         opened.keyboard.press("ArrowRight")
     assert here() == view.steps[-1].id and figure.locator(".previous").evaluate(
@@ -237,26 +235,20 @@ def test_a_trace_is_the_lines_that_ran_and_the_arrays_after_each(complaint):
     ran = [f"{line.function} {line.text}" for line in lines]
     first = ["def doubled(x, flag=True):", "y = 2 * x", "if not flag:", "y[0] = helper(y)"]
     within = ["def helper(y):", "y[-1] = 7", "return 5"]
-    expected = [f"doubled {text}" for text in first] + [f"helper {text}" for text in within]
-    assert ran == [*expected, "doubled return y"]
+    assert ran[:4] == [f"doubled {text}" for text in first]
+    assert ran[4:] == [*(f"helper {text}" for text in within), "doubled return y"]
     assert [line.comment for line in lines if line.comment] == ["a comment"]
     after = [{name: x.tolist() for name, x in line.after.items()} for line in lines]
     x = {"x": [1, 2]}
     assert after[:4] == [x, x | {"y": [2, 4]}, x | {"y": [2, 4]}, x | {"y": [5, 7]}]
     assert after[5] == {"y": [2, 7]} and lines[6].value == 5
-    assert {line.function for line in trace(doubled, np.ones(2))} == {"doubled"}
     assert find(lines, "doubled", "y = ").text == "y = 2 * x"
     assert "'y = 3'" in complaint(find, lines, "doubled", "y = 3")  # a line that is gone
 
 
-def test_symbols_and_names_carry_their_matrices(page):
-    """A name that stands for several matrices does so in turn."""
+def test_a_name_carries_its_matrices_in_turn():
     html = '<span class="n">s</span> = <span class="n">s</span> + <span class="n">t</span>'
     assert tagged(html, {"s": ("masked", "scaled")}) == (
         '<span class="n" data-matrix="masked">s</span> = '
         '<span class="n" data-matrix="scaled">s</span> + <span class="n">t</span>'
-    )
-    assert equation("@scores=@query\n\n2", {"query": "Q", "scores": "E"}, page) == (
-        '<math><mrow data-matrix="scores"><mi>E</mi></mrow><mi>=</mi>'
-        '<mrow data-matrix="query"><mi>Q</mi></mrow></math><math><mi>2</mi></math>'
     )

@@ -9,7 +9,16 @@ import pytest
 from numpy.testing import assert_allclose
 
 from numformer.layer import inference, pack
-from numformer.layers import MIXERS, Mixer, Places, Reach, Rotary, SelfAttention, attention
+from numformer.layers import (
+    ATTENTIONS,
+    MIXERS,
+    Mixer,
+    Places,
+    Reach,
+    Rotary,
+    SelfAttention,
+    attention,
+)
 from numformer.layers.alibi import alibi
 from numformer.layers.layer_norm import layer_norm
 from numformer.layers.linear import linear
@@ -55,13 +64,22 @@ def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
         ("sinusoidal", type(None), None),
     ],
 )
-def test_positions_within_attention_are_those_of_self_attention_alone(positions, rotary, bias, rng):
+def test_positions_within_attention_are_those_of_self_attention_alone(
+    positions, rotary, bias, rng, monkeypatch
+):
     """A memory is another sequence."""
-    block = Block(TowerConfig(**SIZES, positions=positions), rng, cross=True)
+
+    class Other(attention.ScaledDotProductAttention):
+        pass
+
+    monkeypatch.setitem(ATTENTIONS, "other", Other)
+    config = TowerConfig(**SIZES, positions=positions, attention_function="other")
+    block = Block(config, rng, cross=True)
     itself, cross = block.mixer.sublayer, block.cross_attention.sublayer
     assert type(itself.rotary) is rotary and itself.position_bias is bias
     assert cross.rotary is None and cross.position_bias is None
     assert itself.attention.dropout.p_drop == cross.attention.dropout.p_drop == 0.25
+    assert all(type(part.attention) is Other for part in (itself, cross))
 
 
 @pytest.mark.parametrize(("sizes", "d_k"), [({}, 5), (dict(d_k=3), 3), (dict(d_k=3, d_v=4), 3)])
@@ -103,7 +121,7 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
             return dy.copy()
 
         @classmethod
-        def build(cls, config, rng, causal=False):
+        def build(cls, config, rng, causal):
             made = cls()
             made.causal = causal
             return made
@@ -114,6 +132,9 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     kinds = [type(block.mixer.sublayer) for block in tower.layers]
     assert kinds == [Identity, SelfAttention, Identity]
     assert tower.layers[0].mixer.sublayer.causal and Identity().looks() is None
+    assert not Block(config, rng).mixer.sublayer.causal
+    with pytest.raises(NotImplementedError, match="Mixer has no build"):
+        Mixer.build(config, rng, causal=True)
     for mixers, causal in (("identity", False), ("attention,identity", False)):
         said = complaint(Tower, TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
         assert f"mixers {mixers}, of which identity does not" in said

@@ -6,7 +6,8 @@ import inspect
 import numpy as np
 import pytest
 
-from numformer.generation import beam_search, n_best
+from numformer.generation import Sampling, Transduction, beam_search, n_best
+from numformer.generation.beam import Hypothesis
 from numformer.layers import ACTIVATIONS
 from numformer.layers.activation import ReLU
 from numformer.layers.attention import MultiHeadAttention, ScaledDotProductAttention
@@ -18,12 +19,14 @@ from numformer.layers.residual import Residual
 from numformer.models import (
     Config,
     LanguageModel,
+    MaskedLanguageModel,
     Objective,
     RecurrentEncoderDecoder,
     TowerConfig,
     Transformer,
     VisionTransformer,
 )
+from numformer.settings import Rule
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Adam
 from numformer.training.recipe import Recipe, linear_rate, warmup_rate
@@ -62,6 +65,7 @@ def test_a_recurrent_model_has_attention_and_gates():
     config = RecurrentEncoderDecoder.Config(source_vocabulary=V, target_vocabulary=V)
     expected = dict(d_model=256, cell="gru", context="attention", p_drop=0.1)
     assert vars(config).items() >= expected.items()
+    assert (config.layers, config.least_saved) == (1, 3 * 256)
 
 
 def test_base_and_big_are_the_rows_of_table_3():
@@ -76,6 +80,18 @@ def test_base_and_big_are_the_rows_of_table_3():
 def test_settings_are_frozen_and_take_names_only(kind):
     kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY} and kind.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("kind", [Hypothesis, Sampling, Schedule, Rule])
+def test_what_was_said_stays_said(kind):
+    assert kind.__dataclass_params__.frozen
+
+
+def test_only_a_language_model_looks_back_alone():
+    looks = {
+        kind: kind.Config.both_ways for kind in (*MODELS[:2], *MODELS[3:], MaskedLanguageModel)
+    }
+    assert looks == {kind: kind is not LanguageModel for kind in looks}
 
 
 SIZES = "d_model d_ff heads layers max_length d_k d_v warmup average".split()
@@ -153,6 +169,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
         (Residual, dict(p_drop=0.0, norm="post", normalization=LayerNorm)),  # 3.1
         (LayerNorm, dict(epsilon=1e-5)),
         (Linear, dict(bias=True)),
+        (Transduction, dict(longest=None, beam=1, length_penalty=1.0, penalty="paper")),
         (Schedule, dict(log_every=50, evaluate_every=250, minutes=None, patience=None)),
         (train, dict(recipe=None, seed=0, xp=np, resume=False, parts=None)),
         (Trainer, dict(seed=0, xp=np, parts=1)),

@@ -25,6 +25,7 @@ from numformer.models import (
     VisionTransformer,
     model_of,
 )
+from numformer.models.encoder_decoder import require_pair
 from numformer.training import load_model, save_model
 
 V = 11
@@ -242,6 +243,9 @@ def test_source_and_target_have_as_many_rows(kind, sources, targets, complaint):
     """A batch of 1 would broadcast in forward and fail far away in backward."""
     text = complaint(small(kind).forward, SOURCE[:sources], TARGET[:targets])
     assert f"{sources} sources and {targets} targets" in text
+    padding = np.zeros_like(SOURCE), np.zeros_like(SOURCE)
+    require_pair(*padding, skip_padding=False)
+    assert "some target position is no padding" in complaint(require_pair, *padding, True)
 
 
 @pytest.mark.parametrize("kind", PAIRS)

@@ -108,3 +108,5 @@ def test_a_config_that_cannot_be_is_refused(changes, said, complaint):
 def test_sizes_of_a_config_are_held_to_their_rules(complaint):
     said = complaint(VisionTransformer.Config, **(SIZES | dict(classes=0)))
     assert "classes is an integer of at least 1" in said
+    nine = VisionTransformer.Config(**(SIZES | dict(height=9, patch=3)))
+    assert nine.length == 1 + 3 * 2

@@ -105,6 +105,23 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "The two are added, into an array that belongs to nobody else either way.": (
         "layers/attention.py: dmemory, dx = super().backward(dy)"
     ),
+    "The same maxima, of which a device makes more work.": "backend.py: if x.shape[-1] <= 64",
+    "How many texts are computed at once.": "generation/transduction.py: min(251, 2 ** 20",
+    "A copy of what could be viewed as well.": "layers/rotary.py: return x.copy()",
+    "A table of more positions.": "layers/rotary.py: positions.max() + 2",
+    "Nothing comes after a single position.": (
+        "models/encoder_decoder.py: Reach(here)",
+        "models/encoder_decoder.py: Reach(here, causal=False)",
+    ),
+    "When a line is seen on a terminal, and where beside a bar.": (
+        "training/loop.py: print(f'step {trainer.step}: {line}')",
+        "training/loop.py: print(f'step {trainer.step}: {line}', flush=False)",
+        "training/loop.py: print(f'ends here: {over}')",
+        "training/loop.py: print(f'ends here: {over}', flush=False)",
+        "training/loop.py: its body",
+    ),
+    "Where nothing is remembered, x and memory both begin one place further; who may see whom, and "
+    "rotary's angles between them, stay.": "layers/attention.py: past.length if past else 1",
     "A copy of an array that is a new one already.": "layers/dropout.py: return dx.copy()",
 }
 

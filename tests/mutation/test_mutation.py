@@ -70,8 +70,8 @@ def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_
         ("missing statement", True),
     ]
     text = "def f(a):\n    return a + a, a + a, f(a)\n"
-    names = [mutant.name for mutant in Source("here.py", text, Path("here.py")).mutants]
-    later = [mutant.name for mutant in Source("here.py", "\n\n" + text, Path("here.py")).mutants]
+    both = [Source("here.py", code, Path("here.py")).mutants for code in (text, "\n\n" + text)]
+    names, later = ([mutant.name for mutant in mutants] for mutants in both)
     assert len(set(names)) == len(names) > 6
     assert names == later
 
@@ -79,30 +79,8 @@ def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_
 class Item:
     """What the proof needs of a pytest item, with a test that is a plain function."""
 
-    def __init__(self, nodeid, test=None, file="test_any.py"):
+    def __init__(self, nodeid, test):
         self.nodeid, self.test = nodeid, test
-        self.path, self.originalname = Path(file), "test"
-
-
-def test_who_is_asked_first():
-    """The file's own tests, though others run it too; then what noticed mutants of a function."""
-    files = {"test_data": 3, "test_layers": mutation.MOST_TESTS, "test_backend": 2}
-    items = [
-        Item(f"{name}[{number}]", file=f"{name}.py")
-        for name, count in files.items()
-        for number in range(count)
-    ]
-    observed = {item.nodeid: (0.01, ["one function"]) for item in items}
-    chosen = mutation.most_telling(items, "backend", observed)
-    assert [item.path.stem for item in chosen[:3]] == [*["test_backend"] * 2, "test_layers"]
-    assert len(chosen) == mutation.MOST_TESTS
-    mutants = [SimpleNamespace(function=f"a.py {name}", path="a.py") for name in "fg"]
-    experience = mutation.Experience()
-    for mutant, noticer in zip(mutants, ("of f", "of g"), strict=True):
-        experience.add(mutant, noticer)
-    asked = (("of f", 0.1), ("of f", 0.9), ("of g", 0.1), ("nothing", 0.1))
-    worth = [experience.worth(mutants[0], *noticer, 0.1) for noticer in asked]
-    assert worth == sorted(worth, reverse=True) and worth[-1] == 0
 
 
 def failure(item, following):
@@ -134,11 +112,13 @@ def test_verdicts(monkeypatch):
     change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
     (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
 
+    functions = mutation.live_functions()[str(source.file)]
+
     def verdict(*tests):
         items = [Item(test.__name__, test) for test in tests]
 
         def job(mutant, note):
-            mutation.swap_code(source.code(mutant), mutation.live_functions()[str(source.file)])
+            mutation.swap_code(source.code(mutant), functions)
             return mutation.who_notices(items, {item.nodeid: (0.01, []) for item in items}, note)
 
         ((_, answer),) = mutation.in_processes([mutant], job)

@@ -1,7 +1,6 @@
 """Comparisons of runs: what the table says, which runs are one group, what is drawn and refused."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +48,6 @@ def make(folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), **others
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """`drawn(*folders)` is the Figure of a comparison."""
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
 
@@ -91,7 +89,6 @@ def test_the_table_of_runs_and_of_their_seeds(call):
         ([dict(heads=1), dict(heads=8), dict(heads=1, seed=2)], ["heads 1 (2 seeds)", "heads 8"]),
         ([dict(heads=1), dict(factor=2.0)], ["heads 1, factor 0.5", "heads 4, factor 2"]),
         ([{}, dict(log_every=2, backend="auto", seed=2)], ["0 (2 seeds)"]),
-        ([{}, dict(config=dict(heads=2))], ["heads 4", "heads 2"]),
         ([{}, dict(task=None, heads=5)], ["task reverse, heads 4", "heads 5"]),
         ([dict(heads=8, seed=2, without=["clip_norm"]), dict(heads=8)], ["0 (2 seeds)"]),
         ([dict(data="x" * 60), dict(data="y"), dict(data="y", seed=2)], ["0", "data y (2 seeds)"]),
@@ -138,9 +135,7 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
     make("c", metric="held_out_loss", task="write", figures=(2.0, 1.5))
     figure = drawn("a", "b", "c")
     assert figure.get_suptitle() == "3 runs of reverse, pronounce, write"
-    titles = [axes.get_title() for axes in figure.axes]
-    measures = ["exact match", "word error rate"]
-    assert titles == ["training loss", "held-out loss", *measures, "learning rate"]
+    assert [axes.get_title() for axes in figure.axes][2:4] == ["exact match", "word error rate"]
     figures = [" ".join(line.split()[4:7]) for line in capsys.readouterr().out.splitlines()[1:4]]
     assert figures == ["0.5000 - 5.0000", "- 25.0000 250.0000", "- - 1.5000"]
 
@@ -156,35 +151,25 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
 
 
 def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
-    """As runs/* names them, the second time with the picture of the first; a run counts once."""
     for seed in "12":
         flags = [*TINY, "--quick", "--steps", "2", "--out", f"runs/{seed}", "--seed", seed]
         assert call(copying, *flags)[0] == 0
-    for names in (["1", "2"], ["1", "2", "compare.png"]):
-        assert sorted(os.listdir("runs")) == names
-        code, out, err = call(compare.main, *(f"runs/{name}" for name in names), "runs/../runs/1")
-        assert (code, err, out[-1]) == (0, [], "picture: runs/compare.png")
-        assert [line.split()[1:3] for line in out[1:3]] == [["1", "2"], ["2", "2"]]
-        assert out[-2].startswith("runs/../runs/1 (2 seeds)")
-
-
-def test_names_are_drawn_as_they_are_and_not_read_as_formulas(call):
-    for name, printed in (("_$x^$", "_$x^$"), ("two\nlines\udcff", "two lines\\udcff")):
-        code, out, err = call(compare.main, make(name, metric="$m^$", task="$t^$"))
-        assert (code, err, len(out)) == (0, [], 3) and out[1].startswith(f"{printed}  ")
+    Path("runs/compare.png").write_bytes(b"")
+    names = "runs/1", "runs/2", "runs/compare.png", "runs/../runs/1"
+    code, out, err = call(compare.main, *names)
+    assert (code, err, out[-1]) == (0, [], "picture: runs/compare.png")
+    assert [line.split()[1:3] for line in out[1:3]] == [["1", "2"], ["2", "2"]]
+    assert out[-2].startswith("runs/../runs/1 (2 seeds)")
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
         ("config.json", None, None, "No such file"),
-        ("config.json", None, b"[1]", ""),
         ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
         ("metrics.jsonl", None, b"", "it has no line yet"),
         ("metrics.jsonl", None, b"{'step': 1}\n", "line 1"),
-        ("metrics.jsonl", b'"step": 1', b'"step": -1', "no run writes {'step': -1"),
         ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
-        ("best.safetensors", None, b"{}", "header"),
         ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "'step'"),
     ],
 )

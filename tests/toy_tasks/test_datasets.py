@@ -17,9 +17,6 @@ UTF_8 = ", line 2 must be UTF-8; received the byte 0xe9. Save the file as UTF-8.
 SPLITS = "train", "dev", "test"
 
 
-# The reader.
-
-
 @pytest.mark.parametrize(
     ("text", "pairs"),
     [
@@ -29,7 +26,7 @@ SPLITS = "train", "dev", "test"
         (" é b \t p  ç \n\n\n", [("é b", "p ç")]),
         ("a\u2028b\tc\n", [("a\u2028b", "c")]),
     ],
-    ids=["order", "BOM, CRLF", "NFD", "spaces, empty lines at the end", "no line's end"],
+    ids=ascii,
 )
 def test_what_the_reader_takes(tmp_path, text, pairs):
     path = tmp_path / "x.tsv"
@@ -41,7 +38,6 @@ def test_what_the_reader_takes(tmp_path, text, pairs):
     ("data", "said"),
     [
         (b"a\tb\nab\n", ", line 2 must have exactly one TAB; received 'ab'."),
-        (b"a\tb\n\nc\td\n", ", line 2 must have exactly one TAB; received ''."),
         (b"a\tb\r\na\t\r\n", ", line 2 must have a source and a target; received 'a\\t'."),
         (b"x" * 99, f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}"),
         (b"a\tb\n\xe9\tc\n", UTF_8),
@@ -67,16 +63,13 @@ def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):
         assert "by ASCII letters, digits, _" in complaint(pronunciations, language, tmp_path)
 
 
-# Downloads, from a server on this machine.
-
-
 class Server(ThreadingHTTPServer):
     """Serves `files`: a path's bytes, or a function that answers through the handler."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.files, self.requests, self.closing = {}, [], threading.Event()
+        self.files, self.requests = {}, []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -110,14 +103,12 @@ def server(monkeypatch):
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
-        server.closing.set()
         server.shutdown()
         thread.join()
 
 
 @pytest.fixture
 def french(server, monkeypatch):
-    """Serve three small files in the place of French -> the server."""
     for split in SPLITS:
         server.files[f"/fre_{split}.tsv"] = body = f"{split}\tx y\n".encode()
         monkeypatch.setitem(datasets.SHA256["fre"], split, hashlib.sha256(body).hexdigest())
@@ -174,12 +165,6 @@ def breaks_off(handler):
     handler.wfile.write(BODY[:7])
 
 
-def stalls(handler):
-    breaks_off(handler)
-    handler.wfile.flush()
-    handler.server.closing.wait(5)
-
-
 def endless(handler):
     handler.head()
     try:  # it does end, so that a client without a bound fails this test instead of the machine
@@ -190,8 +175,6 @@ def endless(handler):
 
 
 FAILURES = {
-    "missing": (None, "must send the file; received <HTTPError 404: 'Not Found'>."),
-    "stalls": (stalls, "must send the file; received TimeoutError('timed out')."),
     "breaks off": (breaks_off, "7 bytes"),
     "endless": (endless, "must have at most 16777216 bytes; received more."),
     "longer": (BODY + b"\n", f"must have the SHA-256 sum {SUM}; received a file with another sum."),
@@ -205,33 +188,10 @@ def test_a_failed_download_is_a_complaint_and_leaves_nothing(
     path, url = tmp_path / "x.tsv", f"{server.url}/x.tsv"
     path.write_bytes(b"damaged")
     server.files["/x.tsv"] = answer
-    timeout = 0.2 if answer is stalls else 5
-    message = complaint(fetch, url, path, SUM, "do without", timeout=timeout)
+    message = complaint(fetch, url, path, SUM, "do without")
     assert message.startswith(f"{url} must ") and said in message
     assert message.endswith("Check the network, or do without.")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"damaged"]
-
-
-def test_a_file_of_the_largest_size_and_of_no_length_is_taken(server, tmp_path, monkeypatch):
-    def answer(handler):
-        handler.head()
-        handler.wfile.write(BODY)
-
-    monkeypatch.setattr(datasets, "MAX_BYTES", len(BODY))
-    (tmp_path / "plain").write_bytes(b"")  # readable by whom the umask allows
-    for name, content in (("x.tsv", BODY), ("y.tsv", answer)):
-        server.files[f"/{name}"] = content
-        fetch(f"{server.url}/{name}", tmp_path / name, SUM, "do without")
-        assert (tmp_path / name).read_bytes() == BODY
-        assert (tmp_path / name).stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_a_cache_that_cannot_be_written_is_a_complaint(server, tmp_path, complaint):
-    server.files["/x.tsv"] = BODY
-    (tmp_path / "file").write_bytes(b"")
-    path = tmp_path / "file" / "x.tsv"
-    message = complaint(fetch, f"{server.url}/x.tsv", path, SUM, "do without")
-    assert f"{path.parent} must be a folder that can be written; received File" in message
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

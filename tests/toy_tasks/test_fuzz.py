@@ -23,14 +23,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numformer.errors import InputError
-from numformer.generation.text import MOST
 from tests.faults import fault_proof as faults
 from tests.toy_tasks.small import TINY as SIZES
-from tests.toy_tasks.small import main_of
+from tests.toy_tasks.small import few_held_out, main_of
 from toy_tasks import TASKS, lengths, pronounce
 from toy_tasks.kit import corpus, datasets, exit_code, study, training
 from toy_tasks.kit.datasets import MAX_BYTES, read_pairs
-from toy_tasks.kit.sequences import SequenceTask
 
 COPYING = main_of("copy_task")
 TINY = [*SIZES, *"--parts 1 --steps 2 --evaluate-every 2".split()]
@@ -49,20 +47,6 @@ def hang(number, frame):
     raise RecursionError("no end of this call")  # an error that nobody expects and hides
 
 
-PREPARE = SequenceTask.__init__
-
-
-@functools.cache
-def prepared(rule) -> dict:
-    """The attributes of a task, whose sequences take long to draw."""
-    PREPARE(task := SequenceTask.__new__(SequenceTask), rule, 1, 1)
-    return vars(task) | dict(development=task.development[:4], test=task.test[:4])
-
-
-def prepare(task, rule, batch_size, seed):
-    vars(task).update(prepared(rule) | dict(batch_size=batch_size, seed=seed))
-
-
 @functools.cache
 def run_of(main) -> dict[str, bytes]:
     """The files that a run of copy_task or of pronounce leaves."""
@@ -78,8 +62,7 @@ def world(runs: bool = True):
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.chdir(folder),
-        mock.patch.object(SequenceTask, "__init__", prepare),
-        mock.patch.object(sys, "path", [*sys.path]),
+        few_held_out(),
     ):
         for name in ("empty", "full", "words", "copied", "spoken"):
             Path(name).mkdir()
@@ -94,9 +77,6 @@ def world(runs: bool = True):
             for folder, main in (("copied", COPYING), ("spoken", pronounce.main)):
                 for name, content in run_of(main).items():
                     Path(folder, name).write_bytes(content)
-        Path("mine.py").write_text("def number(): return 5\n")
-        Path("wrong.py").write_text("def wrong(:\n")
-        Path("ends.py").write_text("raise SystemExit(0)\n")
         yield
 
 
@@ -128,8 +108,7 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
     said = err.read()
     assert code in (None, 0, 1, 2)
     if code == 2:
-        usage = said.startswith("usage: ") and ": error: " in said  # of a command that is no task
-        usage |= said.endswith(" --help lists the flags)\n") and said.count("\n") == 1
+        usage = said.endswith(" --help lists the flags)\n") and said.count("\n") == 1
         assert usage or re.fullmatch(r"error: .+; received .*\. .+\n", said), said
         assert state() == before
     assert before.items() <= state().items()
@@ -137,7 +116,6 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
 
 
 def flags_of(main) -> list[str]:
-    """Every flag that a command's help names."""
     with world(False), contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
         main(["--help"])
     return sorted(set(re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())))
@@ -178,7 +156,7 @@ def test_any_command_line_of_a_task(name):
     main = main_of(name)
 
     @given(command_lines(main), st.sampled_from(["utf-8", "ascii"]))
-    @settings(max_examples=60 if name in ("copy_task", "pronounce") else 8)
+    @settings(max_examples=40 if name == "copy_task" else 6)
     def check(arguments, encoding):
         with world(), until_it_begins():
             verdict(main, arguments, encoding)
@@ -189,11 +167,8 @@ def test_any_command_line_of_a_task(name):
 GIANTS = """--d-model 1000000 --heads 1
 --d-ff 1000000000
 --layers 1000000000
---heads 999999 --d-k 998 --d-v 999
---d-k 999999998
 --batch-size 1000000000
 --max-length 9999999999 --positions learned
---layers 99999999 --d-model 2 --heads 1 --d-ff 1
 --d-model 9223372036854775806 --heads 1""".splitlines()
 
 
@@ -208,7 +183,6 @@ def test_giants_are_refused_before_they_are_built():
 
 
 def reseal(path: Path, changes: dict) -> None:
-    """Change options in a config.json, whose checksum is right afterwards."""
     written = json.loads(path.read_text())
     del written["crc32"]
     written["options"] |= changes
@@ -219,7 +193,7 @@ def reseal(path: Path, changes: dict) -> None:
 OPTIONS = sorted(json.loads(run_of(pronounce.main)["config.json"])["options"])
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     st.sampled_from([(COPYING, "copied"), (pronounce.main, "spoken")]),
     st.dictionaries(
@@ -238,20 +212,16 @@ def test_a_config_json_that_says_anything(run, changes):
 
 
 def put(kind: str, path: Path) -> None:
-    """Put something that is no plain file, or nothing, in the place of a file."""
     path.unlink()
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
         os.mkfifo(path)
-    elif kind != "nothing":
+    else:
         path.symlink_to(kind)
 
 
-KINDS = ["folder", "pipe", "nothing", "/dev/zero", "/dev/full", "a loop"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/zero", "a loop"])
 def test_something_in_a_file_s_place_is_refused(kind):
     for name in ("config.json", "last.safetensors", "metrics.jsonl"):
         with world():
@@ -261,14 +231,6 @@ def test_something_in_a_file_s_place_is_refused(kind):
         put(kind.replace("a loop", "toy_dev.tsv"), path := Path("words/toy_dev.tsv"))
         code, said = verdict(pronounce.main, TOY)
     assert code == 2 and f"error: {path} must be a file that can be read; received " in said
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_any_words_are_pronounced_or_refused(encoding):
-    for words, code in ((["a" * MOST, "\udcff", "é"], 0), (["a" * (MOST + 1)], 2), (["a", ""], 2)):
-        with world():
-            asked = ["--run", "spoken", "--word", *words]
-            assert verdict(pronounce.main, asked, encoding)[0] == code
 
 
 def test_a_giant_data_file_is_refused_unread(tmp_path):

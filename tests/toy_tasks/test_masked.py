@@ -92,24 +92,24 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call):
     assert re.fullmatch("the c[^_]t", lines[0]) and lines[1] == "the"
 
 
-@pytest.mark.parametrize(("kind", "folder"), [(MaskedTask, ""), (WritingTask, "one-side")])
-def test_a_run_that_is_stopped_in_either_training_goes_on_to_the_same_end(
-    call, monkeypatch, kind, folder
-):
+def test_a_run_that_is_stopped_in_both_trainings_goes_on_to_the_same_end(call, monkeypatch):
     Path("text.txt").write_text(TEXT)
-    *_, figures = call(main, "--data", "text.txt", *TINY, "--out", "whole", "--no-plots")[1]
-    draw = kind.batch
+    begun = ["--data", "text.txt", *TINY, "--no-plots"]
+    *_, figures = call(main, *begun, "--out", "whole")[1]
+    for kind in (MaskedTask, WritingTask):
+        draw = kind.batch
 
-    def stop(task, step):
-        if step == 5 and type(task) is kind:
-            os.kill(os.getpid(), signal.SIGINT)
-        return draw(task, step)
+        def stop(task, step, kind=kind, draw=draw):
+            if step == 5 and type(task) is kind:
+                os.kill(os.getpid(), signal.SIGINT)
+            return draw(task, step)
 
-    with monkeypatch.context() as patches:
-        patches.setattr(kind, "batch", stop)
-        code, _, err = call(main, "--data", "text.txt", *TINY, "--out", "part", "--no-plots")
-    assert code == 130 and len(err) == 1
-    assert err[0].endswith("go on with: python -m toy_tasks.masked --resume --out part")
+        with monkeypatch.context() as patches:
+            patches.setattr(kind, "batch", stop)
+            code, _, err = call(main, *(begun or ["--resume"]), "--out", "part")
+        assert code == 130 and len(err) == 1
+        assert err[0].endswith("go on with: python -m toy_tasks.masked --resume --out part")
+        begun = []
     code, out, _ = call(main, "--resume", "--out", "part")
     assert code == 0 and out[-1] == figures
     for name in ("", "one-side"):

@@ -23,7 +23,6 @@ TRAINED_ON = [word for word in WORDS if not held_out(word)]
 
 
 def task(sources: list[str]) -> SequenceTask:
-    """Copy one of these sources."""
     draw = lambda rng: sources[rng.integers(len(sources))]  # noqa: E731
     return SequenceTask(Rule("few", "", "abcd", draw, lambda source: source, 1.0, {}), 4, seed=1)
 
@@ -44,19 +43,18 @@ def test_few_held_out_sources_are_for_development_and_for_the_test(complaint):
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_training_never_sees_what_is_evaluated(rule):
-    """A batch has sources and their targets, read back from ids here."""
     task = SequenceTask(rule, 64, 1)
     assert len(set(task.test)) == len(task.test) >= 1000
     assert len(set(task.development)) == len(task.development) >= 256
     assert not set(task.test) & set(task.development)
     trained, vocabulary = set(), task.text.source
-    for step in range(1, 21):
+    for step in range(1, 7):
         batch = task.batch(step)
         for sides in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
             source, target = ("".join(vocabulary.decode(ids[: ids.index(2)])) for ids in sides)
             assert target == rule.target(source)
             trained.add(source)
-    assert len(trained) > 1000
+    assert len(trained) > 300
     assert not trained & {source for source, _ in [*task.test, *task.development]}
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import filecmp
+import itertools
 import shlex
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from numformer.data.moses import detokenized
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
-from numformer.training.checkpoints import load_checkpoint, save_checkpoint
+from numformer.training.checkpoints import load_checkpoint
 from numformer.training.run_folder import read_metrics
 from tests.equal_runs import without_seconds
 from toy_tasks.kit import corpus
@@ -103,7 +104,6 @@ def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
 
 
 def task_of(pairs: dict, **others) -> TranslationTask:
-    """A task whose subwords are learned from what it trains on."""
     settings = dict(
         batch_size=60,
         accumulate=2,
@@ -172,21 +172,12 @@ def how(data, call) -> list[str]:
     return flags
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_run_goes_on_with_the_data_that_it_was_begun_with(old, how, data, call):
-    """That of an old run told nothing of others than it trained on."""
-    if old:
-        path = Path("run/last.safetensors")
-        tensors, metadata = load_checkpoint(path)
-        del metadata["task"]["development"], metadata["task"]["test"]
-        save_checkpoint(path, tensors, metadata)
+def test_a_run_goes_on_with_the_data_that_it_was_begun_with(how, data, call):
     for path in sorted(data.iterdir()):
         right = path.read_text()
         path.write_text("".join(reversed(right.splitlines(keepends=True))))
         code, _, err = call(main, "--resume", "--out", "run")
-        refused = not old or path.name.startswith("train")
-        assert code == (2 if refused else 0), path
-        assert ("data that it was started with" in "".join(err)) == refused
+        assert code == 2 and "data that it was started with" in err[0], path
         path.write_text(right)
 
 
@@ -218,42 +209,22 @@ def test_each_language_has_its_own_rules_for_tokens(call, monkeypatch):
     sides = "L'homme n'est pas là.", "The man's hat isn't here."
     tokens = "l' homme n' est pas là .", "the man 's hat isn 't here ."
     tokens = tuple(line.replace("'", "&apos;") for line in tokens)
-    for languages, way in ((["fr", "en"], 1), (["en", "fr"], -1)):
-        (source, target), (read, written) = sides[::way], tokens[::way]
-        for split in corpus.SPLITS:
-            for language, line in zip(languages, (source, target), strict=True):
-                write(f"{languages[0]}/{split}.{language}", [line] * 3)
-        assert read_corpus(Path(languages[0]), tuple(languages))["test"] == [(read, written)] * 3
-        asked = []
-
-        def answer(text, model, texts, asked=asked, written=written):
-            asked.extend(text.source.join(symbols) for symbols in texts)
-            return [text.target.split(written) for _ in texts]
-
-        monkeypatch.setattr(Translation, "write", answer)
-        flags = [*TINY, "--data", languages[0], "--languages", *languages, "--out", "run"]
-        _, out, _ = call(main, *flags, "--vocabulary", "40")
-        assert out[-1] == "BLEU 100.00" and shlex.join([source.lower()]) in "\n".join(out)
-        use = ["--run", "run"]
-        for how in (["--text", source], ["--source", f"{languages[0]}/test.{languages[0]}"]):
-            assert {*call(main, *use, *how)[1]} == {target.lower()}
-        assert {*asked} == {read}
-        shutil.rmtree("run")
-
-
-def test_the_figures_are_of_what_is_written_for_the_whole_test(data, call, monkeypatch):
-    """Who writes all that is right gets 100, of tokens: a detokenised text would not."""
-    right = dict(zip(*sentences(5, 2), strict=True))
+    for split, language in itertools.product(corpus.SPLITS, (0, 1)):
+        write(f"data/{split}.{['fr', 'en'][language]}", [sides[language]] * 3)
+    assert read_corpus(Path("data"), ("fr", "en"))["test"] == [tokens] * 3
     asked = []
 
-    def write(text, model, texts):
+    def answer(text, model, texts):
         asked.extend(text.source.join(symbols) for symbols in texts)
-        return [text.target.split(right[source]) for source in asked[-len(texts) :]]
+        return [text.target.split(tokens[1]) for _ in texts]
 
-    monkeypatch.setattr(Translation, "write", write)
-    code, out, err = call(main, *TINY, "--data", str(data))
-    assert (code, err) == (0, []) and out[-1] == "BLEU 100.00"
-    assert asked == [*right] and "5 sentences that training never saw" in "".join(out)
+    monkeypatch.setattr(Translation, "write", answer)
+    flags = [*TINY, "--data", "data", "--languages", "fr", "en", "--out", "run"]
+    _, out, _ = call(main, *flags, "--vocabulary", "40")
+    assert out[-1] == "BLEU 100.00" and shlex.join([sides[0].lower()]) in "\n".join(out)
+    for how in (["--text", sides[0]], ["--source", "data/test.fr"]):
+        assert {*call(main, "--run", "run", *how)[1]} == {sides[1].lower()}
+    assert {*asked} == {tokens[0]}
 
 
 def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
@@ -295,7 +266,6 @@ def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(caps
 
 
 def test_files_in_every_shape_are_read(capsys):
-    """A byte order mark, Windows line ends, case, punctuation; empty sides are counted."""
     for split in corpus.SPLITS:
         write(f"raw/{split}.en", ["A dog, here.", "", "Two."], "\r\n", "utf-8-sig")
         write(f"raw/{split}.de", ["Ein Hund, hier.", "Leer.", "Zwei."])
@@ -312,17 +282,13 @@ REFUSED = {
     "--data none": "which is no folder",
     "--data data --vocabulary 9": "received 9, of which",
     "--data data --max-tokens 5": "a batch of 5 tokens",
-    "--data data --max-tokens 0": "Change --max-tokens",
     "--data data --accumulate 0": "--accumulate is from 1 to",
-    "--data data --beam 1001": "from 1 to 1,000",
     "--data data --bpe-dropout 1.5": "a share",
     "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
-    "--data data --length-penalty -1": "from 0 to 9",
     "--data data --languages ** de": "a language is the end of a file's name",
     "--n-best 2": "--n-best is for a trained model; received no --run",
     "--ensemble x": "no --run",
     "--run x --reference y": "no --source",
-    "--run x --n-best 0": "--n-best: an integer from 1 to",
     "--run x --source y --text a": "--source goes without --text",
     "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
     "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
@@ -332,7 +298,6 @@ WRONG = [
     ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
     ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
     ("val.tok.de", ["ein"] * 5, "6 and 5 lines"),
-    ("val.tok.de", [""] * 6, "val holds pairs of sentences; received none"),
     ("test.tok.en", [""] * 5, "a test has sentences on both sides; received none"),
 ]
 

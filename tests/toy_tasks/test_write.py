@@ -70,7 +70,6 @@ def learn(call, text: str = TEXT, *flags) -> list[str]:
 
 
 def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
-    """Which is brought to the form of the text; its map shows what was read last."""
     text = "le café est bon " * 60
     out, run = learn(call, text), Path("runs/write-quick")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
@@ -93,6 +92,7 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
 
 @pytest.mark.parametrize("page", [write, masked, pairs])
 def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatch):
+    monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
     for kind in ("continuation", "infilling", "transduction"):
         monkeypatch.setattr(f"numformer.generation.{kind}.attention_weights", lambda *inputs: {})
     lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
@@ -101,13 +101,10 @@ def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatc
     tiny = tiny[2:] if page is pairs else tiny
     code, _, err = call(page.main, "--data", "text.txt", *tiny, "--out", "run")
     assert (code, err) == (0, [])
-    assert Path("run/loss.png").exists() and not Path("run/attention.png").exists()
+    assert not Path("run/attention.png").exists()
 
 
-@pytest.mark.parametrize("setting", ["--temperature 3", "--top-k 9", "--top-p 0.99"])
-def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(
-    call, monkeypatch, setting
-):
+def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(call, monkeypatch):
     """Each line is drawn by random numbers of its own, however the lines come."""
     learn(call, TEXT, "--no-plots")
     use = ["--run", "runs/write-quick", "--length", "30"]
@@ -115,33 +112,20 @@ def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(
     def asked(*flags, prompts=("the",)):
         return call(main, *use, "--prompt", *prompts, *flags)[1]
 
-    sampled = [*setting.split(), "--seed"]
-    drawn = asked(*sampled, "5")
-    assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
-    assert drawn != asked() == asked()
+    for setting in ("--temperature 3", "--top-k 9", "--top-p 0.99"):
+        sampled = [*setting.split(), "--seed"]
+        drawn = asked(*sampled, "5")
+        assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
+        assert drawn != asked() == asked()
     lines = "the\n\nthe\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     together = call(main, *use, *sampled, "5")[1]
     assert together == [*drawn, "", *asked(*sampled, "5", prompts=("the", "the"))[len(drawn) :]]
     assert together != [*drawn, "", *drawn]
-
-    class Keyboard(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr("sys.stdin", Keyboard(lines))
+    keyboard = io.StringIO(lines)
+    keyboard.isatty = lambda: True
+    monkeypatch.setattr("sys.stdin", keyboard)
     assert call(main, *use, *sampled, "5")[1] == [*drawn, "", *asked(*sampled, "6")]
-
-
-def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
-    monkeypatch.setattr("toy_tasks.write.MOST_WINDOWS", 7)
-    task = WritingTask(TEXT * 10, 8, 4, seed=1)
-    draw, starts = task.windows, []
-    task.windows = lambda ids, some: starts.extend(some) or draw(ids, some)
-    config = LanguageModel.Config(vocabulary=len(task.text.vocabulary), d_model=4, heads=1, d_ff=4)
-    with inference():
-        task.evaluate(LanguageModel(config))
-    assert 4 <= len(starts) <= 7 and starts[-1] > len(task.unseen) / 2
 
 
 @pytest.mark.parametrize(
@@ -149,14 +133,11 @@ def test_an_evaluation_takes_no_more_windows_than_are_needed(monkeypatch):
     [
         ("", "a text to learn from, or a run to use"),
         ("--data text.txt --run runs/write", "as it was trained; received --data"),
-        ("--data text.txt --context 0", "at least 1; received 0"),
         ("--data short.txt", "20 times the 65 characters"),
         ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
         ("--run runs/write --prompt a --length 0", "at least 1; received 0"),
         ("--run runs/write --prompt ''", "at least one symbol"),
         ("--run other --prompt a", "how they become its ids"),
-        ("--run runs/write --prompt a --temperature -1", "1e+300; received -1.0"),
-        ("--run runs/write --prompt a --top-p 1.5", "at most 1; received 1.5"),
         ("--run runs/write --prompt a --seed 1 --greedy", "drawn at random; received none"),
     ],
 )
@@ -173,15 +154,12 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said
     assert call(main, "--run", "runs/write", "--prompt", "a")[2] == []  # whatever its task says
 
 
-# Shakespeare, which is the same with presets.
-
-
 def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(call):
     def saved() -> dict:
         return json.loads(Path("runs/shakespeare-quick/config.json").read_text())["options"]
 
     Path("input.txt").write_text(TEXT)  # the folder of the file will do
-    flags = ["--data", ".", "--preset", "hour", *TINY, "--steps", "6"]
+    flags = ["--data", ".", "--preset", "hour", *TINY, "--steps", "6", "--no-plots"]
     code, out, err = call(shakespeare.main, *flags)
     assert code == 0 and not err and re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
     asked = dict(d_model=8, d_ff=8, layers=1, heads=2, context=8, steps=6, batch_size=4)
@@ -198,11 +176,12 @@ def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(
 
 
 def test_each_length_has_its_target(call):
-    """Which --help names; a run that misses it says so."""
     Path("input.txt").write_text(TEXT)
     assert shakespeare.TARGETS.keys() == {None, *shakespeare.PRESETS}
     text = " ".join(call(shakespeare.main, "--help")[1])
     assert all(f"{target:.2f}" in text for target in shakespeare.TARGETS.values())
     flags = [flag for flag in TINY if flag != "--quick"]
-    code, out, _ = call(shakespeare.main, "--data", "input.txt", *flags, "--steps", "6")
+    code, out, _ = call(
+        shakespeare.main, "--data", "input.txt", *flags, "--steps", "2", "--no-plots"
+    )
     assert code == 1 and out[-2].endswith("target validation loss 1.75: MISSED")

@@ -45,9 +45,6 @@ def test_the_weights_of_different_models_are_refused(complaint):
         assert said in complaint(average, given)
 
 
-# In training. A run of 14 steps evaluates at 5, 10 and 14; a mean at the end is kept, best or not.
-
-
 @pytest.mark.parametrize(("count", "parts"), [(1, 1), (2, 2), (9, 1)])
 def test_what_is_evaluated_saved_and_used_is_the_mean(tmp_path, count, parts):
     """The steps and their weights are those of a run that averages nothing, bit for bit."""

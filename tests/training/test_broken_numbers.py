@@ -19,7 +19,6 @@ from tests.equal_runs import assert_same_weights, last, logged
 
 
 def broken(model, folder, task=None, parts=1, **changes) -> str:
-    """What is said when training stops, in one line."""
     task, schedule = task or Copying(), Schedule(5, evaluate_every=1)
     with pytest.raises(BrokenNumbers) as caught:
         train(model, task, folder, schedule, recipe(**changes), parts=parts)
@@ -52,7 +51,6 @@ GRADIENT = "the model (Transformer), in the gradient of source.embedding.weight"
     ("place", "value", "clip"), [(LOSS, np.nan, None), (LOSS, np.inf, 1.0), (GRADIENT, np.nan, 1.0)]
 )
 def test_broken_numbers_never_touch_the_weights(tmp_path, monkeypatch, place, value, clip):
-    """From the second step on the loss, or one gradient, is `value`."""
     model, before, calls, forward = tiny(), {}, [], CrossEntropy.forward
 
     def broken_loss(self, *inputs):

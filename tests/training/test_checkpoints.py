@@ -33,9 +33,6 @@ def path(tmp_path):
     return tmp_path / "model.safetensors"
 
 
-# Round trips.
-
-
 def test_arrays_and_metadata_come_back(path, rng):
     array = rng.standard_normal((3, 4)).astype(np.float32)
     tensors = {"a.b": array, "transposed": array.T, "scalar": np.float32(3)}
@@ -83,9 +80,6 @@ def test_a_model_that_would_not_open_is_refused_before_it_is_saved(path, complai
     assert not path.exists()
 
 
-# Atomic writing.
-
-
 @pytest.mark.parametrize("operation", ["fsync", "replace"])
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(path, monkeypatch, operation, problem):
@@ -120,9 +114,6 @@ def test_the_old_file_stands_until_the_new_one_is_whole_and_on_disk(path, monkey
     assert path.read_bytes() == b"new" and os.listdir(path.parent) == [path.name]
 
 
-# What is no checkpoint.
-
-
 def says(metadata: str, dtype=float) -> bytes:
     return safetensors.numpy.save({"x": np.ones(100, dtype)}, metadata={"numformer": metadata})
 
@@ -147,7 +138,6 @@ def test_files_of_other_kinds_are_refused_by_name(path, content, complaint):
 
 
 def test_a_flipped_bit_anywhere_is_refused(path, complaint):
-    """In the header, in the metadata, in the numbers: one bit of every byte."""
     save_checkpoint(path, {"x": np.arange(9, dtype=np.float32)}, {"best": {"a": 0.5}})
     good = path.read_bytes()
     for place in range(len(good)):
@@ -199,7 +189,6 @@ REFUSED += [
 
 @pytest.mark.parametrize(("metadata", "words"), REFUSED, ids=lambda value: repr(value)[-50:])
 def test_a_model_that_cannot_be_the_file_s_is_refused(path, metadata, words, complaint):
-    """A giant before it is built."""
     save_checkpoint(path, trained().state_dict(), metadata)
     assert words in complaint(load_model, path)
 
@@ -215,9 +204,6 @@ def test_layers_that_the_file_does_not_hold_are_not_built(path, held, monkeypatc
     monkeypatch.setattr(Block, "__init__", lambda *a: (built.append(1), build(*a))[1])
     assert "with 20000 layers, but no " in complaint(load_model, path)
     assert len(built) <= 2 * (16 + 64)
-
-
-# One process at a time.
 
 
 def test_a_folder_is_locked_for_other_processes_until_the_block_ends(tmp_path):

@@ -15,8 +15,6 @@ from numformer.training.recipe import Recipe, cosine_rate, linear_rate, warmup_r
 PIECE = 1 << 15
 PAPER = dict(beta1=0.9, beta2=0.98, epsilon=1e-9)
 
-# Learning rates.
-
 
 def rates(decay, count: int = 152, **how) -> list[float]:
     """Those of a run of 150 steps, and of the one after it."""
@@ -48,7 +46,6 @@ def test_the_other_decays_share_the_rise_and_reach_0_after_the_last_step():
 
 @pytest.mark.parametrize("decay", [linear_rate, cosine_rate])
 def test_a_run_no_longer_than_the_warm_up_only_rises_and_none_goes_on_beyond_its_end(decay):
-    """In a line the rate would fall below 0 there, along the cosine rise again."""
     for steps in (1, 2, 3, 4):
         for step in range(1, steps + 1):
             assert decay(step, steps, 64, warmup=4) == pytest.approx(warmup_rate(step, 64, 4))
@@ -74,9 +71,6 @@ def test_a_recipe_chooses_the_schedule_and_hands_its_optimizer_what_that_takes(r
     assert Adam(pack(Linear(3, 2, rng))).settings == PAPER
 
 
-# Optimizers.
-
-
 def test_another_optimizer_is_one_function(rng):
     """Its vectors are the arguments after data and grad, its settings the keywords."""
 
@@ -95,7 +89,6 @@ def test_another_optimizer_is_one_function(rng):
 
 
 def adam_by_loops(values, gradients, rates, beta1, beta2, epsilon):
-    """Algorithm 1 of Kingma and Ba, one element at a time."""
     values, mean, square = list(values), [0.0] * len(values), [0.0] * len(values)
     for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
         for i, g in enumerate(gradient):
@@ -172,9 +165,6 @@ def test_adam_and_clipping_keep_the_dtype(dtype, rng):
     adam.step(0.1)
     assert flat.data is data
     assert {x.dtype for x in (data, flat.grad, *adam.state.values(), norm)} == {np.dtype(dtype)}
-
-
-# Clipping.
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
+from numformer import blas
 from numformer.data.batching import PairBatch
 from numformer.errors import InputError
 from numformer.layer import pack
@@ -58,7 +59,6 @@ def steps(parts: Parts) -> list:
 
 
 def assert_same_steps(found: Parts, expected: Parts, **near) -> list:
-    """They are those of both, bit for bit unless they need only be near."""
     taken = steps(found)
     for array, other in zip(taken, steps(expected), strict=True):
         assert_allclose(array, other, **near) if near else assert_array_equal(array, other)
@@ -66,7 +66,6 @@ def assert_same_steps(found: Parts, expected: Parts, **near) -> list:
 
 
 def assert_same(found: Parts, expected: Parts, **near):
-    """The gradients of both, bit for bit unless they need only be near."""
     grads = [parts.optimizer.parameters.grad for parts in (found, expected)]
     assert_allclose(*grads, **near) if near else assert_array_equal(*grads)
 
@@ -143,26 +142,22 @@ def test_a_batch_smaller_than_the_parts_after_a_larger_one(make, cores):
     assert whole.gradient(2, batch) == pytest.approx(expected)
 
 
-def threads_of_blas() -> set[int]:
-    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
-
-
 @pytest.mark.parametrize(("count", "threads"), [(1, 2), (1, 3), (2, 1)])
 def test_one_part_keeps_the_threads_of_blas_that_it_began_with(make, count, threads):
     """Their number may decide the last bits: a run that goes on elsewhere takes the old one."""
     here = 2 if count == 2 else threads
     with threadpool_limits(here, "blas"):
         began = make(count)
-        assert threads_of_blas() == {began.threads} == {threads}
+        assert blas.threads() == began.threads == threads
         began.end_processes()
-        assert threads_of_blas() == {threads}
+        assert blas.threads() == threads
         began.close()
-        assert threads_of_blas() == {here}
+        assert blas.threads() == here
     with threadpool_limits(1, "blas"):
         goes_on = Parts(began.objective, began.optimizer, 7, count)
         goes_on.threads = began.threads
         goes_on.start()
-        assert threads_of_blas() == {threads}
+        assert blas.threads() == threads
         goes_on.close()
 
 

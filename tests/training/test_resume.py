@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_runs import MEASURES, Copying, fail, interrupt, recipe, run, tiny
 
-from numformer.training import loop, parts
+from numformer import blas
+from numformer.training import loop
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
@@ -18,8 +19,6 @@ from tests.equal_runs import (
     last,
     without_seconds,
 )
-
-# New runs.
 
 
 @pytest.mark.parametrize("folder", ["new/below", "there"])
@@ -81,9 +80,6 @@ def test_one_process_at_a_time_trains_into_a_folder(tmp_path, complaint, monkeyp
         raised = BlockingIOError()
 
 
-# Resuming.
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
     """A run of 14 steps without interruption: logs at 3, 6, 9, 12, 14, evaluates at 5, 10, 14."""
@@ -119,7 +115,7 @@ def test_a_run_resumed_after_a_kill_repeats_what_was_not_saved(tmp_path, straigh
 
 @pytest.mark.parametrize("name", ["last.safetensors", "best.safetensors"])
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("number", "average"), [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("number", "average"), [(2, 1), (1, 2)])
 def test_a_run_that_is_killed_around_a_write_goes_on(tmp_path, name, after, number, average):
     """Where best.safetensors is still to be written, from last.safetensors alone."""
     how, replace, seen = dict(steps=14, average=average), os.replace, []
@@ -145,7 +141,6 @@ def test_a_run_that_is_killed_around_a_write_goes_on(tmp_path, name, after, numb
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The files of two finished runs of the same settings."""
     found = []
     for measures in ([2.0, 1.0], [3.0, 1.0]):
         folder = tmp_path_factory.mktemp("finished")
@@ -209,9 +204,9 @@ def test_a_state_that_no_run_can_have_is_refused_by_name(tmp_path, what, complai
 @pytest.mark.parametrize(("began", "here", "kept"), [(3, 1, 3), (None, 2, 2)])
 def test_a_resumed_run_keeps_the_threads_of_blas(tmp_path, monkeypatch, began, here, kept):
     """They may decide the last bits. Files of format 1 do not tell them."""
-    monkeypatch.setattr(parts, "blas_threads", lambda: began)
+    monkeypatch.setattr(blas, "threads", lambda: began)
     interrupt(tmp_path, 4)
-    monkeypatch.setattr(parts, "blas_threads", lambda: here)
+    monkeypatch.setattr(blas, "threads", lambda: here)
     run(tmp_path, resume=True)
     assert last(tmp_path)[1]["threads"] == kept
 
@@ -240,9 +235,6 @@ def test_resuming_with_another_config_or_seed_is_refused(tmp_path, complaint):
     assert files(tmp_path) == before
 
 
-# Another end.
-
-
 @pytest.mark.parametrize(
     ("steps", "stopped", "extra"), [(8, None, [(8, True)]), (8, 6, []), (20, 6, []), (10, None, [])]
 )
@@ -268,7 +260,6 @@ def test_a_run_with_another_end_is_the_one_that_had_it_before(tmp_path, steps, s
 
 @pytest.mark.parametrize(("step", "measured"), [(6, [2.0]), (5, [])], ids=["not", "already"])
 def test_a_run_may_end_at_the_step_at_which_it_was_stopped(tmp_path, step, measured):
-    """It is evaluated there, unless it has been."""
     interrupt(tmp_path / "ended", step, [1.0], steps=14)
     task = Copying(measured, at={step + 1: fail})
     _, best = run(tmp_path / "ended", step, task=task, resume=True)

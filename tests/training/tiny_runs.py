@@ -1,7 +1,6 @@
 """Runs of a tiny model that take moments, and what they leave."""
 
 import dataclasses
-import os
 import signal
 
 import numpy as np
@@ -101,7 +100,7 @@ def interrupt(folder, step: int, measures=(), **how) -> None:
 
 
 def send_ctrl_c():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 
 def fail():

@@ -109,7 +109,8 @@ def _several(lines: Iterable[str]) -> Iterator[list[str]]:
     """Lines without their ends: one at a time from a keyboard, otherwise many."""
     keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
-        note("type a text and Enter; Ctrl-D ends")
+        end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
+        note(f"type a text and Enter; {end} ends")
     lines = iter(lines)
     while some := [*itertools.islice(lines, 1 if keyboard else 1000)]:
         yield [line.rstrip("\r\n") for line in some]

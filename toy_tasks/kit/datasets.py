@@ -3,7 +3,7 @@
 The pronunciation data is the medium-resource part of SIGMORPHON 2021 task 1 (Ashby et al. 2021,
 github.com/sigmorphon/2021-task1): 8,000 words a language to train on, 1,000 to develop on and
 1,000 to test on, taken from Wiktionary by WikiPron. Licence: CC BY-SA 3.0. None of it is part of
-this project; it is downloaded when first used and kept in the git-ignored folder `toy_tasks/data`.
+this project; it is downloaded when first used and kept in the user's cache folder.
 """
 
 import codecs
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 
+import platformdirs
 from tqdm import tqdm
 
 from numformer.errors import InputError
@@ -23,7 +24,8 @@ from numformer.errors import InputError
 Pair = tuple[str, str]
 """A source and its target; a word and its phonemes with spaces between them."""
 
-CACHE = Path(__file__).parents[1] / "data"
+CACHE = platformdirs.user_cache_path("numformer", appauthor=False)
+"""Where downloads are kept: of an installation nothing may be writable."""
 
 ADDRESS = (
     "https://raw.githubusercontent.com/sigmorphon/2021-task1/"
@@ -206,8 +208,7 @@ def fetch(url: str, path: Path, sha256: str, otherwise: str, timeout: float = 30
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The folder takes path's suffix so that git ignores it too, should a kill leave it behind.
-        with tempfile.TemporaryDirectory(suffix=path.suffix, dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             part = Path(folder, path.name)
             with part.open("wb") as file:
                 for piece in _download(url, path.name, otherwise, timeout):

@@ -2,7 +2,9 @@
 
 import io
 import os
+import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -15,17 +17,24 @@ from toy_tasks import end_at_once
 def exit_code(main: Callable[[], int]) -> int:
     """Run a script's main; what goes wrong is one line on standard error and an exit code.
 
-    What the encoding of standard output lacks is printed as \\u and its number; where it, standard
-    error or standard input is closed (`>&-`), the program goes on without.
+    Standard input, output and error are UTF-8, whatever the system's encoding is, unless
+    PYTHONIOENCODING names another; what that lacks is printed as \\u and its number. Where one of
+    them is closed (`>&-`), the program goes on without.
     """
     if signal.getsignal(signal.SIGINT) is end_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
     reuse_freed_memory()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for stream, encoding, errors in (
+        (sys.stdin, "utf-8-sig", "strict"),  # with or without a byte order mark
+        (sys.stdout, "utf-8", "backslashreplace"),
+        (sys.stderr, "utf-8", "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+            asked_for = "PYTHONIOENCODING" in os.environ
+            stream.reconfigure(encoding=None if asked_for else encoding, errors=errors)
     try:
         return main()
     except InputError as problem:
@@ -55,3 +64,9 @@ def exit_code(main: Callable[[], int]) -> int:
 def _complain(problem: Exception, code: int) -> int:
     complain(problem)
     return code
+
+
+def quoted(words: object) -> str:
+    """One argument of a command, as a shell of this system takes it."""
+    windows = sys.platform == "win32"
+    return subprocess.list2cmdline([str(words)]) if windows else shlex.quote(str(words))

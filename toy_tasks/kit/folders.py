@@ -104,7 +104,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict:
     try:
         if not path.is_file():
             raise ValueError("it holds no such file")
-        settings = json.loads(path.read_text())
+        settings = json.loads(path.read_text(encoding="utf-8"))
         if settings.pop("crc32") != checksum(settings):
             raise ValueError(f"its checksum says that {name} was changed")
         return settings

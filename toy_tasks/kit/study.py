@@ -9,7 +9,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -34,6 +33,7 @@ from numformer.training.run_folder import read_metrics
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import use
 from toy_tasks.kit.charts import markdown
+from toy_tasks.kit.exits import quoted
 from toy_tasks.kit.flags import parser
 from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
 from toy_tasks.kit.training import finish, require, train_task
@@ -42,6 +42,10 @@ RESULT = "result.json"
 FREE_IN_A_STUDY = FREE_TO_CHANGE - {"steps"} | {"jobs"}
 Results = dict[str, list[dict]]
 """Of each row what was measured in each of its runs, and the run's `seed`, `seconds`, `folder`."""
+
+
+def no_flags(made: argparse.ArgumentParser) -> None:
+    """What a page without flags of its own adds."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,7 +61,8 @@ class Study:
     `draw(results, folder)` draws what it likes into the study's folder. `verdict(results)` gives
     what was measured on, the last lines and the target, as `finish` takes them. `example` is
     a text for --input, where the models take texts; `flags(parser)` adds the page's own, and
-    `use(options)` does what --run asks for.
+    `use(options)` does what --run asks for. Where processes are not forked, each gets a copy of
+    this, so functions are those of a module and no lambdas.
     """
 
     name: str
@@ -72,7 +77,7 @@ class Study:
     draw: Callable[[Results, Path], None]
     verdict: Callable[[Results], tuple[str, dict[str, str], tuple[str, bool] | None]]
     example: str | None = None
-    flags: Callable[[argparse.ArgumentParser], None] = lambda made: None
+    flags: Callable[[argparse.ArgumentParser], None] = no_flags
     use: Callable[[argparse.Namespace], int] = use
 
 
@@ -189,7 +194,7 @@ def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores
                 told += f"; {left} left, about {minutes:.0f} min" * bool(left)
                 print(f"{run.folder.name}: {told}", flush=True)
                 problems += [(code, f"{run.folder.name}: {problem}")] * bool(code)
-    again = f"{options.program} --resume --out {shlex.quote(str(options.out))}"
+    again = f"{options.program} --resume --out {quoted(options.out)}"
     if interrupted:
         raise Interrupted(f"stopped, and every run is saved; go on with: {again}")
     for code, problem in problems[:1]:
@@ -202,7 +207,7 @@ def _train(study: Study, runs: list[_Run], options: argparse.Namespace, on_cores
 def _start(context, study: Study, run: _Run) -> tuple:
     """A process that computes the run, and where it says how that ended."""
     hears, says = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(study, run, os.getpid(), says), daemon=True)
+    process = context.Process(target=_compute, args=(study, run, says), daemon=True)
     with _without_signals():
         process.start()
     says.close()
@@ -220,7 +225,7 @@ def _stop(running: dict) -> None:
 @contextlib.contextmanager
 def _without_signals():
     """Within the block SIGTERM waits: a process that begins there cannot miss it."""
-    if os.name != "posix":
+    if sys.platform == "win32":
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -230,15 +235,15 @@ def _without_signals():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _compute(study: Study, run: _Run, parent: int, says) -> None:
+def _compute(study: Study, run: _Run, says) -> None:
     """In a process of its own: train, measure, and say the exit code and what went wrong."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if os.name == "posix":
+    if sys.platform != "win32":
         os.setpgrp()  # Ctrl-C on a terminal is for the first process, which tells the others
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with, args=[parent], daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     said = 0, ""
-    with open(os.devnull, "w") as nowhere, threadpool_limits(1, "blas"):
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, threadpool_limits(1, "blas"):
         sys.stdout = sys.stderr = nowhere
         try:
             _train_one(study, run)
@@ -253,10 +258,9 @@ def _compute(study: Study, run: _Run, parent: int, says) -> None:
     says.send(said)
 
 
-def _end_with(parent: int) -> None:
-    """End this process, which saves then, soon after the first one was killed."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
+def _end_with_parent() -> None:
+    """End this process, which saves then where it can, soon after the first one was killed."""
+    wait([multiprocessing.parent_process().sentinel])
     os.kill(os.getpid(), signal.SIGTERM)
 
 

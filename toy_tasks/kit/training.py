@@ -1,7 +1,6 @@
 """Training as the flags say, from what is checked before it to the last lines that are printed."""
 
 import argparse
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from numformer.training.parts import usual_parts
 from numformer.training.recipe import Recipe
 from numformer.training.run_folder import read_metrics
 from toy_tasks.kit import folders
+from toy_tasks.kit.exits import quoted
 from toy_tasks.kit.flags import chosen
 from toy_tasks.kit.options import plain
 
@@ -68,7 +68,7 @@ def train_task(
         try:
             best = train(model, task, folder, schedule, recipe, **how)
         except Interrupted as stopped:
-            again = f"{options.program} --resume --out {shlex.quote(str(folder))}"
+            again = f"{options.program} --resume --out {quoted(folder)}"
             raise Interrupted(f"{stopped}; go on with: {again}") from None
         if options.resume and folders.read_config(folder)["options"]["steps"] != options.steps:
             folders.write_config(folder, settings)
@@ -104,7 +104,7 @@ def finish(
     files = sorted(path.name for path in folder.iterdir() if path.is_file())
     print(f"files in {folder}: {', '.join(files)}")
     if example is not None:
-        print(f"use it: {options.program} --run {run or folder} --input {shlex.quote(example)}")
+        print(f"use it: {options.program} --run {run or folder} --input {quoted(example)}")
     if options.quick:
         print(f"--quick only shows that everything runs: {options.steps} steps teach nothing yet")
         target = None

@@ -88,7 +88,7 @@ def mixer(config, g):
 
 
 def mixer_that_looks_ahead(config, g):
-    return config.mixer_of(0).build(config, g.rng), [g.memory, g.encoder]
+    return config.mixer_of(0).build(config, g.rng, causal=False), [g.memory, g.encoder]
 
 
 def language_model(changes: dict, g):
