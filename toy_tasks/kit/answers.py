@@ -39,28 +39,30 @@ def use(
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
     how = writing(options, trained.text)
-    count, n_best = getattr(options, "count", None) or 1, getattr(options, "n_best", None)
+    n_best, asked = getattr(options, "n_best", None), getattr(options, "count", None)
+    count = asked or 1
     pack(trained.model, xp=find_backend(options.backend))
     given = _whole(options.input_file) if getattr(options, "input_file", None) else options.input
     attention = trained.attention(*given, **how) if options.attention else None
-    between = f"\n{'-' * 15}\n" if isinstance(trained.text, Continuation) else "\n"
+    # Answers of several lines need something between them.
+    rule = "\n" + "-" * 15 if asked and isinstance(trained.text, Continuation) else ""
     with while_read():
         for texts in [given] if given else _several(sys.stdin if lines is None else lines):
             # Of several, an empty one is answered by an empty line: lines stay side by side.
             alone = given and len(texts) == 1
             filled = [text for text in texts if alone or text.strip()]
             if n_best:
-                best = trained.n_best(filled, n_best, say=say, **how)
-                answers = ([f"{score:.4f}\t{text}" for score, text in of_text] for of_text in best)
+                scored = trained.n_best(filled, n_best, say=say, **how)
+                answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in scored)
             else:
-                each = [text for text in filled for _ in range(count)]
-                written = trained.write(each, say=say, **how)
-                answers = (written[i : i + count] for i in range(0, len(written), count))
+                repeated = [text for text in filled for _ in range(count)]
+                written = iter(trained.write(repeated, say=say, **how))
+                answers = ([next(written) + rule for _ in range(count)] for _ in filled)
             if "seed" in how:
                 how["seed"] += count * len(filled)  # the next texts get other random numbers
             for text in texts:
                 answer = next(answers) if alone or text.strip() else [""]
-                print(between.join(answer), flush=True)
+                print(*answer, sep="\n", flush=True)
     if attention:
         attention.draw(options.attention)
     return 0

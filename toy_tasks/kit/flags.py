@@ -51,8 +51,8 @@ with numpy on Linux, otherwise 1, unless given""",
     "--input": "texts for the model; without, the lines of standard input",
     "--input-file": "one text of several lines: a file, or - for the whole of standard input",
     "--attention": "draw where each layer and head looks as the model answers --input",
-    "--beam": """hypotheses side by side, 1 is greedy; with --run this and the next two are the run's
-unless given""",
+    "--beam": """hypotheses side by side, 1 is greedy; with --run this and the next two are those
+of the run unless given""",
     "--length-penalty": "the exponent alpha of --penalty; more favours long answers",
     "--penalty": "divide log p by ((5 + length) / 6)^alpha (paper) or by length^alpha (length)",
     "--n-best": "the N best answers to each text, with their scores",
@@ -193,6 +193,7 @@ def parser(
         usage="%(prog)s [flags]",
         description=description,
         formatter_class=_Help,
+        allow_abbrev=False,  # --length would be --length-penalty where there is no --length
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )

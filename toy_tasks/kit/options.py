@@ -97,19 +97,23 @@ def _require_use(made: Parser, options: argparse.Namespace) -> None:
             fix = "Name the folder of a run, for example --run runs/reverse."
             raise InputError(f"{made.flag(name)} is for a trained model", "no --run", fix)
         return
-    drawn = any(getattr(options, name, None) for name in ("temperature", "top_k", "top_p"))
-    seed = "seeds" if hasattr(options, "seeds") else "seed"
-    sampling = "--temperature, --top-k or --top-p" if "temperature" in made.writing else ""
-    for name in sorted({seed, "count"} & options.given) if sampling and not drawn else ():
-        rule = f"{made.flag(name)} is for answers that are drawn at random"
-        fix = f"Draw them with {sampling}, or leave out {made.flag(name)}."
-        raise InputError(rule, "none that are", fix)
-    of_use |= made.writing | {"backend"} | ({seed} if sampling else set())
+    of_use |= made.writing | {"backend"}
+    if "temperature" in made.writing:
+        seed = "seeds" if hasattr(options, "seeds") else "seed"
+        of_use.add(seed)
+        temperature, cuts = options.temperature, {"top_k", "top_p"} & options.given
+        drawn = bool(cuts) if temperature is None else temperature != 0
+        for name in () if drawn else sorted({seed, "count", *cuts} & options.given):
+            rule = f"{made.flag(name)} is for answers that are drawn at random"
+            fix = f"Draw them, for example with --temperature 0.8; or leave out {made.flag(name)}."
+            raise InputError(rule, "none that are", fix)
     for name in sorted(options.given - of_use):
         fix = "Leave that out; or leave out --run, to train."
         raise InputError("--run uses a model as it was trained", made.flag(name), fix)
-    if options.attention and getattr(options, "n_best", None):
-        raise InputError("--n-best goes without --attention", "both", "Leave out one of them.")
+    others = ("attention", "temperature", "top_k", "top_p") if "n_best" in options.given else ()
+    for name in options.given.intersection(others):
+        rule = f"--n-best goes without {made.flag(name)}"
+        raise InputError(rule, "both", "Leave out one of them.")
     texts = [options.input_file] if getattr(options, "input_file", None) else options.input or []
     if options.attention and len(texts) != 1:
         raise InputError(
