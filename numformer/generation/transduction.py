@@ -122,7 +122,7 @@ class Transduction(Text):
         """As it is usual, but for what is asked, and no longer than the model can write."""
         how = replace(self, **{name: v for name, v in asked.items() if v is not None})
         require_positive("beam", how.beam)
-        require_positive("max_length", how.max_length, max(MOST, self.max_length))
+        require_positive("max_length", how.max_length, MOST)
         longest = min(how.max_length, model.config.longest or how.max_length)
         return replace(how, max_length=longest)
 

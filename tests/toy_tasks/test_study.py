@@ -124,7 +124,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call):
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
     code, out, _ = call(compare.main, "runs/norms")
     assert code == 0 and any("row pre" in line for line in out) and "norm" not in out[0]
-    drawn = []  # a study has --seeds, which --seed is short for
+    drawn = []  # a study has --seeds, also called --seed
     for flags in ([], ["--seed", "1"], ["--seed", "5"]):
         run = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9", *flags]
         code, out, _ = call(norms, *run)

@@ -211,7 +211,7 @@ def parser(
     else:
         add("--batch-size", type=integer, default=64)
     if several:
-        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        add("--seeds", "--seed", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
         add("--jobs", type=integer)
     else:
         add("--seed", type=integer, default=1)
