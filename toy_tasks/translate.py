@@ -3,29 +3,26 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
 
 from numformer.backend import find_backend
-from numformer.data import Subwords
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
 from numformer.generation import Translation
-from numformer.generation.beam import PENALTIES
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
 from toy_tasks import kit
 from toy_tasks.kit.corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.subwords import subwords_of
 from toy_tasks.kit.translation import (
     TranslationTask,
     draw,
     measure,
     require_filled,
     sacrebleu,
+    split_up,
     tell,
-    translated,
 )
 
 DESCRIPTION = """\
@@ -55,6 +52,9 @@ DEFAULTS = dict(
     warmup=1000,
     factor=1.4,
     decay="linear",
+    beam=5,
+    length_penalty=1.0,
+    penalty="length",
 )
 PRESETS = {
     "minutes": {},
@@ -84,16 +84,15 @@ PRESETS = {
 """The published one is that of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
 TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """Of one seed; 41.02 is the published BLEU."""
-DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; without,
-Multi30k is downloaded"""
+DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; or one
+file of pairs with a TAB between, which is split; without, Multi30k is downloaded"""
+CASED = "learn and write sentences as they are written: with capitals, not cut into tokens"
 BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
 (Provilkov et al. 2020: 0.1)"""
-PENALTY = "divide by ((5 + length) / 6)^alpha (the paper's) or by length^alpha"
 OF_USE = {
     "ensemble": "further runs, of other seeds for example: all translate together",
     "source": "translate its lines",
     "reference": "their right translations: print BLEU and chrF",
-    "n_best": "print the N best translations of each text with their scores",
 }
 
 
@@ -102,81 +101,58 @@ def flags() -> argparse.ArgumentParser:
     how = dict(asked_by="--text", presets=PRESETS, by_tokens=True)
     made = kit.parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
     add = made.add_argument
-    add("--data", type=kit.path, metavar="DIR", help=DATA)
+    add("--data", type=kit.path, metavar="DIR|FILE.tsv", help=DATA)
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
-    add("--vocabulary", type=kit.integer, default=4000, help="subwords, of both languages")
+    add("--cased", action="store_true", help=CASED)
+    add("--vocabulary", type=kit.integer, default=4000, help="subwords, at most, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
     add("--accumulate", type=kit.integer, default=1, help="batches in an update")
-    add("--beam", type=kit.integer, default=5, help="hypotheses side by side")
-    add("--length-penalty", type=float, default=1.0, help="its exponent alpha")
-    add("--penalty", choices=PENALTIES, default="length", help=PENALTY)
-    add = made.add_argument_group("using a trained translator").add_argument
-    several = dict(nargs="+", default=[])
-    add("--ensemble", type=kit.path, metavar="DIR", help=OF_USE["ensemble"], **several)
+    add = made.use.add_argument
+    add("--ensemble", nargs="+", type=kit.path, metavar="DIR", help=OF_USE["ensemble"])
     add("--source", type=kit.path, metavar="FILE", help=OF_USE["source"])
     add("--reference", type=kit.path, metavar="FILE", help=OF_USE["reference"])
-    add("--n-best", type=kit.integer, metavar="N", help=OF_USE["n_best"])
     return made
 
 
 def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
-    trained = load(options.run, *options.ensemble)
-    if not options.source and not options.n_best:
+    trained = load(options.run, *options.ensemble or [])
+    if not options.source:
         return kit.use(options, trained)
-    pack(trained.model, xp=find_backend(options.backend))
     text = trained.text
     if not isinstance(text, Translation):
-        rule, fix = "--source and --n-best are for a translator", "Name a run of translate."
-        raise InputError(rule, options.run, fix)
+        raise InputError("--source is for a translator", options.run, "Name a run of translate.")
     if options.reference:
+        pack(trained.model, xp=find_backend(options.backend))
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
         require_filled(pairs)
-        print(f"BLEU {measure(trained.model, text, pairs):.2f}")
+        bleu = measure(trained.model, text, pairs, **kit.writing(options, text))
+        print(f"BLEU {bleu:.2f}")
         return 0
-    with kit.while_read():
-        for line in answers(options, text, trained.model):
-            print(line)
-    return 0
-
-
-def answers(options: argparse.Namespace, text: Translation, model: Transformer) -> Iterator[str]:
-    """The lines that --source and --n-best ask for; an empty line is answered by one."""
-    lines = read_sentences(options.source, text.from_) if options.source else options.input
-    if not options.n_best:
-        yield from (detokenized(line, text.to) for line in translated(text, model, lines))
-        return
-    lines = lines or [line.rstrip("\r\n") for line in sys.stdin]
-    asked = [text.symbols(line) for line in lines if line.strip()]
-    tell(text, asked)
-    best = iter(text.n_best(model, asked, options.n_best))
-    for line in lines:
-        if not line.strip():
-            yield ""
-            continue
-        yield from (f"{score:.4f}\t{text.join(written)}" for score, written in next(best))
+    lines = read_sentences(options.source, text.from_)
+    tell(text, split_up(text, lines))
+    return kit.use(options, trained, lines, say=lambda note: None)
 
 
 def require(options: argparse.Namespace) -> None:
     """Raise InputError for flags that say nothing sensible."""
-    if any(getattr(options, name) not in (None, []) for name in OF_USE) and not options.run:
-        rule = "--source, --reference, --n-best and --ensemble are for a trained translator"
-        raise InputError(rule, "no --run", "Name the folder of a run: --run runs/translate.")
+    if options.cased and not options.data:
+        rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
+        raise InputError(rule, "those of Multi30k, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
-    others = {"source": ["input"], "n_best": ["reference"]}
+    others = {"source": ["input", "attention"], "reference": ["n_best", "count"]}
     for flag, wrong in others.items():
-        for other in [*wrong, "attention", *sorted(kit.SAMPLING)]:
+        for other in wrong:
             if None not in (getattr(options, flag), getattr(options, other)):
                 both = (f"--{name}".replace("_", "-") for name in (flag, other))
                 rule = " goes without ".join(both).replace("--input", "--text")
                 raise InputError(rule, "both", "Leave out one of them.")
-    for name, most in {"accumulate": 10**6, "beam": 1000, "n_best": 1000}.items():
-        if (value := getattr(options, name)) is not None and not 1 <= value <= most:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} is from 1 to {most:,}", value, f"Change {flag}.")
+    if not 1 <= options.accumulate <= 10**6:
+        rule = f"--accumulate is from 1 to {10**6:,}"
+        raise InputError(rule, options.accumulate, "Change --accumulate.")
     if options.reference or not options.run:
         sacrebleu()
     for language in options.languages:
@@ -189,30 +165,21 @@ def require(options: argparse.Namespace) -> None:
     if options.bpe_dropout and options.subwords != "bpe":
         rule, fix = "--bpe-dropout is for --subwords bpe", "Leave out one of them."
         raise InputError(rule, options.subwords, fix)
-    if not 0 <= options.length_penalty <= 9:
-        fix = "1 divides by the length, 0 leaves it out."
-        raise InputError("--length-penalty is from 0 to 9", options.length_penalty, fix)
 
 
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
-    data = read_corpus(options.data or multi30k(), tuple(options.languages))
+    folder, languages = options.data or multi30k(), tuple(options.languages)
+    data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
-    task = TranslationTask(data, subwords_of(options, data["train"]), options)
+    source, target = zip(*data["train"], strict=True)
+    size, kind = options.vocabulary, options.subwords
+    subwords, *_ = kit.vocabularies(options, source=source, target=target) or [
+        subwords_of(options, [*source, *target], size, "--vocabulary", kind=kind)
+    ]
+    task = TranslationTask(data, subwords, options)
     size = len(task.text.source)
     return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
-
-
-def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
-    """Those of the run that is resumed; for a new one they are learned."""
-    kept = options.resume and options.out / "subwords.model"
-    if kept and kept.is_file():
-        return Subwords(kept.read_bytes())
-    sides = dict(zip(("source", "target"), zip(*pairs, strict=True), strict=True))
-    for known in kit.vocabularies(options, **sides)[:1]:  # that of both sides
-        return known
-    lines = (line for side in sides.values() for line in side)
-    return Subwords.learned(lines, options.vocabulary, options.subwords)
 
 
 def main(arguments: list[str] | None = None) -> int:

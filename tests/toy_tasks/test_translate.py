@@ -108,6 +108,7 @@ def task_of(pairs: dict, **others) -> TranslationTask:
         batch_size=60,
         accumulate=2,
         bpe_dropout=0.0,
+        cased=False,
         languages=["en", "de"],
         beam=2,
         length_penalty=1.0,
@@ -280,16 +281,18 @@ def test_files_in_every_shape_are_read(capsys):
 REFUSED = {
     "--data data --languages en fr": "train*.fr",
     "--data none": "which is no folder",
-    "--data data --vocabulary 9": "received 9, of which",
+    "--data data --vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
     "--data data --max-tokens 5": "a batch of 5 tokens",
     "--data data --accumulate 0": "--accumulate is from 1 to",
     "--data data --bpe-dropout 1.5": "a share",
     "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
     "--data data --languages ** de": "a language is the end of a file's name",
-    "--n-best 2": "are for a trained translator; received no --run",
+    "--n-best 2": "--n-best is for a trained model; received no --run",
+    "--ensemble x": "no --run",
     "--run x --reference y": "no --source",
     "--run x --source y --text a": "--source goes without --text",
     "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
+    "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
 }
 WRONG = [
     ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import inspect
 import io
+import math
 import os
 import sys
 from collections.abc import Callable, Collection
@@ -15,10 +16,9 @@ from toy_tasks.kit import folders, settings_files, starting
 from toy_tasks.kit.flags import Parser
 
 # Flags that say how a script is called and nothing of the run.
-SAMPLING = {"temperature", "top_k", "top_p"}
-TRANSLATING = {"ensemble", "source", "reference", "n_best"}
-OF_THE_CALL = {"resume", "out", "config", "run", "input", "attention", "program", "name"}
-OF_THE_CALL |= SAMPLING | TRANSLATING
+OF_THE_CALL = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
+OF_THE_CALL |= {"name", "temperature", "top_k", "top_p", "count", "n_best", "given"}
+OF_THE_CALL |= {"ensemble", "source", "reference"}
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
@@ -26,7 +26,7 @@ FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
 OF_DATA = {"data", "demo", "language", "languages", "task"}  # flags that say what is learned
 MOST_PARTS = 128  # each may be a process
-WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
+SEARCH = "beam", "length_penalty", "penalty"
 
 
 def parse(
@@ -42,10 +42,12 @@ def parse(
     --config, this more than the sizes of the run of --start, and these more than a preset.
     """
     options, arguments = _read(made, sys.argv[1:] if arguments is None else arguments)
+    options.given = made.given(arguments)
     _require_use(made, options)
+    _require_rate(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        run_name, folder = options.name, options.out or _latest(made, options, arguments)
+        run_name, folder = options.name, options.out or _latest(made, options)
         kept = saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -93,10 +95,9 @@ def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[
     return options, arguments
 
 
-def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> Path:
+def _latest(made: Parser, options: argparse.Namespace) -> Path:
     """The latest run of this task, on the data that the command line names, if it names any."""
-    given = _given(made, arguments)
-    asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
+    asked = {key: getattr(options, key) for key in sorted(OF_DATA & options.given)}
     task = made.prog.rpartition(".")[2]
     for folder, saved in folders.runs_of(task).items():
         same = all(_places(value) == _places(saved.get(key)) for key, value in asked.items())
@@ -109,14 +110,6 @@ def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> 
         f"no run of {task}{of_which} under runs/",
         "Start one without --resume, or name its folder with --out.",
     )
-
-
-def _given(made: Parser, arguments: list[str]) -> dict:
-    """The flags that are on the command line, even those that have their defaults there."""
-    absent = object()
-    empty = argparse.Namespace(**dict.fromkeys(vars(made.parse_args([])), absent))
-    given = vars(made.parse_args(arguments, empty))
-    return {key: value for key, value in given.items() if value is not absent}
 
 
 def _places(value) -> list[str]:
@@ -148,29 +141,54 @@ def _require_counts(made: Parser, options: argparse.Namespace) -> None:
         raise InputError(rule, count, f"Change --{flag}.")
 
 
+def _require_rate(made: Parser, options: argparse.Namespace) -> None:
+    """Raise InputError for a highest rate that cannot be, or that is given in two ways."""
+    if options.rate is not None and not (0 < options.rate < math.inf):
+        raise InputError("--rate is a number above 0", options.rate, "For example --rate 0.001")
+    if options.rate is not None and options.factor != made.get_default("factor"):
+        rule, fix = "the highest rate is given by --rate or by --factor", "Leave out one of them."
+        raise InputError(rule, "both", fix)
+
+
 def _require_use(made: Parser, options: argparse.Namespace) -> None:
-    sampled = any(getattr(options, name) is not None for name in SAMPLING)
-    free = WITH_RUN | ({"seed", "seeds"} if sampled else set())
-    for key, value in vars(options).items() if options.run else ():
-        if key not in free and value != made.get_default(key):
-            sampling = ", or sample with --temperature, --top-k or --top-p" * key.startswith("seed")
-            raise InputError(
-                "--run uses a model as it was trained",
-                made.flag(key),
-                f"Leave that out{sampling}; or leave out --run, to train.",
-            )
-    if not options.run and (options.input or options.attention or sampled):
-        raise InputError(
-            "--input, --attention, --temperature, --top-k and --top-p are for a trained model",
-            "no --run",
-            "Name the folder of a run, for example --run runs/reverse.",
-        )
-    if options.attention and len(options.input or []) != 1:
+    """Raise InputError for flags of a trained model without one, of training with one."""
+    of_use = {action.dest for action in made.use._group_actions}
+    if not options.run:
+        # What has a default is what is trained, too: the beam of a test, the length of an example.
+        of_use = {name for name in of_use if made.get_default(name) is None}
+        for name in sorted(options.given & of_use):
+            fix = "Name the folder of a run, for example --run runs/reverse."
+            raise InputError(f"{made.flag(name)} is for a trained model", "no --run", fix)
+        return
+    of_use |= made.writing | {"backend"}
+    if "temperature" in made.writing:
+        seed = "seeds" if hasattr(options, "seeds") else "seed"
+        of_use.add(seed)
+        temperature, cuts = options.temperature, {"top_k", "top_p"} & options.given
+        drawn = bool(cuts) if temperature is None else temperature != 0
+        for name in () if drawn else sorted({seed, "count", *cuts} & options.given):
+            rule = f"{made.flag(name)} is for answers that are drawn at random"
+            fix = f"Draw them, for example with --temperature 0.8; or leave out {made.flag(name)}."
+            raise InputError(rule, "none that are", fix)
+    for name in sorted(options.given - of_use):
+        fix = "Leave that out; or leave out --run, to train."
+        raise InputError("--run uses a model as it was trained", made.flag(name), fix)
+    others = ("attention", "temperature", "top_k", "top_p") if "n_best" in options.given else ()
+    for name in options.given.intersection(others):
+        rule = f"--n-best goes without {made.flag(name)}"
+        raise InputError(rule, "both", "Leave out one of them.")
+    texts = [options.input_file] if getattr(options, "input_file", None) else options.input or []
+    if options.attention and len(texts) != 1:
         raise InputError(
             "--attention draws where the model looks in one text",
-            f"{len(options.input or [])} with --input",
-            "Give --input one text.",
+            f"{len(texts)} with {made.flag('input')}",
+            "Give it one text.",
         )
+
+
+def search(options: argparse.Namespace) -> dict:
+    """The settings of beam search that the flags say."""
+    return {name: getattr(options, name) for name in SEARCH}
 
 
 def plain(options: argparse.Namespace) -> dict:
