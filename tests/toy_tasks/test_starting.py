@@ -50,7 +50,7 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(call, begun, in
             call(pairs.main, *flags, "--no-plots", "--out", f"mine-{step}")
     call(pairs.main, "--resume", "--out", "mine-1")
     Path("runs/pairs-a").rename("elsewhere")
-    code, out, err = call(pairs.main, "--resume", "--out", "mine-5")
+    code, out, err = call(pairs.main, *"--resume --out mine-5 --start runs/pairs-a".split())
     assert (code, err) == (0, []) and not any("has no" in line for line in out)
     straight = without_seconds(Path("runs/pairs-b"))
     assert without_seconds(Path("mine-1")) == without_seconds(Path("mine-5")) == straight
@@ -65,6 +65,8 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(call, begun):
         code, out, err = call(main, *flags, "--steps", "1")
         assert (code, err) == (0, [])
         assert f"runs/{name} has no 't' in its vocabulary: unknown to its model" in out
+    flags = "--data a.txt --context 8 --start runs/write --out runs/masked".split()
+    assert_refused(call(write.main, *flags), "new or empty")
     for run, of in (("write-2", "write"), ("masked-2", "masked")):
         for part in ("", "/one-side")[: 1 + (of == "masked")]:
             started, _ = load_model(Path(f"runs/{of}{part}/best.safetensors"))
@@ -75,6 +77,7 @@ def test_what_does_not_fit_a_run_is_named(call):
     write_pairs("a.tsv", "abcd")
     Path("a.txt").write_text("sea shells, she sells " * 40)
     call(copying, *RUN)
+    call(copying, *RUN, "--layers", "2", "--out", "runs/two")
     call(pairs.main, *RUN, "--words", "target", "--data", "a.tsv")
     names = files_of("runs")
     a, copied = "--data a.tsv --start runs/pairs-a", "--start runs/copy_task"
@@ -83,6 +86,7 @@ def test_what_does_not_fit_a_run_is_named(call):
         (copying, "--start runs/pairs-a", ["symbols of this task; received runs/pairs-a"]),
         (copying, f"{copied} --d-ff 9", ["encoder.layers.0.feed_forward", "here (8, 9)", "others"]),
         (copying, f"{copied} --layers 2", ["in runs/copy_task none, and "]),
+        (copying, "--start runs/two --layers 1", ["here none, in runs/two ("]),
         (pairs.main, f"{a} --words source", ["--words 'target'; received --words 'source'"]),
         (write.main, f"--data a.txt {copied}", ["without a vocabulary 'vocabulary'"]),
         (copying, f"--run runs/copy_task --input 1 {copied}", ["received --start"]),
@@ -94,11 +98,11 @@ def test_what_does_not_fit_a_run_is_named(call):
 def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call):
     Path("mine.toml").write_text(
         "d-model = 8\nd_ff = 8\nheads = 1\nlayers = 1\nsteps = 4\n"
-        'no-plots = true\nattention-bias = false\nnorm = "pre"\nbatch-size = 4\n'
+        'no-plots = true\nfeed-forward-bias = false\nnorm = "pre"\nbatch-size = 4\n'
     )
     assert call(copying, "--config", "mine.toml", "--norm", "post", "--out", "a")[0] == 1
     saved = json.loads(Path("a/config.json").read_text())["options"]
-    flags = "d_model", "steps", "no_plots", "attention_bias", "norm", "seed"
+    flags = "d_model", "steps", "no_plots", "feed_forward_bias", "norm", "seed"
     assert [saved[flag] for flag in flags] == [8, 4, True, False, "post", 1]
     for out, file in {"b": "a", "c": "a/config.json"}.items():
         assert call(copying, "--config", file, "--out", out)[0] == 1
