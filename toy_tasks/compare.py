@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
+from numformer.plots import bound
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
 from toy_tasks.kit import folders
@@ -201,6 +202,9 @@ def draw(path: Path, runs: list[Run]) -> None:
             if len(curves) > 1:
                 band = [*map(min, values)], [*map(max, values)]
                 axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
+        if not name.endswith("loss"):
+            bound(axes)
+    axes.set_xlim(left=0)
     labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
     figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
     path.parent.mkdir(parents=True, exist_ok=True)

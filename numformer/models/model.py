@@ -18,13 +18,14 @@ ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 class Model(Layer):
     """A Layer with a config, whose outputs are logits that a batch has targets for.
 
-    A model of another kind is one file in `numformer/models` with one class of these. A checkpoint
-    names the file (`kind`). `Model(config, seed)` builds it; the seed determines the initial
-    weights. Parameters are float32 on the host until `pack` says otherwise.
+    A model of another kind is one file in `numformer/models` with one class of these, of which a
+    checkpoint names the file; or a class anywhere else, by whose own name it is loaded (`kind`).
+    `Model(config, seed)` builds it; the seed determines the initial weights. Parameters are float32
+    on the host until `pack` says otherwise.
 
-    Besides what builds the model, its config tells `d_model` (the width that the paper's learning
-    rate depends on), `longest`, the most positions that it takes, or None, and for checks of memory
-    `layers`, `least_parameters` and `least_saved`, as in TowerConfig.
+    Besides what builds the model, its config, a dataclass, tells `d_model` (the width that the
+    paper's learning rate depends on) and `longest`, the most positions that it takes, or None. For
+    checks of memory those here tell `layers`, `least_parameters` and `least_saved`, too.
 
     A model that writes also has `start(inputs, length) -> State` and
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
@@ -34,9 +35,14 @@ class Model(Layer):
     config: Settings
 
     @classmethod
+    def is_ours(cls) -> bool:
+        """Whether the class stands in `numformer.models`."""
+        return cls.__module__.startswith("numformer.models.")
+
+    @classmethod
     def kind(cls) -> str:
-        """The name of the model's file, by which a checkpoint finds it."""
-        return cls.__module__.rpartition(".")[2]
+        """What a checkpoint names the model by: its file here; the class of a model elsewhere."""
+        return cls.__module__.rpartition(".")[2] if cls.is_ours() else cls.__name__
 
     def predictions(self, *inputs):
         """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
