@@ -267,15 +267,14 @@ def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> N
 def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
     """Up to MOST_TESTS of those that run a function of the file `stem`.
 
-    One of each test function, another of each, and so on: first of the file's own tests, then of
-    those of layers and of a device, then of others, of which those that run few functions come
-    first: they look closest.
+    All of the file's own tests; of others one of each test function, another of each, and so on:
+    first of those of layers and of a device, and those that run few functions: they look closest.
     """
     met, order = Counter(), {}
     for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
         name = item.path.stem
         foreign = [f"test_{stem}", "test_layers", "test_stand_in", name].index(name)
-        order[item] = met[item.path, item.originalname], foreign, len(order)
+        order[item] = foreign and met[item.path, item.originalname], foreign, len(order)
         met[item.path, item.originalname] += 1
     chosen = sorted(items, key=order.get)[:MOST_TESTS]
     return sorted(chosen, key=lambda item: order[item][1:])
