@@ -265,8 +265,9 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
         assert "received a model for Continuation" in complaint(trained.n_best, ["a"], 2)
         return
     told = []
-    best, again, other = trained.n_best(["ab", "ab", "axe"], 2, told.append, beam=4, max_length=3)
-    symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, beam=4, max_length=3)[0]
+    texts, how = ["ab", "ab", "axe", "axe"], dict(beam=4, max_length=3)
+    best, again, other, _ = trained.n_best(texts, 2, told.append, **how)
+    symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, **how)[0]
     assert [text for _, text in best] == [" ".join(words) for _, words in symbols]
     assert_allclose([score for score, _ in best], [score for score, _ in symbols], rtol=1e-5)
     assert best == again
