@@ -148,6 +148,10 @@ class Layer:
             inside = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
         return f"{type(self).__name__}({inside})"
 
+    def __call__(self, *inputs, **settings):
+        """What `forward` gives."""
+        return self.forward(*inputs, **settings)
+
     def forward(self, *inputs):
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 

@@ -52,7 +52,7 @@ class CrossEntropy(Layer):
     sum.
     """
 
-    def __init__(self, smoothing: float = 0.1):
+    def __init__(self, smoothing: float = 0.0):
         if not 0 <= smoothing < 1:
             raise InputError(
                 "label smoothing is at least 0 and below 1", smoothing, "The paper uses 0.1."

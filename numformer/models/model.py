@@ -38,6 +38,19 @@ class Model(Layer):
         """The name of the model's file, by which a checkpoint finds it."""
         return cls.__module__.rpartition(".")[2]
 
+    @classmethod
+    def fitting(cls, config: Settings) -> Settings:
+        """The config itself. Raises InputError where it is none of this model's Config."""
+        if not isinstance(config, cls.Config):
+            kind = config if isinstance(config, type) else type(config)
+            received = f"{kind.__module__}.{kind.__qualname__}"
+            raise InputError(
+                f"a {cls.__name__} is built of its Config, {cls.__name__}.Config(...)",
+                f"the class {received}" if kind is config else f"an object of {received}",
+                f"Write {cls.__name__}({cls.__name__}.Config(...)).",
+            )
+        return config
+
     def predictions(self, *inputs):
         """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
 
