@@ -58,7 +58,8 @@ class GroupedQueryAttention(SelfAttention):
         return self._of_heads(dquery), dkey.sum(axis=2), dvalue.sum(axis=2)
 
     def looks(self):
-        return self._of_heads(super().looks())
+        weights = super().looks()
+        return self._of_heads(weights)
 
     def _of_heads(self, x):
         """x (B, G, H / G, T, K) -> (B, H, T, K)."""

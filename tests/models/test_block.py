@@ -80,6 +80,7 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
     assert cross.rotary is None and cross.position_bias is None
     assert itself.attention.dropout.p_drop == cross.attention.dropout.p_drop == 0.25
     assert all(type(part.attention) is Other for part in (itself, cross))
+    assert itself.forward(np.ones((2, 3, 8), np.float32)).dtype == np.float32
 
 
 @pytest.mark.parametrize(("sizes", "d_k"), [({}, 5), (dict(d_k=3), 3), (dict(d_k=3, d_v=4), 3)])
