@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from numformer.data import EpochBatches, Vocabulary
+from numformer.data import EpochBatches, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
 from toy_tasks import kit
-from toy_tasks.kit.datasets import Pair, read_pairs
+from toy_tasks.kit import subwords as own
+from toy_tasks.kit.datasets import LONGEST, MAX_BYTES, Pair, read_pairs
 from toy_tasks.kit.dates import dates
 from toy_tasks.kit.transduction import Example, TransductionTask, learn
 
@@ -72,7 +73,8 @@ class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
     `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `beam` how the test's sources are decoded.
+    ("source", "target", "both" or neither), `beam` how the test's sources are decoded. With
+    `subwords` both sides are made of these.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -85,22 +87,30 @@ class PairsTask(TransductionTask):
         seed: int,
         words: str = "",
         beam: int = 1,
+        subwords: Subwords | None = None,
     ):
         sources, targets = zip(*data["train"], strict=True)
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
         source, target = map(Vocabulary.of, (sources, targets), separators)
+        if subwords:
+            source = target = subwords
         symbols = {
             name: [(source.split(s), target.split(t)) for s, t in pairs]
             for name, pairs in data.items()
         }
+        sequences = [side for pairs in symbols.values() for pair in pairs for side in pair]
+        if (length := max(map(len, sequences))) > LONGEST:  # of subwords, which no file can tell
+            rule, fix = f"a side has at most {LONGEST} subwords", "Shorten it, or ask for more."
+            shown = f"{source.join(max(sequences, key=len))!r:.80}"
+            raise InputError(rule, f"{length} in {shown}", fix)
+        self.subwords = subwords
         self.data = zlib.crc32(json.dumps(symbols).encode())
         if seen := len({source for source, _ in data["test"]} & {*sources}):
             self.tested = f"of the test, {seen:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
         text = Transduction(source, target, 2 * longest[1], longest[0], beam)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))
-        sequences = (side for pairs in symbols.values() for pair in pairs for side in pair)
-        self.longest = max(text.max_length, 1 + max(map(len, sequences)))
+        self.longest = max(text.max_length, 1 + length)
         self.batch = EpochBatches(self.encode(data["train"]), batch_size, seed)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
@@ -115,6 +125,11 @@ class PairsTask(TransductionTask):
         exact = float(np.mean([answer in right for answer, (_, right) in answers]))
         return {"symbol_error_rate": 100 * edits / symbols, "exact_match": exact}
 
+    def begin(self, folder: Path) -> None:
+        """Keep the subwords in the folder of a run."""
+        if self.subwords:
+            own.keep(self.subwords, folder)
+
     def description(self) -> dict:
         return {"name": self.name, "data": self.data}
 
@@ -126,8 +141,9 @@ def read(options: argparse.Namespace) -> dict[str, list[Pair]]:
     else:
         names = ["all"] if len(options.data) == 1 else SPLITS
         fix = "Name a file of pairs: --data FILE.tsv"
+        how = options.words, fix, LONGEST if options.subwords is None else MAX_BYTES
         files = zip(names, options.data, strict=True)
-        pairs = {name: read_pairs(Path(file), options.words, fix) for name, file in files}
+        pairs = {name: read_pairs(Path(file), *how) for name, file in files}
     every = [pair for of in pairs.values() for pair in of]
     print(f"{len(every):,} pairs, for example {every[0][0]!r} -> {every[0][1]!r}")
     distinct = {name: [*dict.fromkeys(of)] for name, of in pairs.items()}
@@ -184,8 +200,9 @@ def main(arguments: list[str] | None = None) -> int:
         const="both",
         default="",
         choices=["source", "target", "both", ""],
-        help="the side that is made of words instead of characters; alone: both",
+        help="the side that is made of words instead of characters; alone: both (default: neither)",
     )
+    add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
     options = kit.parse(flags, name_of, arguments)
     if options.run:
         return kit.use(options)
@@ -195,7 +212,15 @@ def main(arguments: list[str] | None = None) -> int:
             f"--data {options.data}, --demo {options.demo}",
             "For example --data FILE.tsv, or --demo dates",
         )
-    task = PairsTask(read(options), options.batch_size, options.seed, options.words)
+    if options.words and options.subwords is not None:
+        rule, fix = "a side is made of words or of subwords", "Leave out --words or --subwords."
+        raise InputError(rule, "both", fix)
+    data, how = read(options), (options.batch_size, options.seed, options.words)
+    subwords = None
+    if options.subwords is not None:
+        lines = [line for pair in data["train"] for line in pair]
+        subwords = own.subwords_of(options, lines, options.subwords, "--subwords", exact=True)
+    task = PairsTask(data, *how, subwords=subwords)
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 

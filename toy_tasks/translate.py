@@ -3,10 +3,9 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from numformer.backend import find_backend
-from numformer.data import Subwords
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
@@ -17,7 +16,7 @@ from numformer.models import Config, Transformer
 from numformer.trained import load
 from toy_tasks import kit
 from toy_tasks.kit.corpus import multi30k, read_corpus, read_parallel, read_sentences
-from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.subwords import subwords_of
 from toy_tasks.kit.translation import (
     TranslationTask,
     draw,
@@ -84,8 +83,9 @@ PRESETS = {
 """The published one is that of Wu et al. 2021 (ACL, Good for Misconceived Reasons)."""
 TARGETS = {"minutes": 37.5, "hour": 41.02, "published": 41.02}
 """Of one seed; 41.02 is the published BLEU."""
-DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; without,
-Multi30k is downloaded"""
+DATA = """folder with train*.en, train*.de, and so for val and test, a sentence a line; or one
+file of pairs with a TAB between, which is split; without, Multi30k is downloaded"""
+CASED = "learn and write sentences as they are written: with capitals, not cut into tokens"
 BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
 (Provilkov et al. 2020: 0.1)"""
 PENALTY = "divide by ((5 + length) / 6)^alpha (the paper's) or by length^alpha"
@@ -102,9 +102,10 @@ def flags() -> argparse.ArgumentParser:
     how = dict(asked_by="--text", presets=PRESETS, by_tokens=True)
     made = kit.parser("translate", DESCRIPTION, Transformer, **how, **DEFAULTS)
     add = made.add_argument
-    add("--data", type=kit.path, metavar="DIR", help=DATA)
+    add("--data", type=kit.path, metavar="DIR|FILE.tsv", help=DATA)
     add("--languages", nargs=2, default=["en", "de"], metavar="L", help="from which, into which")
-    add("--vocabulary", type=kit.integer, default=4000, help="subwords, of both languages")
+    add("--cased", action="store_true", help=CASED)
+    add("--vocabulary", type=kit.integer, default=4000, help="subwords, at most, of both languages")
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
     add("--accumulate", type=kit.integer, default=1, help="batches in an update")
@@ -163,6 +164,9 @@ def require(options: argparse.Namespace) -> None:
     if any(getattr(options, name) not in (None, []) for name in OF_USE) and not options.run:
         rule = "--source, --reference, --n-best and --ensemble are for a trained translator"
         raise InputError(rule, "no --run", "Name the folder of a run: --run runs/translate.")
+    if options.cased and not options.data:
+        rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
+        raise InputError(rule, "those of Multi30k, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
@@ -196,20 +200,15 @@ def require(options: argparse.Namespace) -> None:
 
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     """What the options ask for: the task and the config of a model for it."""
-    data = read_corpus(options.data or multi30k(), tuple(options.languages))
+    folder, languages = options.data or multi30k(), tuple(options.languages)
+    data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
-    task = TranslationTask(data, subwords_of(options, data["train"]), options)
+    lines = [line for side in zip(*data["train"], strict=True) for line in side]
+    size, kind = options.vocabulary, options.subwords
+    subwords = subwords_of(options, lines, size, "--vocabulary", kind=kind)
+    task = TranslationTask(data, subwords, options)
     size = len(task.text.source)
     return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
-
-
-def subwords_of(options: argparse.Namespace, pairs: Sequence[Pair]) -> Subwords:
-    """Those of the run that is resumed; for a new one they are learned."""
-    kept = options.resume and options.out / "subwords.model"
-    if kept and kept.is_file():
-        return Subwords(kept.read_bytes())
-    lines = (line for side in zip(*pairs, strict=True) for line in side)
-    return Subwords.learned(lines, options.vocabulary, options.subwords)
 
 
 def main(arguments: list[str] | None = None) -> int:

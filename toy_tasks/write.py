@@ -4,16 +4,18 @@ import argparse
 import sys
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from numformer.backend import seed_sequence
-from numformer.data import Batch, Vocabulary
+from numformer.data import Batch, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Continuation
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from toy_tasks import kit
+from toy_tasks.kit import subwords as own
 from toy_tasks.kit.charts import draw_attention
 from toy_tasks.kit.datasets import read_text
 
@@ -42,6 +44,11 @@ DEFAULTS = dict(
 MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
 
+def split(text: str) -> tuple[str, str]:
+    """What is trained on, and the last tenth, which is not."""
+    return text[: (end := len(text) * 9 // 10)], text[end:]
+
+
 @dataclass(frozen=True)
 class Windows(Batch):
     """Stretches of a text: ids (B, T) and those that follow them (B, T)."""
@@ -62,21 +69,37 @@ class Answers(Windows):
 
 
 class WritingTask:
-    """Batches and evaluation of a text, for `numformer.training.train`."""
+    """Batches and evaluation of a text, for `numformer.training.train`.
+
+    Its symbols are characters, or `subwords`.
+    """
 
     metric, higher_is_better = "held_out_loss", False
 
-    def __init__(self, text: str, context: int, batch_size: int, seed: int, name: str = "write"):
-        if len(text) < 20 * (context + 1):
+    def __init__(
+        self,
+        text: str,
+        context: int,
+        batch_size: int,
+        seed: int,
+        name: str = "write",
+        subwords: Subwords | None = None,
+    ):
+        symbols, self.subwords = subwords or Vocabulary.of([text]), subwords
+        self.text = Continuation(symbols, context)
+        self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
+        self.data = zlib.crc32(text.encode())
+        self.training, self.unseen = (
+            np.array(symbols.encode(symbols.split(part)), int) for part in split(text)
+        )
+        count = len(self.training) + len(self.unseen)
+        if min(count // 20, len(self.unseen)) <= context:
+            unit = "subwords" if subwords else "characters"
             raise InputError(
-                f"a text has at least 20 times the {context + 1} characters of a window",
-                f"{len(text)} characters",
+                f"a text has at least 20 times the {context + 1} {unit} of a window",
+                f"{count} {unit}",
                 "Give a longer text, or a smaller --context.",
             )
-        self.text = Continuation(Vocabulary.of([text]), context)
-        self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
-        self.data, ids = zlib.crc32(text.encode()), np.array(self.text.vocabulary.encode(text))
-        self.training, self.unseen = np.split(ids, [len(ids) * 9 // 10])
 
     def windows(self, ids: np.ndarray, starts: np.ndarray) -> Windows:
         places = starts[:, None] + np.arange(self.longest)
@@ -99,15 +122,22 @@ class WritingTask:
         losses = [float(model.objective().forward(*batch.inputs)) for batch in batches]
         return {self.metric: float(np.average(losses, weights=[b.weight for b in batches]))}
 
+    def begin(self, folder: Path) -> None:
+        """Keep the subwords in the folder of a run."""
+        if self.subwords:
+            own.keep(self.subwords, folder)
+
     def description(self) -> dict:
-        return {"name": self.name, "context": self.longest, "data": self.data}
+        cut = {"subwords": zlib.crc32(self.subwords.model)} if self.subwords else {}
+        return {"name": self.name, "context": self.longest, "data": self.data, **cut}
 
 
 def add_flags(flags: argparse.ArgumentParser) -> None:
     """The flags of a script that goes on with texts."""
     add = flags.add_argument
     add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
-    add("--context", type=kit.integer, default=64, help="characters in a window")
+    add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
+    add("--context", type=kit.integer, default=64, help="symbols in a window")
     add_length(flags)
 
 
@@ -138,25 +168,34 @@ def learn(
 
     `measure` is what the last line calls the loss, `target` what it is to reach.
     """
-    name = options.program.rpartition(".")[2]
-    task = WritingTask(text, options.context, options.batch_size, options.seed, name)
-    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    name, subwords = options.program.rpartition(".")[2], None
+    if options.subwords is not None:
+        lines = split(text)[0].split("\n")
+        subwords = own.subwords_of(options, lines, options.subwords, "--subwords", exact=True)
+    task = WritingTask(text, options.context, options.batch_size, options.seed, name, subwords)
+    symbols = task.text.vocabulary
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(symbols))
     model, folder = kit.train_task(task, LanguageModel, config, options)
-    unseen = task.text.join(task.text.vocabulary.decode(task.unseen[:200]))
+    unseen = split(text)[1][:200]
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
     how = dict(length=options.length, temperature=0.8, seed=options.seed)
-    (written,) = task.text.write(model, [[*beginning]], **how)
+    (written,) = task.text.write(model, [symbols.split(beginning)], **how)
     print(task.text.join(written))
     if not options.no_plots:
-        *_, maps = task.text.maps(model, [*unseen[:20]])
+        *_, maps = task.text.maps(model, symbols.split(unseen)[:20])
         draw_attention(folder / "attention.png", maps, f"{folder.name}: where the decoder looks")
     with inference():
         loss = task.evaluate(model)[task.metric]
+    figures, characters = {}, len(split(text)[1])
+    if subwords:
+        figures["loss of a subword"] = f"{loss:.4f}"
+        loss *= len(task.unseen) / characters
+    figures[measure] = f"{loss:.4f}"
     example = beginning.strip().split("\n")[-1]
-    what = f"{len(task.unseen):,} characters that training never saw, nats per character"
+    what = f"{characters:,} characters that training never saw, nats per character"
     reached = None if target is None else (f"{measure} {target}", loss <= target)
-    return kit.finish(options, folder, what, {measure: f"{loss:.4f}"}, example, reached)
+    return kit.finish(options, folder, what, figures, example, reached)
 
 
 def main(arguments: list[str] | None = None) -> int:

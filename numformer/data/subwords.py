@@ -2,6 +2,8 @@
 
 import base64
 import io
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
@@ -13,6 +15,10 @@ from numformer.errors import InputError
 KINDS = "bpe", "unigram"
 SPECIAL_IDS = dict(pad_id=PADDING, bos_id=START, eos_id=END, unk_id=UNKNOWN)
 SPACE = "▁"  # in a piece: the space before a word
+EXACT = dict(
+    add_dummy_prefix=False, remove_extra_whitespaces=False, user_defined_symbols=["\n", "\t"]
+)
+"""How sentencepiece leaves spaces and line ends where they are."""
 
 
 def _sentencepiece():
@@ -31,7 +37,8 @@ class Subwords(Vocabulary):
     """Pieces of words; frequent words are one piece, others several (Sennrich et al. 2016).
 
     `model` is the content of a sentencepiece model file, whose first four pieces are ours: padding,
-    start, end and unknown.
+    start, end and unknown. Where it is `exact`, pieces joined are the text, with all its spaces and
+    line ends; otherwise there is one space between words and none around the text.
     """
 
     def __init__(self, model: bytes):
@@ -49,51 +56,56 @@ class Subwords(Vocabulary):
                 "Make it by Subwords.learned(texts, size).",
             )
         self.model = model
+        self.exact = self._processor.encode(" ") != []
         ids = range(UNKNOWN + 1, self._processor.get_piece_size())
         super().__init__(map(self._processor.id_to_piece, ids), " ")
 
     @classmethod
-    def learned(cls, texts: Iterable[str], size: int, kind: str = "bpe") -> "Subwords":
+    def learned(
+        cls, texts: Iterable[str], size: int, kind: str = "bpe", exact: bool = False
+    ) -> "Subwords":
         """The `size` subwords that fit the texts best, the four special ids among them.
 
-        `kind` is "bpe" (Sennrich et al. 2016: pairs of pieces that often stand together become one)
-        or "unigram" (Kudo 2018: pieces of which the texts are most probable). Raises InputError
-        where the texts have not so many pieces, or more characters.
+        Where the texts have not so many, all that they have. `kind` is "bpe" (Sennrich et al. 2016:
+        pairs of pieces that often stand together become one) or "unigram" (Kudo 2018: pieces of
+        which the texts are most probable). Raises InputError where the texts have more characters.
         """
         if kind not in KINDS:
             raise InputError(f"the kind is one of {', '.join(KINDS)}", repr(kind), "Name one.")
         library, written = _sentencepiece(), io.BytesIO()
         try:
             library.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts),
+                sentence_iterator=(unicodedata.normalize("NFC", text) for text in texts),
                 model_writer=written,
-                vocab_size=size,
+                vocab_size=min(max(5, size), 10**6),  # what it takes; 5 are always too few
+                hard_vocab_limit=False,
                 model_type=kind,
                 character_coverage=1.0,
+                max_sentence_length=2**30,  # a longer one would be left out
                 normalization_rule_name="identity",
                 minloglevel=2,
                 **SPECIAL_IDS,
+                **EXACT if exact else {},
             )
         except RuntimeError as problem:
-            said = str(problem).rpartition("] ")[2].rstrip(".")  # before it stands its source file
-            raise InputError(
-                "a number of subwords suits the texts",
-                f"{size}, of which sentencepiece says: {said}",
-                "Ask for another number, or give more text.",
-            ) from None
+            rule, fix = "subwords are learned from texts", "Give it sentences."
+            if least := re.search(r"\d+ vs (\d+)", str(problem)):
+                rule = f"subwords are at least {least[1]}: these texts' characters, and 4 ids"
+                raise InputError(rule, size, "Ask for more.") from None
+            raise InputError(rule, f"such of which sentencepiece says: {problem}", fix) from None
         return cls(written.getvalue())
 
     def description(self) -> dict:
         return {"sentencepiece": base64.b64encode(self.model).decode()}
 
     def split(self, text: str) -> list[str]:
-        """The pieces of a text. Raises InputError for one that is no Unicode."""
+        """The pieces of a text, brought to NFC. Raises InputError for one that is no Unicode."""
         try:
             text.encode()
         except UnicodeEncodeError:  # what Python made of bytes of another encoding
             fix = "Write or save it as UTF-8."
             raise InputError("a text is UTF-8", f"{text!r:.80}", fix) from None
-        return self._processor.encode(text, out_type=str)
+        return self._processor.encode(unicodedata.normalize("NFC", text), out_type=str)
 
     def sampled(self, texts: Sequence[str], dropout: float, seed: int) -> list[list[int]]:
         """The ids of each text, cut at random: each merge of BPE is left out with a probability.
@@ -103,15 +115,20 @@ class Subwords(Vocabulary):
         own random numbers do not.
         """
         rng, sampled = np.random.default_rng(seed), []
-        for text in texts:
+        for text in (unicodedata.normalize("NFC", text) for text in texts):
             left_out = iter((rng.random(3 * len(text) + 3) < dropout).tolist())
-            cuts = (_cut(SPACE + word, self._ids, left_out) for word in text.split(" ") if word)
+            if self.exact:
+                words = text.replace(" ", f" {SPACE}").split(" ")
+            else:
+                words = [SPACE + word for word in text.split(" ") if word]
+            cuts = (_cut(word, self._ids, left_out) for word in words)
             sampled.append(self.encode([*chain.from_iterable(cuts)]))
         return sampled
 
     def join(self, symbols: Iterable[str]) -> str:
         """The text of the pieces."""
-        return "".join(symbols).replace(SPACE, " ").strip()
+        text = "".join(symbols).replace(SPACE, " ")
+        return text if self.exact else text.strip()
 
 
 def _cut(word: str, ranks: Mapping[str, int], left_out: Iterator[bool]) -> list[str]:

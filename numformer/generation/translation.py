@@ -12,7 +12,8 @@ class Translation(Transduction):
     """Transduction of sentences as people write them, between the languages `from_` and `to`.
 
     What is given is brought to lower case and cut into tokens and then into the subwords of
-    `source`; tokens that are given stay what they are. What is written is put together again.
+    `source`; tokens that are given stay what they are. What is written is put together again. Where
+    a language is "", its side is read and written as people write it, with capitals.
     """
 
     from_: str = "en"

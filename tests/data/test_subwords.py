@@ -96,9 +96,10 @@ def test_merges_are_made_by_their_rank_but_for_those_left_out_in_their_turn(left
 
 
 def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
-    assert "suits the texts; received 9, of which" in complaint(Subwords.learned, TEXTS, 9)
-    said = complaint(Subwords.learned, TEXTS, 90000)
-    assert "says: Vocabulary size too high" in said and ".. " not in said
+    for few in (-1, 26):
+        said = f"subwords are at least 27: these texts' characters, and 4 ids; received {few}. Ask"
+        assert said in complaint(Subwords.learned, TEXTS, few)
+    assert "learned from texts; received such" in complaint(Subwords.learned, [], 45)
     assert "one of bpe, unigram" in complaint(Subwords.learned, TEXTS, 45, "words")
     written, train = io.BytesIO(), sentencepiece.SentencePieceTrainer.train
     train(sentence_iterator=iter(TEXTS), model_writer=written, vocab_size=30, minloglevel=2)
@@ -148,3 +149,26 @@ def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
     text, tokens = Translation(words, words, 9, from_=from_, to=to), "l&apos; homme"
     assert (words.join(text.symbols("L'homme")) == tokens) == (from_ == "fr")
     assert (text.join(words.split(tokens)) == "l'homme") == (to == "fr")
+
+
+def test_of_more_subwords_than_the_texts_have_there_are_all_that_they_have():
+    least, most = (Subwords.learned(TEXTS, size) for size in (27, 10**12))
+    assert len(least) == 27 < len(most) < 200
+    assert most.encode(most.split("the smallest")) == most.encode(["▁the", "▁smallest"])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_exact_subwords_leave_every_space_line_end_and_tab_where_it_is(kind):
+    """In every cut; a long line is learned, too, and letters are of one form (NFC)."""
+    texts = ["if x:\n\ty =  'ab'", "  if x:", "ab " * 2000 + "ç", "cafe\N{COMBINING ACUTE ACCENT}"]
+    words = Subwords.learned(texts, 60, kind, exact=True)
+    for text in [*texts[:2], " x\n\n", "\tif  x ", " "]:
+        assert words.join(words.split(text)) == text
+        assert UNKNOWN not in words.encode(words.split(text))
+        for dropout in (0.0, 0.7):
+            (ids,) = words.sampled([text], dropout, 1)
+            assert words.join(words.decode(ids)) == text
+            assert dropout or kind != "bpe" or ids == words.encode(words.split(text))
+    assert words.sampled(texts[3:], 1.0, 1) == [words.encode([*"caf\xe9"])]
+    assert words.join(words.split(texts[3])) == "caf\xe9" and "ç" in words.symbols
+    assert Subwords(words.model).exact and not Subwords.learned(TEXTS, 45).exact

@@ -108,6 +108,7 @@ def task_of(pairs: dict, **others) -> TranslationTask:
         batch_size=60,
         accumulate=2,
         bpe_dropout=0.0,
+        cased=False,
         languages=["en", "de"],
         beam=2,
         length_penalty=1.0,
@@ -280,7 +281,7 @@ def test_files_in_every_shape_are_read(capsys):
 REFUSED = {
     "--data data --languages en fr": "train*.fr",
     "--data none": "which is no folder",
-    "--data data --vocabulary 9": "received 9, of which",
+    "--data data --vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
     "--data data --max-tokens 5": "a batch of 5 tokens",
     "--data data --accumulate 0": "--accumulate is from 1 to",
     "--data data --bpe-dropout 1.5": "a share",

@@ -1,10 +1,12 @@
 """Sentences and their translations, line by line in two files."""
 
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from numformer.data.moses import tokenized
 from numformer.errors import InputError
-from toy_tasks.kit.datasets import CACHE, Pair, fetch, read_text
+from toy_tasks.kit.datasets import CACHE, MAX_BYTES, Pair, fetch, read_pairs, read_text
 
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
@@ -37,24 +39,50 @@ def multi30k(cache: Path = CACHE / "multi30k", address: str = ADDRESS) -> Path:
     return cache
 
 
-def read_corpus(folder: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
-    """The pairs of "train", "val" and "test", tokens with spaces between them.
+def rules(languages: Sequence[str], cased: bool) -> tuple[str, str]:
+    """The languages whose rules cut the two sides into tokens; "" for a side that is kept raw."""
+    source, target = languages
+    return ("", "") if cased else (source, target)
 
-    They are read from the two files whose names begin so and end in .LANGUAGE, the first two by the
-    alphabet that are alike else. What is left out is printed. Raises InputError where there are no
-    such two, and as `read_parallel` does.
+
+def read_corpus(
+    folder: Path, languages: tuple[str, str], cased: bool = False
+) -> dict[str, list[Pair]]:
+    """The pairs of "train", "val" and "test", tokens with spaces between them; `cased`: as written.
+
+    Of one file of pairs, with a TAB between, a hash of the source decides what a pair is for. In a
+    folder they are read from the two files whose names begin so and end in .LANGUAGE, the first two
+    by the alphabet that are alike else. What is left out is printed, and how many sources to judge
+    by are trained on, too. Raises InputError where there are no such two, and as `read_parallel`
+    and `read_pairs` do.
     """
-    corpus = {}
+    cut_by = rules(languages, cased)
+    corpus, file = {}, folder.is_file() and read_split(folder, cut_by)
     for split in SPLITS:
-        pairs = read_parallel(*find(folder, split, languages), languages)
+        pairs = file[split] if file else read_parallel(*find(folder, split, languages), cut_by)
         kept = pairs if split == "test" else [pair for pair in pairs if all(pair)]
         if len(kept) < len(pairs):
             print(f"{split}: {len(pairs) - len(kept)} lines with an empty side are left out")
         if not kept:
-            fix = "Put sentences into both files."
+            fix = "Give more of them: sentences on both sides."
             raise InputError(f"{split} holds pairs of sentences", "none", fix)
         corpus[split] = kept
+    trained = {source for source, _ in corpus["train"]}
+    for split in SPLITS:
+        shared = sum(source in trained for source, _ in corpus[split])
+        if split != "train" and shared:
+            print(f"{split}: {shared:,} of {len(corpus[split]):,} sources are trained on, too")
     return corpus
+
+
+def read_split(file: Path, languages: tuple[str, str]) -> dict[str, list[Pair]]:
+    """The pairs of one file: eight in ten to train on, one for development, one for the test."""
+    pairs: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    for pair in read_pairs(file, "", "Name a file of pairs: --data FILE.tsv", MAX_BYTES):
+        tokens = tuple(map(tokenized, pair, languages))
+        number = zlib.crc32(tokens[0].encode()) % 10
+        pairs[("test", "val", *["train"] * 8)[number]].append(tokens)
+    return pairs
 
 
 def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
@@ -76,7 +104,7 @@ def find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
 
 
 def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> list[Pair]:
-    """The lines of two files side by side, as tokens in lower case.
+    """The lines of two files side by side, as `read_sentences` reads them.
 
     Raises InputError for a file that `read_text` refuses, and for files of which one has more
     lines than the other: where one is missing, all later ones belong to other lines.
@@ -92,7 +120,7 @@ def read_parallel(source: Path, target: Path, languages: tuple[str, str]) -> lis
 
 
 def read_sentences(path: Path, language: str) -> list[str]:
-    """The lines of a file as tokens in lower case; what is so by its name is taken as it is."""
+    """The lines of a file, `tokenized`; what is so by its name is taken as it is."""
     text = read_text(path, "Name a file with a sentence on each line.")
     lines = text.removesuffix("\n").split("\n")
     if TOKENS in path.name:

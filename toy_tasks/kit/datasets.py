@@ -149,14 +149,16 @@ def read_text(path: Path, fix: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
 
 
-def read_pairs(path: Path, words: str = "", fix: str = "Name a file of pairs.") -> list[Pair]:
+def read_pairs(
+    path: Path, words: str = "", fix: str = "Name a file of pairs.", longest: int = LONGEST
+) -> list[Pair]:
     """Read a file of `source<TAB>target` -> one pair a line, in the file's order.
 
     `words` tells what is made of words, the others being made of characters: "source", "target" or
     "both". Spaces around a side are dropped, between words they become one.
 
     Raises InputError, with the line's number, for a line that does not have exactly one TAB, or of
-    which a side is empty or longer than `LONGEST` symbols; for an empty file; and, with `fix`,
+    which a side is empty or longer than `longest` symbols; for an empty file; and, with `fix`,
     whatever `read_text` complains about.
     """
     text = read_text(path, fix).rstrip("\n")  # empty lines at the end say nothing
@@ -182,9 +184,9 @@ def read_pairs(path: Path, words: str = "", fix: str = "Name a file of pairs.") 
             side.count(" ") + 1 if of_words else len(side)
             for side, of_words in zip(pair, sides, strict=True)
         ]
-        if max(lengths) > LONGEST:
+        if max(lengths) > longest:
             raise InputError(
-                f"{path}, line {number} must have at most {LONGEST} symbols on each side",
+                f"{path}, line {number} must have at most {longest} symbols on each side",
                 "{} and {}".format(*lengths),
                 form,
             )

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
@@ -26,6 +27,7 @@ unless given""",
     "--seed": "for initial weights, data order and dropout",
     "--parts": """parts of a batch, each computed by a process of its own where there are cores; 2
 with numpy on Linux, otherwise 1, unless given""",
+    "--rate": "the highest learning rate, at the end of --warmup; in place of --factor",
     "--log-every": "steps between two lines of metrics.jsonl",
     "--evaluate-every": "steps between two evaluations",
     "--minutes": "end after so long, what came before --resume included: evaluate and save",
@@ -45,11 +47,33 @@ with numpy on Linux, otherwise 1, unless given""",
 }
 
 
+ELSEWHERE = {
+    "--lr --learning-rate --max-lr --peak-rate": "--rate",
+    "--dropout --drop --p-dropout": "--p-drop",
+    "--batch --batch-tokens": "--batch-size --max-tokens",
+    "--epochs --epoch --max-steps --max-iters --iterations --train-steps": "--steps",
+    "--hidden --hidden-size --dim --width --n-embd --embed-dim --emb-dim": "--d-model",
+    "--ff --ffn --ff-size --ffn-dim --feed-forward": "--d-ff",
+    "--num-heads --n-heads --n-head --nhead": "--heads",
+    "--num-layers --n-layers --n-layer --depth": "--layers",
+    "--warmup-steps --warmup-iters": "--warmup",
+    "--vocab --vocab-size --vocabulary --bpe": "--vocabulary --subwords",
+    "--block-size --seq-len --sequence-length": "--context",
+    "--optim": "--optimizer",
+    "--device --gpu --cuda": "--backend",
+    "--output --output-dir --save --run-dir": "--out",
+    "--smoothing": "--label-smoothing",
+    "--clip --grad-clip --max-grad-norm": "--clip-norm",
+}
+"""What flags are called in other programs, and here: the first of those that a script has."""
+MEANT = {other: ours.split() for others, ours in ELSEWHERE.items() for other in others.split()}
+
+
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
     """The description as it is written, and the default of every flag that has one."""
 
     def _get_help_string(self, action):
-        shown = action.default is not None and action.default is not False
+        shown = action.default not in (None, False, "")
         return super()._get_help_string(action) if shown else action.help
 
 
@@ -95,7 +119,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
         known = [flag for action in self._actions for flag in action.option_strings]
-        close = difflib.get_close_matches(*wrong, known, 1, 0.7) if wrong else []
+        wrong = [flag.partition("=")[0] for flag in wrong]
+        close = [flag for name in wrong for flag in MEANT.get(name, []) if flag in known]
+        close = close or (difflib.get_close_matches(*wrong, known, 1, 0.7) if wrong else [])
         meant = f"; is {close[0]} meant?" if close and wrong[0] != message.split()[0] else ""
         complain(f"{message}{meant} ({self.prog} --help lists the flags)")
         sys.exit(2)
@@ -145,6 +171,7 @@ def parser(
     else:
         add("--seed", type=integer, default=1)
         add("--parts", type=integer)
+    add("--rate", type=float, metavar="R")
     add("--log-every", type=integer, default=50)
     add("--evaluate-every", type=integer, default=250)
     add("--minutes", type=float, metavar="M")
@@ -161,7 +188,7 @@ def parser(
     add("--temperature", to=use, type=float, metavar="T")
     add("--top-k", to=use, type=integer, metavar="K")
     add("--top-p", to=use, type=float, metavar="P")
-    made.before = {}
+    made.before = {"rate": None}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         titled = f"{title} ({settings.__module__}.{settings.__name__})"
         for group_title, group_of in {titled: _flags(settings), **_of_mixers(settings)}.items():
@@ -212,4 +239,7 @@ def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> 
     """The config or the recipe that the flags describe; `of_task` are its other fields."""
     flags = (field.name for field in fields(settings) if field.default is not MISSING)
     by_flags = {name: getattr(options, name) for name in flags if hasattr(options, name)}
+    if "factor" in by_flags and getattr(options, "rate", None) is not None:
+        # Equation 3 is highest where step = warmup: factor / sqrt(d_model warmup).
+        by_flags["factor"] = options.rate * math.sqrt(options.d_model * by_flags["warmup"])
     return settings(**by_flags, **of_task)

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import inspect
 import io
+import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def parse(
         made.set_defaults(**made.presets[options.preset])
         options = made.parse_args(arguments)
     _require_use(made, options)
+    _require_rate(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
         run_name, folder = options.name, options.out or folders.latest_folder(options.name)
@@ -85,6 +87,15 @@ def _require_counts(made: Parser, options: argparse.Namespace) -> None:
     if count is not None and not 1 <= count <= most:
         rule = f"--{flag} is from 1 to {to}at most {MOST_PARTS}, here {most}"
         raise InputError(rule, count, f"Change --{flag}.")
+
+
+def _require_rate(made: Parser, options: argparse.Namespace) -> None:
+    """Raise InputError for a highest rate that cannot be, or that is given in two ways."""
+    if options.rate is not None and not (0 < options.rate < math.inf):
+        raise InputError("--rate is a number above 0", options.rate, "For example --rate 0.001")
+    if options.rate is not None and options.factor != made.get_default("factor"):
+        rule, fix = "the highest rate is given by --rate or by --factor", "Leave out one of them."
+        raise InputError(rule, "both", fix)
 
 
 def _require_use(made: Parser, options: argparse.Namespace) -> None:

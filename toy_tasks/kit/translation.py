@@ -15,11 +15,12 @@ from numformer.errors import InputError
 from numformer.generation import Translation
 from numformer.generation import text as texts
 from numformer.models import Transformer
-from numformer.training.files import write_atomically
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import note
 from toy_tasks.kit.charts import draw_attention
+from toy_tasks.kit.corpus import rules
 from toy_tasks.kit.datasets import Pair
+from toy_tasks.kit.subwords import keep
 from toy_tasks.kit.transduction import TransductionTask
 
 MOST = 256
@@ -61,7 +62,8 @@ class TranslationTask(TransductionTask):
         if known := sum(source in trained for source, _ in data["test"]):
             self.tested = f"of the test, {known:,} of which are trained on, too"
         source, target = (max(map(len, side)) for side in zip(*pairs, strict=True))
-        how = options.beam, options.length_penalty, options.penalty, *options.languages
+        cut_by = rules(options.languages, options.cased)
+        how = options.beam, options.length_penalty, options.penalty, *cut_by
         text = Translation(subwords, subwords, 2 * target, source, *how)
         super().__init__(text, development, data["test"])
         asked = split_up(text, [source for source, _ in data["test"]])
@@ -76,8 +78,7 @@ class TranslationTask(TransductionTask):
     def begin(self, folder: Path) -> None:
         """Keep the subwords in the folder of a run, and there find what it had come to know."""
         self.folder = folder
-        if not (folder / "subwords.model").exists():
-            write_atomically(folder / "subwords.model", self.text.source.model)
+        keep(self.text.source, folder)
         saved = folders.stands(folder).get("task")
         if isinstance(saved, dict):  # an older run tells nothing of other data than it trained on
             told = saved.keys() | {"data"}
@@ -188,22 +189,26 @@ def sacrebleu():
 
 
 def scores(written: Sequence[str], references: Sequence[str], language: str) -> float:
-    """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens."""
-    metrics, results = sacrebleu(), {}
+    """Print BLEU and chrF of tokens and of sentences, with signatures -> BLEU of tokens.
+
+    Where the language is "", they are of sentences with their capitals -> BLEU of these.
+    """
+    metrics, results, lower = sacrebleu(), [], bool(language)
     sides = {"tokens": (list(written), list(references))}
     sides["sentences"] = [
         [detokenized(line, language) for line in side] for side in sides["tokens"]
     ]
-    for name, metric, unit in (
+    measures = [
         ("BLEU", metrics.BLEU(tokenize="none", force=True), "tokens"),
         ("chrF", metrics.CHRF(), "tokens"),
-        ("BLEU", metrics.BLEU(lowercase=True), "sentences"),
-        ("chrF", metrics.CHRF(lowercase=True), "sentences"),
-    ):
+        ("BLEU", metrics.BLEU(lowercase=lower), "sentences"),
+        ("chrF", metrics.CHRF(lowercase=lower), "sentences"),
+    ]
+    for name, metric, unit in measures if lower else measures[2:]:
         hypotheses, right = sides[unit]
-        score = results[name, unit] = metric.corpus_score(hypotheses, [right]).score
-        print(f"{name}, {unit}: {score:.2f}  ({metric.get_signature()})")
-    return round(results["BLEU", "tokens"], 2)
+        results.append(metric.corpus_score(hypotheses, [right]).score)
+        print(f"{name}, {unit}: {results[-1]:.2f}  ({metric.get_signature()})")
+    return round(results[0], 2)
 
 
 def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> float:
