@@ -51,9 +51,15 @@ class PronunciationTask(PairsTask):
     name = "pronounce"
 
     def __init__(
-        self, data: dict[str, list[Pair]], batch_size: int, seed: int, beam: int = BEAM, **search
+        self,
+        data: dict[str, list[Pair]],
+        batch_size: int,
+        seed: int,
+        known=(),
+        beam: int = BEAM,
+        **search,
     ):
-        super().__init__(data, batch_size, seed, words="target", beam=beam, **search)
+        super().__init__(data, batch_size, seed, "target", known, beam=beam, **search)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
         """Each line counts, also where a word has several pronunciations, as in the shared task."""
@@ -79,8 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run:
         return kit.use(options)
     data = pronunciations(options.language, options.data)
-    how = kit.search(options) | {"known": kit.vocabularies(options, **sides(data))}
-    task = PronunciationTask(data, options.batch_size, options.seed, **how)
+    known = kit.vocabularies(options, **sides(data))
+    how = options.batch_size, options.seed, known
+    task = PronunciationTask(data, *how, **kit.search(options))
     return learn(task, options, TARGETS.get(options.language))
 
 

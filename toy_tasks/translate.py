@@ -172,11 +172,10 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     folder, languages = options.data or multi30k(), tuple(options.languages)
     data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
-    source, target = zip(*data["train"], strict=True)
+    lines = [line for side in zip(*data["train"], strict=True) for line in side]
+    known = kit.vocabularies(options, source=lines, target=())  # one for both sides
     size, kind = options.vocabulary, options.subwords
-    subwords, *_ = kit.vocabularies(options, source=source, target=target) or [
-        subwords_of(options, [*source, *target], size, "--vocabulary", kind=kind)
-    ]
+    subwords = known[0] if known else subwords_of(options, lines, size, "--vocabulary", kind=kind)
     task = TranslationTask(data, subwords, options)
     size = len(task.text.source)
     return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)

@@ -3,13 +3,13 @@
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from numformer.errors import InputError
 from numformer.layer import Layer, never_met_a_backward, training
 from numformer.layers import CrossEntropy, Divergence, Memory
-from numformer.settings import Settings
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 """What parameters are for. A layer says which `role` those within it have."""
@@ -31,8 +31,8 @@ class Model(Layer):
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
     """
 
-    Config: type[Settings]
-    config: Settings
+    Config: type[Any]  # of Settings
+    config: Any
 
     @classmethod
     def is_ours(cls) -> bool:
@@ -44,7 +44,20 @@ class Model(Layer):
         """What a checkpoint names the model by: its file here; the class of a model elsewhere."""
         return cls.__module__.rpartition(".")[2] if cls.is_ours() else cls.__name__
 
-    def predictions(self, *inputs):
+    @classmethod
+    def fitting(cls, config: Any) -> Any:
+        """The config itself. Raises InputError where it is none of this model's Config."""
+        if not isinstance(config, cls.Config):
+            kind = config if isinstance(config, type) else type(config)
+            received = f"{kind.__module__}.{kind.__qualname__}"
+            raise InputError(
+                f"a {cls.__name__} is built of its Config, {cls.__name__}.Config(...)",
+                f"the class {received}" if kind is config else f"an object of {received}",
+                f"Write {cls.__name__}({cls.__name__}.Config(...)).",
+            )
+        return config
+
+    def predictions(self, *inputs: Any) -> tuple[Any, ...]:
         """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
 
         A third result, `valid` (...), says which targets count, where not all do. `backward` takes
@@ -88,7 +101,7 @@ class Objective(Layer):
         self.loss = CrossEntropy(label_smoothing)
         self.r_drop, self.divergence = r_drop, Divergence()
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         twice = self.r_drop > 0 and training()
         self.save(twice=twice)
         if len(self.saved) == self.MANY:
@@ -105,7 +118,7 @@ class Objective(Layer):
         loss_2 = self.loss.forward(others, targets, *valid)
         return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
-    def backward(self, dloss=1.0):
+    def backward(self, dloss: Any = 1.0) -> Any:
         if not self.pop_saved()["twice"]:
             return self.model.backward(self.loss.backward(dloss))
         return self._agreed_backward(dloss)

@@ -1,6 +1,7 @@
 """The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
+import json
 import multiprocessing
 import signal
 import sys
@@ -402,3 +403,19 @@ def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypat
         found.append(last(tmp_path / str(cores))[0])
     assert alive == [0, 1]
     assert_same_weights(*found)
+
+
+def test_steps_and_evaluations_are_told_to_functions(tmp_path):
+    """As metrics.jsonl has them; at an evaluation the run is saved."""
+    steps, evaluations = [], []
+
+    def note(measures):
+        evaluations.append(measures)
+        assert (tmp_path / "last.safetensors").exists()
+
+    schedule = Schedule(4, log_every=1, evaluate_every=2)
+    train(tiny(), Copying(), tmp_path, schedule, recipe(), on_step=steps.append, on_evaluation=note)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [{name: line[name] for name in line if name != "seconds"} for line in lines]
+    assert steps == [line for line in lines if "loss" in line] and len(steps) == 4
+    assert evaluations == [line for line in lines if "measure" in line] and len(evaluations) == 2

@@ -178,12 +178,12 @@ class Parser(argparse.ArgumentParser):
     use: argparse._ArgumentGroup
     writing: Collection[str] = ()
 
-    def given(self, arguments: list[str] | None) -> set[str]:
-        """The names of the options that a command line has, whatever their defaults are."""
+    def given(self, arguments: list[str]) -> dict[str, object]:
+        """The options that are on a command line, those included that have their defaults there."""
         nothing = object()
         blank = argparse.Namespace(**{action.dest: nothing for action in self._actions})
         options = vars(self.parse_args(arguments, blank))
-        return {name for name, value in options.items() if value is not nothing}
+        return {name: value for name, value in options.items() if value is not nothing}
 
     def action(self, name: str) -> argparse.Action | None:
         """The flag of an option, or with this name; None where there is none."""

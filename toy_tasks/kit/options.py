@@ -41,13 +41,15 @@ def parse(
     may change what is `free`. What is on the command line counts more than what is in the file of
     --config, this more than the sizes of the run of --start, and these more than a preset.
     """
-    options, arguments = _read(made, sys.argv[1:] if arguments is None else arguments)
-    options.given = made.given(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    given = {*made.given(arguments)}
+    options, arguments = _read(made, arguments)
+    options.given = given
     _require_use(made, options)
     _require_rate(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        run_name, folder = options.name, options.out or _latest(made, options)
+        run_name, folder = options.name, options.out or _latest(made, options, arguments)
         kept = saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -95,9 +97,10 @@ def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[
     return options, arguments
 
 
-def _latest(made: Parser, options: argparse.Namespace) -> Path:
+def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> Path:
     """The latest run of this task, on the data that the command line names, if it names any."""
-    asked = {key: getattr(options, key) for key in sorted(OF_DATA & options.given)}
+    given = made.given(arguments)
+    asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
     task = made.prog.rpartition(".")[2]
     for folder, saved in folders.runs_of(task).items():
         same = all(_places(value) == _places(saved.get(key)) for key, value in asked.items())
