@@ -311,9 +311,10 @@ def test_a_run_ends_when_its_minutes_are_over(tmp_path, clock, capsys):
 
 
 def test_a_run_without_an_evaluation_is_evaluated_whatever_time_it_took(tmp_path, clock):
-    interrupt(tmp_path, 2)
-    passed = Copying(at={3: lambda: clock.passes(99)})
-    _, best = run(tmp_path, minutes=1e-9, resume=True, task=passed)
+    slowly = Copying(at={1: lambda: clock.passes(99), 2: send_ctrl_c})
+    with pytest.raises(Interrupted):
+        run(tmp_path, task=slowly)
+    _, best = run(tmp_path, minutes=1, resume=True)
     assert best["step"] == 3
 
 
