@@ -132,6 +132,11 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
         assert detokenized(tokens, language) == sentence.lower()
 
 
+def test_without_a_language_sentences_stay_as_they_are_and_with_one_no_escape_leaves():
+    assert tokenized(" A  man’s\n", "") == "A man’s"
+    assert detokenized("&amp; A", "") == "&amp; A" and detokenized("l&amp;apos; A", "fr") == "l'A"
+
+
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):
     text, pieces = Translation(subwords, subwords, 9, to="en"), subwords.split(TEXTS[0])
     sentence = "The small dog's running."

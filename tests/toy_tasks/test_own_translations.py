@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import numformer
-from numformer.data.moses import detokenized
 from tests.toy_tasks.small import assert_refused
 from toy_tasks import translate
 from toy_tasks.kit.corpus import read_corpus
@@ -43,11 +42,6 @@ def test_sources_that_are_trained_on_and_judged_by_are_told(capsys):
     read_corpus(Path(), ("en", "de"))
     told = ["val: 1 of 2 sources are trained on, too", "test: 2 of 3 sources are trained on, too"]
     assert capsys.readouterr().out.splitlines() == told
-
-
-@pytest.mark.parametrize("tokens", ["l&apos; oiseau", "l&amp;apos; oiseau"])
-def test_no_escape_leaves(tokens):
-    assert detokenized(tokens, "fr") == "l'oiseau"
 
 
 def test_cased_sentences_are_learned_and_written_as_they_are(call, monkeypatch):
