@@ -83,9 +83,9 @@ class Trained:
     def __call__(self, text: str | Sequence[str], **how) -> str | list[str]:
         """What the model writes for a text; of a list of texts, the list of it.
 
-        `how` are the settings of this kind of writing: `beam`, `max_length`; `length` where the
-        model goes on with a text; `temperature`, `top_k`, `top_p` and `seed` to sample. Warns of
-        symbols that training never saw.
+        `how` are the settings of this kind of writing: `beam`, `length_penalty`, `penalty`,
+        `max_length`; `length` where the model goes on with a text; `temperature`, `top_k`, `top_p`
+        and `seed` to sample. Warns of symbols that training never saw.
         """
         alone = not isinstance(text, list | tuple)
         written = self.write([text] if alone else text, say=_warn, **how)
@@ -93,30 +93,54 @@ class Trained:
 
     def write(self, texts: Sequence[str], say=lambda note: None, **how) -> list[str]:
         """What the model writes for each text; `say` is called with what to know about one."""
-        known = [*inspect.signature(self.text.write).parameters][2:]
+        asked = self._asked("write", texts, say, how)
+        return [self.text.join(written) for written in self.text.write(self.model, asked, **how)]
+
+    def n_best(
+        self, texts: Sequence[str], count: int, say=lambda note: None, **how
+    ) -> list[list[tuple[float, str]]]:
+        """For each text the `count` best answers that a beam finds, best first, with their scores.
+
+        `how` are the settings of a beam that `trained(text)` has. Raises InputError for a model
+        that writes in another way.
+        """
+        asked = self._asked("n_best", texts, say, how)
+        answers = self.text.n_best(self.model, asked, count, **how)
+        return [[(score, self.text.join(written)) for score, written in best] for best in answers]
+
+    def _asked(self, method: str, texts: Sequence[str], say, how: dict) -> list[list[str]]:
+        """The symbols of texts that a method of the Text is asked for, by settings that it has."""
+        if isinstance(texts, str):
+            raise InputError("texts are a list of strings", "a string", "Write [text].")
+        if not hasattr(self.text, method):
+            rule, fix = "the best answers are found by a beam", "Load a run of an encoder-decoder."
+            raise InputError(rule, f"a model for {type(self.text).__name__}", fix)
+        known = [*inspect.signature(getattr(self.text, method)).parameters][2:]
         if wrong := [name for name in how if name not in known]:
+            settings = ", ".join(name for name in known if name != "count") or "(none)"
             raise InputError(
-                f"this model's writing has the settings {', '.join(known) or '(none)'}",
+                f"{method} of this model has the settings {settings}",
                 wrong[0],
                 "Leave it out, or load a run of another task.",
             )
         asked = [self.text.symbols(text) for text in texts]
-        for text, symbols in zip(texts, asked, strict=True):
+        for text, symbols in dict(zip(texts, asked, strict=True)).items():
             for note in self.text.notes(symbols):
                 say(f"{note} (in {text!r})" if len(text) <= 80 else note)
-        return [self.text.join(written) for written in self.text.write(self.model, asked, **how)]
+        return asked
 
-    def attention(self, text: str) -> Attention:
-        """Where the model looks as it reads `text` and writes its answer.
+    def attention(self, text: str, **how) -> Attention:
+        """Where the model looks as it reads `text` and writes its answer, by the settings `how`.
 
         Raises InputError for a model without attention.
         """
         if isinstance(self.model, Ensemble):
             rule, fix = "a map shows where one model looks", "Load one run."
             raise InputError(rule, f"{len(self.model.models)} models", fix)
-        symbols = self.text.symbols(text)
+        (symbols,) = self._asked("write", [text], lambda note: None, how)
+        answer = self.text.write(self.model, [symbols], **how)[0] if how else None
         with _LOOKING:
-            asked, written, maps = self.text.maps(self.model, symbols)
+            asked, written, maps = self.text.maps(self.model, symbols, answer)
         if not maps:
             rule, fix = "a model that looks somewhere has attention", "Ask one that has."
             raise InputError(rule, f"a {type(self.model).__name__} without", fix)
@@ -124,7 +148,7 @@ class Trained:
 
 
 def _warn(note: str) -> None:
-    warnings.warn(note, stacklevel=4)
+    warnings.warn(note, stacklevel=5)
 
 
 def best_of(run: Path) -> Path:

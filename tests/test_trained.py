@@ -144,7 +144,7 @@ def test_what_is_no_text_is_refused(run, complaint):
         ("a" * 4097, {}, "at least one symbol and at most"),
         ([5], {}, "a text is a string"),
         ("a", {"colour": 1}, "the settings"),
-        ("a", {length: 0}, f"{length} is an integer of at least 1"),
+        ("a", {length: 0}, f"{length} is an integer"),
     ):
         assert words in complaint(trained, text, **how)
     assert len(trained.text.symbols("a" * 4096)) == 4096
@@ -256,3 +256,25 @@ def test_texts_of_format_2_stood_in_the_task():
     ):
         _, metadata = from_2({}, {"task": task, "step": 3})
         assert metadata == {"task": left, "step": 3, "text": text}
+
+
+def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
+    trained = numformer.load(run)
+    if isinstance(trained.text, Continuation):
+        assert "received a model for Continuation" in complaint(trained.n_best, ["a"], 2)
+        return
+    told = []
+    best, again, other = trained.n_best(["ab", "ab", "axe"], 2, told.append, beam=4, max_length=3)
+    symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, beam=4, max_length=3)[0]
+    assert [text for _, text in best] == [" ".join(words) for _, words in symbols]
+    assert_allclose([score for score, _ in best], [score for score, _ in symbols], rtol=1e-5)
+    assert best == again
+    assert best[0][0] > best[1][0] and len(other) == 2
+    assert told[0] == "training never saw 'x' (in 'axe')" and len(told) == 1
+    settings = "n_best of this model has the settings beam, length_penalty, penalty, max_length;"
+    assert settings in complaint(trained.n_best, ["ab"], 2, top_k=2)
+    assert "texts are a list of strings; received a string" in complaint(trained.n_best, "ab", 2)
+    attention = trained.attention("bad", max_length=1)
+    assert attention.written == trained("bad", max_length=1) != trained("bad")
+    assert attention["decoder cross_attention"].shape == (3, 2, 2, 4)
+    assert "the settings" in complaint(trained.attention, "bad", colour=1)

@@ -71,7 +71,8 @@ def make(options):
     if options.task == "translate":
         usual = translate.flags().parse_args([])
         tokens = dict(batch_size=TOKENS * options.batch_size)
-        task, config = translate.made(Namespace(**vars(usual) | vars(options) | tokens))
+        ours = {name: value for name, value in vars(options).items() if value is not None}
+        task, config = translate.made(Namespace(**vars(usual) | ours | tokens))
         return task, Transformer, config
     data = pronunciations(options.language, options.data)
     task = PronunciationTask(data, options.batch_size, options.seed)

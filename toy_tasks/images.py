@@ -335,12 +335,6 @@ def use(options: argparse.Namespace) -> int:
         )
     if not options.input:
         raise InputError("--input names files of images", "none", "Give it --input FILE.npz")
-    if any(getattr(options, name) is not None for name in kit.SAMPLING):
-        raise InputError(
-            "an image is named, and nothing is drawn at random",
-            "a flag to sample",
-            "Leave out --temperature, --top-k and --top-p.",
-        )
     pack(model, xp=find_backend(options.backend))
     for file in options.input:
         images, sizes = arrays_of(Path(file), "images")["images"], model.config

@@ -14,7 +14,7 @@ from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
 from toy_tasks.kit import charts, study
-from toy_tasks.write import Answers, add_length, use
+from toy_tasks.write import Answers
 
 DESCRIPTION = """\
 Learn random sequences that are repeated, abcdeabcde, with two layers of attention and with one.
@@ -164,8 +164,6 @@ STUDY = study.Study(
     draw=draw,
     verdict=verdict,
     example="abcdefabc",
-    flags=add_length,
-    use=use,
 )
 
 

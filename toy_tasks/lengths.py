@@ -13,7 +13,7 @@ from numformer.models.language_model import LanguageModel
 from toy_tasks import kit
 from toy_tasks.kit import charts, study
 from toy_tasks.kit.sequences import held_out
-from toy_tasks.write import Answers, add_length, use
+from toy_tasks.write import Answers
 
 LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
 TRAINED, LONGEST = 10, 20
@@ -216,8 +216,6 @@ STUDY = study.Study(
     draw=draw,
     verdict=verdict,
     example="abcdefghijklm=",
-    flags=add_length,
-    use=use,
 )
 
 

@@ -45,6 +45,9 @@ DEFAULTS = dict(
     factor=0.4,
     decay="linear",
     label_smoothing=0.0,
+    beam=1,
+    length_penalty=1.0,
+    penalty="paper",
 )
 SPLITS = "train", "dev", "test"
 DEMOS = {"dates": (dates, 0.99)}
@@ -73,8 +76,8 @@ class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
     `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `beam` how the test's sources are decoded. With
-    `subwords` both sides are made of these.
+    ("source", "target", "both" or neither), `search` how the test's sources are decoded: `beam`,
+    `length_penalty`, `penalty`. With `subwords` both sides are made of these.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -86,8 +89,8 @@ class PairsTask(TransductionTask):
         batch_size: int,
         seed: int,
         words: str = "",
-        beam: int = 1,
         subwords: Subwords | None = None,
+        **search,
     ):
         sources, targets = zip(*data["train"], strict=True)
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
@@ -108,7 +111,7 @@ class PairsTask(TransductionTask):
         if seen := len({source for source, _ in data["test"]} & {*sources}):
             self.tested = f"of the test, {seen:,} of which are trained on, too"
         longest = [max(map(len, side)) for side in zip(*symbols["train"], strict=True)]
-        text = Transduction(source, target, 2 * longest[1], longest[0], beam)
+        text = Transduction(source, target, 2 * longest[1], longest[0], **search)
         super().__init__(text, self.examples(data["dev"]), self.examples(data["test"]))
         self.longest = max(text.max_length, 1 + length)
         self.batch = EpochBatches(self.encode(data["train"]), batch_size, seed)
@@ -220,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.subwords is not None:
         lines = [line for pair in data["train"] for line in pair]
         subwords = own.subwords_of(options, lines, options.subwords, "--subwords", exact=True)
-    task = PairsTask(data, *how, subwords=subwords)
+    task = PairsTask(data, *how, subwords, **kit.search(options))
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 

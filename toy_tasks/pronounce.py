@@ -21,6 +21,7 @@ fre (French) 10.2, dut (Dutch) 16.9, vie_hanoi (Vietnamese) 5.0. Any other: --da
   python -m toy_tasks.pronounce --run runs/pronounce-fre --input bonjour
 """
 
+BEAM = 5
 DEFAULTS = dict(
     steps=10000,
     batch_size=64,
@@ -35,9 +36,11 @@ DEFAULTS = dict(
     warmup=300,
     factor=0.4,
     average=5,
+    beam=BEAM,
+    length_penalty=1.0,
+    penalty="paper",
 )
 TARGETS = {"fre": 10.2, "dut": 16.9, "vie_hanoi": 5.0}  # word error rate in percent
-BEAM = 5
 
 
 class PronunciationTask(PairsTask):
@@ -47,8 +50,10 @@ class PronunciationTask(PairsTask):
     figures: ClassVar = {"phoneme_error_rate": ".2f", "word_error_rate": ".2f"}
     name = "pronounce"
 
-    def __init__(self, data: dict[str, list[Pair]], batch_size: int, seed: int):
-        super().__init__(data, batch_size, seed, words="target", beam=BEAM)
+    def __init__(
+        self, data: dict[str, list[Pair]], batch_size: int, seed: int, beam: int = BEAM, **search
+    ):
+        super().__init__(data, batch_size, seed, words="target", beam=beam, **search)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
         """Each line counts, also where a word has several pronunciations, as in the shared task."""
@@ -74,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run:
         return kit.use(options)
     data = pronunciations(options.language, options.data)
-    task = PronunciationTask(data, options.batch_size, options.seed)
+    task = PronunciationTask(data, options.batch_size, options.seed, **kit.search(options))
     return learn(task, options, TARGETS.get(options.language))
 
 

@@ -27,7 +27,7 @@ import sys
 from numformer.models.language_model import LanguageModel
 from toy_tasks import kit
 from toy_tasks.kit.datasets import shakespeare
-from toy_tasks.write import add_flags, learn, require_lengths, use
+from toy_tasks.write import add_flags, learn, require_lengths
 
 DESCRIPTION = """\
 Learn to write like Shakespeare, character by character, and print the loss on the last tenth of his
@@ -67,6 +67,7 @@ DEFAULTS = dict(
     factor=peak(2e-3, 128, 100),
     decay="cosine",
     clip_norm=1.0,
+    temperature=0.8,
 )
 LONGER = dict(batch_size=16, context=128, evaluate_every=1000, log_every=100, p_drop=0.1)
 PRESETS = {
@@ -92,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = kit.parse(flags, lambda options: "shakespeare", arguments)
     require_lengths(options.context, options.length)
     if options.run:
-        return use(options)
+        return kit.use(options)
     return learn(options, shakespeare(options.data), "validation loss", TARGETS[options.preset])
 
 

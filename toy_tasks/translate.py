@@ -3,14 +3,12 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator
 
 from numformer.backend import find_backend
 from numformer.data.moses import detokenized
 from numformer.data.subwords import KINDS
 from numformer.errors import InputError
 from numformer.generation import Translation
-from numformer.generation.beam import PENALTIES
 from numformer.layer import pack
 from numformer.models import Config, Transformer
 from numformer.trained import load
@@ -23,8 +21,8 @@ from toy_tasks.kit.translation import (
     measure,
     require_filled,
     sacrebleu,
+    split_up,
     tell,
-    translated,
 )
 
 DESCRIPTION = """\
@@ -54,6 +52,9 @@ DEFAULTS = dict(
     warmup=1000,
     factor=1.4,
     decay="linear",
+    beam=5,
+    length_penalty=1.0,
+    penalty="length",
 )
 PRESETS = {
     "minutes": {},
@@ -88,12 +89,10 @@ file of pairs with a TAB between, which is split; without, Multi30k is downloade
 CASED = "learn and write sentences as they are written: with capitals, not cut into tokens"
 BPE_DROPOUT = """the share of merges that each epoch leaves out, so that words are cut in other ways
 (Provilkov et al. 2020: 0.1)"""
-PENALTY = "divide by ((5 + length) / 6)^alpha (the paper's) or by length^alpha"
 OF_USE = {
     "ensemble": "further runs, of other seeds for example: all translate together",
     "source": "translate its lines",
     "reference": "their right translations: print BLEU and chrF",
-    "n_best": "print the N best translations of each text with their scores",
 }
 
 
@@ -109,78 +108,51 @@ def flags() -> argparse.ArgumentParser:
     add("--subwords", choices=KINDS, default="bpe", help="how words are cut (sentencepiece)")
     add("--bpe-dropout", type=float, default=0.0, help=BPE_DROPOUT)
     add("--accumulate", type=kit.integer, default=1, help="batches in an update")
-    add("--beam", type=kit.integer, default=5, help="hypotheses side by side")
-    add("--length-penalty", type=float, default=1.0, help="its exponent alpha")
-    add("--penalty", choices=PENALTIES, default="length", help=PENALTY)
-    add = made.add_argument_group("using a trained translator").add_argument
-    several = dict(nargs="+", default=[])
-    add("--ensemble", type=kit.path, metavar="DIR", help=OF_USE["ensemble"], **several)
+    add = made.use.add_argument
+    add("--ensemble", nargs="+", type=kit.path, metavar="DIR", help=OF_USE["ensemble"])
     add("--source", type=kit.path, metavar="FILE", help=OF_USE["source"])
     add("--reference", type=kit.path, metavar="FILE", help=OF_USE["reference"])
-    add("--n-best", type=kit.integer, metavar="N", help=OF_USE["n_best"])
     return made
 
 
 def use(options: argparse.Namespace) -> int:
     """Translate texts or a file, as --run and the flags ask for; the exit code."""
-    trained = load(options.run, *options.ensemble)
-    if not options.source and not options.n_best:
+    trained = load(options.run, *options.ensemble or [])
+    if not options.source:
         return kit.use(options, trained)
-    pack(trained.model, xp=find_backend(options.backend))
     text = trained.text
     if not isinstance(text, Translation):
-        rule, fix = "--source and --n-best are for a translator", "Name a run of translate."
-        raise InputError(rule, options.run, fix)
+        raise InputError("--source is for a translator", options.run, "Name a run of translate.")
     if options.reference:
+        pack(trained.model, xp=find_backend(options.backend))
         pairs = read_parallel(options.source, options.reference, (text.from_, text.to))
         require_filled(pairs)
-        print(f"BLEU {measure(trained.model, text, pairs):.2f}")
+        bleu = measure(trained.model, text, pairs, **kit.writing(options, text))
+        print(f"BLEU {bleu:.2f}")
         return 0
-    with kit.while_read():
-        for line in answers(options, text, trained.model):
-            print(line)
-    return 0
-
-
-def answers(options: argparse.Namespace, text: Translation, model: Transformer) -> Iterator[str]:
-    """The lines that --source and --n-best ask for; an empty line is answered by one."""
-    lines = read_sentences(options.source, text.from_) if options.source else options.input
-    if not options.n_best:
-        yield from (detokenized(line, text.to) for line in translated(text, model, lines))
-        return
-    lines = lines or [line.rstrip("\r\n") for line in sys.stdin]
-    asked = [text.symbols(line) for line in lines if line.strip()]
-    tell(text, asked)
-    best = iter(text.n_best(model, asked, options.n_best))
-    for line in lines:
-        if not line.strip():
-            yield ""
-            continue
-        yield from (f"{score:.4f}\t{text.join(written)}" for score, written in next(best))
+    lines = read_sentences(options.source, text.from_)
+    tell(text, split_up(text, lines))
+    return kit.use(options, trained, lines, say=lambda note: None)
 
 
 def require(options: argparse.Namespace) -> None:
     """Raise InputError for flags that say nothing sensible."""
-    if any(getattr(options, name) not in (None, []) for name in OF_USE) and not options.run:
-        rule = "--source, --reference, --n-best and --ensemble are for a trained translator"
-        raise InputError(rule, "no --run", "Name the folder of a run: --run runs/translate.")
     if options.cased and not options.data:
         rule, fix = "--cased is for sentences with capitals", "Give --data, or leave out --cased."
         raise InputError(rule, "those of Multi30k, which have none", fix)
     if options.reference and not options.source:
         fix = "Name the file of the sentences to translate with --source."
         raise InputError("--reference has the right translations of --source", "no --source", fix)
-    others = {"source": ["input"], "n_best": ["reference"]}
+    others = {"source": ["input", "attention"], "reference": ["n_best", "count"]}
     for flag, wrong in others.items():
-        for other in [*wrong, "attention", *sorted(kit.SAMPLING)]:
+        for other in wrong:
             if None not in (getattr(options, flag), getattr(options, other)):
                 both = (f"--{name}".replace("_", "-") for name in (flag, other))
                 rule = " goes without ".join(both).replace("--input", "--text")
                 raise InputError(rule, "both", "Leave out one of them.")
-    for name, most in {"accumulate": 10**6, "beam": 1000, "n_best": 1000}.items():
-        if (value := getattr(options, name)) is not None and not 1 <= value <= most:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(f"{flag} is from 1 to {most:,}", value, f"Change {flag}.")
+    if not 1 <= options.accumulate <= 10**6:
+        rule = f"--accumulate is from 1 to {10**6:,}"
+        raise InputError(rule, options.accumulate, "Change --accumulate.")
     if options.reference or not options.run:
         sacrebleu()
     for language in options.languages:
@@ -193,9 +165,6 @@ def require(options: argparse.Namespace) -> None:
     if options.bpe_dropout and options.subwords != "bpe":
         rule, fix = "--bpe-dropout is for --subwords bpe", "Leave out one of them."
         raise InputError(rule, options.subwords, fix)
-    if not 0 <= options.length_penalty <= 9:
-        fix = "1 divides by the length, 0 leaves it out."
-        raise InputError("--length-penalty is from 0 to 9", options.length_penalty, fix)
 
 
 def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:

@@ -40,6 +40,7 @@ DEFAULTS = dict(
     warmup=100,
     factor=0.7,
     decay="linear",
+    temperature=0.8,
 )
 MOST_WINDOWS = 4096  # that an evaluation takes: enough for three digits of the loss
 
@@ -138,18 +139,6 @@ def add_flags(flags: argparse.ArgumentParser) -> None:
     add("--data", type=kit.path, metavar="FILE.txt", help="a text to learn from")
     add("--subwords", type=kit.integer, metavar="N", help=own.HELP)
     add("--context", type=kit.integer, default=64, help="symbols in a window")
-    add_length(flags)
-
-
-def add_length(flags: argparse.ArgumentParser) -> None:
-    """The flag that says how much is written."""
-    flags.add_argument("--length", type=kit.integer, default=200, help="symbols to write")
-
-
-def use(options: argparse.Namespace) -> int:
-    """Go on with texts, as --run and the flags ask for; the exit code."""
-    require_lengths(options.length)
-    return kit.use(options, length=options.length)
 
 
 def require_lengths(*lengths: int) -> None:
@@ -179,7 +168,7 @@ def learn(
     unseen = split(text)[1][:200]
     beginning = (unseen.partition("\n")[2] or unseen)[:20]
     print(f"what it writes after {beginning!r}, which training never saw:")
-    how = dict(length=options.length, temperature=0.8, seed=options.seed)
+    how = dict(length=options.length, temperature=options.temperature, seed=options.seed)
     (written,) = task.text.write(model, [symbols.split(beginning)], **how)
     print(task.text.join(written))
     if not options.no_plots:
@@ -211,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
             'For example --data FILE.txt, or --run runs/write --input "To be"',
         )
     if options.run:
-        return use(options)
+        return kit.use(options)
     return learn(options, read_text(options.data, "Name a text file: --data FILE.txt"))
 
 

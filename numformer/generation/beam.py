@@ -82,7 +82,7 @@ def n_best(
             "count is at most beam", f"count {count}, beam {beam}", "Ask for a larger beam."
         )
     if not is_alpha(alpha):
-        rule = f"alpha is a number from 0 to {LARGEST_ALPHA}"
+        rule = f"the alpha of a length penalty is a number from 0 to {LARGEST_ALPHA}"
         raise InputError(rule, repr(alpha), "The paper uses 0.6; 0 does not normalise.")
     if penalty not in PENALTIES:
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"

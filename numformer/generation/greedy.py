@@ -4,6 +4,7 @@ It works with every model that writes: `model.start(inputs, length)` reads what 
 the State before the first position, `model.step(ids, state)` gives the logits of the next one.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -98,8 +99,10 @@ def require_writer(model: Model) -> None:
         )
 
 
-def require_positive(name: str, value: int) -> None:
-    """Raise InputError for what is no integer, and for one below 1."""
-    if not isinstance(value, int | np.integer) or type(value) is bool or value < 1:
-        rule, fix = f"{name} is an integer of at least 1", f"Ask for another {name}."
+def require_positive(name: str, value: int, most: float = math.inf) -> None:
+    """Raise InputError for what is no integer, and for one below 1 or above `most`."""
+    is_integer = isinstance(value, int | np.integer) and type(value) is not bool
+    if not is_integer or not 1 <= value <= most:
+        limits = "of at least 1" if most == math.inf else f"from 1 to {most}"
+        rule, fix = f"{name} is an integer {limits}", f"Ask for another {name}."
         raise InputError(rule, repr(value), fix)

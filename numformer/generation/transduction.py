@@ -1,7 +1,7 @@
 """From a text to another: what an encoder-decoder does with texts."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from numformer.errors import InputError
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
 from numformer.generation.greedy import greedy, require_positive
 from numformer.generation.sampling import Sampling, random_streams
-from numformer.generation.text import Symbols, Text, is_length
+from numformer.generation.text import MOST, Symbols, Text, is_length
 from numformer.models import Model
 from numformer.plots import AttentionMaps, attention_weights, by_kind
 
@@ -50,59 +50,81 @@ class Transduction(Text):
         model: Model,
         texts: Sequence[Symbols],
         beam: int | None = None,
+        length_penalty: float | None = None,
+        penalty: str | None = None,
         max_length: int | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
     ) -> list[list[str]]:
-        """The target of each source; `beam` and `max_length` replace the usual ones.
+        """The target of each source; `beam` to `max_length` replace the usual ones.
 
         With a `temperature`, `top_k` or `top_p` it is sampled, by random numbers of the seed and of
-        the source's place among the texts; a beam cannot be asked for then.
+        the source's place among the texts; nothing of a beam can be asked for then, and no penalty
+        where there is a beam of 1.
         """
         sampling = Sampling.asked(temperature, top_k, top_p)
-        if sampling and beam is not None:
+        penalties = {"length_penalty": length_penalty, "penalty": penalty}
+        asked = {name: v for name, v in ({"beam": beam} | penalties).items() if v is not None}
+        if sampling and asked:
+            name, value = next(iter(asked.items()))
             raise InputError(
                 "a text is searched for by a beam, or it is sampled",
-                f"beam {beam} and a temperature, top_k or top_p",
+                f"{name} {value} and a temperature, top_k or top_p",
                 "Leave out one of them.",
             )
-        beam = self.beam if beam is None else beam
-        require_positive("beam", beam)
-        max_length = self._room(model, max_length)
+        search = self._with(model, max_length=max_length, **asked)
+        if search.beam == 1 and asked.keys() & penalties:
+            rule = "a length penalty chooses among the hypotheses of a beam"
+            raise InputError(rule, "beam 1", "Ask for a larger beam.")
         written: list[list[str]] = [[]] * len(texts)
-        for part, source in self._batches(texts, beam):
+        for part, source in self._batches(texts, search.beam):
             if sampling:
-                answers = sampling.write(model, source, max_length, random_streams(seed, part))
-            elif beam == 1:
-                answers = greedy(model, source, max_length)
+                streams = random_streams(seed, part)
+                answers = sampling.write(model, source, search.max_length, streams)
+            elif search.beam == 1:
+                answers = greedy(model, source, search.max_length)
             else:
-                how = beam, self.length_penalty, self.penalty
-                answers = beam_search(model, source, max_length, *how)
+                how = search.beam, search.length_penalty, search.penalty
+                answers = beam_search(model, source, search.max_length, *how)
             for index, ids in zip(part, answers, strict=True):
                 written[index] = self.target.decode(ids)
         return written
 
     def n_best(
-        self, model: Model, texts: Sequence[Symbols], count: int, max_length: int | None = None
+        self,
+        model: Model,
+        texts: Sequence[Symbols],
+        count: int,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        penalty: str | None = None,
+        max_length: int | None = None,
     ) -> list[list[tuple[float, list[str]]]]:
-        """For each source the `count` best targets, best first, each with its score."""
+        """For each source the `count` best targets, best first, each with its score.
+
+        They are found by a `beam` of at least as many, the usual one or `count` unless given.
+        """
         require_positive("count", count)
+        beam = max(count, self.beam) if beam is None else beam
+        asked = dict(length_penalty=length_penalty, penalty=penalty, max_length=max_length)
+        search = self._with(model, beam=beam, **asked)
+        how = search.beam, search.length_penalty, search.penalty
         answers: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
-        beam = max(count, self.beam)
-        how = dict(alpha=self.length_penalty, penalty=self.penalty, beam=beam)
         for part, source in self._batches(texts, beam):
-            best = n_best(model, source, self._room(model, max_length), count, **how)
+            best = n_best(model, source, search.max_length, count, *how)
             for index, hypotheses in zip(part, best, strict=True):
                 answers[index] = [(h.score, self.target.decode(h.ids)) for h in hypotheses]
         return answers
 
-    def _room(self, model: Model, max_length: int | None) -> int:
-        """The most symbols that may be written."""
-        max_length = self.max_length if max_length is None else max_length
-        require_positive("max_length", max_length)
-        return min(max_length, model.config.longest or max_length)
+    def _with(self, model: Model, **asked) -> "Transduction":
+        """As it is usual, but for what is asked, and no longer than the model can write."""
+        how = replace(self, **{name: v for name, v in asked.items() if v is not None})
+        require_positive("beam", how.beam)
+        require_positive("max_length", how.max_length, MOST)
+        longest = min(how.max_length, model.config.longest or how.max_length)
+        return replace(how, max_length=longest)
 
     def _batches(
         self, texts: Sequence[Symbols], beam: int

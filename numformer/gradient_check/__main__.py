@@ -19,6 +19,7 @@ import numpy as np
 
 from numformer.backend import BACKENDS, find_backend
 from numformer.errors import InputError, complain
+from numformer.gradient_check.branches import untaken_branches
 from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.layer import Layer
@@ -130,6 +131,9 @@ def main(arguments: list[str] | None = None) -> int:
                 meaning = meaning.replace("CASE/TENSOR", name)
                 rows.append(replace(row, name=name, meaning=meaning))
                 print(rows[-1], flush=True)
+        for factory in chosen.values() if options.layer else ():
+            for text in untaken_branches(*factory()):
+                print(f"not checked, no input took it; {text}")
         if not rows:
             raise InputError(
                 "a check needs a floating-point input or a parameter",

@@ -22,6 +22,7 @@ from numformer.layer import Layer, pack
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
 LARGEST_STEP, SMALLEST_STEP = 1e-3, 1e-7
+SCALES = 1e-3, 4, 30  # tiny; both tails of an activation; saturated
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class GradientCheck:
 
     def __init__(self, layer: Layer, inputs: Iterable, seed: int = 0, xp=np):
         rules.everything_is_found(layer)
-        self.layer, self.seed, self.xp = layer, seed, xp
+        self.layer, self.seed, self.xp, self.step = layer, seed, xp, LARGEST_STEP
         # default_rng(seed) may well have drawn the inputs, and a check with dy = x sees too little.
         self.rng = np.random.default_rng([seed, 1])
         self.parameters = layer.named_parameters()
@@ -111,10 +112,14 @@ class GradientCheck:
                 arguments[f"input {name}" if name in self.parameters else name] = value
         return arguments
 
-    def _differentiate(self) -> None:
-        """The explicit gradients by name, from one forward and one backward that keep the rules."""
+    def _differentiate(self, shift: float = 0.1) -> None:
+        """The explicit gradients by name, from one forward and one backward that keep the rules.
+
+        `shift` is the size of what is added to the parameters at random.
+        """
         for parameter in self.parameters.values():
-            parameter.data[...] += self.xp.asarray(0.1 * self.rng.standard_normal(parameter.shape))
+            moved = shift * self.rng.standard_normal(parameter.shape)
+            parameter.data[...] += self.xp.asarray(moved)
         self.weights = self._flat.data.copy()
         arguments = self._arguments()
         copies = {name: array.copy() for name, array in arguments.items()}
@@ -196,13 +201,13 @@ class GradientCheck:
         """
         if branches is None:
             _, branches = forward(0 * direction)
-        step = LARGEST_STEP
+        step = self.step
         while True:
             outputs, same = {}, True
             for multiple in (1, -1, 2, -2):
                 outputs[multiple], taken = forward(multiple * step * direction)
                 same &= all(map(np.array_equal, taken, branches))
-            if same or step / 10 < SMALLEST_STEP:
+            if same or step / 10 < SMALLEST_STEP * self.step / LARGEST_STEP:
                 break
             step /= 10
         change = 8 * (outputs[1] - outputs[-1]) - (outputs[2] - outputs[-2])
@@ -231,6 +236,48 @@ class GradientCheck:
             if worst is None or not row.error <= worst.error:
                 worst = row
         return worst
+
+    def scaled(self, scale: float) -> "GradientCheck | None":
+        """The same check with inputs `scale` times as large; None where forward is not for them."""
+        other = copy.copy(self)
+        other.rng, other.earlier = np.random.default_rng([self.seed, 3]), None
+        other.inputs = [x * scale if dtype_kind(x) == "f" else x for x in self.inputs]
+        try:
+            with np.errstate(all="ignore"):
+                output = to_host(other.run()[0])
+                if not np.isfinite(output).all():  # beyond what forward is defined for
+                    return None
+        except Exception:
+            self.layer.clear_saved()
+            return None
+        self._flat.zero_grad()
+        with np.errstate(all="ignore"):
+            other._differentiate(shift=0)
+        return other
+
+    def at_scale(self, name: str, scale: float) -> Row:
+        """Like `row`, along one direction, with steps that shrink until one fits.
+
+        How far a step may go depends on the scale: where exp grows, less far than around 0, and
+        around tiny inputs no farther than they are.
+        """
+        size = 1 if name in self.parameters else float(abs(self.tensors[name]).max(initial=0))
+        direction, steps = self.rng.bit_generator.state, LARGEST_STEP * min(1, size or 1)
+        for self.step in steps * np.array([1, 0.1, 0.01]):
+            self.rng.bit_generator.state = direction
+            with np.errstate(all="ignore"):
+                row = self._compared(name, 1)
+            if row.passed:
+                return row
+        self.step = steps
+        with np.errstate(all="ignore"):
+            explicit, numerical = self.elementwise(name)
+            meaning = diagnosis.diagnose(self, name)
+        wrong = ~np.isclose(explicit, numerical, 1e-5, 1e-12) & ~np.isnan(numerical)
+        values = to_host(self.tensors[name])[wrong]
+        values = values[:0] if name in self.parameters else values
+        where = f", where {name} is {values.min():.3g} to {values.max():.3g}" if values.size else ""
+        return replace(row, meaning=f"only with inputs times {scale:g}{where}: {meaning}")
 
     def was_right_earlier(self, name: str) -> bool:
         """Whether the first backward of all gave the right gradient, for its weights and inputs."""
@@ -266,6 +313,15 @@ class GradientCheck:
 
 
 def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp=np) -> list[Row]:
-    """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter."""
+    """One Row for each floating-point input of `layer.forward(*inputs)` and each parameter.
+
+    What passes with the inputs as given is also compared with them tiny, large and saturated.
+    """
     checked = GradientCheck(layer, inputs, seed, xp)
-    return [checked.row(name, directions) for name in checked.tensors]
+    rows = {name: checked.row(name, directions) for name in checked.tensors}
+    for scale in SCALES if checked.input_names else ():
+        scaled = checked.scaled(scale)
+        for name in scaled.tensors if scaled else ():
+            if rows[name].passed and not (row := scaled.at_scale(name, scale)).passed:
+                rows[name] = row
+    return list(rows.values())

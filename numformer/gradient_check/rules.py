@@ -121,9 +121,9 @@ def arrays_are_left_alone(arrays: dict, copies: dict) -> None:
 
 
 def one_gradient_for_each(names: list[str], returned) -> dict:
-    """What backward returned by the name of its input."""
-    if not isinstance(returned, tuple):
-        returned = () if returned is None else (returned,)
+    """What backward returned by the name of its input; a None among it is that of a mask or ids."""
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    returned = tuple(dx for dx in returned if dx is not None)
     odd = [type(dx).__name__ for dx in returned if not dtype_kind(dx)]
     if odd or len(returned) != len(names):
         raise InputError(

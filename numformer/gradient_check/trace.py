@@ -11,6 +11,10 @@ import numpy as np
 
 from numformer.backend import dtype_kind
 
+# What chooses by value, and the comparison that tells which it chose.
+CHOICES = {name: getattr(np, name) for name in ("less", "less_equal", "greater", "greater_equal")}
+CHOICES |= dict(equal=np.equal, not_equal=np.not_equal, maximum=np.greater, minimum=np.less)
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -51,6 +55,8 @@ class Trace:
 
     changes: dict[int, Callable] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
+    # (file, line, instruction) of a choice by value -> what it was, of True and False
+    choices: dict[tuple, set[bool]] = field(default_factory=dict)
 
     def result(self, operation: Operation):
         """The result of the next operation, its own or another."""
@@ -95,6 +101,9 @@ def _report(name: str, function: Callable, operands: tuple, named: dict):
     trace = Reporting.trace
     if trace is None:
         return result
+    if name in CHOICES:
+        chosen = CHOICES[name](*copies[:2])
+        trace.choices.setdefault(_calls()[0], set()).update(np.unique(chosen).tolist())
     if dtype_kind(result) == "f":
         into_operand = named.pop("out", None) is not None
         changed = trace.result(Operation(name, function, copies, named, result, _calls()))

@@ -184,7 +184,7 @@ def test_a_run_names_files_of_images_of_its_size(call):
     for flags, said in (
         ([], "--input names files of images; received none"),
         (["--input", "other.npz"], "other.npz with 2 x 6 of 1"),
-        (["--input", "mine.npz", "--temperature", "1"], "nothing is drawn at random"),
+        (["--input", "mine.npz", "--temperature", "1"], "unrecognized arguments: --temperature"),
         (["--run", "runs/images", "--input", "mine.npz"], "such as runs/images/fold-1-1."),
     ):
         assert_refused(call(main, *use, *flags), said)

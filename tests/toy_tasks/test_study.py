@@ -124,7 +124,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call):
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
     code, out, _ = call(compare.main, "runs/norms")
     assert code == 0 and any("row pre" in line for line in out) and "norm" not in out[0]
-    drawn = []  # a study has --seeds, which --seed is short for
+    drawn = []  # a study has --seeds, also called --seed
     for flags in ([], ["--seed", "1"], ["--seed", "5"]):
         run = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9", *flags]
         code, out, _ = call(norms, *run)
@@ -217,7 +217,7 @@ def studies(tmp_path_factory):
         ("--seeds 1 1", "every seed is another one; received [1, 1]"),
         ("--seeds -1", "a seed is at least 0; received -1"),
         ("--d-model 1000000", "sizes that need at least"),
-        ("--run mine --seeds 1", "--run uses a model as it was trained; received --seeds"),
+        ("--run mine --seeds 1", "--seeds is for answers that are drawn at random; received none"),
         ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
         ("--out mine", "new or empty; received mine"),
         ("--resume --out other", "a resumed study is one of norms"),

@@ -181,7 +181,7 @@ def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
     monkeypatch.setattr(ablation, "pronunciations", lambda language, _: {"xyz": data}[language])
     monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
     subwords = Subwords.learned((side for pair in pairs for side in pair), 30)
-    monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what: subwords)
+    monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what, **how: subwords)
     how = "--task", task, "--data", "any", "--language", "xyz", *TINY
     code, out, err = call(ablation.main, *how)
     assert (code, err) == (0, []) and out[-2] == "too close to say: 1 of 1 rows"

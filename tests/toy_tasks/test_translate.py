@@ -287,10 +287,12 @@ REFUSED = {
     "--data data --bpe-dropout 1.5": "a share",
     "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
     "--data data --languages ** de": "a language is the end of a file's name",
-    "--n-best 2": "are for a trained translator; received no --run",
+    "--n-best 2": "--n-best is for a trained model; received no --run",
+    "--ensemble x": "no --run",
     "--run x --reference y": "no --source",
     "--run x --source y --text a": "--source goes without --text",
     "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
+    "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
 }
 WRONG = [
     ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),

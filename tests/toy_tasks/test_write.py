@@ -80,7 +80,9 @@ def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
     best = load_model(run / "best.safetensors")[1]["best"]
     assert best["held_out_loss"] == pytest.approx(float(out[-1].split()[-1]), abs=1e-4)
     prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
-    code, out, err = call(main, "--run", str(run), "--prompt", prompt + "ç", "--length", "12")
+    code, out, err = call(
+        main, "--run", str(run), "--prompt", prompt + "ç", "--length", "12", "--greedy"
+    )
     assert code == 0 and err == ["note: training never saw 'ç' (in 'le cafe\u0301ç')"]
     assert "\n".join(out).startswith("le caféç") and len("\n".join(out)) == 8 + 12
     assert call(main, "--resume", "--quick", "--length", "5")[0] == 0
@@ -136,6 +138,7 @@ def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(cal
         ("--run runs/write --prompt a --length 0", "at least 1; received 0"),
         ("--run runs/write --prompt ''", "at least one symbol"),
         ("--run other --prompt a", "how they become its ids"),
+        ("--run runs/write --prompt a --seed 1 --greedy", "drawn at random; received none"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
@@ -166,7 +169,7 @@ def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(
     assert code == 0 and "is finished" in out[0] and saved() == options
     refused = call(shakespeare.main, "--resume", "--quick", "--preset", "quarter")
     assert_refused(refused, "a resumed run keeps its settings")
-    run = ["--run", "runs/shakespeare-quick", "--prompt", "the "]
+    run = ["--run", "runs/shakespeare-quick", "--prompt", "the ", "--greedy"]
     code, out, _ = call(shakespeare.main, *run, "--length", "9")
     assert code == 0 and len("\n".join(out)) == 4 + 9
     assert_refused(call(shakespeare.main, *run, "--preset", "hour"), "received --preset")

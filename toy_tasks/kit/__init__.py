@@ -5,14 +5,13 @@ with `use`; otherwise `chosen` makes the config, `train_task` trains, and `finis
 out. `exit_code(main)` is the program.
 """
 
-from toy_tasks.kit.answers import note, use, while_read
+from toy_tasks.kit.answers import note, use, while_read, writing
 from toy_tasks.kit.exits import exit_code
 from toy_tasks.kit.flags import Parser, chosen, integer, parser, path, picture
-from toy_tasks.kit.options import SAMPLING, parse
+from toy_tasks.kit.options import parse, search
 from toy_tasks.kit.training import finish, train_task
 
 __all__ = [
-    "SAMPLING",
     "Parser",
     "chosen",
     "exit_code",
@@ -23,7 +22,9 @@ __all__ = [
     "parser",
     "path",
     "picture",
+    "search",
     "train_task",
     "use",
     "while_read",
+    "writing",
 ]

@@ -6,41 +6,83 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from numformer.backend import find_backend
+from numformer.generation import Continuation
+from numformer.generation.text import Text
 from numformer.layer import pack
 from numformer.trained import Trained, load
-from toy_tasks.kit.options import SAMPLING
+from toy_tasks.kit.datasets import read_text
+
+SAMPLING = "temperature", "top_k", "top_p"
 
 
-def use(options: argparse.Namespace, trained: Trained | None = None, **how) -> int:
+def note(text: str) -> None:
+    print("note:", text, file=sys.stderr)
+
+
+def use(
+    options: argparse.Namespace,
+    trained: Trained | None = None,
+    lines: Iterable[str] | None = None,
+    say: Callable[[str], None] = note,
+) -> int:
     """Answer --input, or the lines of standard input, with the model of --run; the exit code.
 
-    `trained` is what was loaded already, `how` what the model's Text is to know about writing.
+    `trained` is what was loaded already; `lines` are answered where there is no --input, and `say`
+    is called with what to know about a text.
     """
     trained = trained or load(options.run)
     task = task_of(trained.metadata).get("name")
     if task and not options.program.endswith(f".{task}"):
         note(f"{options.run} is a run of {task}")
-    known = inspect.signature(trained.text.write).parameters
-    how = {name: value for name, value in how.items() if name in known}
-    if sampling := {name: v for name in SAMPLING if (v := getattr(options, name)) is not None}:
-        seed = options.seeds[0] if hasattr(options, "seeds") else options.seed
-        how |= sampling | {"seed": seed}
+    how = writing(options, trained.text)
+    n_best, asked = getattr(options, "n_best", None), getattr(options, "count", None)
+    count = asked or 1
     pack(trained.model, xp=find_backend(options.backend))
-    attention = trained.attention(options.input[0]) if options.attention else None
+    given = _whole(options.input_file) if getattr(options, "input_file", None) else options.input
+    attention = trained.attention(*given, **how) if options.attention else None
+    # Answers of several lines need something between them.
+    rule = "\n" + "-" * 15 if asked and isinstance(trained.text, Continuation) else ""
     with while_read():
-        for texts in [options.input] if options.input else _lines():
-            filled = [text for text in texts if text.strip()] if not options.input else texts
-            answers = iter(trained.write(filled, say=note, **how))
-            if sampling:
-                how["seed"] += len(filled)  # the next texts get other random numbers
-            for text in texts:  # an empty line is answered by one, so that lines stay side by side
-                print(next(answers) if text.strip() or options.input else "", flush=True)
+        for texts in [given] if given else _several(sys.stdin if lines is None else lines):
+            # Of several, an empty one is answered by an empty line: lines stay side by side.
+            alone = given and len(texts) == 1
+            filled = [text for text in texts if alone or text.strip()]
+            if n_best:
+                scored = trained.n_best(filled, n_best, say=say, **how)
+                answers = ([f"{score:.4f}\t{text}" for score, text in best] for best in scored)
+            else:
+                repeated = [text for text in filled for _ in range(count)]
+                written = iter(trained.write(repeated, say=say, **how))
+                answers = ([next(written) + rule for _ in range(count)] for _ in filled)
+            if "seed" in how:
+                how["seed"] += count * len(filled)  # the next texts get other random numbers
+            for text in texts:
+                answer = next(answers) if alone or text.strip() else [""]
+                print(*answer, sep="\n", flush=True)
     if attention:
         attention.draw(options.attention)
     return 0
+
+
+def writing(options: argparse.Namespace, text: Text) -> dict:
+    """How answers are written: as the flags say, else as the run does, else by the defaults.
+
+    What is given is passed on whatever the text knows, which says so where it does not.
+    """
+    known = inspect.signature(text.write).parameters
+    asked = {}
+    for name in ("beam", "length_penalty", "penalty", "max_length", "length", *SAMPLING):
+        value = getattr(options, name, None)
+        by_default = name in known and not hasattr(text, name)
+        if value is not None and (name in options.given or by_default):
+            asked[name] = value
+    if asked.keys() & {*SAMPLING}:
+        asked["seed"] = options.seeds[0] if hasattr(options, "seeds") else options.seed
+    return asked
 
 
 def task_of(metadata: dict) -> dict:
@@ -59,15 +101,18 @@ def while_read() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def note(text: str) -> None:
-    print("note:", text, file=sys.stderr)
+def _whole(file: Path) -> list[str]:
+    """The one text that a file is; `-` is standard input."""
+    fix = "Name a text file, or - for standard input."
+    return [sys.stdin.read() if str(file) == "-" else read_text(file, fix)]
 
 
-def _lines() -> Iterator[list[str]]:
-    """The lines of standard input: one at a time from a keyboard, otherwise many."""
-    keyboard = sys.stdin.isatty()
+def _several(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines without their ends: one at a time from a keyboard, otherwise many."""
+    keyboard = lines is sys.stdin and sys.stdin.isatty()
     if keyboard:
         end = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
         note(f"type a text and Enter; {end} ends")
-    while lines := [*itertools.islice(sys.stdin, 1 if keyboard else 1000)]:
-        yield [line.rstrip("\r\n") for line in lines]
+    lines = iter(lines)
+    while some := [*itertools.islice(lines, 1 if keyboard else 1000)]:
+        yield [line.rstrip("\r\n") for line in some]

@@ -1,17 +1,29 @@
 """The flags of a program: those that all tasks have, and one for each field of their Settings."""
 
 import argparse
+import contextlib
 import difflib
+import inspect
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 
 from numformer.backend import BACKENDS, default_backend
 from numformer.errors import complain
+from numformer.generation import Continuation, Infilling, Transduction
+from numformer.generation.beam import LARGEST_ALPHA, PENALTIES
+from numformer.generation.text import Text
 from numformer.layers import MIXERS
-from numformer.models import Model, TowerConfig
+from numformer.models import (
+    LanguageModel,
+    MaskedLanguageModel,
+    Model,
+    RecurrentEncoderDecoder,
+    TowerConfig,
+    Transformer,
+)
 from numformer.plots import PICTURES
 from numformer.settings import Settings
 from numformer.training.recipe import Recipe
@@ -39,12 +51,28 @@ with numpy on Linux, otherwise 1, unless given""",
     "--no-plots": "draw no pictures",
     "--run": "the folder of a finished run",
     "--input": "texts for the model; without, the lines of standard input",
+    "--input-file": "one text of several lines: a file, or - for the whole of standard input",
     "--attention": "draw where each layer and head looks as the model answers --input",
+    "--beam": """hypotheses side by side, 1 is greedy; with --run this and the next two are those
+of the run unless given""",
+    "--length-penalty": "the exponent alpha of --penalty; more favours long answers",
+    "--penalty": "divide log p by ((5 + length) / 6)^alpha (paper) or by length^alpha (length)",
+    "--n-best": "the N best answers to each text, with their scores",
+    "--length": "symbols to write",
     "--temperature": """draw symbols at random: 1 as probable as they are, less bolder, more wilder;
 --seed reproduces""",
-    "--top-k": "of the K most probable symbols",
-    "--top-p": "of the fewest symbols that together have this probability",
+    "--greedy": "write the most probable symbol each time, as --temperature 0 does",
+    "--top-k": "draw from the K most probable symbols",
+    "--top-p": "draw from the fewest symbols that together have this probability",
+    "--count": "draw N answers to each text",
 }
+TEXTS: dict[type[Model], type[Text]] = {
+    Transformer: Transduction,
+    RecurrentEncoderDecoder: Transduction,
+    LanguageModel: Continuation,
+    MaskedLanguageModel: Infilling,
+}
+"""What a kind of model does with texts."""
 
 
 ELSEWHERE = {
@@ -73,7 +101,8 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
     """The description as it is written, and the default of every flag that has one."""
 
     def _get_help_string(self, action):
-        shown = action.default not in (None, False, "")
+        switch = action.nargs == 0 and action.const is not None
+        shown = action.default not in (None, False, "") and not switch
         return super()._get_help_string(action) if shown else action.help
 
 
@@ -86,6 +115,37 @@ def integer(text: str) -> int:
     if abs(number) >= sys.maxsize:
         raise argparse.ArgumentTypeError(f"an integer below {sys.maxsize}, not {text!r}")
     return number
+
+
+def some(text: str) -> int:
+    """A flag's number of hypotheses or answers."""
+    if not 1 <= (number := integer(text)) <= 1000:
+        raise argparse.ArgumentTypeError(f"an integer from 1 to 1,000, not {text!r}")
+    return number
+
+
+def alpha(text: str) -> float:
+    """A flag's exponent of a length penalty."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= LARGEST_ALPHA:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"a number from 0 to {LARGEST_ALPHA}, not {text!r}")
+
+
+WRITING = {
+    "--beam": ("beam", dict(type=some, metavar="N")),
+    "--length-penalty": ("length_penalty", dict(type=alpha, metavar="ALPHA")),
+    "--penalty": ("penalty", dict(choices=PENALTIES)),
+    "--n-best": ("beam", dict(type=some, metavar="N")),
+    "--length": ("length", dict(type=integer, default=200)),
+    "--temperature": ("temperature", dict(type=float, metavar="T")),
+    "--top-k": ("top_k", dict(type=integer, metavar="K")),
+    "--top-p": ("top_p", dict(type=float, metavar="P")),
+    "--count": ("temperature", dict(type=some, metavar="N")),
+}
+"""Flags for what a trained model writes, with the setting of `Text.write` that each needs."""
+AT_USE = "; with --run: the most symbols of an answer"
+"""What --max-length, of a model's learned positions, says of what a trained one writes."""
 
 
 def path(text: str) -> Path:
@@ -106,11 +166,21 @@ class Parser(argparse.ArgumentParser):
     """Complains in one line, with the flag that may have been meant.
 
     `before` has what a setting was before there was a flag for it, whatever its default in a task;
-    `presets` are the defaults that a --preset brings, by its name.
+    `presets` are the defaults that a --preset brings, by its name. `use` is the group of flags for
+    a trained model, `writing` has the settings that its kind of Text knows.
     """
 
     before: dict[str, object]
     presets: Mapping[str, dict] = {}
+    use: argparse._ArgumentGroup
+    writing: Collection[str] = ()
+
+    def given(self, arguments: list[str] | None) -> set[str]:
+        """The names of the options that a command line has, whatever their defaults are."""
+        nothing = object()
+        blank = argparse.Namespace(**{action.dest: nothing for action in self._actions})
+        options = vars(self.parse_args(arguments, blank))
+        return {name for name, value in options.items() if value is not nothing}
 
     def flag(self, name: str) -> str:
         """What a flag is called, by the name of its option."""
@@ -149,6 +219,7 @@ def parser(
         usage="%(prog)s [flags]",
         description=description,
         formatter_class=_Help,
+        allow_abbrev=False,  # --length would be --length-penalty where there is no --length
         epilog="exit codes: 0 reached the target, 1 missed it, 2 wrong usage or input, "
         "3 the numbers broke, 130 stopped by Ctrl-C or SIGTERM after saving",
     )
@@ -166,7 +237,7 @@ def parser(
     else:
         add("--batch-size", type=integer, default=64)
     if several:
-        add("--seeds", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
+        add("--seeds", "--seed", type=integer, nargs="+", default=[1, 2, 3], metavar="SEED")
         add("--jobs", type=integer)
     else:
         add("--seed", type=integer, default=1)
@@ -180,21 +251,30 @@ def parser(
     add("--out", type=path)
     for switch in ("--resume", "--quick", "--no-plots"):
         add(switch, action="store_true")
-    use = made.add_argument_group("using a trained model instead of training one")
+    text = next((text for kind, text in TEXTS.items() if issubclass(model, kind)), None)
+    use = made.use = made.add_argument_group("using a trained model instead of training one")
     add("--run", to=use, type=path, metavar="DIR")
+    asked = use.add_mutually_exclusive_group()
     other = [asked_by] if asked_by != "--input" else []
-    add("--input", *other, to=use, dest="input", nargs="+", metavar="TEXT")
+    add("--input", *other, to=asked, dest="input", nargs="+", metavar="TEXT")
+    if text in (Continuation, Infilling):
+        add("--input-file", to=asked, type=path, metavar="FILE")
     add("--attention", to=use, type=picture, metavar="FILE.png")
-    add("--temperature", to=use, type=float, metavar="T")
-    add("--top-k", to=use, type=integer, metavar="K")
-    add("--top-p", to=use, type=float, metavar="P")
+    made.writing = {*inspect.signature(text.write).parameters} if text else set()
+    temperature = use.add_mutually_exclusive_group()
+    for flag, (setting, how) in WRITING.items():
+        if setting in made.writing:
+            add(flag, to=temperature if flag == "--temperature" else use, **how)
+    if text is Continuation:
+        how = dict(dest="temperature", action="store_const", const=0.0)
+        add("--greedy", to=temperature, **how)
     made.before = {"rate": None}
     for title, settings in (("model", model.Config), ("training", Recipe)):
         titled = f"{title} ({settings.__module__}.{settings.__name__})"
         for group_title, group_of in {titled: _flags(settings), **_of_mixers(settings)}.items():
             group = made.add_argument_group(group_title)
             for field in group_of:
-                _add_flag(group, field)
+                _add_flag(group, field, AT_USE if field.name in made.writing else "")
                 made.before[field.name] = field.default
     made.set_defaults(**defaults)
     return made
@@ -221,9 +301,9 @@ def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
     return groups
 
 
-def _add_flag(group, field: Field) -> None:
+def _add_flag(group, field: Field, at_use: str) -> None:
     rule, name = field.metadata["rule"], f"--{field.name.replace('_', '-')}"
-    settings = dict(default=field.default, help=field.metadata["help"])
+    settings = dict(default=field.default, help=field.metadata["help"] + at_use)
     if rule.type is bool:
         group.add_argument(name, action=argparse.BooleanOptionalAction, **settings)
     else:

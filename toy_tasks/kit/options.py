@@ -14,17 +14,16 @@ from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
 
 # Flags that say how a script is called and nothing of the run.
-SAMPLING = {"temperature", "top_k", "top_p"}
-TRANSLATING = {"ensemble", "source", "reference", "n_best"}
-OF_THE_CALL = {"resume", "out", "run", "input", "attention", "program", "name"}
-OF_THE_CALL |= SAMPLING | TRANSLATING
+OF_THE_CALL = {"resume", "out", "run", "input", "input_file", "attention", "program", "name"}
+OF_THE_CALL |= {"temperature", "top_k", "top_p", "count", "n_best", "given"}
+OF_THE_CALL |= {"ensemble", "source", "reference"}
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
 MOST_PARTS = 128  # each may be a process
-WITH_RUN = {"run", "input", "attention", "backend", "length", *SAMPLING, *TRANSLATING}
+SEARCH = "beam", "length_penalty", "penalty"
 
 
 def parse(
@@ -42,6 +41,7 @@ def parse(
     if getattr(options, "preset", None):
         made.set_defaults(**made.presets[options.preset])
         options = made.parse_args(arguments)
+    options.given = made.given(arguments)
     _require_use(made, options)
     _require_rate(made, options)
     options.name = name(options) + "-quick" * options.quick
@@ -99,28 +99,44 @@ def _require_rate(made: Parser, options: argparse.Namespace) -> None:
 
 
 def _require_use(made: Parser, options: argparse.Namespace) -> None:
-    sampled = any(getattr(options, name) is not None for name in SAMPLING)
-    free = WITH_RUN | ({"seed", "seeds"} if sampled else set())
-    for key, value in vars(options).items() if options.run else ():
-        if key not in free and value != made.get_default(key):
-            sampling = ", or sample with --temperature, --top-k or --top-p" * key.startswith("seed")
-            raise InputError(
-                "--run uses a model as it was trained",
-                made.flag(key),
-                f"Leave that out{sampling}; or leave out --run, to train.",
-            )
-    if not options.run and (options.input or options.attention or sampled):
-        raise InputError(
-            "--input, --attention, --temperature, --top-k and --top-p are for a trained model",
-            "no --run",
-            "Name the folder of a run, for example --run runs/reverse.",
-        )
-    if options.attention and len(options.input or []) != 1:
+    """Raise InputError for flags of a trained model without one, of training with one."""
+    of_use = {action.dest for action in made.use._group_actions}
+    if not options.run:
+        # What has a default is what is trained, too: the beam of a test, the length of an example.
+        of_use = {name for name in of_use if made.get_default(name) is None}
+        for name in sorted(options.given & of_use):
+            fix = "Name the folder of a run, for example --run runs/reverse."
+            raise InputError(f"{made.flag(name)} is for a trained model", "no --run", fix)
+        return
+    of_use |= made.writing | {"backend"}
+    if "temperature" in made.writing:
+        seed = "seeds" if hasattr(options, "seeds") else "seed"
+        of_use.add(seed)
+        temperature, cuts = options.temperature, {"top_k", "top_p"} & options.given
+        drawn = bool(cuts) if temperature is None else temperature != 0
+        for name in () if drawn else sorted({seed, "count", *cuts} & options.given):
+            rule = f"{made.flag(name)} is for answers that are drawn at random"
+            fix = f"Draw them, for example with --temperature 0.8; or leave out {made.flag(name)}."
+            raise InputError(rule, "none that are", fix)
+    for name in sorted(options.given - of_use):
+        fix = "Leave that out; or leave out --run, to train."
+        raise InputError("--run uses a model as it was trained", made.flag(name), fix)
+    others = ("attention", "temperature", "top_k", "top_p") if "n_best" in options.given else ()
+    for name in options.given.intersection(others):
+        rule = f"--n-best goes without {made.flag(name)}"
+        raise InputError(rule, "both", "Leave out one of them.")
+    texts = [options.input_file] if getattr(options, "input_file", None) else options.input or []
+    if options.attention and len(texts) != 1:
         raise InputError(
             "--attention draws where the model looks in one text",
-            f"{len(options.input or [])} with --input",
-            "Give --input one text.",
+            f"{len(texts)} with {made.flag('input')}",
+            "Give it one text.",
         )
+
+
+def search(options: argparse.Namespace) -> dict:
+    """The settings of beam search that the flags say."""
+    return {name: getattr(options, name) for name in SEARCH}
 
 
 def plain(options: argparse.Namespace) -> dict:

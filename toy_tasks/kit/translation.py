@@ -164,13 +164,14 @@ def tell(text: Translation, asked: Sequence[Sequence[str]]) -> None:
         )
 
 
-def translated(text: Translation, model: Transformer, sources: Sequence[str]) -> list[str]:
+def translated(text: Translation, model: Transformer, sources: Sequence[str], **how) -> list[str]:
     """Tokens of sentences -> tokens of their translations; an empty one stays so."""
     asked = split_up(text, sources)
     tell(text, asked)
     some = [index for index, symbols in enumerate(asked) if symbols]
     written = [""] * len(sources)
-    for index, symbols in zip(some, text.write(model, [asked[i] for i in some]), strict=True):
+    answers = text.write(model, [asked[i] for i in some], **how)
+    for index, symbols in zip(some, answers, strict=True):
         written[index] = text.target.join(symbols)
     return written
 
@@ -211,12 +212,12 @@ def scores(written: Sequence[str], references: Sequence[str], language: str) -> 
     return round(results[0], 2)
 
 
-def measure(model: Transformer, text: Translation, pairs: Sequence[Pair]) -> float:
-    """Translate, print figures, BLEU in the last line -> BLEU."""
+def measure(model: Transformer, text: Translation, pairs: Sequence[Pair], **how) -> float:
+    """Translate by the settings `how`, print figures, BLEU in the last line -> BLEU."""
     sources, references = zip(*pairs, strict=True)
     if empty := sum(not source or not reference for source, reference in pairs):
         print(f"{empty} lines with an empty side count all the same")
-    return scores(translated(text, model, sources), references, text.to)
+    return scores(translated(text, model, sources, **how), references, text.to)
 
 
 def require_filled(pairs: Sequence[Pair]) -> None:

@@ -1,0 +1,106 @@
+"""How a trained model answers: by the flags of its kind of text, each text in its place."""
+
+import io
+import shlex
+from pathlib import Path
+
+import pytest
+
+from numformer.data import Vocabulary
+from numformer.generation import Continuation, Transduction
+from numformer.models import LanguageModel, Transformer
+from numformer.trained import Trained
+from numformer.training import save_model
+from tests.toy_tasks.small import assert_refused, main_of
+
+LETTERS = Vocabulary("abcd")
+TEXTS = {
+    "pairs": Transduction(LETTERS, LETTERS, 6, None, beam=3, penalty="length"),
+    "write": Continuation(LETTERS, context=8),
+}
+SIZES = dict(d_model=8, d_ff=8, heads=2, layers=1)
+MODELS = {
+    "pairs": Transformer(Transformer.Config.base(len(LETTERS), **SIZES)),
+    "write": LanguageModel(LanguageModel.Config(vocabulary=len(LETTERS), **SIZES)),
+}
+RULE = "-" * 15
+BEST = "0.5000\t<a>", "0.5000\t<b>"
+DRAWN = dict(length=200, temperature=0.8)
+ANSWERS = [  # task, flags, settings of the writing, what is printed
+    ("pairs", "--input a", {}, ["<a>"]),
+    ("pairs", "--input a '' b", {}, ["<a>", "", "<b>"]),
+    ("pairs", "", {}, ["<d>", "", "<b>"]),
+    ("pairs", "--input a --beam 1", dict(beam=1), ["<a>"]),
+    (
+        "pairs",
+        "--input a --beam 4 --length-penalty 2 --penalty paper --max-length 5",
+        dict(beam=4, length_penalty=2.0, penalty="paper", max_length=5),
+        ["<a>"],
+    ),
+    (
+        "pairs",
+        "--input a '' b --temperature 2 --top-k 3 --top-p 0.5 --seed 4 --count 2",
+        dict(temperature=2.0, top_k=3, top_p=0.5, seed=4),
+        ["<a>", "<a>", "", "<b>", "<b>"],
+    ),
+    ("pairs", "--n-best 2 --input a '' b", {}, [BEST[0], BEST[0], "", BEST[1], BEST[1]]),
+    ("pairs", "--n-best 1 --beam 3 --input a", dict(beam=3), [BEST[0]]),
+    ("write", "--input a ''", DRAWN | dict(seed=1), ["<a>", ""]),
+    ("write", "--input a --seed 3 --length 5", dict(length=5, temperature=0.8, seed=3), ["<a>"]),
+    ("write", "--input a --greedy", dict(length=200, temperature=0.0, seed=1), ["<a>"]),
+    ("write", "--input a b --count 1", DRAWN | dict(seed=1), ["<a>", RULE, "<b>", RULE]),
+    ("write", "--input-file scene.txt", DRAWN | dict(seed=1), ["<ab", "cd>"]),
+    ("write", "--input-file -", DRAWN | dict(seed=1), ["<d", "", "b", ">"]),
+]
+REFUSED = [
+    ("pairs --n-best 2 --temperature 1", "--n-best goes without --temperature; received both"),
+    ("pairs --n-best 3 --beam 2", "count is at most beam; received count 3, beam 2"),
+    ("pairs --n-best 1001", "an integer from 1 to 1,000, not '1001'"),
+    ("pairs --n-best 0", "an integer from 1 to 1,000, not '0'"),
+    ("pairs --beam 2 --top-k 2", "searched for by a beam, or it is sampled; received beam 2 and"),
+    ("pairs --beam 1 --penalty paper", "the hypotheses of a beam; received beam 1"),
+    ("pairs --length-penalty 9.1", "a number from 0 to 9, not '9.1'"),
+    ("pairs --length-penalty x", "a number from 0 to 9, not 'x'"),
+    ("pairs --max-length 4097", "max_length is an integer from 1 to 4096; received 4097"),
+    ("pairs --length 5", "unrecognized arguments: --length 5"),
+    ("pairs --count 2", "--count is for answers that are drawn at random"),
+    ("write --greedy --top-p 0.5", "--top-p is for answers that are drawn at random"),
+    ("write --temperature 0 --seed 2", "--seed is for answers that are drawn at random"),
+    ("write --input-file absent.txt", "absent.txt must be a file that can be read"),
+    ("write --max-length 5", "received --max-length. Leave that out"),
+]
+
+
+@pytest.fixture(autouse=True)
+def runs(empty_folder, monkeypatch):
+    """A run of each task; a text of several lines; lines on standard input."""
+    for name, text in TEXTS.items():
+        Path(name).mkdir()
+        description = dict(text=text.description(), task={"name": name})
+        save_model(Path(name, "best.safetensors"), MODELS[name], **description)
+    Path("scene.txt").write_text("ab\ncd")
+    monkeypatch.setattr("sys.stdin", io.StringIO("d\n\nb\n"))
+
+
+@pytest.mark.parametrize(("task", "flags", "expected", "printed"), ANSWERS)
+def test_a_model_writes_by_the_flags(task, flags, expected, printed, call, monkeypatch):
+    asked = []
+
+    def write(trained, texts, say, **how):
+        asked.append(dict(how))
+        return [f"<{text}>" for text in texts]
+
+    def n_best(trained, texts, count, say, **how):
+        return [count * [(0.5, answer)] for answer in write(trained, texts, say, **how)]
+
+    monkeypatch.setattr(Trained, "write", write)
+    monkeypatch.setattr(Trained, "n_best", n_best)
+    result = call(main_of(task), "--run", task, *shlex.split(flags))
+    assert result == (0, printed, []) and asked == [expected]
+
+
+@pytest.mark.parametrize(("flags", "said"), REFUSED)
+def test_flags_that_cannot_be_are_refused(flags, said, call):
+    task, *others = flags.split()
+    text = [] if "--input-file" in others else ["--input", "a"]
+    assert_refused(call(main_of(task), "--run", task, *text, *others), said)
