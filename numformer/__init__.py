@@ -11,7 +11,7 @@ The public names below stand in the order in which the source reads well. The gr
 from numformer.version import __version__ as __version__
 
 from numformer.errors import InputError
-from numformer.layer import FlatParameters, Layer, Parameter, inference, mode, pack
+from numformer.layer import Array, FlatParameters, Layer, Parameter, inference, mode, pack
 from numformer import data, generation, layers, models, training
 from numformer.layers import *
 from numformer.data import *
@@ -22,6 +22,7 @@ from numformer.trained import Attention, Trained, load
 
 __all__ = [
     "InputError",
+    "Array",
     "FlatParameters",
     "Layer",
     "Parameter",

@@ -13,12 +13,15 @@ import reprlib
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from numformer import blas
 from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
+
+Array: TypeAlias = np.ndarray[Any, Any]  # or the same of CuPy, on a GPU
 
 
 class Parameter:
@@ -31,26 +34,26 @@ class Parameter:
 
     _flat: "FlatParameters | None" = None  # whose views data and grad are, after pack
 
-    def __init__(self, data):
+    def __init__(self, data: Any) -> None:
         self._data = np.array(data, dtype=np.float32)
         self._grad = np.zeros_like(self._data)
 
     @property
-    def data(self):
+    def data(self) -> Array:
         return self._data
 
     @data.setter
-    def data(self, array):
+    def data(self, array: Array) -> None:
         self._accept_only(self._data, array, "data")
 
     @property
-    def grad(self):
+    def grad(self) -> Array:
         if self._flat and self._flat.used:
             self._flat.look_whether_zero()
         return self._grad
 
     @grad.setter
-    def grad(self, array):
+    def grad(self, array: Array) -> None:
         self._accept_only(self._grad, array, "grad")
         if self._flat and self._flat.used:
             self._flat.stale = True
@@ -148,10 +151,14 @@ class Layer:
             inside = "\n" + textwrap.indent("\n".join(lines), "  ") + "\n"
         return f"{type(self).__name__}({inside})"
 
-    def forward(self, *inputs):
+    def __call__(self, *inputs: Any, **settings: Any) -> Any:
+        """What `forward` gives."""
+        return self.forward(*inputs, **settings)
+
+    def forward(self, *inputs: Any, **settings: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
-    def backward(self, dy):
+    def backward(self, dy: Any, /) -> Any:
         """One gradient for each differentiable input of forward, in forward's order.
 
         None where there is none (token ids), the array where there is one, a tuple where there
@@ -162,16 +169,16 @@ class Layer:
     # Saved values: a stack, so a layer may be used several times before backward.
 
     @property
-    def saved(self) -> list[dict]:
+    def saved(self) -> list[dict[str, Any]]:
         """What the forwards saved that no backward has popped yet, oldest first."""
         return self.__dict__.setdefault("_saved", [])
 
-    def save(self, **values) -> None:
+    def save(self, **values: Any) -> None:
         """Keep what backward needs, by name; does nothing while `saving` is off."""
         if _saving.get():
             self.saved.append(values)
 
-    def pop_saved(self) -> dict:
+    def pop_saved(self) -> dict[str, Any]:
         """What the latest forward saved. Raises RuntimeError when there is none."""
         if not self.saved:
             raise RuntimeError(

@@ -186,6 +186,15 @@ def new_figure(width: float, height: float, **settings):
     return figure
 
 
+def bound(axes) -> None:
+    """Let the y axis reach below 0 for negative values alone, and from 0 where all are the same."""
+    low, high = axes.dataLim.intervaly
+    if low == high >= 0:
+        axes.set_ylim(0, max(1, 1.1 * high))
+    elif low >= 0:
+        axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))
+
+
 def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) -> None:
     """Draw a metrics.jsonl against the step: losses, `measure` and, below them, the learning rate.
 
@@ -216,6 +225,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     if measure != "held_out_loss" and any(measure in line for line in evaluations):
         right, name = left.twinx(), measure.replace("_", " ")
         drawn += draw(right, evaluations, measure, "tab:green", name)
+        bound(right)
         right.set_ylabel(name, color="tab:green")
         right.tick_params(axis="y", colors="tab:green")
         right.spines["top"].set_visible(False)
@@ -223,6 +233,7 @@ def loss_curve(path: Path, metrics: Sequence[dict], measure: str, title: str) ->
     draw(below, training, "rate", "tab:gray")
     below.set(xlabel="step", ylabel="learning\nrate")
     below.set_ylim(bottom=0)
+    below.set_xlim(left=0)
     below.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
     below.yaxis.set_major_formatter("{x:g}")
     below.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))

@@ -4,6 +4,7 @@ What a model is made of and how it is trained are such classes. From a field com
 value, its flag on a command line and the line of `--help`.
 """
 
+import difflib
 import math
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, field, fields
@@ -102,7 +103,18 @@ def _is_number(value) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """Raises InputError where a field's value breaks the field's rule."""
+    """Raises InputError for an unknown field, and where a value breaks its field's rule."""
+
+    def __new__(cls, *_, **values):
+        names = [setting.name for setting in fields(cls)]
+        for name in values.keys() - set(names):
+            near = difflib.get_close_matches(name, names, 1)
+            raise InputError(
+                f"{cls.__name__} has the settings {', '.join(names)}",
+                name,
+                f"Did you mean {near[0]}?" if near else "Leave it out.",
+            )
+        return super().__new__(cls)
 
     def __post_init__(self):
         for setting in fields(self):

@@ -167,19 +167,20 @@ def best_of(run: Path) -> Path:
     return path
 
 
-def load(run: str | Path, *others: str | Path) -> Trained:
+def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
-    With `others`, runs of the same vocabularies, all write together as an Ensemble. Raises
-    InputError where there is no such run, where its task has nothing to do with texts (then
-    `load_model` loads the model), and for runs of other vocabularies.
+    With `others`, runs of the same vocabularies, all write together as an Ensemble. A model of your
+    own needs its class: `load("runs/mine", kind=MyModel)`. Raises InputError where there is no such
+    run, where its task has nothing to do with texts (then `load_model` loads the model), and for
+    runs of other vocabularies.
     """
-    trained = _loaded(run)
+    trained = _loaded(run, kind)
     if not others:
         return trained
     models = [trained.model]
     for other in others:
-        loaded = _loaded(other)
+        loaded = _loaded(other, kind)
         if _vocabularies(loaded.text) != _vocabularies(trained.text):
             raise InputError(
                 "runs that write together have the same vocabularies",
@@ -196,9 +197,9 @@ def _vocabularies(text: Text) -> dict:
     return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
 
-def _loaded(run: str | Path) -> Trained:
+def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     path = best_of(Path(run))
-    model, metadata = load_model(path)
+    model, metadata = load_model(path, kind)
     text = text_of(metadata.get("text"), model.config)
     if text is None:
         raise InputError(

@@ -79,6 +79,16 @@ REFUSED = {
     "greedy(model, pad([[4, 2], [4, 5, 6], [7]]), 3)": f"row 1, which ends with 6. {SOURCES}",
     "load_model(str(folder))": "received the folder {folder}. Name {folder}/best.safetensors, or",
     "load_model(folder / 'last.safetensors')": "{folder}/last.safetensors, the state of a run that",
+    "import numformer as n; n.Linear(4, 6, np.random.default_rng(0))(np.ones((2, 5)))": "this "
+    "Linear takes an array (..., 4); received shape (2, 5). Build the Linear for the width",
+    "import numformer as n; n.LayerNorm(4)(np.ones((4, 5)))": "LayerNorm takes an array (..., 4)",
+    "import numformer as n; n.RMSNorm(4)(3)": "RMSNorm takes an array (..., 4); received int",
+    "model.output(np.ones((2, 5)))": "this OutputProjection takes an array (..., ",
+    "Transformer.Config.base(12, d_modle=8)": "received d_modle. Did you mean d_model?",
+    "Recipe(xyzzy=1)": "Recipe has the settings ... received xyzzy. Leave it out.",
+    "Transformer(Transformer.Config)": "Transformer.Config(...); received the class numformer.mod"
+    " ... Write Transformer(Transformer.Config(...)).",
+    "Transformer({'d_model': 8})": "Transformer.Config(...); received an object of builtins.dict",
     "load_model('mine')": "received no file mine. Name the best.safetensors of a training run",
 }
 

@@ -19,6 +19,7 @@ from numformer.plots import (
     fonts_for,
     loss_curve,
 )
+from toy_tasks.kit.charts import chart
 
 BATCH = PairBatch.of([([4, 5, 6], [7, 8]), ([4], [7, 8, 9, 10]), ([5, 5], [])])
 IDS = BATCH.source, BATCH.target_in
@@ -163,3 +164,23 @@ def test_loss_curve_leaves_out_what_there_is_not(metrics, measure, lines, drawn)
     left, _, *right = drawn(loss_curve, metrics, measure, "").axes
     assert [*points(left)] == ["training loss", "held-out loss"][: lines[0]]
     assert [*map(points, right)] == lines[1] * [{"right": [[4, 0.5]]}]
+
+
+BOUNDS = [
+    ([0.0, 0.0], lambda low, high: (low, high) == (0, 1)),
+    ([4.0], lambda low, high: low == 0 and high == pytest.approx(4.4)),
+    ([0.0, 0.5], lambda low, high: low == 0 and 0.5 < high < 0.6),
+    ([0.9, 1.0], lambda low, high: 0.89 < low < 0.9 < 1 < high < 1.01),
+    ([-0.5, 0.5], lambda low, high: -0.6 < low < -0.5),
+    ([-1.0], lambda low, high: low < -1 < high < 0),
+]
+
+
+@pytest.mark.parametrize(("values", "fits"), BOUNDS)
+def test_axes_reach_below_0_for_negative_values_alone_and_begin_there_for_one(values, fits, drawn):
+    """What --quick measures is one number, mostly 0."""
+    measured = [dict(step=s, right=value) for s, value in enumerate(values, 20)]
+    left, _, right = drawn(loss_curve, measured, "right", "").axes
+    assert fits(*right.get_ylim()) and left.get_xlim()[0] == 0
+    of_chart = drawn(chart, "", {"": {"": [(range(len(values)), values)]}}, "", "").axes[0]
+    assert fits(*of_chart.get_ylim())

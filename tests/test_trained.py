@@ -1,6 +1,6 @@
 """What `numformer.load` gives: text in, text out, for each kind of Text; and what it refuses."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +18,8 @@ from numformer.models import Config, TowerConfig, Transformer
 from numformer.models.language_model import LanguageModel
 from numformer.models.recurrent import RecurrentEncoderDecoder
 from numformer.trained import Trained
-from numformer.training import save_model
+from numformer.training import load_model, save_model
+from numformer.training.checkpoints import save_checkpoint
 from numformer.training.migrations import from_2
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, p_drop=0.5)
@@ -264,8 +265,9 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
         assert "received a model for Continuation" in complaint(trained.n_best, ["a"], 2)
         return
     told = []
-    best, again, other = trained.n_best(["ab", "ab", "axe"], 2, told.append, beam=4, max_length=3)
-    symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, beam=4, max_length=3)[0]
+    texts, how = ["ab", "ab", "axe", "axe"], dict(beam=4, max_length=3)
+    best, again, other, _ = trained.n_best(texts, 2, told.append, **how)
+    symbols = trained.text.n_best(trained.model, 2 * [[*"ab"]], 2, **how)[0]
     assert [text for _, text in best] == [" ".join(words) for _, words in symbols]
     assert_allclose([score for score, _ in best], [score for score, _ in symbols], rtol=1e-5)
     assert best == again
@@ -278,3 +280,32 @@ def test_the_best_answers_are_those_of_a_beam_with_their_scores(run, complaint):
     assert attention.written == trained("bad", max_length=1) != trained("bad")
     assert attention["decoder cross_attention"].shape == (3, 2, 2, 4)
     assert "the settings" in complaint(trained.attention, "bad", colour=1)
+
+
+def test_a_model_of_one_s_own_is_known_by_its_class_and_not_by_its_module(tmp_path, complaint):
+    """Earlier versions wrote the module, `__main__` where it was a script."""
+    source = "class Own(LanguageModel): pass\nclass Other(LanguageModel): pass"
+    script, module = ({"LanguageModel": LanguageModel, "__name__": n} for n in ("__main__", "a.b"))
+    for names in (script, module):
+        exec(source, names)
+    config = LanguageModel.Config(vocabulary=len(LETTERS), **SIZES)
+    path, text = tmp_path / "best.safetensors", {"text": CONTINUATION.description()}
+    save_model(path, script["Own"](config), **text)
+    loaded = numformer.load(path, path, kind=module["Own"]).model.models
+    assert [type(model) for model in loaded] == [module["Own"]] * 2
+    assert "received 'Own'. Load a model of your own with its class" in complaint(
+        numformer.load, path
+    )
+    for kind, words in (
+        (module["Other"], f"the model 'Other' is asked for; received {path}, which holds 'Own'"),
+        ("Own", "kind is a class of models; received 'Own'. Pass the class itself"),
+    ):
+        assert words in complaint(numformer.load, path, kind=kind)
+    for earlier, opens in (("__main__", True), ("b", True), ("a", False)):
+        metadata = {"model": earlier, "config": asdict(config)} | text
+        save_checkpoint(path, LanguageModel(config).state_dict(), metadata)
+        if opens:
+            assert type(load_model(path, module["Own"])[0]) is module["Own"]
+        else:
+            assert f"which holds {earlier!r}" in complaint(load_model, path, module["Own"])
+        assert "'language_model' is asked for" in complaint(load_model, path, LanguageModel)

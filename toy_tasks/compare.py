@@ -7,6 +7,7 @@ mean, in a band from the least of them to the greatest.
 """
 
 import argparse
+import csv
 import json
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from numformer.errors import InputError
+from numformer.plots import bound
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit
 from toy_tasks.kit import folders
@@ -53,11 +55,16 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """The run in a folder, as far as it has come. Raises InputError where there is none."""
-    path = folder / "config.json"
+    path, stands = folder / "config.json", folders.stands(folder)
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        if saved.pop("crc32") != folders.checksum(saved):
-            raise ValueError("its checksum says that it was changed")
+        if not path.exists() and stands:  # a run of numformer.train
+            path = folder / "last.safetensors"
+            seed, steps, task = stands["seed"], stands["steps"], stands["task"].get("name")
+            saved = stands | {"options": dict(seed=seed, steps=steps), "task": task}
+        else:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if saved.pop("crc32") != folders.checksum(saved):
+                raise ValueError("its checksum says that it was changed")
         settings = saved["options"] | saved["config"] | saved.get("recipe", {})
         settings |= {name: int(settings[name]) for name in ("seed", "steps")}
         path = folder / "metrics.jsonl"
@@ -71,7 +78,7 @@ def read_run(folder: Path) -> Run:
             task, step = metadata["task"].get("name", task), metadata["best"]["step"]
             # A run in progress may be a line ahead of what was read.
             best = next((line for line in reversed(lines) if line["step"] == step), {})
-        settings["steps"] = max(settings["steps"], folders.stands(folder).get("steps", 0))
+        settings["steps"] = max(settings["steps"], stands.get("steps", 0))
         measures = [n for line in lines if "gradient_norm" not in line for n in line]
         others = [name for name in measures if name not in ("step", "seconds", LOSS)]
         metric = saved.get("metric") or next(iter(others), LOSS)  # a guess for an older run
@@ -79,7 +86,8 @@ def read_run(folder: Path) -> Run:
     except (*folders.UNREADABLE, AttributeError, OverflowError) as problem:
         said = problem.strerror if isinstance(problem, OSError) else problem
         raise InputError(
-            "a run folder holds config.json and metrics.jsonl as training wrote them",
+            "a run folder holds config.json, or last.safetensors, and metrics.jsonl as training "
+            "wrote them",
             f"{path} ({said})",
             "Name folders of runs that have logged a step, such as runs/reverse.",
         ) from None
@@ -134,9 +142,9 @@ def table(rows: list[list[str]]) -> str:
     return "\n".join(map("  ".join, lines))
 
 
-def report(runs: list[Run]) -> str:
-    """A table of the runs and, where there are several seeds of one setting, one of these."""
-    names, groups = differing(runs), grouped(runs)
+def row_for_each(runs: list[Run]) -> list[list[str]]:
+    """The names of the columns, then a row for each run."""
+    names = differing(runs)
     measures = [*dict.fromkeys(run.metric for run in runs if run.metric != LOSS), LOSS]
     rows = [["run", *names, "seed", "kept at step", *measures, "steps taken", "seconds"]]
     for run in runs:
@@ -152,6 +160,12 @@ def report(runs: list[Run]) -> str:
             f"{max(seconds):.1f}" if seconds else "-",
         ]
         rows.append(row)
+    return rows
+
+
+def report(runs: list[Run]) -> str:
+    """A table of the runs and, where there are several seeds of one setting, one of these."""
+    rows, groups = row_for_each(runs), grouped(runs)
     of_groups = [["same setting", "best", "mean", "least", "greatest"]]
     for label, group in groups.items():
         for metric in dict.fromkeys(run.metric for run in group):
@@ -201,6 +215,9 @@ def draw(path: Path, runs: list[Run]) -> None:
             if len(curves) > 1:
                 band = [*map(min, values)], [*map(max, values)]
                 axes.fill_between(steps, *band, color=look["color"], alpha=0.2, linewidth=0)
+        if not name.endswith("loss"):
+            bound(axes)
+    axes.set_xlim(left=0)
     labels = [label.replace("$", r"\$") for label in groups]  # a bare $ begins a formula
     figure.legend(figure.axes[0].lines, labels, loc="outside lower center", ncols=columns)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,6 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
         default=PICTURE,
         help=f"default: {PICTURE}",
     )
+    add("--csv", type=kit.path, metavar="FILE.csv", help="write the table of the runs there, too")
     options = flags.parse_args(arguments)
     # runs/* names the picture of an earlier comparison, too.
     runs = [run for run in options.runs if run.suffix != ".png" or run.is_dir()] or options.runs
@@ -241,6 +259,11 @@ def main(arguments: list[str] | None = None) -> int:
     print(report(runs))
     draw(options.out, runs)
     print(f"picture: {options.out}")
+    if options.csv:
+        options.csv.parent.mkdir(parents=True, exist_ok=True)
+        with open(options.csv, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(row_for_each(runs))
+        print(f"table: {options.csv}")
     return 0
 
 

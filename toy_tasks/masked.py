@@ -88,8 +88,16 @@ class MaskedTask(WritingTask):
     Of the vocabulary `hole` is the last symbol, so all others have the ids that they have there.
     """
 
-    def __init__(self, text: str, hole: str, context: int, batch_size: int, seed: int):
-        super().__init__(text, context, batch_size, seed)
+    def __init__(
+        self,
+        text: str,
+        hole: str,
+        context: int,
+        batch_size: int,
+        seed: int,
+        known: Vocabulary | None = None,
+    ):
+        super().__init__(text, context, batch_size, seed, known=known)
         symbols = [*self.text.vocabulary.symbols, hole]
         self.text = Infilling(Vocabulary(symbols), hole, context)
 
@@ -144,7 +152,7 @@ def train_both(
     model, folder = kit.train_task(task, MaskedLanguageModel, config, options)
     config = kit.chosen(options, LanguageModel.Config, vocabulary=len(beside.text.vocabulary))
     how = argparse.Namespace(**vars(options) | dict(name=ONE_SIDE, out=folder / ONE_SIDE))
-    how.resume = (how.out / "config.json").is_file()
+    how.resume, how.start = (how.out / "config.json").is_file(), how.start and how.start / ONE_SIDE
     try:
         one_sided, _ = kit.train_task(beside, LanguageModel, config, how)
     except Interrupted as stopped:
@@ -167,7 +175,10 @@ def learn(options: argparse.Namespace) -> int:
             "Choose another one, for example --hole ~",
         )
     how = options.context, options.batch_size, options.seed
-    task, beside = MaskedTask(text, options.hole, *how), WritingTask(text, *how)
+    started = kit.vocabularies(options, vocabulary=[text])
+    known = Vocabulary(started[0].symbols[:-1]) if started else None  # without the hole
+    task = MaskedTask(text, options.hole, *how, known)
+    beside = WritingTask(text, *how, known=known)
     model, one_sided, folder = train_both(task, beside, options)
     vocabulary = task.text.vocabulary
     shown = vocabulary.decode(task.unseen_holes()[0][1].ids[:4].ravel())

@@ -64,6 +64,11 @@ def split(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
     return of
 
 
+def sides(data: dict[str, list[Pair]]) -> dict[str, Sequence[str]]:
+    """The sources and the targets that are trained on."""
+    return dict(zip(("source", "target"), zip(*data["train"], strict=True), strict=True))
+
+
 def by_source(pairs: Sequence[Pair]) -> list[Example]:
     """Each source once, with all its targets."""
     targets: dict[str, list[str]] = {}
@@ -76,8 +81,9 @@ class PairsTask(TransductionTask):
     """Batches and evaluation of pairs of texts, for `numformer.training.train`.
 
     `data` has the pairs of "train", "dev" and "test". `words` says which sides are made of words
-    ("source", "target", "both" or neither), `search` how the test's sources are decoded: `beam`,
-    `length_penalty`, `penalty`. With `subwords` both sides are made of these.
+    ("source", "target", "both" or neither), `known` are the vocabularies of the sides where there
+    are such already, and `search` says how the test's sources are decoded: `beam`,
+    `length_penalty`, `penalty`.
     """
 
     figures: ClassVar = {"symbol_error_rate": ".2f", "exact_match": ".4f"}
@@ -89,14 +95,12 @@ class PairsTask(TransductionTask):
         batch_size: int,
         seed: int,
         words: str = "",
-        subwords: Subwords | None = None,
+        known: Sequence[Vocabulary] = (),
         **search,
     ):
-        sources, targets = zip(*data["train"], strict=True)
+        sources, targets = sides(data).values()
         separators = [" " * (words in (side, "both")) for side in ("source", "target")]
-        source, target = map(Vocabulary.of, (sources, targets), separators)
-        if subwords:
-            source = target = subwords
+        source, target = known or map(Vocabulary.of, (sources, targets), separators)
         symbols = {
             name: [(source.split(s), target.split(t)) for s, t in pairs]
             for name, pairs in data.items()
@@ -106,7 +110,7 @@ class PairsTask(TransductionTask):
             rule, fix = f"a side has at most {LONGEST} subwords", "Shorten it, or ask for more."
             shown = f"{source.join(max(sequences, key=len))!r:.80}"
             raise InputError(rule, f"{length} in {shown}", fix)
-        self.subwords = subwords
+        self.subwords = source if isinstance(source, Subwords) else None
         self.data = zlib.crc32(json.dumps(symbols).encode())
         if seen := len({source for source, _ in data["test"]} & {*sources}):
             self.tested = f"of the test, {seen:,} of which are trained on, too"
@@ -219,11 +223,11 @@ def main(arguments: list[str] | None = None) -> int:
         rule, fix = "a side is made of words or of subwords", "Leave out --words or --subwords."
         raise InputError(rule, "both", fix)
     data, how = read(options), (options.batch_size, options.seed, options.words)
-    subwords = None
-    if options.subwords is not None:
-        lines = [line for pair in data["train"] for line in pair]
-        subwords = own.subwords_of(options, lines, options.subwords, "--subwords", exact=True)
-    task = PairsTask(data, *how, subwords, **kit.search(options))
+    known = kit.vocabularies(options, **sides(data))
+    if options.subwords is not None and not known:
+        lines = [line for side in sides(data).values() for line in side]
+        known = 2 * (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
+    task = PairsTask(data, *how, known, **kit.search(options))
     return learn(task, options, DEMOS[options.demo][1] if options.demo else None)
 
 

@@ -8,7 +8,7 @@ from numformer.models import Transformer
 from toy_tasks import kit
 from toy_tasks.kit.datasets import Pair, pronunciations
 from toy_tasks.kit.transduction import Example, learn
-from toy_tasks.pairs import PairsTask
+from toy_tasks.pairs import PairsTask, sides
 
 DESCRIPTION = """\
 Learn to pronounce a language (SIGMORPHON 2021 task 1: 8,000 words, characters in, phonemes out)
@@ -51,9 +51,15 @@ class PronunciationTask(PairsTask):
     name = "pronounce"
 
     def __init__(
-        self, data: dict[str, list[Pair]], batch_size: int, seed: int, beam: int = BEAM, **search
+        self,
+        data: dict[str, list[Pair]],
+        batch_size: int,
+        seed: int,
+        known=(),
+        beam: int = BEAM,
+        **search,
     ):
-        super().__init__(data, batch_size, seed, words="target", beam=beam, **search)
+        super().__init__(data, batch_size, seed, "target", known, beam=beam, **search)
 
     def examples(self, pairs: Sequence[Pair]) -> list[Example]:
         """Each line counts, also where a word has several pronunciations, as in the shared task."""
@@ -79,7 +85,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.run:
         return kit.use(options)
     data = pronunciations(options.language, options.data)
-    task = PronunciationTask(data, options.batch_size, options.seed, **kit.search(options))
+    known = kit.vocabularies(options, **sides(data))
+    how = options.batch_size, options.seed, known
+    task = PronunciationTask(data, *how, **kit.search(options))
     return learn(task, options, TARGETS.get(options.language))
 
 

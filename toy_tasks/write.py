@@ -72,7 +72,7 @@ class Answers(Windows):
 class WritingTask:
     """Batches and evaluation of a text, for `numformer.training.train`.
 
-    Its symbols are characters, or `subwords`.
+    Its symbols are those of `known`, or the characters of the text.
     """
 
     metric, higher_is_better = "held_out_loss", False
@@ -84,9 +84,10 @@ class WritingTask:
         batch_size: int,
         seed: int,
         name: str = "write",
-        subwords: Subwords | None = None,
+        known: Vocabulary | None = None,
     ):
-        symbols, self.subwords = subwords or Vocabulary.of([text]), subwords
+        symbols = known or Vocabulary.of([text])
+        self.subwords = symbols if isinstance(symbols, Subwords) else None
         self.text = Continuation(symbols, context)
         self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
         self.data = zlib.crc32(text.encode())
@@ -95,7 +96,7 @@ class WritingTask:
         )
         count = len(self.training) + len(self.unseen)
         if min(count // 20, len(self.unseen)) <= context:
-            unit = "subwords" if subwords else "characters"
+            unit = "subwords" if self.subwords else "characters"
             raise InputError(
                 f"a text has at least 20 times the {context + 1} {unit} of a window",
                 f"{count} {unit}",
@@ -157,11 +158,12 @@ def learn(
 
     `measure` is what the last line calls the loss, `target` what it is to reach.
     """
-    name, subwords = options.program.rpartition(".")[2], None
-    if options.subwords is not None:
+    name = options.program.rpartition(".")[2]
+    known = kit.vocabularies(options, vocabulary=[text])
+    if options.subwords is not None and not known:
         lines = split(text)[0].split("\n")
-        subwords = own.subwords_of(options, lines, options.subwords, "--subwords", exact=True)
-    task = WritingTask(text, options.context, options.batch_size, options.seed, name, subwords)
+        known = (own.subwords_of(options, lines, options.subwords, "--subwords", exact=True),)
+    task = WritingTask(text, options.context, options.batch_size, options.seed, name, *known)
     symbols = task.text.vocabulary
     config = kit.chosen(options, LanguageModel.Config, vocabulary=len(symbols))
     model, folder = kit.train_task(task, LanguageModel, config, options)
@@ -177,7 +179,7 @@ def learn(
     with inference():
         loss = task.evaluate(model)[task.metric]
     figures, characters = {}, len(split(text)[1])
-    if subwords:
+    if task.subwords:
         figures["loss of a subword"] = f"{loss:.4f}"
         loss *= len(task.unseen) / characters
     figures[measure] = f"{loss:.4f}"

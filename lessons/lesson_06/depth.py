@@ -96,7 +96,7 @@ def learn(norm: str, residual: bool, rate: float, rise: int) -> np.ndarray:
         norm=norm,
         p_drop=0,
     )
-    model, loss, rng = MaskedLanguageModel(config), CrossEntropy(), np.random.default_rng(1)
+    model, loss, rng = MaskedLanguageModel(config), CrossEntropy(0.1), np.random.default_rng(1)
     alter(model.tower, norm, residual)
     adam, losses = Adam(pack(model)), []
     with threadpool_limits(1, "blas"):

@@ -1,10 +1,12 @@
 """Cross-entropy with label smoothing (section 5.4), fused with its softmax."""
 
+from typing import Any
+
 import numpy as np
 
 from numformer.backend import array_module, max_last, mean_last, sum_last
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.embedding import check_ids
 
 
@@ -52,14 +54,14 @@ class CrossEntropy(Layer):
     sum.
     """
 
-    def __init__(self, smoothing: float = 0.1):
+    def __init__(self, smoothing: float = 0.0) -> None:
         if not 0 <= smoothing < 1:
             raise InputError(
                 "label smoothing is at least 0 and below 1", smoothing, "The paper uses 0.1."
             )
         self.smoothing = smoothing
 
-    def forward(self, logits, targets, valid=None):
+    def forward(self, logits: Array, targets: Array, valid: Array | None = None) -> Array:
         check_ids(targets, logits.shape[-1])
         if targets.shape != logits.shape[:-1]:
             raise InputError(
@@ -86,7 +88,7 @@ class CrossEntropy(Layer):
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)
         return loss
 
-    def backward(self, dloss=1.0):
+    def backward(self, dloss: Any = 1.0) -> Array:
         saved = self.pop_saved()
         shape = saved.pop("shape")
         return cross_entropy_backward(dloss, **saved, smoothing=self.smoothing).reshape(shape)

@@ -4,6 +4,7 @@ import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows, mean_last, sum_rows
 from numformer.layer import Layer, Parameter
+from numformer.layers.width import require_width
 
 
 def layer_norm(x, gamma, beta, epsilon):
@@ -54,6 +55,7 @@ class LayerNorm(Layer):
         self.epsilon = epsilon
 
     def forward(self, x):
+        require_width(self, x, self.gamma.size)
         y, x_hat, rstd = layer_norm(x, self.gamma.data, self.beta.data, self.epsilon)
         self.save(x_hat=x_hat, rstd=rstd)
         return y

@@ -7,6 +7,7 @@ import numpy as np
 from numformer.backend import matmul, rows, sum_rows
 from numformer.errors import InputError
 from numformer.layer import Layer, Parameter
+from numformer.layers.width import require_width
 
 
 def linear(x, weight, bias=None):
@@ -42,6 +43,7 @@ class Linear(Layer):
         return self.weight.data, self.bias and self.bias.data
 
     def forward(self, x):
+        require_width(self, x, self.weight.shape[0])
         self.save(x=x)
         return linear(x, *self._weight_and_bias())
 
@@ -71,6 +73,7 @@ class OutputProjection(Layer):
         self.weight = weight
 
     def forward(self, x):
+        require_width(self, x, self.weight.shape[1])
         self.save(x=x)
         return linear(x, self.weight.data.T)
 

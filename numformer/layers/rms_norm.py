@@ -4,6 +4,7 @@ import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows
 from numformer.layer import Layer, Parameter
+from numformer.layers.width import require_width
 
 
 def rms_norm(x, gamma, epsilon):
@@ -45,6 +46,7 @@ class RMSNorm(Layer):
         self.epsilon = epsilon
 
     def forward(self, x):
+        require_width(self, x, self.gamma.size)
         y, x_hat, rrms = rms_norm(x, self.gamma.data, self.epsilon)
         self.save(x_hat=x_hat, rrms=rrms)
         return y

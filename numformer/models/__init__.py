@@ -41,5 +41,5 @@ def model_of(kind: object) -> type[Model]:
     raise InputError(
         "a model's kind is the name of a file in numformer/models, with that one model in it",
         repr(kind),
-        "Install the version of numformer that wrote it.",
+        "Load a model of your own with its class: numformer.load(RUN, kind=MyModel).",
     )

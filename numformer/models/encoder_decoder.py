@@ -71,7 +71,7 @@ class Transformer(Model):
 
     def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = config
+        self.config = self.fitting(config)
         source = Embedding(config.source_vocabulary, config.d_model, rng)
         shared = source.weight if config.tying == "all" else None
         target = Embedding(config.target_vocabulary, config.d_model, rng, shared)

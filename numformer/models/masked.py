@@ -32,7 +32,7 @@ class MaskedLanguageModel(Model):
 
     def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = config
+        self.config = self.fitting(config)
         embedding = Embedding(config.vocabulary, config.d_model, rng)
         self.input = InputEmbedding(config, embedding, rng)
         self.tower = Tower(config, rng)

@@ -3,13 +3,13 @@
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from numformer.errors import InputError
 from numformer.layer import Layer, never_met_a_backward, training
 from numformer.layers import CrossEntropy, Divergence, Memory
-from numformer.settings import Settings
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 """What parameters are for. A layer says which `role` those within it have."""
@@ -18,27 +18,46 @@ ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
 class Model(Layer):
     """A Layer with a config, whose outputs are logits that a batch has targets for.
 
-    A model of another kind is one file in `numformer/models` with one class of these. A checkpoint
-    names the file (`kind`). `Model(config, seed)` builds it; the seed determines the initial
-    weights. Parameters are float32 on the host until `pack` says otherwise.
+    A model of another kind is one file in `numformer/models` with one class of these, of which a
+    checkpoint names the file; or a class anywhere else, by whose own name it is loaded (`kind`).
+    `Model(config, seed)` builds it; the seed determines the initial weights. Parameters are float32
+    on the host until `pack` says otherwise.
 
-    Besides what builds the model, its config tells `d_model` (the width that the paper's learning
-    rate depends on), `longest`, the most positions that it takes, or None, and for checks of memory
-    `layers`, `least_parameters` and `least_saved`, as in TowerConfig.
+    Besides what builds the model, its config, a dataclass, tells `d_model` (the width that the
+    paper's learning rate depends on) and `longest`, the most positions that it takes, or None. For
+    checks of memory those here tell `layers`, `least_parameters` and `least_saved`, too.
 
     A model that writes also has `start(inputs, length) -> State` and
     `step(ids, state) -> logits (B, V)`, which `numformer.generation` works with.
     """
 
-    Config: type[Settings]
-    config: Settings
+    Config: type[Any]  # of Settings
+    config: Any
+
+    @classmethod
+    def is_ours(cls) -> bool:
+        """Whether the class stands in `numformer.models`."""
+        return cls.__module__.startswith("numformer.models.")
 
     @classmethod
     def kind(cls) -> str:
-        """The name of the model's file, by which a checkpoint finds it."""
-        return cls.__module__.rpartition(".")[2]
+        """What a checkpoint names the model by: its file here; the class of a model elsewhere."""
+        return cls.__module__.rpartition(".")[2] if cls.is_ours() else cls.__name__
 
-    def predictions(self, *inputs):
+    @classmethod
+    def fitting(cls, config: Any) -> Any:
+        """The config itself. Raises InputError where it is none of this model's Config."""
+        if not isinstance(config, cls.Config):
+            kind = config if isinstance(config, type) else type(config)
+            received = f"{kind.__module__}.{kind.__qualname__}"
+            raise InputError(
+                f"a {cls.__name__} is built of its Config, {cls.__name__}.Config(...)",
+                f"the class {received}" if kind is config else f"an object of {received}",
+                f"Write {cls.__name__}({cls.__name__}.Config(...)).",
+            )
+        return config
+
+    def predictions(self, *inputs: Any) -> tuple[Any, ...]:
         """The inputs of a batch -> logits (..., V), targets (...): what it is to predict.
 
         A third result, `valid` (...), says which targets count, where not all do. `backward` takes
@@ -82,7 +101,7 @@ class Objective(Layer):
         self.loss = CrossEntropy(label_smoothing)
         self.r_drop, self.divergence = r_drop, Divergence()
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         twice = self.r_drop > 0 and training()
         self.save(twice=twice)
         if len(self.saved) == self.MANY:
@@ -99,7 +118,7 @@ class Objective(Layer):
         loss_2 = self.loss.forward(others, targets, *valid)
         return (loss + loss_2 + self.r_drop * self.divergence.forward(logits, others, *valid)) / 2
 
-    def backward(self, dloss=1.0):
+    def backward(self, dloss: Any = 1.0) -> Any:
         if not self.pop_saved()["twice"]:
             return self.model.backward(self.loss.backward(dloss))
         return self._agreed_backward(dloss)

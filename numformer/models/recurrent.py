@@ -154,12 +154,12 @@ class RecurrentEncoderDecoder(Model):
     Config = Config
 
     def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+        self.config = self.fitting(config)
         rng, size = np.random.default_rng(seed), config.d_model
 
         def cell() -> Cell:
             return CELLS[config.cell](size, rng)
 
-        self.config = config
         self.dropout, self.tanh = Dropout(config.p_drop), Tanh()
         self.source = Embedding(config.source_vocabulary, size, rng)
         self.encoder = Recurrent(cell(), size, rng)

@@ -73,7 +73,7 @@ class VisionTransformer(Model):
 
     def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = config
+        self.config = self.fitting(config)
         self.patches = Patches(config.patch)
         self.embedding = Linear(config.patch**2 * config.channels, config.d_model, rng)
         self.token = ClassToken(config.d_model, rng)

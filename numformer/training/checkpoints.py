@@ -152,11 +152,11 @@ def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
     A field that is absent has its default, which is what it was before there was such a field.
     Raises InputError where there is none.
     """
-    if metadata.get("model") != model.kind():
+    if not _is_of(metadata.get("model"), model):
         raise InputError(
             f"a checkpoint of the model {model.kind()!r} is asked for",
             f"{path}, which holds {metadata.get('model')!r}",
-            "Name the checkpoint of such a model.",
+            "Name the checkpoint of such a model, or ask for the class that it holds.",
         )
     try:
         return model.Config(**metadata["config"])
@@ -164,6 +164,15 @@ def config_of(path: Path, metadata: dict, model: type[Model]) -> Settings:
         raise InputError(
             "a saved model names its Config", f"{path} ({problem})", "Train it again."
         ) from None
+
+
+def _is_of(kind: object, model: type[Model]) -> bool:
+    """Whether a file that names this kind holds such a model.
+
+    Earlier versions named a model that is none of `numformer.models` by its module.
+    """
+    of_module = ("__main__", model.__module__.rpartition(".")[2])
+    return kind == model.kind() or (not model.is_ours() and kind in of_module)
 
 
 def save_model(path: Path, model: Model, **metadata) -> None:
@@ -190,8 +199,9 @@ def description(model: Model) -> dict:
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
     """The model that `save_model` wrote, on the host in its dtype, and the metadata beside it.
 
-    A model that is none of `numformer.models` is found by its class, `kind`. Raises InputError as
-    `load_checkpoint` does, and for a folder or the state of a run.
+    A model that is none of `numformer.models` needs its class, `kind`: one of the name that it was
+    saved with, in whichever module. Raises InputError as `load_checkpoint` does, and for a
+    folder or the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
     if path.is_dir():
@@ -207,6 +217,9 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
             f"{path}, the state of a run that may go on",
             f"Name {path.with_name('best.safetensors')}, the best model of that run.",
         )
+    if kind is not None and not (isinstance(kind, type) and issubclass(kind, Model)):
+        fix = "Pass the class itself: kind=MyModel."
+        raise InputError("kind is a class of models", repr(kind), fix)
     kind = kind or model_of(metadata.get("model"))
     config = config_of(path, metadata, kind)
     require_numbers(path, sum(array.size for array in tensors.values()), config)
@@ -224,7 +237,7 @@ def _built(path: Path, kind: type[Model], config: Settings, tensors: dict) -> Mo
     and more only while the file has the parameters of these. Otherwise it raises InputError.
     """
     layers = BUILT_AT_ONCE
-    while layers < config.layers:
+    while layers < getattr(config, "layers", 0):
         needed = kind(replace(config, layers=layers)).named_parameters()
         if lacking := needed.keys() - tensors.keys():
             raise InputError(
@@ -241,7 +254,7 @@ def require_numbers(path: Path, held: int, config: Settings) -> None:
 
     To be asked before the model is built, which might be a giant.
     """
-    if config.least_parameters > held:
+    if getattr(config, "least_parameters", 0) > held:
         raise InputError(
             "a saved model holds as many numbers as its Config asks for",
             f"{path} with {held:,}, which is fewer",

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -114,6 +114,8 @@ def train(
     xp=np,
     resume: bool = False,
     parts: int | None = None,
+    on_step: Callable[[dict[str, float]], object] | None = None,
+    on_evaluation: Callable[[dict[str, float]], object] | None = None,
 ) -> dict:
     """Train `model` on `task`; leave the best weights in it; return the best evaluation.
 
@@ -123,6 +125,10 @@ def train(
     training took up to there. `schedule` may be a number of steps. Each batch is computed in
     `parts` parts (numformer/training/parts.py): without a number, as many as are fast here. As
     `reuse_freed_memory` says, the whole process keeps the memory of arrays from then on.
+
+    `on_step` is called after each step with its "step", "loss", "rate" and "gradient_norm" (on a
+    GPU, asking for them waits for it), `on_evaluation` after each evaluation, once the run is
+    saved, with its "step" and measures. What they raise ends the run.
 
     With `resume` the run in `folder` goes on from where it was saved, and ends bit for bit as if
     nothing had interrupted it. It may take more steps than it was begun with, or fewer, where the
@@ -150,12 +156,12 @@ def train(
         recipe, steps = recipe or Recipe(), schedule.steps
         trainer = Trainer(model, task, Path(folder), steps, recipe, seed, xp, parts)
         trainer.files.find(resume)
-        return _train(trainer, schedule, resume)
+        return _train(trainer, schedule, resume, on_step, on_evaluation)
     finally:
         _at_work.release()
 
 
-def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
+def _train(trainer: Trainer, schedule: Schedule, resume: bool, on_step, on_evaluation) -> dict:
     """What `train` does, from the beginning of the run or from where it was saved."""
     # Numbers that break are found in the loss and the norm, and told once.
     quiet = np.errstate(all="ignore")
@@ -173,6 +179,8 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
                 if trainer.step < trainer.steps:  # a resumed run may have taken the last one
                     trainer.advance()
                     progress.bar.update()
+                    if on_step:
+                        on_step(trainer.latest())
                 at_end = trainer.step == trainer.steps or schedule.ends_early(trainer)
                 if (trainer.step % schedule.log_every == 0 or at_end) and trainer.has_losses:
                     progress.log(trainer.log()["loss"])
@@ -182,6 +190,8 @@ def _train(trainer: Trainer, schedule: Schedule, resume: bool) -> dict:
                     line = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
                     with tqdm.external_write_mode():
                         print(f"step {trainer.step}: {line}", flush=True)
+                    if on_evaluation:
+                        on_evaluation({"step": trainer.step, **measured})
                     over = schedule.ends_early(trainer)
                 if interrupted:
                     trainer.save()

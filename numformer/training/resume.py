@@ -179,7 +179,8 @@ def _completed(last: Path, metadata: dict, model: type[Model]) -> dict:
         raise InputError(
             "a run says how it is trained", f"{last} ({problem})", "Start a new run."
         ) from None
-    return metadata | {"config": asdict(config), "recipe": asdict(recipe)}
+    of_model = {"model": model.kind(), "config": asdict(config)}
+    return metadata | of_model | {"recipe": asdict(recipe)}
 
 
 def _are_numbers(values) -> bool:

@@ -104,7 +104,7 @@ class RunFolder:
 
     def save(self, tensors: dict[str, np.ndarray], stands: dict) -> None:
         """Write last.safetensors: host arrays, and where the run stands."""
-        stands = stands | {"metrics": summary(self._metrics_on_disk())}
+        stands = stands | {"metrics": summary(self._metrics_on_disk()), "metric": self.metric}
         save_checkpoint(self.last, tensors, self.settings | stands)
 
     def save_best(self, model: Model, best: dict) -> None:

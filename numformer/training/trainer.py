@@ -169,15 +169,20 @@ class Trainer:
 
     # Measuring
 
-    def log(self) -> dict:
-        """Write the mean loss since the last call, the rate and the gradient's norm."""
+    def latest(self) -> dict[str, float]:
+        """The loss, the rate and the gradient's norm of the latest step."""
         self.read()
-        line = {
+        return {
             "step": self.step,
-            "loss": sum(self.losses) / len(self.losses),
+            "loss": self.losses[-1],
             "rate": self.rate(self.step),
             "gradient_norm": self.norm,
         }
+
+    def log(self) -> dict:
+        """Write the mean loss since the last call, the rate and the gradient's norm."""
+        line = self.latest()
+        line["loss"] = sum(self.losses) / len(self.losses)
         self.losses = []
         self._write(line)
         return line

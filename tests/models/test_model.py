@@ -53,7 +53,7 @@ def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
 def test_a_model_without_predictions_says_so(rng):
     with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
         Mixed(rng).predictions()
-    assert Mixed.kind() == "test_model"
+    assert Mixed.kind() == "Mixed"
 
 
 def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):

@@ -46,6 +46,7 @@ ANSWERS = [  # task, flags, settings of the writing, what is printed
     ("pairs", "--n-best 2 --input a '' b", {}, [BEST[0], BEST[0], "", BEST[1], BEST[1]]),
     ("pairs", "--n-best 1 --beam 3 --input a", dict(beam=3), [BEST[0]]),
     ("write", "--input a ''", DRAWN | dict(seed=1), ["<a>", ""]),
+    ("write", "--input ' '", DRAWN | dict(seed=1), ["< >"]),
     ("write", "--input a --seed 3 --length 5", dict(length=5, temperature=0.8, seed=3), ["<a>"]),
     ("write", "--input a --greedy", dict(length=200, temperature=0.0, seed=1), ["<a>"]),
     ("write", "--input a b --count 1", DRAWN | dict(seed=1), ["<a>", RULE, "<b>", RULE]),

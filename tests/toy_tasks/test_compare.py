@@ -8,7 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from numformer.training.checkpoints import save_checkpoint
+from numformer.training.loop import train
 from tests.toy_tasks.small import TINY, assert_refused, copying
+from tests.training.tiny_runs import Copying, recipe, tiny
 from toy_tasks import compare
 from toy_tasks.kit import folders
 
@@ -183,3 +185,16 @@ def test_what_is_no_run_is_refused(name, old, new, said, call):
     refused = call(compare.main, make("b"), "a")
     assert_refused(refused, "a run folder holds", f"received a/{name} (", said, "such as runs/rev")
     assert not Path("runs").exists()
+
+
+def test_runs_of_train_are_compared_and_the_table_written_as_csv(call):
+    for seed in range(2):
+        train(tiny(), Copying([0.5]), f"runs/{seed}", 2, recipe(factor=1.0 + seed), seed)
+    code, out, err = call(compare.main, "runs/0", "runs/1", "--csv", "new/a.csv")
+    assert (code, err, out[-1]) == (0, [], "table: new/a.csv")
+    head, *rows = Path("new/a.csv").read_text().splitlines()
+    assert head == "run,factor,seed,kept at step,measure,held_out_loss,steps taken,seconds"
+    assert [row.rpartition(",")[0] for row in rows] == [
+        "runs/0,1,0,2,0.5000,-,2",
+        "runs/1,2,1,2,0.5000,-,2",
+    ]

@@ -115,9 +115,12 @@ def test_standard_input_is_answered_line_by_line(call, monkeypatch):
 
 def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
     data = [file("a.tsv", LINES[:40]), file("b.tsv", LINES[38:60]), file("c.tsv", LINES[60:])]
-    code, out, _ = call(main, "--data", *data, *TINY, "--no-plots", "--words", "source")
+    flags = "--no-plots --words source --beam 2 --penalty length --length-penalty 0.5".split()
+    code, out, _ = call(main, "--data", *data, *TINY, *flags)
     assert code == 0 and "train 40, dev 22, test 30" in out
-    assert numformer.load("runs/pairs-a").text.source.symbols[0] == "0"  # a word
+    text = numformer.load("runs/pairs-a").text
+    assert text.source.symbols[0] == "0"  # a word
+    assert (text.beam, text.length_penalty, text.penalty) == (2, 0.5, "length")
     shared = next(line for line in out if "too, for example" in line)
     assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
 

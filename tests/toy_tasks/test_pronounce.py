@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from numformer.trained import load
 from numformer.training.migrations import from_2
 from tests.toy_tasks.small import TINY, assert_refused
 from toy_tasks import pronounce
@@ -25,8 +26,8 @@ def learn(call, data, *flags):
 
 
 def test_a_saved_run_pronounces_words(data, call):
-    code, out, err = learn(call, data)
-    assert (code, err) == (0, [])  # this language has no target
+    code, out, err = learn(call, data, "--beam", "2")
+    assert (code, err, load("run").text.beam) == (0, [], 2)  # this language has no target
     assert re.fullmatch(r"word error rate \d+\.\d\d", out[-1])
     code, out, err = call(pronounce.main, "--run", "run", "--word", "abc", " cafe\u0301 ")
     assert code == 0 and len(out) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from tests.equal_runs import without_seconds
 from tests.toy_tasks.small import RUN, TINY, assert_refused, copying, files_of
-from toy_tasks import pronounce, sort
+from toy_tasks import pairs, pronounce, sort
 from toy_tasks.kit import sequences
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -28,7 +28,7 @@ def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
 
 
 def test_a_finished_run_is_resumed_by_testing_it_again(call):
-    """The latest by number, unless --out names another."""
+    """The latest, unless --out names another."""
     for name in ("copy_task", "copy_task-2"):
         assert call(copying, *RUN)[1][0].startswith(f"runs/{name}: ")
     before = Path("runs/copy_task-2/metrics.jsonl").read_bytes()
@@ -36,10 +36,6 @@ def test_a_finished_run_is_resumed_by_testing_it_again(call):
         code, out, _ = call(copying, "--resume", *flags)
         assert code == 1 and out[0] == f"runs/{name} is finished: all 6 steps were taken"
     assert Path("runs/copy_task-2/metrics.jsonl").read_bytes() == before
-    for name in ("copy_task-9", "copy_task-10", "copy_task-old"):
-        Path("runs", name).mkdir()
-        Path("runs", name, "config.json").write_text("{}")
-    assert_refused(call(copying, "--resume"), "runs/copy_task-10 ")
 
 
 def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
@@ -88,3 +84,31 @@ def test_a_damaged_config_json_is_refused(call):
     for content in ("", "[]", "{}", '{"crc32": 0}', "[" * 10**5):
         Path("mine/config.json").write_text(content)
         assert_refused(call(copying, "--resume", "--out", "mine"), "config.json", "received mine")
+
+
+@pytest.fixture
+def tables():
+    """Two files of pairs, which are named as one file and its second run would be."""
+    for name, shift in (("n", 0), ("n-2", 7)):
+        numbers = range(100 + shift, 140 + shift)
+        Path(f"{name}.tsv").write_text("".join(f"{n}\t{str(n)[::-1]}\n" for n in numbers))
+
+
+def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(tables, call):
+    """Whatever its folder is called."""
+    for name in ("n", "n-2"):
+        assert call(pairs.main, *RUN, "--data", f"{name}.tsv")[0] == 0
+    call(copying, *RUN)
+    Path("runs/pairs-n").rename("runs/mine")
+    Path("runs/old").mkdir()
+    Path("runs/old/config.json").write_text("{}")
+    for flags, folder in (
+        ("", "runs/pairs-n-2"),
+        ("--data n.tsv", "runs/mine"),
+        ("--data ./n-2.tsv", "runs/pairs-n-2"),
+    ):
+        code, out, _ = call(pairs.main, "--resume", *flags.split())
+        assert code == 0 and any(line.startswith(f"{folder} is finished") for line in out)
+    for flags in ("--data absent.tsv", "--demo dates", "--quick"):
+        said = f"received no run of pairs with {flags} under runs/. Start one without --resume"
+        assert_refused(call(pairs.main, "--resume", *flags.split()), said)

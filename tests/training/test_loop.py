@@ -1,6 +1,7 @@
 """The training loop: what it computes, records, tells, keeps and survives."""
 
 import concurrent.futures
+import json
 import multiprocessing
 import signal
 import sys
@@ -31,7 +32,7 @@ from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.models import Config, Transformer
 from numformer.training import parts
-from numformer.training.checkpoints import load_model
+from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, _duration, train
 from numformer.training.optimizers import Adam, clip_global_norm
 from numformer.training.recipe import Recipe, linear_rate
@@ -347,12 +348,15 @@ def test_a_model_of_one_s_own_trains_resumes_and_is_loaded_by_its_class(tmp_path
     model = own(folders[0])
     with pytest.raises(Interrupted):
         own(folders[1], Copying(at={6: send_ctrl_c}))
+    tensors, metadata = last(folders[1])
+    earlier = {"model": "tiny_runs"}  # its module, as earlier versions wrote
+    save_checkpoint(folders[1] / "last.safetensors", tensors, metadata | earlier)
     own(folders[1], resume=True)
     assert_same_run(*folders)
     best = folders[0] / "best.safetensors"
     assert_same_weights(load_model(best, Own)[0].state_dict(), model.state_dict())
-    assert "received 'tiny_runs'" in complaint(load_model, best)
-    assert "which holds 'tiny_runs'" in complaint(load_model, best, Transformer)
+    assert "received 'Own'. Load a model of your own with its class" in complaint(load_model, best)
+    assert "'encoder_decoder' is asked for; received" in complaint(load_model, best, Transformer)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -399,3 +403,19 @@ def test_the_steps_of_a_run_in_parts_clip_and_have_processes(tmp_path, monkeypat
         found.append(last(tmp_path / str(cores))[0])
     assert alive == [0, 1]
     assert_same_weights(*found)
+
+
+def test_steps_and_evaluations_are_told_to_functions(tmp_path):
+    """As metrics.jsonl has them; at an evaluation the run is saved."""
+    steps, evaluations = [], []
+
+    def note(measures):
+        evaluations.append(measures)
+        assert (tmp_path / "last.safetensors").exists()
+
+    schedule = Schedule(4, log_every=1, evaluate_every=2)
+    train(tiny(), Copying(), tmp_path, schedule, recipe(), on_step=steps.append, on_evaluation=note)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = [{name: line[name] for name in line if name != "seconds"} for line in lines]
+    assert steps == [line for line in lines if "loss" in line] and len(steps) == 4
+    assert evaluations == [line for line in lines if "measure" in line] and len(evaluations) == 2

@@ -9,6 +9,7 @@ from toy_tasks.kit.answers import note, use, while_read, writing
 from toy_tasks.kit.exits import exit_code
 from toy_tasks.kit.flags import Parser, chosen, integer, parser, path, picture
 from toy_tasks.kit.options import parse, search
+from toy_tasks.kit.starting import vocabularies
 from toy_tasks.kit.training import finish, train_task
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "search",
     "train_task",
     "use",
+    "vocabularies",
     "while_read",
     "writing",
 ]

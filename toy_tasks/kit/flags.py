@@ -46,7 +46,10 @@ with numpy on Linux, otherwise 1, unless given""",
     "--patience": "end where N evaluations in turn brought nothing better",
     "--backend": "where to compute",
     "--out": "run folder; default: the next free one under runs/",
-    "--resume": "continue the run in --out, or the latest run",
+    "--resume": "continue the run in --out, or the latest run of this task",
+    "--start": "begin with the weights, the sizes and the vocabularies of a run (fine-tuning)",
+    "--config": """flags from a file, or those of a run by its config.json; flags that are given
+here count more""",
     "--quick": "a few steps, to see that all works; judges nothing",
     "--no-plots": "draw no pictures",
     "--run": "the folder of a finished run",
@@ -175,16 +178,22 @@ class Parser(argparse.ArgumentParser):
     use: argparse._ArgumentGroup
     writing: Collection[str] = ()
 
-    def given(self, arguments: list[str] | None) -> set[str]:
-        """The names of the options that a command line has, whatever their defaults are."""
+    def given(self, arguments: list[str]) -> dict[str, object]:
+        """The options that are on a command line, those included that have their defaults there."""
         nothing = object()
         blank = argparse.Namespace(**{action.dest: nothing for action in self._actions})
         options = vars(self.parse_args(arguments, blank))
-        return {name for name, value in options.items() if value is not nothing}
+        return {name: value for name, value in options.items() if value is not nothing}
+
+    def action(self, name: str) -> argparse.Action | None:
+        """The flag of an option, or with this name; None where there is none."""
+        by_flag = f"--{name.replace('_', '-')}"
+        named = (a for a in self._actions if a.dest == name or by_flag == a.option_strings[0])
+        return next(named, None)
 
     def flag(self, name: str) -> str:
         """What a flag is called, by the name of its option."""
-        return next(action.option_strings[0] for action in self._actions if action.dest == name)
+        return self.action(name).option_strings[0]
 
     def error(self, message: str):
         wrong = message.removeprefix("unrecognized arguments: ").split()[:1]
@@ -249,6 +258,8 @@ def parser(
     add("--patience", type=integer, metavar="N")
     add("--backend", choices=BACKENDS, default=default_backend())
     add("--out", type=path)
+    add("--start", type=path, metavar="RUN")
+    add("--config", type=path, metavar="FILE.toml")
     for switch in ("--resume", "--quick", "--no-plots"):
         add(switch, action="store_true")
     text = next((text for kind, text in TEXTS.items() if issubclass(model, kind)), None)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import zlib
 from pathlib import Path
 
@@ -52,20 +51,23 @@ def _occupied(out: Path) -> InputError:
     )
 
 
-def latest_folder(name: str) -> Path:
-    """The folder of this name under runs/ with the highest number. Raises InputError for none."""
-    folders = {}
-    for folder in Path("runs").glob("*"):
-        number = re.fullmatch(re.escape(name) + r"(?:-(\d+))?", folder.name)
-        if number and (folder / "config.json").is_file():
-            folders[int(number[1] or 1)] = folder
-    if not folders:
-        raise InputError(
-            "--resume continues an earlier run",
-            f"no run of {name} under runs/",
-            "Start one without --resume, or name its folder with --out.",
-        )
-    return folders[max(folders)]
+def runs_of(task: str) -> dict[Path, dict]:
+    """The folders under runs/ of a task's runs with their flags, the one begun last first.
+
+    A run says in its config.json of which task it is, whatever its folder is called.
+    """
+    begun = {}
+    for path in Path("runs").glob("*/config.json"):
+        try:
+            settings = read_config(path.parent)
+            told = settings.get("task") or settings.get("study", {}).get("name")
+            # Older runs say it in their last.safetensors alone.
+            if (told or stands(path.parent)["task"]["name"]) == task:
+                begun[path.parent] = path.stat().st_mtime_ns, dict(settings["options"])
+        except (*UNREADABLE, AttributeError):
+            continue  # whose it is, nobody knows
+    latest = sorted(begun, key=lambda folder: begun[folder][0], reverse=True)
+    return {folder: begun[folder][1] for folder in latest}
 
 
 def stands(folder: Path) -> dict:

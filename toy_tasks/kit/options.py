@@ -5,23 +5,26 @@ import contextlib
 import inspect
 import io
 import math
+import os
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from numformer.errors import InputError
 from numformer.training.optimizers import OPTIMIZERS
-from toy_tasks.kit import folders
+from toy_tasks.kit import folders, settings_files, starting
 from toy_tasks.kit.flags import Parser
 
 # Flags that say how a script is called and nothing of the run.
-OF_THE_CALL = {"resume", "out", "run", "input", "input_file", "attention", "program", "name"}
-OF_THE_CALL |= {"temperature", "top_k", "top_p", "count", "n_best", "given"}
+OF_THE_CALL = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
+OF_THE_CALL |= {"name", "temperature", "top_k", "top_p", "count", "n_best", "given"}
 OF_THE_CALL |= {"ensemble", "source", "reference"}
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
 FREE_TO_CHANGE = {"log_every", "evaluate_every", "no_plots", "data", "length"}
 FREE_TO_CHANGE |= {"steps", "minutes", "patience"}
+OF_DATA = {"data", "demo", "language", "languages", "task"}  # flags that say what is learned
 MOST_PARTS = 128  # each may be a process
 SEARCH = "beam", "length_penalty", "penalty"
 
@@ -35,18 +38,18 @@ def parse(
     """The options; with --resume those that the run was started with, its folder as `out`.
 
     `name(options)` is that of the folder that a run gets; it becomes `options.name`. A resumed run
-    may change what is `free`.
+    may change what is `free`. What is on the command line counts more than what is in the file of
+    --config, this more than the sizes of the run of --start, and these more than a preset.
     """
-    options = made.parse_args(arguments)
-    if getattr(options, "preset", None):
-        made.set_defaults(**made.presets[options.preset])
-        options = made.parse_args(arguments)
-    options.given = made.given(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    given = {*made.given(arguments)}
+    options, arguments = _read(made, arguments)
+    options.given = given
     _require_use(made, options)
     _require_rate(made, options)
     options.name = name(options) + "-quick" * options.quick
     if options.resume:
-        run_name, folder = options.name, options.out or folders.latest_folder(options.name)
+        run_name, folder = options.name, options.out or _latest(made, options, arguments)
         kept = saved_options(made, folder)
         options = made.parse_args(arguments)
         for key in kept:
@@ -67,6 +70,58 @@ def parse(
     if options.quick and not options.resume:
         options.steps = min(options.steps, 20)
     return options
+
+
+def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the arguments with those of the file of --config and the run of --start."""
+    options, fixed = made.parse_args(arguments), {}
+    if options.config and options.resume:
+        rule, fix = "--config is for a new run", "Leave it out: a run keeps its settings."
+        raise InputError(rule, "--resume, too", fix)
+    if options.config and not options.run:
+        arguments = [*settings_files.from_file(made, options), *arguments]
+        options = made.parse_args(arguments)
+    if options.start and not (options.run or options.resume):
+        of_model, fixed = starting.flags_of(made, options.start)
+        arguments = [*settings_files.as_arguments(made, of_model | fixed), *arguments]
+    if preset := getattr(options, "preset", None):
+        made.set_defaults(**made.presets[preset])
+    options = made.parse_args(arguments)
+    for key, value in fixed.items():
+        if getattr(options, key) != value:
+            raise InputError(
+                f"--start takes the vocabulary of a run, here with {made.flag(key)} {value!r}",
+                f"{made.flag(key)} {getattr(options, key)!r}",
+                f"Leave out {made.flag(key)}, or --start.",
+            )
+    return options, arguments
+
+
+def _latest(made: Parser, options: argparse.Namespace, arguments: list[str]) -> Path:
+    """The latest run of this task, on the data that the command line names, if it names any."""
+    given = made.given(arguments)
+    asked = {key: given[key] for key in sorted(OF_DATA & given.keys())}
+    task = made.prog.rpartition(".")[2]
+    for folder, saved in folders.runs_of(task).items():
+        same = all(_places(value) == _places(saved.get(key)) for key, value in asked.items())
+        if same and saved.get("quick") == options.quick:
+            return folder
+    words = [f"{made.flag(key)} {' '.join(_listed(value))}" for key, value in asked.items()]
+    of_which = "".join(f" with {flag}" for flag in words + ["--quick"] * options.quick)
+    raise InputError(
+        "--resume continues an earlier run",
+        f"no run of {task}{of_which} under runs/",
+        "Start one without --resume, or name its folder with --out.",
+    )
+
+
+def _places(value) -> list[str]:
+    """Paths, each as the one that it is from any folder."""
+    return [*map(os.path.abspath, _listed(value))]
+
+
+def _listed(value) -> list[str]:
+    return [*map(str, value)] if isinstance(value, list) else [str(value)]
 
 
 def _require_counts(made: Parser, options: argparse.Namespace) -> None:

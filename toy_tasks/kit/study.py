@@ -36,6 +36,7 @@ from toy_tasks.kit.charts import markdown
 from toy_tasks.kit.exits import quoted
 from toy_tasks.kit.flags import parser
 from toy_tasks.kit.options import FREE_TO_CHANGE, parse, plain
+from toy_tasks.kit.starting import take_weights
 from toy_tasks.kit.training import finish, require, train_task
 
 RESULT = "result.json"
@@ -109,8 +110,10 @@ def main(study: Study, arguments: list[str] | None = None) -> int:
         return study.use(options)
     xp = find_backend(options.backend)
     for run in _runs(study, options, options.seeds[:1]):
-        task, _, config = study.make(run.options)
+        task, kind, config = study.make(run.options)
         require(task, config, run.options, xp)
+        if options.start and not options.resume:
+            take_weights(kind(config), getattr(task, "text", None), options.start)
     said = json.loads(json.dumps({"name": study.name, "rows": study.rows}))
     if not options.resume:
         options.out = folders.new_folder(options.name, options.out)

@@ -20,6 +20,7 @@ from toy_tasks.kit import folders
 from toy_tasks.kit.exits import quoted
 from toy_tasks.kit.flags import chosen
 from toy_tasks.kit.options import plain
+from toy_tasks.kit.starting import take_weights
 
 
 def train_task(
@@ -38,6 +39,8 @@ def train_task(
         # Weights and the optimizer's vectors, in float32.
         require_numbers(last, last.stat().st_size // (4 + 4 * kept), config)
     model = kind(config, seed_sequence(options.seed, "weights"))
+    if options.start and not options.resume:
+        take_weights(model, getattr(task, "text", None), options.start)
     # Only now, when nothing that was asked for is wrong, does a new run leave a trace.
     folder = options.out if options.resume else folders.new_folder(options.name, options.out)
     with locked(folder):
@@ -63,6 +66,8 @@ def train_task(
             folders.begin(folder, settings)
         if hasattr(task, "begin"):
             task.begin(folder)
+        if options.start and not options.resume:
+            print(f"begins with the weights of {options.start}")
         print(f"{folder}: {model.parameter_counts()['total']:,} parameters, {options.steps} steps")
         how = dict(seed=options.seed, xp=xp, resume=options.resume, parts=options.parts)
         try:

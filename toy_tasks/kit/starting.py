@@ -1,0 +1,87 @@
+"""Fine-tuning: a run that begins with the weights and the vocabularies of another, by --start."""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from numformer.data import Vocabulary
+from numformer.data.vocabulary import UNKNOWN
+from numformer.errors import InputError
+from numformer.generation.described import text_of
+from numformer.generation.text import Text
+from numformer.models import Model
+from numformer.trained import best_of, load
+from numformer.training.checkpoints import load_model
+from toy_tasks.kit import folders
+from toy_tasks.kit.flags import Parser
+
+OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary"}
+"""Flags that say what symbols are."""
+
+
+def flags_of(made: Parser, run: Path) -> tuple[dict, dict]:
+    """The flags that a run's model was built by, and those that its vocabularies were made by."""
+    model, _ = load_model(best_of(run))
+    of_model = {name: v for name, v in asdict(model.config).items() if name in made.before}
+    saved = folders.read_config(run).get("options") if (run / "config.json").exists() else {}
+    known = OF_VOCABULARY & {name for name in saved if made.action(name)}
+    return of_model, {name: saved[name] for name in sorted(known)}
+
+
+def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[Vocabulary, ...]:
+    """Those of the run of --start, by the names that its Text has for them; none without --start.
+
+    Tells which symbols of the `texts` they lack. A resumed run has them in its own files.
+    """
+    if not options.start:
+        return ()
+    own = options.resume and options.out / "best.safetensors"
+    run = own if own and own.is_file() else options.start
+    known = _vocabularies(load(run).text)
+    if lacking := [name for name in texts if name not in known]:
+        raise InputError(
+            "--start takes a run of a task that reads and writes alike",
+            f"{run}, a run without a vocabulary {lacking[0]!r}",
+            "Name a run of this task.",
+        )
+    for name, lines in texts.items() if run == options.start else ():
+        symbols = sorted({symbol for line in lines for symbol in known[name].split(line)})
+        unknown = [symbol for symbol in symbols if known[name].encode([symbol]) == [UNKNOWN]]
+        if unknown:
+            some = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
+            print(f"{run} has no {some} in its {name}: unknown to its model")
+    return tuple(known[name] for name in texts)
+
+
+def take_weights(model: Model, text: Text | None, run: Path) -> None:
+    """Begin with the weights of a run. Raises InputError for what does not fit, by its name."""
+    saved, metadata = load_model(best_of(run), type(model))
+    started = text_of(metadata.get("text"), saved.config)
+    if text and started and _described(started) != _described(text):
+        raise InputError(
+            "--start takes a run that has the symbols of this task",
+            f"{run}, which has others",
+            "Name a run of this task.",
+        )
+    theirs, ours = (
+        {name: parameter.shape for name, parameter in of.named_parameters().items()}
+        for of in (saved, model)
+    )
+    if wrong := [name for name in ours | theirs if ours.get(name) != theirs.get(name)]:
+        name, others = wrong[0], f", and {len(wrong) - 1} others" * (len(wrong) > 1)
+        here, there = (of.get(name, "none") for of in (ours, theirs))
+        raise InputError(
+            "--start takes the weights of a run whose model has the same parameters",
+            f"{name}, here {here}, in {run} {there}{others}",
+            "Leave out the flags of sizes, which are then the run's, or name another run.",
+        )
+    model.load_state_dict(saved.state_dict())
+
+
+def _vocabularies(text: Text) -> dict[str, Vocabulary]:
+    return {name: value for name, value in vars(text).items() if isinstance(value, Vocabulary)}
+
+
+def _described(text: Text) -> dict:
+    return {name: value.description() for name, value in _vocabularies(text).items()}
