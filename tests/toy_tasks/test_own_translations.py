@@ -77,3 +77,5 @@ def test_cased_sentences_are_learned_and_written_as_they_are(call, monkeypatch):
         assert (code, out[-1]) == (0, f"BLEU {bleu}") and len(out) == 3
     assert call(translate.main, "--run", "run", *how[:2])[1] == [pair[1]]
     assert {*asked} == {pair[0]}
+    how = "--data own.tsv --start run --out next --steps 1 --max-tokens 64 --no-plots".split()
+    assert call(translate.main, *how)[0] == 0 and numformer.load("next").text.from_ == ""

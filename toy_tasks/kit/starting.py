@@ -16,7 +16,7 @@ from numformer.training.checkpoints import load_model
 from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
 
-OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary"}
+OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary", "cased"}
 """Flags that say what symbols are."""
 
 
