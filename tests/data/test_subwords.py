@@ -132,6 +132,11 @@ def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
         assert detokenized(tokens, language) == sentence.lower()
 
 
+def test_without_a_language_sentences_stay_as_they_are_and_with_one_no_escape_leaves():
+    assert tokenized(" A  man’s\n", "") == "A man’s"
+    assert detokenized("&amp; A", "") == "&amp; A" and detokenized("l&amp;apos; A", "fr") == "l'A"
+
+
 def test_a_translation_reads_and_writes_sentences(subwords, complaint):
     text, pieces = Translation(subwords, subwords, 9, to="en"), subwords.split(TEXTS[0])
     sentence = "The small dog's running."
@@ -161,7 +166,8 @@ def test_of_more_subwords_than_the_texts_have_there_are_all_that_they_have():
 def test_exact_subwords_leave_every_space_line_end_and_tab_where_it_is(kind):
     """In every cut; a long line is learned, too, and letters are of one form (NFC)."""
     texts = ["if x:\n\ty =  'ab'", "  if x:", "ab " * 2000 + "ç", "cafe\N{COMBINING ACUTE ACCENT}"]
-    words = Subwords.learned(texts, 60, kind, exact=True)
+    lines = [line.strip() for text in texts for line in text.split("\n")]
+    words = Subwords.learned(lines, 60, kind, exact=True)  # which has no line end and no tab
     for text in [*texts[:2], " x\n\n", "\tif  x ", " "]:
         assert words.join(words.split(text)) == text
         assert UNKNOWN not in words.encode(words.split(text))

@@ -30,12 +30,17 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "Another truth only where a random number of 53 bits is the probability itself.": (
         "data/subwords.py: rng.random(3 * len(text) + 3) <= dropout"
     ),
+    "No texts have so few characters, none so many subwords; sentencepiece takes both numbers.": (
+        "data/subwords.py: max(6, size)",
+        "data/subwords.py: 11 ** 6",
+        "data/subwords.py: 10 ** 7",
+    ),
     "START and END are sentencepiece's own numbers.": (
         "data/subwords.py: pad_id=PADDING, eos_id=END,",
         "data/subwords.py: bos_id=START, unk_id=UNKNOWN",
     ),
     "How much sentencepiece tells of its work on standard error.": (
-        "data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS)",
+        "data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS",
         "data/subwords.py: minloglevel=3",
     ),
     "What logits are where they do not count: what comes of it is multiplied with 0, or compared "
