@@ -7,12 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-import numformer
 from numformer.gradient_check.gradients import SCALES, GradientCheck
 from numformer.gradient_check.trace import Trace, traced
 from numformer.layer import Layer
 
-LIBRARY = os.path.dirname(numformer.__file__) + os.sep
+LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def _place(file: str, line: int) -> str:

@@ -261,7 +261,9 @@ class GradientCheck:
         How far a step may go depends on the scale: where exp grows, less far than around 0, and
         around tiny inputs no farther than they are.
         """
-        size = 1 if name in self.parameters else float(abs(self.tensors[name]).max(initial=0))
+        size = (
+            1 if name in self.parameters else float(abs(to_host(self.tensors[name])).max(initial=0))
+        )
         direction, steps = self.rng.bit_generator.state, LARGEST_STEP * min(1, size or 1)
         for self.step in steps * np.array([1, 0.1, 0.01]):
             self.rng.bit_generator.state = direction
