@@ -38,7 +38,7 @@ def adam(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon) -> None
     square += change
     # The two corrections: mean and square start at 0, which makes the first values too small.
     xp.sqrt(square, out=change)
-    change *= 1 / math.sqrt(1 - beta2**step)
+    change *= (1 - beta2**step) ** -0.5
     change += epsilon
     xp.divide(mean, change, out=change)
     change *= rate / (1 - beta1**step)

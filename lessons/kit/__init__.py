@@ -1,0 +1,1 @@
+"""What lessons are made with: what shows, asks, checks, records and builds."""
