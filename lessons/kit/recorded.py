@@ -254,6 +254,8 @@ for _name in "__array__ __bool__ __contains__ __float__ __index__ __int__ get it
 def __getattr__(name: str):
     if name in _functions:  # not names of this module, where they would hide Python's sum and max
         return _functions[name]
+    if name.startswith("__"):  # Python asks any module for these
+        raise AttributeError(name)
     raise refused("use operations that a page knows (page/replay.js)", name)
 
 
