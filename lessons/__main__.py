@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 import lessons
-from lessons.lesson import plain
-from lessons.quiz import ask
-from lessons.reader_file import solutions, starter
+from lessons.kit.lesson import plain
+from lessons.kit.quiz import ask
+from lessons.kit.reader_file import solutions, starter
 from numformer.errors import InputError
 from toy_tasks.kit import exit_code, integer, path
 
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.command == "quiz":
         ask(lessons.load(options.number).quiz())
     else:
-        from lessons.run import run
+        from lessons.kit.run import run
 
         run(lessons.load(options.number))
     return 0

@@ -21,14 +21,14 @@
 # %%
 import numpy as np
 
-from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_01 import through_time, timeline
 from lessons.lesson_01.distance import gradient_by_distance, measured, typical
 from lessons.lesson_01.exercises import EXERCISES
 from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer.gradient_check.gradients import check
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward

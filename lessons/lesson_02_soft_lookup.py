@@ -17,7 +17,7 @@
 # %%
 import numpy as np
 
-from lessons.lesson import (
+from lessons.kit.lesson import (
     BLUE,
     GREEN,
     GREY,
@@ -31,6 +31,8 @@ from lessons.lesson import (
     statements,
     table,
 )
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_02.exercises import EXERCISES
 from lessons.lesson_02.lookup import (
     DAY,
@@ -54,8 +56,6 @@ from lessons.lesson_02.lookup import (
     value,
     walk,
 )
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer.layers.attention import scaled_dot_product_attention_backward
 from numformer.layers.scores import dot_product_score, dot_product_score_backward
 from numformer.layers.softmax import softmax, softmax_backward

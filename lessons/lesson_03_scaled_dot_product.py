@@ -23,7 +23,7 @@ import math
 
 import numpy as np
 
-from lessons.lesson import (
+from lessons.kit.lesson import (
     BLUE,
     GREEN,
     GREY,
@@ -36,6 +36,8 @@ from lessons.lesson import (
     show,
     table,
 )
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_03.attention import (
     attention,
     doutput,
@@ -48,8 +50,6 @@ from lessons.lesson_03.attention import (
 )
 from lessons.lesson_03.exercises import EXERCISES
 from lessons.lesson_03.retrieval import compare
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
 from numformer.gradient_check.gradients import check
 from numformer.layers.attention import (

@@ -20,13 +20,13 @@ from unittest.mock import patch
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_04 import reverse, simulations
 from lessons.lesson_04 import two_heads as example
 from lessons.lesson_04.exercises import EXERCISES
 from lessons.lesson_04.two_heads import columns, compute, features, handed, parts, words
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer import Adam, MultiHeadAttention, SelfAttention, pack
 from numformer.backend import matmul
 from numformer.gradient_check.gradients import check

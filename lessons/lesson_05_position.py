@@ -17,12 +17,12 @@ import math
 
 import numpy as np
 
-from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_05 import beyond
 from lessons.lesson_05.exercises import EXERCISES
 from lessons.lesson_05.turning import ANGLES, attend, orders, sinusoids, turning, words, x
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer.gradient_check.gradients import check
 from numformer.layers import SelfAttention
 from numformer.layers.alibi import alibi

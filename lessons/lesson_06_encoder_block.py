@@ -23,11 +23,11 @@ from collections import Counter
 
 import numpy as np
 
-from lessons.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_06 import block, depth
 from lessons.lesson_06.exercises import EXERCISES
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer import Config, FeedForward, LayerNorm, Transformer
 from numformer.gradient_check.gradients import check
 from numformer.layers import Residual

@@ -20,13 +20,13 @@ import math
 
 import numpy as np
 
-from lessons.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
 from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
 from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
-from lessons.quiz import Question
-from lessons.simulation import Simulation
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import START

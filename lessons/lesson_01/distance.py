@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from lessons.simulation import Option, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn, Figures
+from lessons.kit.simulation import Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures
 from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from lessons.exercise import Exercise
-from lessons.explanations import apart
-from lessons.solution import Mistake
+from lessons.kit.exercise import Exercise
+from lessons.kit.explanations import apart
+from lessons.kit.solution import Mistake
 from numformer.layers.activation import sigmoid
 
 

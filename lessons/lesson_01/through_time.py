@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Option, Simulation, Slider
-from lessons.views import Block, Diagram, Matrices, Of
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Block, Diagram, Matrices, Of
 from numformer.layers.cells import rnn, rnn_backward
 
 # The example of the lesson: what each word gives to the two units, and the recurrent weight.

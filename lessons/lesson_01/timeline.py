@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn, Figures
+from lessons.kit.simulation import Choice, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures
 
 LAYERS, WORDS = (1, 2, 4), (4, 8, 16, 24)
 TURNS = range(0, 57, 2)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lessons.exercise import Exercise
-from lessons.solution import Mistake
+from lessons.kit.exercise import Exercise
+from lessons.kit.solution import Mistake
 from numformer.backend import matmul
 from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax

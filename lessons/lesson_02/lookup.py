@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from lessons.simulation import Choice, Option, Pad, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn, Figures, Matrices, Of
+from lessons.kit.simulation import Choice, Option, Pad, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Matrices, Of
 from numformer.backend import matmul
 from numformer.layers.scores import dot_product_score, dot_product_score_backward
 from numformer.layers.softmax import softmax, softmax_backward

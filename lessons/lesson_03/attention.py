@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Entries, Option, Simulation, Slider
-from lessons.stepper import Code, Step, Stepper, Steps
-from lessons.trace import Line, find, trace
-from lessons.views import Of
+from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
+from lessons.kit.stepper import Code, Step, Stepper, Steps
+from lessons.kit.trace import Line, find, trace
+from lessons.kit.views import Of
 from numformer.backend import dot_last
 from numformer.layers.attention import (
     scaled_dot_product_attention,

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from lessons.exercise import Exercise
-from lessons.explanations import apart, sums_to_0, zero_where
-from lessons.solution import Mistake
+from lessons.kit.exercise import Exercise
+from lessons.kit.explanations import apart, sums_to_0, zero_where
+from lessons.kit.solution import Mistake
 from numformer.layers.attention import scaled_dot_product_attention, transpose
 from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax

@@ -5,10 +5,10 @@ import itertools
 
 import numpy as np
 
+from lessons.kit.simulation import Choice, Option, Simulation, Thumbnails
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from lessons.lesson_04 import reverse
 from lessons.lesson_04.reverse import ATTENTIONS, HEADS, PLACES, RULE, TESTED
-from lessons.simulation import Choice, Option, Simulation, Thumbnails
-from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 
 WORDS = ["backward", "banana", "cat"]
 SYMBOLS = ["", "⊢", "⊣", "", *RULE.symbols]  # by their ids

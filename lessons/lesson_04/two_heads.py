@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Option, Simulation
-from lessons.stepper import Code, Step, Stepper, Steps
-from lessons.trace import Line, find, trace
-from lessons.views import Of
+from lessons.kit.simulation import Choice, Option, Simulation
+from lessons.kit.stepper import Code, Step, Stepper, Steps
+from lessons.kit.trace import Line, find, trace
+from lessons.kit.views import Of
 from numformer import SelfAttention, pack
 from numformer.layers.attention import (
     MultiHeadAttention,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lessons.exercise import Exercise
+from lessons.kit.exercise import Exercise
 from lessons.lesson_03.exercises import IDEAS
 from numformer.layers.softmax import softmax
 

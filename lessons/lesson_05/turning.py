@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Option, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
 from numformer.layers import alibi, positional, reach, rotary
 from numformer.layers.attention import scaled_dot_product_attention
 

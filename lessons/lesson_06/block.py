@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from lessons.simulation import Choice, Entries, Option, Simulation, Slider
-from lessons.views import Axis, Chart, Diagram, Drawn, Figures, Matrices, Of, numbers
-from lessons.views import Block as Box
+from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Diagram, Drawn, Figures, Matrices, Of, numbers
+from lessons.kit.views import Block as Box
 from numformer.layer import Layer, pack
 from numformer.layers.layer_norm import layer_norm, layer_norm_backward
 from numformer.models.block import Block, TowerConfig

@@ -5,8 +5,8 @@ from functools import cache
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lessons.simulation import Choice, Option, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn
 from numformer import Adam, CrossEntropy, MaskedLanguageModel, pack
 from numformer.layer import Layer
 from numformer.models.block import Tower, TowerConfig

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from lessons.exercise import Exercise
-from lessons.solution import Mistake
+from lessons.kit.exercise import Exercise
+from lessons.kit.solution import Mistake
 from numformer.layers.attention import scaled_dot_product_attention
 from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax

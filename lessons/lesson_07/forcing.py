@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from lessons.lesson_07.toy import KINDS, SEEDS, WORDS, ids_of, inputs_of, look, trained
-from lessons.simulation import Choice, Option, Simulation, Slider
-from lessons.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer.data.vocabulary import END
 
 SENTENCES = [

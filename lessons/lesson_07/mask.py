@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lessons.simulation import Choice, Option, Simulation
-from lessons.views import Heatmap, Matrices, Of
+from lessons.kit.simulation import Choice, Option, Simulation
+from lessons.kit.views import Heatmap, Matrices, Of
 from numformer.layers.attention import scaled_dot_product_attention
 
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.

@@ -5,7 +5,6 @@ further vectors are its state; its settings are keywords.
 """
 
 import inspect
-import math
 import warnings
 from collections.abc import Callable
 

@@ -60,10 +60,10 @@ def measured_once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def builder():
-    """The module lessons.build, where the packages are that it needs."""
+    """The module lessons.kit.build, where the packages are that it needs."""
     for package in ("markdown_it", "mdit_py_plugins", "math_core", "pygments"):
         pytest.importorskip(package, reason="pages need the docs extra: pip install -e '.[docs]'")
-    from lessons import build
+    from lessons.kit import build
 
     return build
 

@@ -8,7 +8,7 @@ import inspect
 import textwrap
 
 import lessons
-from lessons.lesson import Picture, pieces
+from lessons.kit.lesson import Picture, pieces
 
 HEADER = "import math\n\nimport numpy as np\n\n"
 LESSONS = [entry.number for entry in lessons.COURSE if entry.path]

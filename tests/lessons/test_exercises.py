@@ -12,8 +12,8 @@ import pytest
 from lesson_solutions import EXERCISES, HEADER, RIGHT, S_BACKWARD, WRONG, attention, scope, softmax
 
 from lessons import FOLDER
-from lessons.exercise import Exercise
-from lessons.explanations import EQUAL, Sizes
+from lessons.kit.exercise import Exercise
+from lessons.kit.explanations import EQUAL, Sizes
 
 SOLVED = {name: exercise for name, exercise in EXERCISES.items() if not exercise.to_find}
 PICKED = [
@@ -153,7 +153,7 @@ CAUGHT = "try:\n    while True: sum(range(99))\nexcept:\n    pass"
 
 
 def test_a_loop_without_end_is_stopped(checked, monkeypatch):
-    monkeypatch.setattr("lessons.reader_file.LIMIT", 0.05)
+    monkeypatch.setattr("lessons.kit.reader_file.LIMIT", 0.05)
     before = signal.getsignal(signal.SIGVTALRM)
     said = checked(softmax(ENDLESS.format(" Exception")))[1]
     assert "stopped after 0.05 seconds: a loop in it does not end. line" in said
@@ -166,7 +166,8 @@ def test_a_loop_without_end_is_stopped(checked, monkeypatch):
 
 def test_a_loop_that_catches_everything_ends_the_program(tmp_path):
     (tmp_path / "mine.py").write_text(softmax(ENDLESS.format("")))
-    command = "from lessons import __main__, reader_file; reader_file.LIMIT = 0.2; __main__.main()"
+    command = "from lessons import __main__; from lessons.kit import reader_file; "
+    command += "reader_file.LIMIT = 0.2; __main__.main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "check", "3", tmp_path / "mine.py"],
         env=os.environ | {"PYTHONPATH": str(FOLDER.parent)},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson import pieces
+from lessons.kit.lesson import pieces
 from lessons.lesson_03.attention import MASKS, TEMPERATURES, attention
 from numformer.layers.attention import (
     scaled_dot_product_attention,

@@ -7,7 +7,7 @@ import pytest
 from lesson_solutions import words_of
 
 import lessons
-from lessons.lesson import pieces
+from lessons.kit.lesson import pieces
 from lessons.lesson_04 import reverse, simulations, two_heads
 from numformer.data.vocabulary import END
 

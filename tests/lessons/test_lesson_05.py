@@ -7,7 +7,7 @@ import pytest
 from lesson_solutions import words_of
 
 import lessons
-from lessons.lesson import pieces
+from lessons.kit.lesson import pieces
 from lessons.lesson_05 import beyond
 from lessons.lesson_05.turning import ORDERS, WAYS, likeness, orders, turned, words, x
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson import Picture, pieces
+from lessons.kit.lesson import Picture, pieces
 from lessons.lesson_07 import forcing, toy
 from lessons.lesson_07.mask import CHANGES, HIDING, compute, vectors
 from lessons.lesson_07.toy import KNOWN, NEW, Leaky, floor, ids_of

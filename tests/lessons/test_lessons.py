@@ -12,8 +12,8 @@ from lesson_solutions import HEADER, LESSONS, RIGHT, softmax
 
 import lessons
 from lessons.__main__ import main
-from lessons.lesson import plain
-from lessons.quiz import Question, ask
+from lessons.kit.lesson import plain
+from lessons.kit.quiz import Question, ask
 
 QUESTIONS = [
     Question("Which one is `even`?", "Half of *two* is one.", 1, ("one", "two", "three")),

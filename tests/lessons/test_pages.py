@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson import Beside, pieces, plain
+from lessons.kit.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 PAGES = ["index.html", "summary.html", *(entry.page for entry in LESSONS)]
@@ -59,7 +59,7 @@ def test_links_lead_somewhere(site):
 
 
 def test_the_sentence_of_the_index_shows_what_attention_computes(open_page):
-    from lessons.index import OFFERS, SEEKS, WORDS
+    from lessons.kit.index import OFFERS, SEEKS, WORDS
 
     query, key = (np.array([table[word] for word in WORDS]) for table in (SEEKS, OFFERS))
     exponentials = np.exp(query @ key.T / np.sqrt(query.shape[1]))

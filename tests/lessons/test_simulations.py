@@ -9,10 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import lessons
-from lessons.lesson import pieces
-from lessons.simulation import Entries, Simulation
-from lessons.stepper import Stepper, tagged
-from lessons.trace import find, trace
+from lessons.kit.lesson import pieces
+from lessons.kit.simulation import Entries, Simulation
+from lessons.kit.stepper import Stepper, tagged
+from lessons.kit.trace import find, trace
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
 RANDOM = 6  # combinations of what can be chosen, beside each value of each control

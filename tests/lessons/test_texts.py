@@ -13,9 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import lessons
 from lessons.__main__ import main
-from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain
-from lessons.percent import cells
-from lessons.run import run
+from lessons.kit.lesson import INK, Beside, Matrix, Picture, Piece, plain
+from lessons.kit.percent import cells
+from lessons.kit.run import run
 
 each_lesson = pytest.mark.parametrize("number", LESSONS)
 
@@ -188,7 +188,7 @@ def test_where_there_is_a_window_pictures_open_in_it(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr(pyplot, "show", lambda: opened.extend(pyplot.get_fignums()))
     opened, lesson = [], lessons.load(3)
     cell = SimpleNamespace(is_markdown=False, shown=lambda _: [lesson.stepper])
-    monkeypatch.setattr("lessons.run.cells", lambda path: [cell])
+    monkeypatch.setattr("lessons.kit.run.cells", lambda path: [cell])
     try:
         run(lesson)
         (figure,) = map(pyplot.figure, pyplot.get_fignums())

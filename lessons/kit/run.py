@@ -5,8 +5,8 @@ from types import ModuleType
 
 from matplotlib import pyplot
 
-from lessons.lesson import Words, pieces
-from lessons.percent import cells
+from lessons.kit.lesson import Words, pieces
+from lessons.kit.percent import cells
 
 
 def run(module: ModuleType) -> None:

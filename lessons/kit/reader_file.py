@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lessons.lesson import plain
+from lessons.kit.lesson import plain
 from numformer.backend import dtype_kind
 from numformer.errors import InputError
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lessons.lesson import BLUE
-from lessons.simulation import Control
-from lessons.trace import Line, find
-from lessons.views import Of, View, told
+from lessons.kit.lesson import BLUE
+from lessons.kit.simulation import Control
+from lessons.kit.trace import Line, find
+from lessons.kit.views import Of, View, told
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lessons.explanations import CALLED, EQUAL, LINEAR, Case, Property, Sizes, listed, symptoms
-from lessons.lesson import Piece
-from lessons.reader_file import IMPORTS, TooLong, Trouble, a_thing, limited, place, results_of
-from lessons.solution import Known, Mistake, Solution
+from lessons.kit.explanations import CALLED, EQUAL, LINEAR, Case, Property, Sizes, listed, symptoms
+from lessons.kit.lesson import Piece
+from lessons.kit.reader_file import IMPORTS, TooLong, Trouble, a_thing, limited, place, results_of
+from lessons.kit.solution import Known, Mistake, Solution
 from numformer.errors import InputError
 from numformer.gradient_check.gradients import TOLERANCE, GradientCheck
 from numformer.layer import Layer

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from lessons.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
+from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
 
 COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", ":", "-.")
 LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units

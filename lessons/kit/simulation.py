@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
-from lessons.lesson import Picture
-from lessons.views import View, numbers, told
+from lessons.kit.lesson import Picture
+from lessons.kit.views import View, numbers, told
 from numformer.errors import InputError
 
 

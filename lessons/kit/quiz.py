@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lessons.lesson import Piece, plain
+from lessons.kit.lesson import Piece, plain
 from numformer.errors import InputError
 
 LETTERS = "abcdefgh"

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lessons.explanations import listed
-from lessons.mistakes import OPERATORS, forms, names, parsed
+from lessons.kit.explanations import listed
+from lessons.kit.mistakes import OPERATORS, forms, names, parsed
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,344 @@
+"""The pages of the course: python -m lessons.build --out site
+
+A lesson is a Python file in percent format: cells of Markdown (`# %% [markdown]`) and of code
+(`# %%`). Its page shows the text, the code, and below each cell what the cell's functions show. All
+that a page needs lies in the folder: a style sheet and a font beside it, scripts within it. What
+was made of a lesson is kept there too, until something that it was made of changes.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import html
+import itertools
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numformer
+import toy_tasks
+from lessons import COURSE, FOLDER, Entry, load
+from lessons.kit.exercise import Exercise
+from lessons.kit.index import index_page, summary_page
+from lessons.kit.lesson import Matrix, Picture, pieces, plain
+from lessons.kit.percent import Cell, cells
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
+from numformer.errors import InputError, complain
+from numformer.training.checkpoints import write_atomically
+
+try:
+    from markdown_it import MarkdownIt
+    from math_core import LatexToMathML
+    from mdit_py_plugins.anchors import anchors_plugin
+    from mdit_py_plugins.dollarmath import dollarmath_plugin
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import PythonLexer
+except ModuleNotFoundError as missing:
+    complain(
+        InputError(
+            "pages are built with the packages of the docs extra",
+            f"none called {missing.name}",
+            "Install the extra: pip install 'numformer[docs]'",
+        )
+    )
+    sys.exit(2)
+
+SHORT = 8  # lines of code that stand on a page unfolded
+IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
+MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
+LEFT_OUT = {".css", ".md", ".png", ".pyc", ".woff2"}  # no lesson is made of these
+COUNTED = {"simulation": Simulation, "quiz question": Question, "exercise": Exercise}
+
+
+class Page:
+    """Turns what a lesson is made of into HTML, and gathers the scripts that it needs."""
+
+    def __init__(self):
+        self.scripts: list[Path] = []
+        self.counts = Counter()
+        self._latex = LatexToMathML()
+        self._markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+        self._markdown.use(
+            dollarmath_plugin,
+            renderer=lambda latex, options: self.math(latex, options["display_mode"]),
+        )
+        self._markdown.use(anchors_plugin, min_level=2, max_level=3)
+        self._markdown.add_render_rule(
+            "table_open", lambda *_: '<div class="scroll" tabindex="0"><table>'
+        )
+        self._markdown.add_render_rule("table_close", lambda *_: "</table></div>")
+        self._markdown.add_render_rule(
+            "fence", lambda _, tokens, index, *rest: self.code(tokens[index].content)
+        )
+
+    def markdown(self, text: str) -> str:
+        """Markdown with $formulas$ -> HTML."""
+        made = self._markdown.render(text)
+        made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
+        # No line may begin with the comma after a formula.
+        formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
+        return re.sub(formula, r'<span class="together">\1</span>', made)
+
+    def inline(self, text: str) -> str:
+        """One paragraph of Markdown -> HTML without the paragraph around it."""
+        return self._markdown.renderInline(text)
+
+    def math(self, latex: str, display: bool = False) -> str:
+        """A formula in LaTeX -> MathML."""
+        return self._latex.convert_with_local_state(latex.strip(), displaystyle=display)
+
+    def code(self, python: str) -> str:
+        """Python, with its words in the classes that pygments gives them."""
+        made = highlight(python, PythonLexer(), HtmlFormatter(cssclass="code", wrapcode=True))
+        # What may have to be scrolled sideways can be reached by the keyboard.
+        return made.replace("<pre>", '<pre tabindex="0">')
+
+    def script(self, name: str) -> None:
+        """Put the module NAME.js, of all pages or of a lesson, into the page, once."""
+        (path,) = FOLDER.glob(f"*/{name}.js")
+        if path not in self.scripts:
+            self.scripts.append(path)
+
+    def cell(self, cell: Cell, module) -> str:
+        """A cell of a lesson and what its functions show."""
+        if cell.is_markdown:
+            return self.markdown(cell.text)
+        parts, functions = [], cell.shown(module)
+        for function in functions:
+            shown = pieces(function)
+            self.counts.update(
+                name for name, kind in COUNTED.items() for piece in shown if isinstance(piece, kind)
+            )
+            for kind, run in itertools.groupby(shown, type):
+                made = "".join(piece.html(self) for piece in run)
+                parts.append(f'<div class="row">{made}</div>' if kind in IN_A_ROW else made)
+        code = self.code(cell.text)
+        if functions or cell.text.count("\n") >= SHORT:
+            about = [function.__doc__.strip().splitlines()[0] for function in functions]
+            about = self.inline(" ".join(about) or "What the lesson is built with.")
+            code = f'<details class="source"><summary>Code: {about}</summary>{code}</details>'
+        return "".join([*parts, code])
+
+
+def bundle(paths: Sequence[Path]) -> str:
+    """JavaScript modules, and before them, each once, those that they import, in one script.
+
+    A page that was opened from a folder may not import modules from other files, so each becomes a
+    function, whose names are its own, that returns what the module exports.
+    """
+    parts: dict[Path, str] = {}
+
+    def add(path: Path) -> str:
+        name = "module_" + re.sub(r"\W", "_", str(path.relative_to(FOLDER)))
+        if path in parts:
+            return name
+        parts[path] = ""  # before what it imports, so that a circle ends
+
+        def imported(match):
+            return f"const {match[1]} = {add((path.parent / match[2]).resolve())};"
+
+        text = path.read_text(encoding="utf-8")
+        text = re.sub(r'^import ([^;]*) from "(\.[./\w]+)";$', imported, text, flags=re.MULTILINE)
+        exported = re.findall(r"^export (?:function|class|const) (\w+)", text, re.MULTILINE)
+        text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+        del parts[path]  # after what it imports
+        parts[path] = (
+            f"const {name} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();\n"
+        )
+        return name
+
+    for path in paths:
+        add(path)
+    return "".join(parts.values())
+
+
+def frame(title: str, body: str, description: str, scripts: str = "") -> str:
+    """A whole page around its body."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="description" content="{html.escape(description)}">
+<title>{html.escape(title)}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="style.css">
+</head>
+<body>
+<a class="skip" href="#content">Skip to the content</a>
+{body}
+<footer><p>Built by numformer {numformer.__version__}, which also computed the numbers here.</p>
+</footer>
+{scripts}</body>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a lesson became: its text as HTML, its scripts, how many it has of what is counted."""
+
+    html: str
+    scripts: str
+    counts: dict[str, int]
+
+    @property
+    def minutes(self) -> int:
+        """How long it takes: 200 words a minute, 2 minutes for each simulation and exercise."""
+        text = re.sub(r"<(script|svg|pre)\b.*?</\1>", " ", self.html, flags=re.S)
+        text = re.sub(r"<math\b.*?</math>", "formula", text, flags=re.S)
+        words = len(re.sub(r"<[^>]*>", " ", text).split())
+        to_do = self.counts.get("simulation", 0) + self.counts.get("exercise", 0)
+        return max(5, 5 * round((words / 200 + 2 * to_do) / 5))
+
+    @property
+    def summary(self) -> str:
+        """Its section "To take with you", without the heading."""
+        section = re.search(r'<h2 id="to-take-with-you">.*?</h2>(.*?)(?=<h2|$)', self.html, re.S)
+        return section[1] if section else ""
+
+
+def make(entry: Entry) -> Made:
+    """Compute a lesson and turn it into HTML."""
+    module, page = load(entry.number), Page()
+    body = "".join(page.cell(cell, module) for cell in cells(entry.path))
+    return Made(body, bundle(page.scripts), dict(page.counts))
+
+
+def origin(entry: Entry) -> str:
+    """A hash of all that a lesson is made of.
+
+    That is each source of the three packages, but of the lessons only this one and those that it
+    names, and the versions of what computes, draws and writes.
+    """
+    sources, versions = {}, [sys.version, *(f"{name} {version(name)}" for name in MAKERS)]
+    for folder in (FOLDER, Path(numformer.__file__).parent, Path(toy_tasks.__file__).parent):
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix not in LEFT_OUT:
+                sources[str(path.relative_to(folder.parent))] = path.read_bytes()
+    needed, of_lesson = {f"{entry.number:02d}"}, re.compile(r"\blesson_(\d\d)")
+    while True:
+        own = {
+            name: text
+            for name, text in sources.items()
+            if not (of := of_lesson.search(name)) or of[1] in needed
+        }
+        named = {
+            of
+            for name, text in own.items()
+            if of_lesson.search(name)
+            for of in of_lesson.findall(text.decode(errors="replace"))
+        }
+        if named <= needed:
+            break
+        needed |= named
+    digest = hashlib.sha256(repr(versions).encode())
+    for name, text in sorted(own.items()):
+        digest.update(f"{name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def made(entry: Entry, out: Path) -> tuple[Made, bool]:
+    """What a lesson became, and whether that was made now; kept in `out` for the next time."""
+    path, key = out / ".made" / f"{entry.path.stem}.json", origin(entry)
+
+    def seal(text: str) -> str:
+        return hashlib.sha256(f"{key}{text}".encode()).hexdigest()
+
+    with contextlib.suppress(OSError, ValueError):  # not there, or not a text of two lines
+        kept, text = path.read_text(encoding="utf-8").split("\n", 1)
+        if kept == seal(text):
+            return Made(**json.loads(text)), False
+    lesson = make(entry)
+    text = json.dumps(vars(lesson))
+    path.parent.mkdir(exist_ok=True)
+    write_atomically(path, f"{seal(text)}\n{text}".encode())
+    return lesson, True
+
+
+def neighbours(entry: Entry) -> str:
+    """The lessons before and after, those to come without a link."""
+    parts = []
+    for number, kind, mark in ((entry.number - 1, "prev", "←"), (entry.number + 1, "next", "→")):
+        if not 1 <= number <= len(COURSE):
+            parts.append("<span></span>")
+            continue
+        other = COURSE[number - 1]
+        link = f' href="{other.page}" rel="{kind}"' if other.page else ' class="to-come"'
+        name = f"{number}. {other.title}" + ("" if other.page else ", to come")
+        parts.append(f'<a{link}><span aria-hidden="true">{mark}</span> {name}</a>')
+    return "".join(parts)
+
+
+def lesson_page(entry: Entry, lesson: Made) -> str:
+    """The page of a lesson: its text, and what leads through it and to the others."""
+    headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', lesson.html)
+    contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
+    beside = neighbours(entry)
+    body = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
+<span>Lesson {entry.number} of {len(COURSE)}, {lesson.minutes} minutes</span>
+<a href="summary.html">Summary</a></nav>
+<nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
+<div class="lesson">
+<nav class="contents" aria-label="On this page"><details>
+<summary>On this page<span></span></summary><ol>{contents}</ol></details></nav>
+<main id="content"><article>
+{lesson.html}
+</article>
+<nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
+</div>"""
+    scripts = bundle([FOLDER / "page/contents.js"]), lesson.scripts
+    scripts = "".join(f'<script type="module">\n{text}</script>\n' for text in scripts if text)
+    title = f"{entry.number}. {entry.title} · numformer"
+    return frame(title, body, plain(entry.question), scripts)
+
+
+def build(out: Path) -> str:
+    """Write the pages into the folder `out` -> the last line to print. Raises InputError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError("--out is a folder to write in", problem, "Give another.") from None
+    course, counts = {}, Counter()
+    for entry in COURSE:
+        if entry.path:
+            started = time.perf_counter()
+            course[entry.number], now = made(entry, out)
+            counts += Counter(course[entry.number].counts) + Counter(lesson=1)
+            write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
+            took = f"{time.perf_counter() - started:.1f} s" if now else "as it was"
+            print(f"{out / entry.page}  {took}", flush=True)
+    script = f'<script type="module">\n{bundle([FOLDER / "page/attention_row.js"])}</script>\n'
+    about = "The Transformer, forward and backward, in 12 lessons"
+    front = frame("numformer lessons", index_page(Page(), course), about, script)
+    summary = frame("Summary · numformer", summary_page(course), "To print and to keep")
+    sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
+    sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # a lesson has the last word
+    style = "".join(path.read_text(encoding="utf-8") for path in sheets)
+    for name, text in (("index.html", front), ("summary.html", summary), ("style.css", style)):
+        write_atomically(out / name, text.encode())
+    for path in FOLDER.glob("page/numformer_math.*"):  # the font and its licence
+        write_atomically(out / path.name, path.read_bytes())
+    named = [(counts[name], name) for name in ("lesson", *COUNTED)]
+    return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in named)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons.build",
+        description="Build the pages of the course. Open index.html in the folder afterwards; no "
+        "server and no network is needed.",
+    )
+    parser.add_argument("--out", type=Path, default=Path("site"), help="folder (default: site)")
+    out = parser.parse_args(arguments).out
+    print(build(out))
+    return 0
