@@ -51,11 +51,13 @@ def refused(rule: str, received: str) -> InputError:
 
 
 def _memory(value):
-    """An operand for NumPy: arrays of the host alone are none."""
+    """An operand for NumPy; an array of the host is a constant."""
     if isinstance(value, ndarray):
         return value._memory
     if isinstance(value, bool | int | float | np.bool_ | np.number):
         return value
+    if isinstance(value, np.ndarray):
+        return current.constant(value)._memory
     raise refused("compute with recorded arrays and numbers", f"{type(value).__name__}")
 
 
@@ -93,7 +95,7 @@ def _rearranged(name: str):
     """reshape, swapaxes and their like: a view where NumPy gives one, else a copy."""
 
     def rearrange(x, *arguments, **keywords):
-        memory = getattr(np, name)(x._memory, *arguments, **keywords)
+        memory = getattr(np, name)(_memory(x), *arguments, **keywords)
         if root(memory) is root(x._memory):
             return ndarray(memory)
         # A copy lies without gaps, in the order of the entries of x.
@@ -107,13 +109,21 @@ def _rearranged(name: str):
 class ndarray:
     """An array whose operations are written down."""
 
-    __array_ufunc__ = None  # NumPy's numbers then leave the operation to the methods below
     __hash__ = None
 
     def __init__(self, memory: np.ndarray):
         self._memory = memory
 
     T = property(lambda self: self.transpose())
+
+    def __array_ufunc__(self, ufunc, method, *operands, out=(None,), **others):
+        """What a function of NumPy does to such an array: that of this module."""
+        if method != "__call__" or others:
+            raise refused("call functions without further settings", f"{ufunc.__name__} {method}")
+        return _named(ufunc.__name__)(*operands, **({} if out[0] is None else {"out": out[0]}))
+
+    def __array_function__(self, function, _, arguments, keywords):
+        return _named(function.__name__)(*arguments, **keywords)
 
     def __len__(self):
         return len(self._memory)
@@ -235,6 +245,14 @@ for _name in REARRANGED:
     globals()[_name] = _rearranged(_name)
     setattr(ndarray, _name, (_shape if _name in ("reshape", "transpose") else globals().get)(_name))
 _functions = {name: _reduction(name, start) for name, start in REDUCTIONS.items()}
+
+
+def _mean(x, axis=None, keepdims=False):
+    total = x.sum(axis, keepdims)
+    return total * (total.size / x.size)
+
+
+_functions["mean"] = _mean
 for _name, _function in _functions.items():
     setattr(ndarray, _name, _function)
 for _name, _ufunc_name in (pair.split(":") for pair in OPERATORS.split()):
@@ -249,6 +267,10 @@ for _name in ("shape", "dtype", "ndim", "size"):
     setattr(ndarray, _name, property(operator.attrgetter(f"_memory.{_name}")))
 for _name in "__array__ __bool__ __contains__ __float__ __index__ __int__ get item tolist".split():
     setattr(ndarray, _name, ndarray._look)
+
+
+def _named(name: str):
+    return globals().get(name) or __getattr__(name)
 
 
 def __getattr__(name: str):
@@ -295,8 +317,19 @@ def zeros_like(x: ndarray) -> ndarray:
 empty, empty_like = zeros, zeros_like
 
 
+def full_like(x: ndarray, value) -> ndarray:
+    whole = zeros_like(x)
+    whole[...] = value
+    return whole
+
+
+def stack(parts: Sequence[ndarray], axis: int = 0) -> ndarray:
+    return concatenate([np.expand_dims(asarray(part), axis) for part in parts], axis)
+
+
 def concatenate(parts: Sequence[ndarray], axis: int = 0) -> ndarray:
-    whole = empty(np.concatenate([part._memory for part in parts], axis).shape, parts[0].dtype)
+    parts = [asarray(part) for part in parts]
+    whole = zeros(np.concatenate([part._memory for part in parts], axis).shape)
     end = 0
     for part in parts:
         begin, end = end, end + part.shape[axis]

@@ -135,29 +135,30 @@ class Recording:
         views = [view for _, _, *of, _ in operations for view in (of[0], *of[1])]
         used = {view[0] for view in views if isinstance(view, list)}
         used |= {buffer for buffer, _ in self.names.values()}
-        number = {buffer: n for n, buffer in enumerate(sorted(used))}
+        places = {buffer: n for n, buffer in enumerate(sorted(used))}
 
         def operand(view):
             if isinstance(view, list):
-                return [number[view[0]], *view[1:]]
-            return _number(view)
+                return [places[view[0]], *view[1:]]
+            return number(view)
 
         return {
             "buffers": [
                 self._memories[buffer].size
                 if self.contents[buffer] is None
-                else [*map(_number, self.contents[buffer])]
-                for buffer in number
+                else [*map(number, self.contents[buffer])]
+                for buffer in places
             ],
             "operations": [
                 [name, shape, operand(result), [*map(operand, operands)], more]
                 for name, shape, result, operands, more in operations
             ],
-            "names": {name: [number[at], *shape] for name, (at, shape) in self.names.items()},
+            "names": {name: [places[at], *shape] for name, (at, shape) in self.names.items()},
         }
 
 
-def _number(value: float):
+def number(value: float):
+    """A number as JSON has it; infinity is a text."""
     value = float(value)
     if not math.isfinite(value):
         return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")

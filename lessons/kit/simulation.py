@@ -1,9 +1,10 @@
-"""Simulations: what a reader moves and the page answers, over numbers that numformer computed.
+"""Simulations: what a reader moves and the page answers, with numbers that numformer computes.
 
 A simulation is declared: its controls, one function from their values to named arrays, and the
 views (views.py) that show these. From this come the page's data, the picture for pages without
-scripts, the window with matplotlib's widgets, and the lines of Python below it. page/simulation.js
-chooses among what was computed here when the page was built.
+scripts, the window with matplotlib's widgets, and the lines of Python below it. Where a control is
+`live` the function is recorded (recording.py) and the page computes; otherwise it chooses among
+what was computed when it was built.
 """
 
 import itertools
@@ -15,9 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from matplotlib.figure import Figure
 
+from lessons.kit import recorded
 from lessons.kit.lesson import Picture
+from lessons.kit.recording import Recording, number
 from lessons.kit.views import View, numbers, told
-from numformer.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Option:
         object.__setattr__(self, "code", self.code or repr(self.value))
 
     def more(self, page) -> dict:
-        return {"value": None}  # the page needs its label alone
+        return {"value": None}  # the page needs its label alone, or that of a live control
 
 
 @dataclass(frozen=True)
@@ -46,19 +48,36 @@ class Control:
     """What a reader sets: one of `options`, Options or plain values; at first the one at `start`.
 
     `compute` gets the value under the control's name, or with `shows_only` does not: then it is an
-    index for views alone, such as which row is picked.
+    index for views alone, such as which row is picked. The values of a `live` control are numbers
+    or arrays of one shape, which `compute` takes as recorded arrays.
     """
 
     name: str
     label: str
     options: Sequence[Any] = ()
-    start: int = 0
+    start: Any = 0
     shows_only: bool = False
+    live: bool = False
     kind: ClassVar = "choice"
 
     def __post_init__(self):
         made = [option if isinstance(option, Option) else Option(option) for option in self.options]
         object.__setattr__(self, "options", made)
+
+    def value(self, chosen):
+        """The value of what is chosen: of an index here."""
+        return self.options[chosen].value
+
+    def code(self, chosen) -> str:
+        """The value in Python."""
+        return self.options[chosen].code
+
+    def more(self, page) -> dict:
+        """What the page needs of a live control: the numbers of its options."""
+        if not self.live:
+            return {}
+        values = [np.asarray(option.value, float) for option in self.options]
+        return {"values": [value.tolist() if value.ndim else number(value) for value in values]}
 
 
 class Choice(Control):
@@ -101,50 +120,43 @@ class Pad(Control):
 
 
 @dataclass(frozen=True)
-class Entries:
-    """A matrix of small integers, each chosen by the reader; the arrays are linear in it.
+class Entries(Control):
+    """A matrix whose entries a reader types: `symbol` with the names of its rows and columns.
 
-    `presets` are Options whose values are matrices; with the first one the page begins.
+    `options` are matrices to begin with; what is chosen is a matrix. `step` is what the arrow keys
+    add.
     """
 
-    name: str
-    label: str
-    symbol: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    presets: Sequence[Option]
-    values: Sequence[int] = (3, 2, 1, 0, -1, -2, -3)
+    live: bool = True
+    symbol: str = ""
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    step: float = 1
     kind: ClassVar = "entries"
 
-    @property
-    def start(self) -> np.ndarray:
-        return np.asarray(self.presets[0].value, float)
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(self, "start", np.asarray(self.options[0].value, float).tolist())
 
-    def units(self) -> list[np.ndarray]:
-        """The matrices with a 1 in one entry: all others are sums of these."""
-        return list(np.eye(self.start.size).reshape(-1, *self.start.shape))
+    def value(self, chosen):
+        return np.asarray(chosen, float)
 
-    def more(self, page) -> dict:
-        return {
-            "presets": [
-                told(preset, page) | {"value": numbers(np.asarray(preset.value, float))}
-                for preset in self.presets
-            ]
-        }
+    def code(self, chosen) -> str:
+        return f"np.array({numbers(self.value(chosen))}, float)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(Picture):
     """A simulation: `caption` says how to read its picture, `say` what to do with it on a page.
 
-    `compute(**values)` gives the arrays by name for the values of the controls; what it computes is
-    linear in the Entries, where there are any. `views` show the arrays. `code` are lines of Python
-    that give the same numbers; a line `name = ...` in it becomes the value of that control.
+    `compute(**values)` gives the arrays by name for the values of the controls. `views` show the
+    arrays. `code` are lines of Python that give the same numbers; a line `name = ...` in it becomes
+    the value of that control.
     """
 
     title: str
     say: str
-    controls: Sequence[Control | Entries]
+    controls: Sequence[Control]
     compute: Callable[..., Mapping[str, np.ndarray]]
     views: Sequence[View]
     code: str
@@ -157,78 +169,68 @@ class Simulation(Picture):
 
         object.__setattr__(self, "draw", self.draw or draw)
 
-    @property
-    def discrete(self) -> list[Control]:
-        """The controls whose options are all computed."""
-        return [c for c in self.controls if isinstance(c, Control) and not c.shows_only]
+    def _controls(self, live: bool) -> list[Control]:
+        """Those of which `compute` gets the values: the live ones, or all others."""
+        return [c for c in self.controls if not c.shows_only and c.live == live]
 
-    @property
-    def entries(self) -> Entries | None:
-        return next((c for c in self.controls if isinstance(c, Entries)), None)
+    def at_start(self) -> dict[str, Any]:
+        """What is chosen of each control when the page begins."""
+        return {c.name: c.start for c in self.controls}
 
-    def at_start(self) -> dict[str, int]:
-        """The index of the option of each control with which the page begins."""
-        return {c.name: c.start for c in self.controls if isinstance(c, Control)}
-
-    def arrays(self, chosen: Mapping[str, int], entries: np.ndarray | None = None) -> dict:
-        """What `compute` gives for the options of these indices, each a float64 array."""
-        values = {c.name: c.options[chosen[c.name]].value for c in self.discrete}
-        if self.entries:
-            values[self.entries.name] = self.entries.start if entries is None else entries
+    def arrays(self, chosen: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """What `compute` gives for what is chosen, each a float64 array."""
+        values = {c.name: c.value(chosen[c.name]) for c in self.controls if not c.shows_only}
         return {n: np.asarray(array, float) for n, array in self.compute(**values).items()}
 
-    def table(self) -> dict:
-        """Every array for every choice, each different one once.
+    def recording(self, chosen: Mapping[str, int]) -> dict:
+        """`compute` recorded for these options of all controls that are not live."""
+        with Recording() as recording:
+            values = {c.name: c.value(chosen[c.name]) for c in self._controls(live=False)}
+            for c in self._controls(live=True):
+                values[c.name] = recording.given(f"given {c.name}", c.value(c.start))
+            for name, array in self.compute(**values).items():
+                recording.name(
+                    name,
+                    recorded.asarray(
+                        np.asarray(array, float) if isinstance(array, np.ndarray) else array
+                    ),
+                )
+        return recording.told()
 
-        `pool` holds the arrays. For each name `index` says which of them it is, by the options of
-        those controls on which it depends, `axes`. Names in `linear` have the arrays of all units
-        there, of which the page adds up what the entries say.
+    def computed(self) -> dict:
+        """Every array, or the recording of all, for every choice; each different one once.
+
+        `pool` holds them. For each name `index` says which of them it is, by the options of those
+        controls on which it depends, `axes`. The name of recordings is "".
         """
-        sizes = [len(control.options) for control in self.discrete]
+        choices = self._controls(live=False)
+        sizes = [len(control.options) for control in choices]
         pool: dict[str, int] = {}
         indices: dict[str, np.ndarray] = {}
-        linear: set[str] = set()
         for place in itertools.product(*map(range, sizes)):
-            chosen = {c.name: i for c, i in zip(self.discrete, place, strict=True)}
-            for name, (array, is_linear) in self._units(chosen).items():
-                linear |= {name} if is_linear else set()
+            chosen = {c.name: i for c, i in zip(choices, place, strict=True)}
+            if self._controls(live=True):
+                made = {"": self.recording(chosen)}
+            else:
+                made = {name: numbers(array) for name, array in self.arrays(chosen).items()}
+            for name, told_array in made.items():
                 where = indices.setdefault(name, np.zeros(sizes, int))
-                # What is added up has more decimals, so that sums are right to as many as others.
-                text = json.dumps(numbers(array, 9 if is_linear else 6))
-                where[place] = pool.setdefault(text, len(pool))
+                where[place] = pool.setdefault(json.dumps(told_array), len(pool))
         table = {}
         for name, where in indices.items():
             axes = [a for a in range(len(sizes)) if (where != where.take([0], axis=a)).any()]
             kept = where[tuple(slice(None) if a in axes else 0 for a in range(len(sizes)))]
-            names = [self.discrete[a].name for a in axes]
+            names = [choices[a].name for a in axes]
             table[name] = {"axes": names, "index": kept.ravel().tolist()}
-        pooled = [json.loads(text) for text in pool]
-        return {"pool": pooled, "table": table, "linear": sorted(linear)}
-
-    def _units(self, chosen: Mapping[str, int]) -> dict[str, tuple[np.ndarray, bool]]:
-        """Of each name its array, or those of all units where it is linear in the entries."""
-        if not self.entries:
-            return {name: (array, False) for name, array in self.arrays(chosen).items()}
-        none = self.arrays(chosen, np.zeros_like(self.entries.start))
-        units = [self.arrays(chosen, unit) for unit in self.entries.units()]
-        made = {}
-        for name, array in none.items():
-            of_units = np.stack([unit[name] for unit in units])
-            is_linear = not np.array_equal(of_units, np.broadcast_to(array, of_units.shape))
-            if is_linear and array.any():
-                raise InputError(
-                    "what depends on the entries is linear in them, so it is 0 where they are",
-                    f"{name}, which is not",
-                    "Compute it so, or show something else.",
-                )
-            made[name] = (of_units if is_linear else array), is_linear
-        return made
+        return {"pool": [json.loads(text) for text in pool], "table": table}
 
     def html(self, page) -> str:
         page.script("simulation")
         parts = told({"controls": self.controls, "views": self.views}, page)
         data = json.dumps(
-            {"name": self.name, **parts, **self.table()}, separators=(",", ":"), ensure_ascii=False
+            {"name": self.name, **parts, **self.computed()},
+            separators=(",", ":"),
+            ensure_ascii=False,
         )
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
@@ -243,15 +245,10 @@ class Simulation(Picture):
 </figure>
 """
 
-    def python(self, chosen: Mapping[str, int] | None = None, entries=None) -> str:
+    def python(self, chosen: Mapping[str, Any] | None = None) -> str:
         """The lines of Python for a choice, the first one unless given."""
-        chosen, code = chosen or self.at_start(), {}
-        for control in self.controls:
-            if isinstance(control, Entries):
-                value = control.start if entries is None else entries
-                code[control.name] = f"np.array({numbers(np.asarray(value))}, float)"
-            else:
-                code[control.name] = control.options[chosen[control.name]].code
+        chosen = chosen or self.at_start()
+        code = {control.name: control.code(chosen[control.name]) for control in self.controls}
         names = [line.partition(" = ")[0] for line in self.code.splitlines()]
         return "\n".join(
             f"{name} = {code[name]}" if name in code else line
@@ -271,7 +268,7 @@ class Simulation(Picture):
 
         figure.set_layout_engine("none")  # widgets stand where they are put
         stage, panel = figure.subfigures(1, 2, width_ratios=(3, 1))
-        controls = [control for control in self.controls if isinstance(control, Control)]
+        controls = [control for control in self.controls if not isinstance(control, Entries)]
         places = panel.subplots(len(controls), 1, squeeze=False)[:, 0]
         figure.widgets = [  # widgets that nothing refers to are deaf
             Range(axes, "", 0, len(control.options) - 1, valinit=control.start, valstep=1)
@@ -279,7 +276,8 @@ class Simulation(Picture):
         ]
 
         def redraw(_=None) -> None:
-            chosen = {c.name: int(w.val) for c, w in zip(controls, figure.widgets, strict=True)}
+            values = {c.name: int(w.val) for c, w in zip(controls, figure.widgets, strict=True)}
+            chosen = self.at_start() | values
             for axes, control in zip(places, controls, strict=True):
                 axes.set_title(
                     f"{control.label}: {control.options[chosen[control.name]].label}", fontsize=9

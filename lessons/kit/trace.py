@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lessons.kit import recorded
 from numformer.errors import InputError
 
 
@@ -76,7 +77,8 @@ def source_lines(function: Callable) -> dict[int, tuple[str, str]]:
 
 def arrays(variables: dict[str, Any]) -> dict[str, np.ndarray]:
     """Copies of the arrays among them."""
-    return {name: x.copy() for name, x in variables.items() if isinstance(x, np.ndarray)}
+    kinds = np.ndarray, recorded.ndarray
+    return {name: x.copy() for name, x in variables.items() if isinstance(x, kinds)}
 
 
 def find(lines: Iterable[Line], function: str, begins: str) -> Line:

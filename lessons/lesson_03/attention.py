@@ -447,8 +447,15 @@ attention = Simulation(
         Steps("step", "Step", [step.name for step in STEPS], shows_only=True),
         Choice("picked", "Picked token", tokens, start=2, shows_only=True),
         Choice("mask", "Mask", MASKS),
-        Slider("temperature", "Temperature", TEMPERATURES, start=2),
-        Entries("doutput", "Upstream gradient", r"\mathrm{d}O", tokens, ["x", "y"], UPSTREAM),
+        Slider("temperature", "Temperature", TEMPERATURES, start=2, live=True),
+        Entries(
+            "doutput",
+            "Upstream gradient",
+            UPSTREAM,
+            symbol=r"\mathrm{d}O",
+            rows=tokens,
+            columns=["x", "y"],
+        ),
     ],
     compute=compute,
     views=[

@@ -302,13 +302,12 @@ UPSTREAM = [
 
 def normalise(sound: float, scale: float, shift: float, dy: np.ndarray) -> dict[str, np.ndarray]:
     """The library's forward and backward with gamma 1, beta 0 and no epsilon, and their parts."""
-    row = cat.copy()
-    row[features.index("sound")] = sound
+    row = np.where(np.array(features) == "sound", sound, cat)
     x = scale * row[None] + shift
     gamma = np.ones(5)
     _, hat, rstd = layer_norm(x, gamma, np.zeros(5), 0.0)
     dx, _, _ = layer_norm_backward(dy, hat, rstd, gamma)
-    along_1 = np.full_like(x, dy.mean())
+    along_1 = np.ones((1, 5)) * dy.mean()
     along_hat = hat * (dy * hat).mean()
     places = np.arange(1, 6)
     return {
@@ -341,7 +340,14 @@ row = Simulation(
         Slider("sound", "Entry sound", [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0], start=5),
         Slider("scale", "Times", [0.5, 1.0, 2.0], start=1),
         Slider("shift", "Plus", [-2.0, -1.0, 0.0, 1.0, 2.0], start=2),
-        Entries("dy", "Upstream gradient", r"\mathrm{d}\hat x", ["cat"], features, UPSTREAM),
+        Entries(
+            "dy",
+            "Upstream gradient",
+            UPSTREAM,
+            symbol=r"\mathrm{d}\hat x",
+            rows=["cat"],
+            columns=features,
+        ),
     ],
     compute=normalise,
     views=[

@@ -1,9 +1,10 @@
 import { element } from "./dom.js";
+import { Replay } from "./replay.js";
 import { levelsOf, paint, VIEWS } from "./views.js";
 
-// Simulations: controls, the arrays of what they are set to, and views that show these. All arrays
-// were computed by numformer when the page was built; where they are linear in a reader's entries,
-// those of single entries are added up here.
+// Simulations: controls, the arrays of what they are set to, and views that show these. Where a
+// control is live, the lines of numformer that compute them are repeated here (replay.js);
+// otherwise all arrays were computed when the page was built.
 
 const buttons = (id, data, inputs, label) => {
   const labels = inputs.map((input, n) => element("label", {}, input, label(n)));
@@ -98,41 +99,41 @@ class Control {
   }
 }
 
-/** A matrix of numbers that the reader chooses, with presets. */
+/** A matrix of numbers that the reader types, with some to begin with. */
 class Entries {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation });
     this.note = element("div", { class: "note" });
-    this.selects = data.rows.map((row, i) =>
+    this.entries = data.rows.map((row, i) =>
       data.columns.map((column, j) => {
-        const options = data.values.map((value) => element("option", { value }, String(value).replace("-", "−")));
         const label = `${data.symbol.plain} of ${row}, entry ${column}`;
-        return element("select", { "aria-label": label, "data-entry": `${i},${j}`, onchange: () => this.own() }, ...options);
+        return element("input", { type: "number", step: data.step, "aria-label": label, "data-entry": `${i},${j}`, oninput: () => this.typed() });
       }),
     );
     const id = `${simulation.id}-${data.name}`;
-    this.inputs = radios(id, data.presets, (n) => this.enter(data.presets[n].value, data.presets[n].note));
-    const cells = (i) => this.selects[i].map((select) => element("td", {}, select));
+    this.inputs = radios(id, data.options, (n) => this.simulation.choose(data.name, data.values[n]));
+    const cells = (i) => this.entries[i].map((entry) => element("td", {}, entry));
     const rows = data.rows.map((row, i) => element("tr", {}, element("th", { scope: "row" }, row), ...cells(i)));
-    const caption = element("caption", { html: `${data.symbol.math} <span>choose each entry</span>` });
-    const choice = buttons(id, data, this.inputs, (n) => element("span", {}, data.presets[n].label));
+    const caption = element("caption", { html: `${data.symbol.math} <span>type any entry</span>` });
+    const choice = buttons(id, data, this.inputs, (n) => element("span", {}, data.options[n].label));
     const parts = [choice, element("table", {}, caption, element("tbody", {}, ...rows)), this.note];
     this.element = element("div", { class: "control entries", "data-control": data.name }, ...parts);
   }
 
-  own() {
-    this.enter(this.selects.map((line) => line.map((select) => Number(select.value))), "");
+  /** An entry that is no number yet, as "-", counts as 0 until it is one. */
+  typed() {
+    this.simulation.choose(this.data.name, this.entries.map((line) => line.map((entry) => entry.valueAsNumber || 0)));
   }
 
-  enter(entries, note) {
-    this.note.innerHTML = note;
-    this.simulation.entered = entries;
-    this.simulation.update();
-  }
-
-  set(_, entries) {
-    this.data.presets.forEach(({ value }, n) => (this.inputs[n].checked = String(value) === String(entries)));
-    this.selects.forEach((line, i) => line.forEach((select, j) => (select.value = entries[i][j])));
+  set(matrix) {
+    const begun = this.data.values.findIndex((value) => String(value) === String(matrix));
+    this.inputs.forEach((input, n) => (input.checked = n === begun));
+    this.note.innerHTML = this.data.options[begun]?.note ?? "";
+    this.entries.forEach((line, i) =>
+      line.forEach((entry, j) => {
+        if (document.activeElement !== entry || entry.valueAsNumber !== matrix[i][j]) entry.value = matrix[i][j];
+      }),
+    );
   }
 }
 
@@ -144,7 +145,7 @@ class Simulation {
     this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     this.id = this.data.name;
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
-    this.entered = this.data.controls.find(({ kind }) => kind === "entries")?.presets[0].value;
+    this.replays = {};
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -156,30 +157,39 @@ class Simulation {
     this.update();
   }
 
-  choose(name, index) {
-    this.chosen[name] = index;
+  /** Set a control: to the option of an index, or entries to a matrix. */
+  choose(name, chosen) {
+    this.chosen[name] = chosen;
     this.update();
   }
 
   /** The arrays of what is chosen, or of what is with these `changes`. */
   arrays(changes = {}) {
-    const { pool, table, linear, controls } = this.data;
+    const { pool, table, controls } = this.data;
     const at = { ...this.chosen, ...changes };
-    const sizes = Object.fromEntries(controls.map(({ name, options }) => [name, options?.length]));
-    const found = Object.entries(table).map(([name, { axes, index }]) => {
-      const array = pool[index[axes.reduce((place, axis) => place * sizes[axis] + at[axis], 0)]];
-      return [name, linear.includes(name) ? added(array, this.entered.flat()) : array];
-    });
-    return Object.fromEntries(found);
+    const sizes = Object.fromEntries(controls.map(({ name, options }) => [name, options.length]));
+    const found = Object.entries(table).map(([name, { axes, index }]) => [name, index[axes.reduce((place, axis) => place * sizes[axis] + at[axis], 0)]]);
+    return table[""] ? this.computed(found[0][1], at) : Object.fromEntries(found.map(([name, place]) => [name, pool[place]]));
+  }
+
+  /** The arrays of what is chosen, computed anew by one of the recordings. */
+  computed(place, at) {
+    const replay = (this.replays[place] ??= new Replay(this.data.pool[place]));
+    for (const { name, live, kind, values } of this.data.controls) {
+      if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
+    }
+    replay.run();
+    const names = Object.keys(replay.names).filter((name) => !name.startsWith("given "));
+    return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));
   }
 
   update() {
     const arrays = this.arrays();
-    for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name], this.entered);
+    for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
     for (const view of this.views) view.set(arrays, this.chosen);
-    const rows = () => `np.array([${this.entered.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
-    const code = (name, options) => (options ? options[this.chosen[name]].code : rows());
-    const chosen = this.data.controls.map(({ name, options }) => [`${name} = `, code(name, options)]);
+    const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
+    const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
+    const chosen = this.data.controls.map(({ name, kind, options }) => [`${name} = `, code(kind, options, this.chosen[name])]);
     const lines = this.code.innerHTML.split("\n").map((line) => {
       const text = element("div", { html: line }).textContent;
       const control = chosen.find(([begin]) => text.startsWith(begin));
@@ -196,10 +206,8 @@ class Simulation {
   }
 }
 
-/** The sum of arrays of one shape, each times its amount, to 6 decimals. */
-function added(units, amounts) {
-  if (Array.isArray(units[0])) return units[0].map((_, n) => added(units.map((part) => part[n]), amounts));
-  return Math.round(1e6 * units.reduce((total, part, n) => total + amounts[n] * part, 0)) / 1e6 || 0;
-}
+/** Numbers to 6 decimals, as those that were computed when the page was built; -Infinity as null. */
+const rounded = (array) =>
+  Array.isArray(array) ? array.map(rounded) : array === -Infinity ? null : Math.round(1e6 * array) / 1e6 || 0;
 
 for (const figure of document.querySelectorAll("figure[data-simulation]")) figure.simulation = new Simulation(figure);

@@ -45,7 +45,8 @@ DRIVE = """(figure, states) => states.map((state) => {
     const [radios, ranges] = ["radio", "range"].map((type) =>
       place.querySelectorAll(`[type=${type}]`));
     if (Array.isArray(value)) {
-      value.flat().forEach((entry, n) => say(place.querySelectorAll("select")[n], entry, "change"));
+      const entries = place.querySelectorAll("[data-entry]");
+      value.flat().forEach((entry, n) => say(entries[n], entry, "input"));
     } else if (place.hidden) figure.querySelector(`[aria-label^="${value + 1},"]`).click();
     else if (radios.length) radios[value].click();
     else if (ranges.length === 1) say(ranges[0], value, "input");
@@ -91,8 +92,8 @@ def states_of(simulation: Simulation) -> list[dict]:
     rng, states, mixed = np.random.default_rng(7), [], [{} for _ in range(RANDOM)]
     for control in simulation.controls:
         if isinstance(control, Entries):
-            values = [np.asarray(preset.value, float).tolist() for preset in control.presets]
-            picked = rng.choice(control.values, (RANDOM, *control.start.shape)).tolist()
+            values = [np.asarray(option.value, float).tolist() for option in control.options]
+            picked = rng.normal(0, 2, (RANDOM, *np.shape(control.start))).round(2).tolist()
         else:
             count = len(control.options)
             values = range(0, count, max(1, count // 15))
@@ -105,20 +106,17 @@ def states_of(simulation: Simulation) -> list[dict]:
 
 def wanted(simulation: Simulation, chosen: dict) -> dict:
     """What a page has to show, from what numformer computes now."""
-    entered = None
-    if simulation.entries:
-        entered = np.asarray(chosen.get(simulation.entries.name, simulation.entries.start), float)
-    indices = simulation.at_start() | {k: v for k, v in chosen.items() if isinstance(v, int)}
-    arrays = {n: np.round(x, 6) for n, x in simulation.arrays(indices, entered).items()}
+    chosen = simulation.at_start() | chosen
+    arrays = {n: np.round(x, 6) + 0 for n, x in simulation.arrays(chosen).items()}
     small = {}
     for control in simulation.controls:
         if of := getattr(control, "of", ""):
             (view,) = (v for v in simulation.views if getattr(v, "name", "") == of)
-            options = [indices | {control.name: n} for n in range(len(control.options))]
-            arrays_of = [simulation.arrays(at, entered)[of] for at in options]
+            options = [chosen | {control.name: n} for n in range(len(control.options))]
+            arrays_of = [simulation.arrays(at)[of] for at in options]
             small[control.name] = [view.levels(array) for array in arrays_of]
-    shown = [view.shown(arrays, indices) for view in simulation.views]
-    code = simulation.python(indices, entered).strip()
+    shown = [view.shown(arrays, chosen) for view in simulation.views]
+    code = simulation.python(chosen).strip()
     return json.loads(json.dumps({"views": shown, "thumbnails": small, "code": code}))
 
 
@@ -149,8 +147,9 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
 
 @every_simulation
 def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
+    start = simulation.at_start()
     last = {c.name: len(c.options) - 1 for c in simulation.controls if not isinstance(c, Entries)}
-    for chosen in simulation.at_start(), last:
+    for chosen in start, start | last:
         names: dict = {}
         exec(simulation.python(chosen), names)
         arrays = simulation.arrays(chosen)
