@@ -337,9 +337,15 @@ row = Simulation(
     "the gradient with the two parts that are taken from it.",
     size=(7.6, 6.0),
     controls=[
-        Slider("sound", "Entry sound", [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0], start=5),
-        Slider("scale", "Times", [0.5, 1.0, 2.0], start=1),
-        Slider("shift", "Plus", [-2.0, -1.0, 0.0, 1.0, 2.0], start=2),
+        Slider(
+            "sound",
+            "Entry sound",
+            [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+            start=5,
+            live=True,
+        ),
+        Slider("scale", "Times", [0.5, 1.0, 2.0], start=1, live=True),
+        Slider("shift", "Plus", [-2.0, -1.0, 0.0, 1.0, 2.0], start=2, live=True),
         Entries(
             "dy",
             "Upstream gradient",
