@@ -51,7 +51,7 @@ class Recording:
 
     def given(self, name: str, values) -> ndarray:
         """A new array that a reader can change, of the numbers `values`."""
-        return self.input(name, ndarray(np.array(values, float)))
+        return self.input(name, ndarray(np.array(values, float, order="C")))
 
     def given_ids(self, name: str, ids) -> Given:
         """Ids of symbols, on the host, that a reader can change."""
@@ -79,7 +79,7 @@ class Recording:
         self.names[name] = at[0], array.shape
         return array
 
-    def _keep(self, stream, shape, p, like):
+    def _keep(self, shape, p, like):
         """What stands in for DropoutStream.keep: its mask becomes an input."""
         drawn = sum(name.startswith("keep") for name in self.names)
         kept = np.random.default_rng(drawn).random(shape) >= p
@@ -112,7 +112,7 @@ class Recording:
     def constant(self, memory: np.ndarray) -> ndarray:
         """An array of the host that no reader changes."""
         if not isinstance(memory, Given) or memory.dtype == bool:
-            array = ndarray(np.array(memory))
+            array = ndarray(np.array(memory, order="C"))
             self.contents[self._view(array._memory)[0]] = array._memory.ravel().tolist()
             return array
         if id(root(memory)) not in self._buffers:

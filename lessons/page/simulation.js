@@ -174,7 +174,7 @@ class Simulation {
 
   /** The arrays of what is chosen, computed anew by one of the recordings. */
   computed(place, at) {
-    const replay = (this.replays[place] ??= new Replay(this.data.pool[place]));
+    const replay = (this.replay = this.replays[place] ??= new Replay(this.data.pool[place]));
     for (const { name, live, kind, values } of this.data.controls) {
       if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
     }

@@ -58,7 +58,11 @@ DRIVE = """(figure, states) => states.map((state) => {
   }
   const code = figure.querySelector(".simulation-code code").textContent.trim();
   const worked = [...figure.querySelectorAll(".worked dd")].map((line) => line.textContent);
-  return { ...figure.simulation.shown(), code, worked };
+  const { replay } = figure.simulation;
+  const names = Object.keys(replay?.names ?? {}).filter((name) => !name.startsWith("given "));
+  const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
+  const replayed = Object.fromEntries(names.map((name) => [name, texts(replay.get(name))]));
+  return { ...figure.simulation.shown(), code, worked, replayed };
 })"""
 
 
@@ -93,7 +97,7 @@ def states_of(simulation: Simulation) -> list[dict]:
     for control in simulation.controls:
         if isinstance(control, Entries):
             values = [np.asarray(option.value, float).tolist() for option in control.options]
-            picked = rng.normal(0, 2, (RANDOM, *np.shape(control.start))).round(2).tolist()
+            picked = rng.normal(0, 2, (RANDOM, *np.shape(control.start))).round(4).tolist()  # no ties
         else:
             count = len(control.options)
             values = range(0, count, max(1, count // 15))
@@ -127,6 +131,13 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     figure = opened.locator(f"#{simulation.name}")
     for state, shown in zip(states, figure.evaluate(DRIVE, states), strict=True):
         chosen |= state
+        replayed = shown.pop("replayed")
+        if replayed:
+            arrays = simulation.arrays(simulation.at_start() | chosen)
+            assert replayed.keys() == arrays.keys()
+        for name in replayed:
+            computed = np.array(replayed[name], float)
+            np.testing.assert_allclose(computed, arrays[name], 1e-12, 1e-12, err_msg=name)
         del shown["worked"]
         assert shown == wanted(simulation, chosen), chosen
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
