@@ -8,7 +8,7 @@ from numformer.backend import to_host
 from numformer.layer import Parameter, mode
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
 from numformer.layers.divergence import Divergence
-from numformer.models import Objective, Tower, TowerConfig, Transformer
+from numformer.models import Objective, Transformer
 from numformer.models.model import Model, require_batch
 
 
@@ -54,12 +54,6 @@ def test_a_model_without_predictions_says_so(rng):
     with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
         Mixed(rng).predictions()
     assert Mixed.kind() == "Mixed"
-
-
-def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):
-    config = TowerConfig(d_model=6, d_ff=5, heads=2, d_k=4, d_v=1, layers=3)
-    matrices = [p.size for p in Tower(config, rng).named_parameters().values() if len(p.shape) > 1]
-    assert config.least_parameters == sum(matrices)
 
 
 def test_an_evaluation_predicts_once_with_r_drop_too():

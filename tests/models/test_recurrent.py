@@ -29,20 +29,6 @@ def small(cell="gru", context="attention", **changes) -> RecurrentEncoderDecoder
     return model
 
 
-def test_a_start_of_zeros_is_none_and_a_context_needs_no_start(rng):
-    x, lengths = rng.standard_normal((3, 4, 5)), np.array([2, 4, 0])
-    layer = Recurrent(CELLS["lstm"](6, rng), 5, rng, d_context=2)
-    pack(layer, np.float64)
-    context, dh = rng.standard_normal((3, 2)), rng.standard_normal((3, 4, 6))
-    start = np.zeros((3, 6))
-    h = layer.forward(x, lengths, None, context)
-    dx, dcontext = layer.backward(dh)
-    assert_array_equal(layer.forward(x, lengths, start, context), h)
-    gradients = layer.backward(dh)
-    assert_array_equal(gradients[0], dx)
-    assert_array_equal(gradients[2], dcontext)
-
-
 @pytest.mark.parametrize(
     ("lengths", "context", "d_context", "words"),
     [
@@ -59,16 +45,6 @@ def test_lengths_and_contexts_that_do_not_fit_are_refused(
     layer = Recurrent(CELLS["gru"](6, rng), 5, rng, d_context=d_context)
     said = complaint(layer.forward, np.ones((2, 4, 5)), np.array(lengths), None, context)
     assert words in said
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_at_padding_the_state_is_kept(rng, backwards):
-    layer = Recurrent(CELLS["rnn"](6, rng), 5, rng, backwards)
-    x, start = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 6))
-    h = layer.forward(x, np.array([2, 4, 0]), start)
-    kept = h[0, 1] if not backwards else start[0]
-    assert_array_equal(h[0, 2:], np.stack([kept, kept]))
-    assert_array_equal(h[2], np.broadcast_to(start[2], (4, 6)))
 
 
 def test_the_first_weights_keep_a_state_s_length_and_the_forget_gate_is_open(rng):
