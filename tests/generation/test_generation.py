@@ -1,8 +1,8 @@
 """Greedy, beam search and sampling as for one sentence, without batches and without a cache."""
 
-import dataclasses
 import itertools
 import math
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -53,7 +53,7 @@ class Chain(nf.Transformer):
             return np.log(self.probabilities[ids])
 
 
-@dataclasses.dataclass
+@dataclass
 class Written:
     """Coarse's state: the symbols themselves, so another's state would give nonsense."""
 
@@ -458,21 +458,14 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
 def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
     model, asked = peaked(1), [[*"ab"], ["c"], [*"cabba"]]
     usual = nf.Transduction(LETTERS, LETTERS, 6, None, 3, 2.0, "length")
-    for how in (
-        dict(beam=2),
-        dict(length_penalty=0.0),
-        dict(penalty="paper"),
-        dict(max_length=2),
-        dict(beam=4, max_length=1),
-    ):
-        other = dataclasses.replace(usual, **how)
+    changes = [dict(beam=2), dict(length_penalty=0.0), dict(penalty="paper"), dict(max_length=2)]
+    for how in (*changes, dict(beam=4, max_length=1)):
+        other = replace(usual, **how)
         written, best = usual.write(model, asked, **how), usual.n_best(model, asked, 2, **how)
         assert written == other.write(model, asked) != usual.write(model, asked), how
         assert best == other.n_best(model, asked, 2) != usual.n_best(model, asked, 2), how
-    assert usual.n_best(model, asked, 5) == dataclasses.replace(usual, beam=5).n_best(
-        model, asked, 5
-    )
-    most = dataclasses.replace(usual, max_length=4096)
+    wider, most = replace(usual, beam=5), replace(usual, max_length=4096)
+    assert usual.n_best(model, asked, 5) == wider.n_best(model, asked, 5)
     assert len(most.n_best(model, asked[:1], 1, max_length=3)[0][0][1]) <= 3
     assert "received beam 1. Ask" in complaint(usual.write, model, asked, beam=1, penalty="paper")
     assert "beam 1" in complaint(usual.write, model, asked, beam=1, length_penalty=0.0)
@@ -481,6 +474,5 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
         words = f"received {name} {value} and a temperature"
         assert words in complaint(usual.write, model, asked, temperature=1.0, **{name: value})
     for value in (0, 4097):
-        assert f"1 to 4096; received {value}" in complaint(
-            usual.n_best, model, asked, 2, max_length=value
-        )
+        said = complaint(usual.n_best, model, asked, 2, max_length=value)
+        assert f"1 to 4096; received {value}" in said

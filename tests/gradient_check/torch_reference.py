@@ -226,9 +226,6 @@ def gru_cell(p, a, state):
     return torch.gru_cell(a, state, identity, p["weight"].T, zero, zero)
 
 
-KINDS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-
-
 def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=False):
     """torch's own loop over packed sequences; at padding it gives 0, numformer the state kept."""
     length, size = x.shape[1], len(p["cell.weight"])
@@ -243,7 +240,7 @@ def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=F
     weights |= {"bias_ih_l0": bias, "bias_hh_l0": torch.zeros_like(bias)}
     # The second direction of torch's two is the one that goes backwards.
     weights |= {f"{name}_reverse": each for name, each in weights.items()}
-    loop = KINDS[cell](x.shape[-1], size, batch_first=True, bidirectional=True)
+    loop = getattr(nn, cell.upper())(x.shape[-1], size, batch_first=True, bidirectional=True)
     both = torch.stack([start, start])
     of_batch = dict(batch_first=True, enforce_sorted=False)
     packed = nn.utils.rnn.pack_padded_sequence(x, lengths.clamp(min=1), **of_batch)
@@ -338,13 +335,10 @@ def attention_mixer(p, x, mask, *, config, **settings):
 def grouped_mixer(p, x, mask, *, config, **settings):
     """As many heads of keys and values as of queries, neighbours alike."""
     groups, p = config.key_value_heads or config.heads, dict(p)
-    for name in p.keys() & {f"{part}.{kind}" for part in PARTS for kind in ("weight", "bias")}:
+    for name in p.keys() & {"key.weight", "key.bias", "value.weight", "value.bias"}:
         of_heads = p[name].unflatten(-1, (groups, -1))
         p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
     return attention_mixer(p, x, mask, config=config, **settings)
-
-
-PARTS = "key", "value"
 
 
 def window_mixer(p, x, mask, *, config):

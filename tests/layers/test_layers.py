@@ -1,4 +1,4 @@
-"""Facts about each formula, computed by hand or by plain loops over the paper's equations."""
+"""Facts of layers beside their values: first weights, edges of numbers, tables, refusals."""
 
 import math
 
