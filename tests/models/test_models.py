@@ -16,6 +16,7 @@ import numformer as nf
 from numformer.gradient_check.cases import MIXED
 from numformer.models import model_of
 from numformer.models.encoder_decoder import require_pair
+from tests.equal_runs import assert_same_weights
 
 V = 11
 CLOSE = dict(rtol=1e-10, atol=1e-12)
@@ -203,12 +204,15 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(kind, 
 
 @every_model()
 def test_a_saved_model_is_one_again(kind, form, empty_folder):
-    model = small(kind, **form)
-    nf.pack(model)
-    nf.save_model(Path("model.safetensors"), model)
-    again, metadata = nf.load_model(Path("model.safetensors"))
-    assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
-    assert_array_equal(nf.pack(again).data, nf.pack(model).data)
+    for dtype in (np.float64, np.float32):
+        model, path = small(kind, **form), Path("model.safetensors")
+        nf.pack(model, dtype)
+        nf.save_model(path, model, task={"symbols": "abc"})
+        again, metadata = nf.load_model(path)
+        assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
+        assert_same_weights(again.state_dict(), model.state_dict())
+        assert metadata["task"] == {"symbols": "abc"}
+        assert {array.dtype for array in again.state_dict().values()} == {np.dtype(dtype)}
 
 
 @pytest.mark.parametrize("kind", [k for k in SIZES if k is not nf.VisionTransformer])
