@@ -22,7 +22,7 @@ from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
-from tests.gpu import gpu_report as gpu
+from tests.gpu import __main__ as gpu
 from tests.training.tiny_runs import SIZES, Copying
 from toy_tasks import reverse
 from toy_tasks.kit import exit_code

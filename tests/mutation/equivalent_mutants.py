@@ -3,7 +3,7 @@
 A mutant is named by its file and by words of the broken statement, written as `ast.unparse` does.
 """
 
-from mutants import Mutant
+from tests.mutation.mutants import Mutant
 
 PROOFS: dict[str, str | tuple[str, ...]] = {
     "How many pairs a batch has is not asked where it is filled by tokens.": (

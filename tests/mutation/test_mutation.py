@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-import mutation_proof as mutation
 import numpy as np
 import pytest
-from equivalent_mutants import PROOFS, equivalent
-from mutants import OPERATORS, Source
 
 from numformer.layers.softmax import softmax_backward
+from tests.mutation import __main__ as mutation
+from tests.mutation.equivalent_mutants import PROOFS, equivalent
+from tests.mutation.mutants import OPERATORS, Source
 
 EXAMPLES = {
     "other operator": ("a + b", "a - b"),
