@@ -9,14 +9,11 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import scatter_add
-from numformer.data.batching import PairBatch
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.models import Config, Transformer
-from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
@@ -115,32 +112,7 @@ def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
     assert waits == {"get": 2}
 
 
-# The library's functions on it.
-
-
-@pytest.mark.parametrize(("rows", "count"), [(7, 0), (7, 1), (7, 1000), (300, 40), (300, 1000)])
-def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
-    ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
-    ids[: count // 3] = rows - 2
-    values[ids == 5] = np.nan
-    sums, expected = stand_in.ones((rows, 3)), np.ones((rows, 3))
-    placed = stand_in.asarray(ids), stand_in.asarray(values)
-    with synchronisations() as waits:
-        scatter_add(sums, *placed)
-    assert not waits
-    scatter_add(expected, ids, values)
-    assert_allclose(sums.get(), expected, rtol=1e-12, atol=1e-12)
-    assert_array_equal(placed[1].get(), values)
-
-
-def test_attention_maps_are_numpy_s(stand_in):
-    batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
-    maps = []
-    for xp in (stand_in, np):
-        model = Transformer(Config.base(11, d_model=8, d_ff=16, heads=2, layers=2), 3)
-        pack(model, np.float32, xp)
-        maps.append(cross_attention_weights(model, batch.source, batch.target_in))
-    assert_allclose(*maps, rtol=1e-5, atol=1e-6)
+# The library on it.
 
 
 def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):

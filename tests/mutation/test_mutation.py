@@ -46,9 +46,8 @@ def source_of(code: str) -> Source:
         statement = f"y = {ast.unparse(ast.parse(code, mode='eval'))}"
     except SyntaxError:
         statement = code
-    return Source(
-        "here.py", f"def backward(self):\n    x = y = 1\n    {statement}\n", Path("here.py")
-    )
+    text = f"def backward(self):\n    x = y = 1\n    {statement}\n"
+    return Source("here.py", text, Path("here.py"))
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
@@ -65,10 +64,8 @@ def test_an_operator_breaks_what_it_says(kind):
 def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_apart():
     text = 'def f(x: int = 1) -> "a":\n    """a + 1"""\n    raise InputError(f"{x + 1}")\n'
     mutants = Source("here.py", text, Path("here.py")).mutants
-    assert [(mutant.kind, mutant.in_function) for mutant in mutants] == [
-        ("other constant", False),
-        ("missing statement", True),
-    ]
+    kinds = [(mutant.kind, mutant.in_function) for mutant in mutants]
+    assert kinds == [("other constant", False), ("missing statement", True)]
     text = "def f(a):\n    return a + a, a + a, f(a)\n"
     both = [Source("here.py", code, Path("here.py")).mutants for code in (text, "\n\n" + text)]
     names, later = ([mutant.name for mutant in mutants] for mutants in both)
@@ -76,22 +73,23 @@ def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_
     assert names == later
 
 
-class Item:
+def item_of(test) -> SimpleNamespace:
     """What the proof needs of a pytest item, with a test that is a plain function."""
-
-    def __init__(self, nodeid, test):
-        self.nodeid, self.test = nodeid, test
+    return SimpleNamespace(nodeid=test.__name__, test=test)
 
 
-def failure(item, following):
-    try:
-        item.test()
-    except Exception as raised:
-        return raised
-    return None
+@pytest.fixture
+def plain_items(monkeypatch):
+    def failure(item, following):
+        try:
+            item.test()
+        except Exception as raised:
+            return raised
+
+    monkeypatch.setattr(mutation, "failure", failure)
 
 
-def test_verdicts(monkeypatch):
+def test_verdicts(plain_items):
     """Of tests that look, that run only, that die, that take all memory."""
 
     def looks():
@@ -107,19 +105,16 @@ def test_verdicts(monkeypatch):
     def asks():
         bytearray(mutation.MEMORY)
 
-    monkeypatch.setattr(mutation, "failure", failure)
     source = mutation.sources()["layers/softmax.py"]
     change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
     (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
-
     functions = mutation.live_functions()[str(source.file)]
 
     def verdict(*tests):
-        items = [Item(test.__name__, test) for test in tests]
-
         def job(mutant, note):
             mutation.swap_code(source.code(mutant), functions)
-            return mutation.who_notices(items, {item.nodeid: (0.01, []) for item in items}, note)
+            observed = {test.__name__: (0.01, []) for test in tests}
+            return mutation.who_notices([*map(item_of, tests)], observed, note)
 
         ((_, answer),) = mutation.in_processes([mutant], job)
         return answer
@@ -185,10 +180,8 @@ def test_the_library_s_mutants(monkeypatch, capsys):
 
 
 def test_functions_tell_that_they_run_whatever_stands_in_them():
-    text = (
-        "class A:\n    def f(self):\n        def g():\n            'a'\n            return h(1)\n"
-    )
-    text += "        h = lambda x: x + 1\n        return g\n"
+    text = "class A:\n  def f(self):\n    def g():\n      'a'\n      return h(1)\n"
+    text += "    h = lambda x: x + 1\n    return g\n"
     seen, names = set(), {}
     exec(Source("here.py", text, Path("here.py")).code_that_tells("seen"), {"seen": seen}, names)
     inner = names["A"]().f()
@@ -197,20 +190,17 @@ def test_functions_tell_that_they_run_whatever_stands_in_them():
     assert inner() == 2 and seen == {"here.py A.f"}
 
 
-def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(monkeypatch):
-    monkeypatch.setattr(mutation, "failure", failure)
+def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(plain_items):
     calls = []
 
-    def fails_once():
+    def once():
         calls.append("once")
         assert len(calls) > 1
 
-    def fails():
+    def twice():
         raise ValueError("always")
 
-    ((_, answer),) = mutation.in_processes([[Item("once", fails_once)]], mutation.observe)
+    ((_, answer),) = mutation.in_processes([[item_of(once)]], mutation.observe)
     assert [*json.loads(answer)] == ["once"]
-    with pytest.raises(
-        SystemExit, match=r"(?s)ValueError: always.*twice fails although nothing is"
-    ):
-        list(mutation.in_processes([[Item("twice", fails)]], mutation.observe))
+    with pytest.raises(SystemExit, match=r"(?s)ValueError: always.*twice fails although noth"):
+        list(mutation.in_processes([[item_of(twice)]], mutation.observe))
