@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson_01 import distance, through_time, timeline
+from lessons.lesson_01 import distance, reversal, through_time, timeline
 from lessons.lesson_01.distance import SCALES, measured, typical
-from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
 from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 from numformer.models import RecurrentEncoderDecoder
@@ -112,13 +111,13 @@ def test_what_the_text_says_of_the_example_and_of_gradients():
 def test_what_the_text_says_of_the_fixed_context_and_of_operations():
     assert round(20 * np.log2(26)) == 94 and round(94 / 64, 1) == 1.5 and 2 ** (94 / 64) < 3
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], 4 + 26)
-    for row, count in zip((FIXED, ATTENTION), PARAMETERS, strict=True):
+    for row, count in zip((FIXED, ATTENTION), reversal.PARAMETERS, strict=True):
         given = {name: (DEFAULTS | ROWS[row])[name] for name in ("d_model", "context")}
         model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, **given))
         assert model.parameter_counts()["total"] == count
-    fixed = MEASURED[FIXED]
+    fixed = reversal.MEASURED[FIXED]
     assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
-    small, attention = (trained(kind) for kind in KINDS)
+    small, attention = map(reversal.trained, reversal.KINDS)
     assert small.right[2] > 0.9 > 0.2 > small.right[-1] and min(attention.right) > 0.9
     for n in (3, 50):
         assert LESSON.multiplications(LESSON.LSTM, n) == 8 * n * 64**2
