@@ -135,9 +135,8 @@ def test_what_else_differs_by_the_system(monkeypatch, capsys, tmp_path):
         assert usual_parts(np) == 1 and quoted(Path("my run")) == command
     monkeypatch.setattr(sys, "stdin", terminal := io.StringIO())
     terminal.isatty = lambda: True
-    assert [
-        *answers._several(terminal)
-    ] == [] and "Ctrl-Z and Enter ends" in capsys.readouterr().err
+    assert not [*answers._several(terminal)]
+    assert "Ctrl-Z and Enter ends" in capsys.readouterr().err
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cores() == os.cpu_count()
 

@@ -393,8 +393,6 @@ def main(arguments: list[str] | None = None) -> int:
     for name, default in {"--kills": 40, "--bad-files": 500, "--seed": 1}.items():
         flags.add_argument(name, type=int, default=default, help=f"default: {default}")
     options = flags.parse_args(arguments)
-    if min(options.kills, options.bad_files, options.seed) < 0:
-        flags.error("numbers are at least 0")
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         survived, hits = survive_kills(options.kills, rng, Path(folder))

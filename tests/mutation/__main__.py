@@ -337,14 +337,12 @@ def digest() -> str:
 class Verdicts:
     """Which test noticed each mutant ("" for none), kept in a file so that nothing is lost."""
 
-    def __init__(self, digest: str, keep: Callable[[str], bool]):
+    def __init__(self, digest: str):
         self.path = STATE / "verdicts.jsonl"
         self.of: dict[str, str] = {}
         STATE.mkdir(parents=True, exist_ok=True)
         if self.read() != digest:
-            self.of = {name: verdict for name, verdict in self.of.items() if keep(verdict)}
-            # Verdicts on other files are no proof for these: the next run begins anew.
-            digest = "of earlier files" if self.of else digest
+            self.of.clear()  # verdicts on other files are no proof for these
         with open(self.path, "w") as file:
             file.write(json.dumps(digest) + "\n")
             file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
@@ -459,12 +457,8 @@ def main(arguments: list[str] | None = None) -> int:
         description="Break the library in every way and see that the tests notice. What was found "
         f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
     )
-    flags = {
-        "--fast": "one mutant of each kind in each file",
-        "--again": "although files changed, test only what went unnoticed last time",
-    }
-    for flag, words in flags.items():
-        parser.add_argument(flag, action="store_true", help=words)
+    words = "one mutant of each kind in each file"
+    parser.add_argument("--fast", action="store_true", help=words)
     words = "only mutants with TEXT in their names, for example 'softmax_backward: missing term'"
     parser.add_argument("--only", metavar="TEXT", default="", help=words)
     options = parser.parse_args(arguments)
@@ -483,7 +477,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Before NumPy is imported: BLAS threads of several processes would wait for each other.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
-    verdicts = Verdicts(digest(), keep=lambda verdict: options.again and bool(verdict))
+    verdicts = Verdicts(digest())
     try:
         run(chosen, equal, verdicts)
     except KeyboardInterrupt:

@@ -142,15 +142,13 @@ def test_processes_answer_at_any_length_with_a_folder_of_their_own_which_is_gone
         list(mutation.in_processes([1], fails))
 
 
-def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_path, monkeypatch):
+def test_verdicts_are_kept_but_prove_nothing_for_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation, "STATE", tmp_path)
-    first = mutation.Verdicts("files", keep=bool)
+    first = mutation.Verdicts("files")
     for name, said in (("noticed", "AssertionError in it"), ("unnoticed", "")):
         first.add(SimpleNamespace(name=name), said)
-    names = mutation.Verdicts("files", keep=lambda verdict: False).of.keys()
-    assert names == {"noticed", "unnoticed"}
-    assert mutation.Verdicts("other files", keep=bool).of.keys() == {"noticed"}
-    assert not mutation.Verdicts("other files", keep=lambda verdict: False).of
+    assert mutation.Verdicts("files").of.keys() == {"noticed", "unnoticed"}
+    assert not mutation.Verdicts("other files").of
 
 
 def test_the_library_s_mutants(monkeypatch, capsys):
