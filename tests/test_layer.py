@@ -106,11 +106,8 @@ def test_equal_layers_are_two():
     class Scaled(Layer):
         factor: float
 
-    class Both(Layer):
-        def __init__(self):
-            self.a, self.b = Scaled(2.0), Scaled(2.0)
-
-    both = Both()
+    both = Layer()
+    both.a, both.b = Scaled(2.0), Scaled(2.0)
     both.a.save(kept=True)
     both.b.save(kept=True)
     assert [*both.named_layers()] == ["", "a", "b"] and both.pending() == 2

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,26 +153,13 @@ def open_page(chromium, site):
     assert [url for url in requests if not url.startswith(inside)] == []
 
 
-class Plain:
-    """What a page offers to pieces."""
-
-    def __init__(self):
-        self.scripts = []
-        self.script = self.scripts.append
-
-    def markdown(self, text):
-        return f"<p>{text}</p>\n"
-
-    def inline(self, text):
-        return text
-
-    def code(self, text):
-        return f"<pre>{text}</pre>"
-
-    def math(self, latex, display=False):
-        return "<math>" + "".join(f"<mi>{sign}</mi>" for sign in latex) + "</math>"
-
-
 @pytest.fixture
 def page():
-    return Plain()
+    """What a page offers to pieces."""
+    return SimpleNamespace(
+        script=[].append,
+        markdown=lambda text: f"<p>{text}</p>\n",
+        inline=str,
+        code=lambda text: f"<pre>{text}</pre>",
+        math=lambda latex, display=False: f"<math>{latex}</math>",
+    )

@@ -1,7 +1,7 @@
 """Every way in which one place of a source file can be broken: what `tests.mutation` tries.
 
 An operator takes a node of the syntax tree and yields what may stand there instead. Its name is the
-kind of the mistake and its docstring says what becomes of what.
+kind of the mistake and its docstring says what becomes of what; the first example is tested.
 """
 
 import ast
@@ -42,7 +42,7 @@ class Operators:
     # Arithmetic.
 
     def other_operator(node):
-        """a + b -> a - b, a *= b -> a /= b, a <= b -> a < b, a and b -> a or b, ..."""
+        """a + b -> a - b; a *= b -> a /= b; a <= b -> a < b; a and b -> a or b; and so on."""
         if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
             changed = copy.deepcopy(node)
             changed.op = OTHER[type(node.op)]()
@@ -54,7 +54,7 @@ class Operators:
                 yield changed
 
     def missing_term(node):
-        """a + b -> a, a * b -> b, a and b -> a: a term, factor or condition is forgotten."""
+        """a + b -> a; a * b -> b; a and b -> a; a term, factor or condition is forgotten."""
         if isinstance(node, ast.BinOp):
             yield node.left
             yield node.right
@@ -64,14 +64,14 @@ class Operators:
                 yield others[0] if len(others) == 1 else ast.BoolOp(node.op, others)
 
     def swapped_operands(node):
-        """a - b -> b - a, a / b -> b / a, a @ b -> b @ a, matmul(a, b) -> matmul(b, a)."""
+        """a - b -> b - a; a / b -> b / a; a @ b -> b @ a; matmul(a, b) -> matmul(b, a)."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
             yield ast.BinOp(node.right, node.op, node.left)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "matmul":
             yield ast.Call(node.func, node.args[::-1], node.keywords)
 
     def missing_sign(node):
-        """-a -> a, not a -> a, ~a -> a."""
+        """-a -> a; not a -> a; ~a -> a."""
         if isinstance(node, ast.UnaryOp):
             yield node.operand
 
@@ -83,7 +83,7 @@ class Operators:
                 yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
 
     def other_constant(node):
-        """n -> n + 1, 0.5 -> 1.0, True -> False."""
+        """0.5 -> 1.0; n -> n + 1; True -> False."""
         if isinstance(node, ast.Constant):
             if isinstance(node.value, bool):
                 yield ast.Constant(not node.value)
@@ -95,19 +95,19 @@ class Operators:
     # Statements and branches.
 
     def missing_statement(node):
-        """A statement that never runs. Its names stay those of the function."""
+        """a += b -> nothing; a statement never runs. Its names stay those of the function."""
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
             yield ast.If(ast.Constant(False), [node], [])
 
     def missing_with(node):
-        """with a: b -> b."""
+        """with a: b -> its body."""
         if isinstance(node, ast.With):
             names = [item.optional_vars for item in node.items if item.optional_vars]
             if not names:
                 yield ast.If(ast.Constant(True), node.body, [])
 
     def other_branch(node):
-        """if a -> if not a; b if a else c -> b, c."""
+        """b if a else c -> c; if a -> if not a."""
         if isinstance(node, ast.If | ast.While):
             changed = copy.copy(node)
             changed.test = ast.UnaryOp(ast.Not(), node.test)
@@ -119,7 +119,7 @@ class Operators:
     # Gradients.
 
     def set_for_added(node):
-        """a += b -> a[...] = b: what other uses of a tensor gave is lost."""
+        """a.b += c -> a.b[...] = c; what other uses of a tensor gave is lost."""
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             target = node.target
             if isinstance(target, ast.Attribute):
@@ -129,12 +129,12 @@ class Operators:
             yield ast.Assign([target], node.value)
 
     def divided_by_the_batch(node):
-        """In a backward: return dx -> return dx / len(dx); w.grad += dw alike."""
+        """return dx -> return (lambda g: g / len(g))(dx); w.grad += dw alike, in a backward."""
         if not getattr(node, IN_BACKWARD, False):
             return
 
         def divided(value):
-            return parsed("(lambda gradient: gradient / len(gradient))(value)", value=value)
+            return parsed("(lambda g: g / len(g))(value)", value=value)
 
         if isinstance(node, ast.Return) and node.value and not isinstance(node.value, ast.Constant):
             values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
@@ -145,7 +145,7 @@ class Operators:
             yield ast.AugAssign(node.target, node.op, divided(node.value))
 
     def swapped_gradients(node):
-        """return a, b -> return b, a; a, b = c -> b, a = c."""
+        """return a, b -> return (b, a); a, b = c -> b, a = c."""
         if isinstance(node, ast.Return | ast.Assign) and getattr(node, FUNCTION, ""):
             pair = node.value if isinstance(node, ast.Return) else node.targets[0]
             if isinstance(pair, ast.Tuple) and not any(
@@ -159,7 +159,7 @@ class Operators:
                     yield changed
 
     def stale_saved_value(node):
-        """pop_saved() -> the oldest record instead of the latest."""
+        """self.pop_saved() -> self.saved.pop(0); the oldest record, not the latest."""
         if isinstance(node, ast.Call) and ast.unparse(node) == "self.pop_saved()":
             yield parsed("self.saved.pop(0)")
 
@@ -171,7 +171,7 @@ class Operators:
     # Masks and axes.
 
     def mask_off_by_one(node):
-        """tril(a) -> tril(a, 1), tril(a, -1)."""
+        """tril(a) -> tril(a, 1); tril(a) -> tril(a, -1)."""
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
             for diagonal in (1, -1):
                 yield ast.Call(node.func, [*node.args, ast.Constant(diagonal)], [])
@@ -182,14 +182,14 @@ class Operators:
             yield parsed("mask[:, None, :, None]", mask=node.value)
 
     def wrong_axis(node):
-        """axis=-1 -> axis=0, any other axis -> axis=-1."""
+        """f(axis=-1) -> axis=0; any other axis -> axis=-1."""
         if isinstance(node, ast.keyword) and node.arg == "axis":
             yield ast.keyword("axis", ast.Constant(0 if ast.unparse(node.value) == "-1" else -1))
 
     # Calls and slices.
 
     def missing_call(node):
-        """f(a, b) -> a, a.f(b) -> a: a transpose, a root, a copy, a mask is forgotten."""
+        """f(a, b) -> a; a.f(b) -> a; a transpose, a root, a copy, a mask is forgotten."""
         if not isinstance(node, ast.Call) or getattr(node, STATEMENT, False):
             return  # a statement's call is what `missing statement` leaves out
         function = node.func
@@ -210,7 +210,7 @@ class Operators:
             yield node.value
 
     def missing_argument(node):
-        """f(a, b=c) -> f(a): a default instead of what was asked for."""
+        """f(a, b=c) -> f(a); a default instead of what was asked for."""
         if isinstance(node, ast.Call):
             for place, keyword in enumerate(node.keywords):
                 if keyword.arg and keyword.arg != "strict":
@@ -219,7 +219,7 @@ class Operators:
                     yield changed
 
     def missing_bound(node):
-        """a[b:c] -> a[:c], a[b:], and the step likewise."""
+        """a[b:c] -> :c; likewise the upper bound and the step."""
         if isinstance(node, ast.Slice):
             for bound in ("lower", "upper", "step"):
                 if getattr(node, bound):

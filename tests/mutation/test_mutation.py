@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,30 +15,6 @@ from numformer.layers.softmax import softmax_backward
 from tests.mutation import __main__ as mutation
 from tests.mutation.equivalent_mutants import PROOFS, equivalent
 from tests.mutation.mutants import OPERATORS, Source
-
-EXAMPLES = {
-    "other operator": ("a + b", "a - b"),
-    "missing term": ("1 - beta ** step", "1"),
-    "swapped operands": ("matmul(a, b)", "matmul(b, a)"),
-    "missing sign": ("not a", "a"),
-    "epsilon outside the root": ("xp.sqrt(variance + epsilon)", "xp.sqrt(variance) + epsilon"),
-    "other constant": ("0.1", "0.2"),
-    "missing statement": ("x -= mean", "nothing"),
-    "missing with": ("with inference():\n        f()", "its body"),
-    "other branch": ("a if b else c", "c"),
-    "set for added": ("self.weight.grad += dw", "self.weight.grad[...] = dw"),
-    "divided by the batch": ("return dx", "return (lambda gradient: gradient / len(gradient))(dx)"),
-    "swapped gradients": ("return dkey, dvalue", "return (dvalue, dkey)"),
-    "stale saved value": ("self.pop_saved()", "self.saved.pop(0)"),
-    "dropout scale missing": ("dy * keep", "dy * (keep != 0)"),
-    "mask off by one": ("xp.tril(ones)", "xp.tril(ones, -1)"),
-    "mask on the query axis": ("real[:, None, None, :]", "real[:, None, :, None]"),
-    "wrong axis": ("x.sum(axis=0)", "axis=-1"),
-    "missing call": ("transpose(key)", "key"),
-    "missing transpose": ("weight.T", "weight"),
-    "missing argument": ("x.max(axis=-1, keepdims=True)", "x.max(axis=-1)"),
-    "missing bound": ("x[first::2]", "first:"),
-}
 
 
 def source_of(code: str) -> Source:
@@ -52,7 +29,7 @@ def source_of(code: str) -> Source:
 
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_an_operator_breaks_what_it_says(kind):
-    before, after = EXAMPLES[kind]
+    before, after = re.match(r"(.*?) -> (.*?)(?:;|\.$)", OPERATORS[kind].__doc__).groups()
     source = source_of(before)
     mutants = [mutant for mutant in source.mutants if mutant.kind == kind]
     assert after in [mutant.change.split(" -> ")[1] for mutant in mutants]
@@ -170,7 +147,7 @@ def test_the_library_s_mutants(monkeypatch, capsys):
         assert not {name for name in functions - names if "backward" in name}, path
 
     chosen = mutation.of_each_kind(mutants, {})
-    assert {mutant.kind for mutant in chosen} == OPERATORS.keys() == EXAMPLES.keys()
+    assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
     assert mutation.main(["--only", "no such place"]) == 2
