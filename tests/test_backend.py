@@ -106,17 +106,6 @@ def test_a_dot_product_over_many_rows_has_blocks_of_1024(rng):
     assert_array_equal(found, np.sum(sums, axis=0) + rest)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((4, 1, 1, 6), np.float32), ((5, 6), np.float64), ((4, 3, 5, 6), np.float32)],
-)
-def test_what_a_mask_forbids_becomes_minus_infinity(shape, dtype, rng, xp):
-    scores, mask = rng.standard_normal((4, 3, 5, 6)).astype(dtype), rng.random(shape) < 0.6
-    found = to_host(backend.masked(xp.asarray(scores), xp.asarray(mask)))
-    assert found.dtype == dtype
-    assert_array_equal(found, np.where(mask, scores, -np.inf))
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 2e-14)])
 def test_the_normal_distribution_has_all_digits(dtype, error, xp):

@@ -36,8 +36,6 @@ from tests.equal_runs import without_seconds
 from toy_tasks import kit, reverse
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
-# Kills.
-
 KILLED = """--steps 240 --d-model 16 --d-ff 16 --heads 2 --layers 1 --batch-size 32 --p-drop 0.1
 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots""".split()
 
@@ -117,8 +115,6 @@ def survive_kills(
                 tqdm.write(f"{run.name}: {ended[:3]}")
     return survived, hits
 
-
-# Bad files.
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 METRICS, CONFIG = "metrics.jsonl", "config.json"

@@ -28,9 +28,6 @@ FLAGS = [*RUN, *"--parts 2 --average 2 --evaluate-every 2".split()]
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
 
-# The stand-in itself.
-
-
 @pytest.fixture
 def x(stand_in):
     return stand_in.arange(6.0).reshape(2, 3)
@@ -108,9 +105,6 @@ def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
     assert waits == {"get": 2}
 
 
-# The library on it.
-
-
 def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
     arguments = ["--backend", "cupy", "--only", "linear_without_bias"]
     with synchronisations() as waits:
@@ -119,9 +113,6 @@ def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gradient_check.main(arguments) == 2
     assert "needs CuPy and an NVIDIA GPU" in capsys.readouterr().err
-
-
-# Training.
 
 
 def trainer(folder, xp, **changes) -> Trainer:
@@ -193,9 +184,6 @@ def test_weights_move_to_the_device_and_back(stand_in):
     pack(device)
     for name, parameter in device.named_parameters().items():
         assert_array_equal(parameter.data, host.named_parameters()[name].data, strict=True)
-
-
-# A task as a program.
 
 
 def assert_same_runs(folder: str, expected: str):
