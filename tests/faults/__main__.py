@@ -149,8 +149,6 @@ class Bad:
         content[start : start + len(new)] = new[: len(content) - start]
         return name, content
 
-    # Damage.
-
     def truncated_file(self):
         name, content = self.any_of_the_run()
         return name, content[: self.place(content)]
@@ -185,8 +183,6 @@ class Bad:
         others = safetensors.numpy.save(array), safetensors.numpy.save(array, {"format": "pt"})
         return name, self.choose(noise, b"\x80\x04\x95" + noise, b"\x89PNG\r\n" + noise, *others)
 
-    # Headers of safetensors that lie.
-
     def lying_header(self):
         name = self.choose(LAST, BEST)
         length = int.from_bytes(self.good[name][:8], "little")
@@ -214,8 +210,6 @@ class Bad:
         if name == CONFIG:
             return name, deep.encode()
         return name, safetensors.numpy.save({}, {"numformer": deep})
-
-    # Sealed content that cannot be.
 
     def sealed(self, name: str, change: Callable[[dict, dict], None]) -> tuple[str, bytes]:
         tensors, metadata = load_checkpoint(self.folder / name)

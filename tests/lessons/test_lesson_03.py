@@ -95,9 +95,6 @@ def test_what_is_said_of_four_scores_is_what_was_measured():
     assert small > 95 > 90 > large  # the text draws its conclusion from this
 
 
-# The dictionary: its gradients, and how it is measured
-
-
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_agree_with_numerical_ones(score, rng):
     """With more keys than queries, and with words that occur twice."""

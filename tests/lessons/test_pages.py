@@ -221,9 +221,6 @@ def test_questions_answer_at_once(open_page):
             assert solution.is_visible() == (judged == "right")
 
 
-# What is built anew
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch, builder):
     """Two small lessons, of which the second names the first; and which of them were built."""

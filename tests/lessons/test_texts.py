@@ -17,8 +17,6 @@ from lessons.lesson import INK, Beside, Matrix, Picture, Piece, plain
 from lessons.percent import cells
 from lessons.run import run
 
-each_lesson = pytest.mark.parametrize("number", LESSONS)
-
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
 SAID = {
     1: """
@@ -68,7 +66,7 @@ SAID = {
 }
 
 
-@each_lesson
+@pytest.mark.parametrize("number", LESSONS)
 def test_a_lesson_in_a_terminal(number, call, tmp_path, monkeypatch):
     """Its pictures are saved, its headings in order; what it says and reckons by hand is so."""
     pyplot.switch_backend("agg")

@@ -39,8 +39,6 @@ OTHER = {right: left for left, right in PAIRS[:10]} | dict(PAIRS)
 class Operators:
     """They need no instance."""
 
-    # Arithmetic.
-
     def other_operator(node):
         """a + b -> a - b; a *= b -> a /= b; a <= b -> a < b; a and b -> a or b; and so on."""
         if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
@@ -92,8 +90,6 @@ class Operators:
             elif isinstance(node.value, float):
                 yield ast.Constant(2 * node.value or 1.0)
 
-    # Statements and branches.
-
     def missing_statement(node):
         """a += b -> nothing; a statement never runs. Its names stay those of the function."""
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
@@ -115,8 +111,6 @@ class Operators:
         if isinstance(node, ast.IfExp):
             yield node.body
             yield node.orelse
-
-    # Gradients.
 
     def set_for_added(node):
         """a.b += c -> a.b[...] = c; what other uses of a tensor gave is lost."""
@@ -168,8 +162,6 @@ class Operators:
         if isinstance(node, ast.BinOp) and ast.unparse(node).endswith("* keep"):
             yield parsed("x * (keep != 0)", x=node.left)
 
-    # Masks and axes.
-
     def mask_off_by_one(node):
         """tril(a) -> tril(a, 1); tril(a) -> tril(a, -1)."""
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
@@ -185,8 +177,6 @@ class Operators:
         """f(axis=-1) -> axis=0; any other axis -> axis=-1."""
         if isinstance(node, ast.keyword) and node.arg == "axis":
             yield ast.keyword("axis", ast.Constant(0 if ast.unparse(node.value) == "-1" else -1))
-
-    # Calls and slices.
 
     def missing_call(node):
         """f(a, b) -> a; a.f(b) -> a; a transpose, a root, a copy, a mask is forgotten."""
