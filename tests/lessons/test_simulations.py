@@ -32,7 +32,6 @@ def simulations(kind: type | None = None) -> list:
 
 
 every_simulation = pytest.mark.parametrize(("page", "simulation"), simulations())
-every_stepper = pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))
 
 # Sets controls as a reader does: an option by its index, a matrix of entries -> what then is shown.
 DRIVE = """(figure, states) => states.map((state) => {
@@ -178,7 +177,7 @@ def test_its_window_shows_what_a_widget_says(page, simulation):
     assert (np.asarray(figure.canvas.buffer_rgba()) != before).any()
 
 
-@every_stepper
+@pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))
 def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
     opened = open_page(page)
     (view,) = (view for view in simulation.views if isinstance(view, Stepper))

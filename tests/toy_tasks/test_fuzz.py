@@ -23,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numformer.errors import InputError
-from tests.faults import fault_proof as faults
+from tests.faults import __main__ as faults
 from tests.toy_tasks.small import TINY as SIZES
 from tests.toy_tasks.small import few_held_out, main_of
 from toy_tasks import TASKS, lengths, pronounce
