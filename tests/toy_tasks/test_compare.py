@@ -14,7 +14,6 @@ from tests.training.tiny_runs import Copying, recipe, tiny
 from toy_tasks import compare
 from toy_tasks.kit import folders
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
 OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.5, clip_norm=None)
 
 
@@ -154,7 +153,7 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
 
 def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
     for seed in "12":
-        flags = [*TINY, "--quick", "--steps", "2", "--out", f"runs/{seed}", "--seed", seed]
+        flags = [*TINY.split(), "--quick", "--steps", "2", "--out", f"runs/{seed}", "--seed", seed]
         assert call(copying, *flags)[0] == 0
     Path("runs/compare.png").write_bytes(b"")
     names = "runs/1", "runs/2", "runs/compare.png", "runs/../runs/1"

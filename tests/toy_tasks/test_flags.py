@@ -9,8 +9,6 @@ from numformer.training.run_folder import read_metrics
 from tests.toy_tasks.small import RUN, assert_refused, copying
 from toy_tasks import pairs, translate, write
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-
 
 @pytest.mark.parametrize(
     ("page", "flag", "meant"),
@@ -31,7 +29,7 @@ def test_a_flag_of_other_programs_names_the_one_that_is_meant(page, flag, meant,
 
 
 def test_the_highest_rate_is_that_of_rate(call):
-    how = [*RUN, "--warmup", "4", "--log-every", "1", "--rate", "0.002"]
+    how = [*RUN.split(), "--warmup", "4", "--log-every", "1", "--rate", "0.002"]
     assert call(copying, *how)[0] < 2
     run = Path("runs/copy_task")
     rates = [line["rate"] for line in read_metrics(run / "metrics.jsonl") if "rate" in line]

@@ -14,7 +14,6 @@ import re
 import signal
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from unittest import mock
 
@@ -24,15 +23,16 @@ from hypothesis import strategies as st
 
 from numformer.errors import InputError
 from tests.faults import fault_proof as faults
-from tests.toy_tasks.small import TINY as SIZES
+from tests.toy_tasks import small
 from tests.toy_tasks.small import few_held_out, main_of
 from toy_tasks import TASKS, lengths, pronounce
-from toy_tasks.kit import corpus, datasets, exit_code, study, training
+from toy_tasks.kit import exit_code, folders
 from toy_tasks.kit.datasets import MAX_BYTES, read_pairs
 
 COPYING = main_of("copy_task")
-TINY = [*SIZES, *"--parts 1 --steps 2 --evaluate-every 2".split()]
+TINY = f"{small.TINY} --parts 1 --steps 2 --evaluate-every 2".split()
 TOY = ["--language", "toy", "--data", "words"]
+RUNS = {"copied": COPYING, "spoken": pronounce.main}
 
 
 class Reached(Exception):
@@ -47,36 +47,34 @@ def hang(number, frame):
     raise RecursionError("no end of this call")  # an error that nobody expects and hides
 
 
+def data_of(main) -> list[str]:
+    return TOY if main is pronounce.main else []
+
+
 @functools.cache
 def run_of(main) -> dict[str, bytes]:
     """The files that a run of copy_task or of pronounce leaves."""
-    flags = TOY if main is pronounce.main else []
     with world(runs=False), contextlib.redirect_stdout(io.StringIO()):
-        main([*TINY, "--out", "made", *flags])
+        main([*TINY, "--out", "made", *data_of(main)])
         return {path.name: path.read_bytes() for path in Path("made").iterdir()}
 
 
 @contextlib.contextmanager
 def world(runs: bool = True):
     """Within the block the current folder is a new one that holds what paths may name."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        few_held_out(),
-    ):
-        for name in ("empty", "full", "words", "copied", "spoken"):
+    with tempfile.TemporaryDirectory() as new, contextlib.chdir(new), few_held_out():
+        words = b"ab\tA B\nba\tB A\nabc\tA B CH\n"
+        contents = {f"words/toy_{split}.tsv": words for split in ("train", "dev", "test")}
+        contents |= {"full/thesis.txt": b"years of work", "file": b""}
+        for folder, main in RUNS.items() if runs else ():
+            contents |= {f"{folder}/{name}": content for name, content in run_of(main).items()}
+        for name in ("empty", "full", "words", *RUNS):
             Path(name).mkdir()
-        for split in ("train", "dev", "test"):
-            Path(f"words/toy_{split}.tsv").write_text("ab\tA B\nba\tB A\nabc\tA B CH\n")
-        Path("full/thesis.txt").write_text("years of work")
-        Path("file").write_text("")
+        for name, content in contents.items():
+            Path(name).write_bytes(content)
         os.mkfifo("pipe")
         os.symlink("loop", "loop")
         os.symlink("nowhere", "dangling")
-        if runs:
-            for folder, main in (("copied", COPYING), ("spoken", pronounce.main)):
-                for name, content in run_of(main).items():
-                    Path(folder, name).write_bytes(content)
         yield
 
 
@@ -135,17 +133,17 @@ def command_lines(main) -> st.SearchStrategy[list[str]]:
     """Up to four flags with values of every wrong kind, or with none; or a valid line spoilt."""
     flag = st.sampled_from([*flags_of(main), "--unknown", "-x", "word"])
     given = st.lists(st.one_of(st.tuples(flag, VALUES), st.tuples(flag)), max_size=4)
-    begun = [[], TOY, ["--resume", "--out", "copied"], ["--run", "spoken", "--word", "ab"]]
-    start = st.sampled_from(begun if main is pronounce.main else begun[::2])
+    begun = [["--run", "spoken", "--word", "ab"]] if main is pronounce.main else []
+    start = st.sampled_from([[], data_of(main), ["--resume", "--out", "copied"], *begun])
     return st.tuples(start, given).map(lambda drawn: [*drawn[0], *itertools.chain(*drawn[1])])
 
 
 def until_it_begins() -> contextlib.ExitStack:
     """Within the block whatever would train, download or look for a GPU raises Reached."""
     stack = contextlib.ExitStack()
-    works = (training, "train"), (study, "_train"), (datasets, "fetch"), (corpus, "fetch")
-    for place, name in works:
-        stack.enter_context(mock.patch.object(place, name, begin))
+    works = "training.train", "study._train", "datasets.fetch", "corpus.fetch"
+    for name in works:
+        stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", begin))
     stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
     stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
     return stack
@@ -164,51 +162,35 @@ def test_any_command_line_of_a_task(name):
     check()
 
 
-GIANTS = """--d-model 1000000 --heads 1
---d-ff 1000000000
---layers 1000000000
---batch-size 1000000000
---max-length 9999999999 --positions learned
---d-model 9223372036854775806 --heads 1""".splitlines()
+GIANTS = "--d-ff 1000000000", "--layers 1000000000", "--batch-size 1000000000"
+GIANTS += "--d-model 1000000 --heads 1", "--d-model 9223372036854775806 --heads 1"
+GIANTS += ("--max-length 9999999999 --positions learned",)
 
 
 def test_giants_are_refused_before_they_are_built():
     for main, flags in itertools.product((COPYING, pronounce.main), GIANTS):
         with world():
-            code, said = verdict(main, [*(TOY if main is pronounce.main else []), *flags.split()])
+            code, said = verdict(main, [*data_of(main), *flags.split()])
         assert code == 2 and "sizes that need at least" in said, flags
     with world():
         code, said = verdict(COPYING, ["--parts", "100000", "--batch-size", "100000"])
     assert code == 2 and "at most 128, here 128; received 100000" in said
 
 
-def reseal(path: Path, changes: dict) -> None:
-    written = json.loads(path.read_text())
-    del written["crc32"]
-    written["options"] |= changes
-    written["crc32"] = zlib.crc32(json.dumps(written).encode())
-    path.write_text(json.dumps(written))
-
-
 OPTIONS = sorted(json.loads(run_of(pronounce.main)["config.json"])["options"])
+NAMES = st.sampled_from([*OPTIONS, "out", "resume", "help", "more"])
+ANYTHING = st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES
 
 
 @settings(max_examples=30)
-@given(
-    st.sampled_from([(COPYING, "copied"), (pronounce.main, "spoken")]),
-    st.dictionaries(
-        st.sampled_from([*OPTIONS, "out", "resume", "help", "more"]),
-        st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES,
-        min_size=1,
-        max_size=3,
-    ),
-)
-@example((pronounce.main, "spoken"), {"data": "a\0b"})
-def test_a_config_json_that_says_anything(run, changes):
-    main, folder = run
+@given(st.sampled_from([*RUNS]), st.dictionaries(NAMES, ANYTHING, min_size=1, max_size=3))
+@example("spoken", {"data": "a\0b"})
+def test_a_config_json_that_says_anything(folder, changes):
     with world(), until_it_begins():
-        reseal(Path(folder, "config.json"), changes)
-        verdict(main, ["--resume", "--out", folder])
+        written = folders.read_config(Path(folder))
+        written["options"] |= changes
+        folders.write_config(Path(folder), written)
+        verdict(RUNS[folder], ["--resume", "--out", folder])
 
 
 def put(kind: str, path: Path) -> None:

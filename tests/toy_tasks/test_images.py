@@ -23,7 +23,6 @@ TINY = "--steps 2 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --job
 RNG = np.random.default_rng(3)
 IMAGES = RNG.integers(17, size=(23, 4, 6)).astype(float)
 LABELS = np.array(["no", "yes", "perhaps"])[RNG.integers(3, size=23)]
-pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def still(fold: int, batch_size: int = 4) -> ImagesTask:

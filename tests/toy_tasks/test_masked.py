@@ -24,7 +24,6 @@ TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --s
 TINY = f"{TINY} --evaluate-every 3 --parts 1".split()
 TASK = MaskedTask(TEXT * 5, "_", 8, 100, seed=1)
 HOLE = len(TASK.text.vocabulary) - 1
-pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_of_ten_hidden_characters_eight_are_holes_and_one_is_another():

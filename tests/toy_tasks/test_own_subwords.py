@@ -10,10 +10,9 @@ from tests.toy_tasks.small import TINY, assert_refused
 from toy_tasks import pairs, write
 from toy_tasks.write import WritingTask, split
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
 LINES = [f"the  dog {number}\tder Hund {number}" for number in range(60)]
 TEXT = "the cat sat on the mat.\n\n  a dog ran.\n" * 60
-RUN = [*TINY, "--steps", "2", "--out", "run"]
+RUN = [*TINY.split(), "--steps", "2", "--out", "run"]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_a_run_of_subwords_keeps_them_goes_on_and_takes_plain_text(page, data, r
     code, out, err = call(page.main, "--run", "run", "--input", asked)
     assert (code, err) == (0, []) and ("\n".join(out).startswith(asked)) == (page is write)
     assert "\u2581" not in "".join(out)
-    code, _, err = call(page.main, "--data", "own.txt", *TINY, *rest, "--subwords", "0")
+    code, _, err = call(page.main, "--data", "own.txt", *TINY.split(), *rest, "--subwords", "0")
     assert_refused((code, [], err), "--subwords 0: subwords are at least ")
 
 

@@ -12,7 +12,6 @@ from toy_tasks import translate
 from toy_tasks.kit.corpus import read_corpus
 
 pytest.importorskip("sacremoses")
-pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_a_file_of_pairs_is_split_by_its_sources(capsys, call):

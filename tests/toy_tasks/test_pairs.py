@@ -14,7 +14,6 @@ from toy_tasks import pairs
 from toy_tasks.kit.dates import dates, in_words, ordinal
 from toy_tasks.pairs import PairsTask, main, split
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1".split()
 LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
 

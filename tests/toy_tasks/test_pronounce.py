@@ -17,8 +17,7 @@ from toy_tasks.kit import datasets
 from toy_tasks.kit.transduction import edit_distance
 from toy_tasks.pairs import PairsTask
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-SMALL = [*TINY, *"--language toy --steps 3 --evaluate-every 2 --out run".split()]
+SMALL = [*TINY.split(), *"--language toy --steps 3 --evaluate-every 2 --out run".split()]
 
 
 def learn(call, data, *flags):

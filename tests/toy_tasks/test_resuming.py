@@ -10,13 +10,11 @@ from tests.toy_tasks.small import RUN, TINY, assert_refused, copying, files_of
 from toy_tasks import pairs, pronounce, sort
 from toy_tasks.kit import sequences
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-
 
 def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
-    assert call(copying, *RUN, "--out", "straight")[0] == 1
+    assert call(copying, *RUN.split(), "--out", "straight")[0] == 1
     with interrupted_at(5):
-        code, _, err = call(copying, *RUN)
+        code, _, err = call(copying, *RUN.split())
     assert code == 130 and err[0].startswith("stopped at step 5, which is saved; go on")
     config = Path("runs/copy_task/config.json").read_text()
     code, out, err = call(copying, "--resume")
@@ -30,7 +28,7 @@ def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
 def test_a_finished_run_is_resumed_by_testing_it_again(call):
     """The latest, unless --out names another."""
     for name in ("copy_task", "copy_task-2"):
-        assert call(copying, *RUN)[1][0].startswith(f"runs/{name}: ")
+        assert call(copying, *RUN.split())[1][0].startswith(f"runs/{name}: ")
     before = Path("runs/copy_task-2/metrics.jsonl").read_bytes()
     for flags, name in ([], "copy_task-2"), (["--out", "runs/copy_task"], "copy_task"):
         code, out, _ = call(copying, "--resume", *flags)
@@ -40,7 +38,7 @@ def test_a_finished_run_is_resumed_by_testing_it_again(call):
 
 def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
     """As one that was asked for them at once; then config.json says so, too."""
-    flags = [*TINY, *"--evaluate-every 2 --log-every 2 --decay inverse_sqrt".split()]
+    flags = [*TINY.split(), *"--evaluate-every 2 --log-every 2 --decay inverse_sqrt".split()]
     assert call(copying, *flags, "--steps", "8", "--out", "straight")[0] == 1
     assert call(copying, *flags, "--steps", "4")[0] == 1
     with interrupted_at(6):
@@ -53,7 +51,7 @@ def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call,
 @pytest.mark.parametrize(("old", "new"), [("a", "x"), ("ba\tB A", "ba\tA B")])
 def test_a_run_on_other_data_is_refused(old, new, data, call):
     """As many words of other symbols are other data, and so are others of the same symbols."""
-    call(pronounce.main, "--language", "toy", *RUN, "--data", str(data))
+    call(pronounce.main, "--language", "toy", *RUN.split(), "--data", str(data))
     before = files_of("runs")
     for path in data.iterdir():
         path.write_text(path.read_text().replace(old, new))
@@ -63,7 +61,7 @@ def test_a_run_on_other_data_is_refused(old, new, data, call):
 
 
 def test_a_resumed_run_keeps_its_settings_and_its_script(call):
-    call(copying, *RUN)
+    call(copying, *RUN.split())
     before = files_of("runs")
     for flags, key in (
         ("--d-model 16", "d_model"),
@@ -97,8 +95,8 @@ def tables():
 def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(tables, call):
     """Whatever its folder is called."""
     for name in ("n", "n-2"):
-        assert call(pairs.main, *RUN, "--data", f"{name}.tsv")[0] == 0
-    call(copying, *RUN)
+        assert call(pairs.main, *RUN.split(), "--data", f"{name}.tsv")[0] == 0
+    call(copying, *RUN.split())
     Path("runs/pairs-n").rename("runs/mine")
     Path("runs/old").mkdir()
     Path("runs/old/config.json").write_text("{}")

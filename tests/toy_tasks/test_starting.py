@@ -11,8 +11,7 @@ from tests.toy_tasks.small import RUN, TINY, assert_refused, copying, files_of
 from toy_tasks import masked, pairs, shakespeare, write
 from toy_tasks.kit import options, training
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-TEXTS = [*TINY, "--context", "8", "--steps", "1"]
+TEXTS = [*TINY.split(), "--context", "8", "--steps", "1"]
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def write_pairs(name: str, letters: str) -> None:
 def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(call, begun, interrupted_at):
     write_pairs("a.tsv", "abcd")
     write_pairs("b.tsv", "abxy")
-    sizes = [*RUN, "--words", "target"]
+    sizes = [*RUN.split(), "--words", "target"]
     call(pairs.main, *sizes, "--data", "a.tsv")
     flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4".split()
     code, out, err = call(pairs.main, *flags, "--no-plots")
@@ -76,9 +75,9 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(call, begun):
 def test_what_does_not_fit_a_run_is_named(call):
     write_pairs("a.tsv", "abcd")
     Path("a.txt").write_text("sea shells, she sells " * 40)
-    call(copying, *RUN)
-    call(copying, *RUN, "--layers", "2", "--out", "runs/two")
-    call(pairs.main, *RUN, "--words", "target", "--data", "a.tsv")
+    call(copying, *RUN.split())
+    call(copying, *RUN.split(), "--layers", "2", "--out", "runs/two")
+    call(pairs.main, *RUN.split(), "--words", "target", "--data", "a.tsv")
     names = files_of("runs")
     a, copied = "--data a.tsv --start runs/pairs-a", "--start runs/copy_task"
     for main, flags, words in (

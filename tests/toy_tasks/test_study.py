@@ -25,7 +25,6 @@ from toy_tasks.kit import charts, folders, study
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
 SHORT_TASK = SequenceTask(SHORT, 4, 1)
-pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2 --no-plots".split()
 
 
@@ -233,7 +232,7 @@ def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
 
 
 def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call):
-    call(copying, *RUN, "--norm", "post", "--out", "a")
+    call(copying, *RUN.split(), "--norm", "post", "--out", "a")
     flags = [*TINY, "--seeds", "1", "--start", "a", "--out"]
     assert_refused(call(norms, *flags, "b"), "here (8,), in a none")
     assert not Path("b").exists()

@@ -18,7 +18,6 @@ from toy_tasks.induction import InductionTask
 from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4".split()
 
 

@@ -25,8 +25,6 @@ from toy_tasks.kit.corpus import read_corpus, read_parallel
 from toy_tasks.kit.translation import TranslationTask, scores
 from toy_tasks.translate import main
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-
 WORDS = "a:ein dog:hund man:mann runs:läuft sits:sitzt and:und fast:schnell ,:, here:hier"
 WORDS = dict(pair.split(":") for pair in WORDS.split())
 TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1".split()

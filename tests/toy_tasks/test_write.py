@@ -23,7 +23,6 @@ from toy_tasks.write import WritingTask, main
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
 TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --length 20"
 TINY = TINY.split()
-pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_windows_are_followed_by_themselves_and_none_is_held_out():
