@@ -24,5 +24,13 @@ def succeed(call):
 
 @pytest.fixture
 def refuse(call):
-    """`refuse(main, flags, *words)`: exit code 2 and one line of errors that holds `words`."""
-    return lambda main, flags, *words: assert_refused(call(main, flags), *words)
+    """`refuse(main, flags, *words)`: exit code 2 and one line of errors that holds `words`.
+
+    Nothing else is printed, unless it `tells` of its data before.
+    """
+
+    def run(main, flags, *words, tells=False):
+        code, out, err = call(main, flags)
+        assert_refused((code, [] if tells else out, err), *words)
+
+    return run
