@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.toy_tasks.small import assert_refused
+from tests.toy_tasks.small import assert_refused, files_of
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,15 @@ def succeed(call):
 
 @pytest.fixture
 def refuse(call):
-    """`refuse(main, flags, *words)`: exit code 2 and one line of errors that holds `words`.
+    """`refuse(main, flags, *words)`: exit code 2, one line of errors with `words`, and no trace.
 
     Nothing else is printed, unless it `tells` of its data before.
     """
 
     def run(main, flags, *words, tells=False):
+        before = files_of(".")
         code, out, err = call(main, flags)
         assert_refused((code, [] if tells else out, err), *words)
+        assert files_of(".") == before
 
     return run

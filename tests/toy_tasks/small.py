@@ -65,8 +65,9 @@ def program(name: str, *arguments, **options) -> subprocess.Popen:
     return subprocess.Popen(command, env=ENVIRONMENT, **pipes | options)
 
 
-def files_of(folder: str) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+def files_of(folder: str) -> dict[Path, bytes | bool]:
+    """The content of each file, and False for each folder."""
+    return {path: path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
 
 
 def assert_refused(result: tuple[int, list[str], list[str]], *words: str) -> None:

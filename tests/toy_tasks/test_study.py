@@ -1,12 +1,10 @@
 """Studies: several trainings side by side, resumed, broken, stopped, and compared."""
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from tests.toy_tasks.small import RUN, SHORT, copying, files_of
+from tests.toy_tasks.small import RUN, SHORT, copying
 from toy_tasks import compare, kit
 from toy_tasks.kit import charts, folders, study
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
@@ -122,9 +120,7 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, re
     # A study has --seeds, also called --seed.
     drawn = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
     assert drawn[2][0] == 0 and drawn[0] == drawn[1] != drawn[2]
-    before = files_of("runs")
     refuse(copying, "--resume --out runs/norms", "that of a study")
-    assert files_of("runs") == before
 
 
 def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):
@@ -182,48 +178,38 @@ def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
         call(breaking(ZeroDivisionError()), TINY)
 
 
-@pytest.fixture(scope="module")
-def studies(tmp_path_factory):
-    """A folder with a study, and three whose config.json none has written."""
-    with contextlib.chdir(folder := tmp_path_factory.mktemp("studies")):
-        norms(f"{TINY} --seeds 1 2 --out mine".split())
-        saved = folders.read_config(Path("mine"))
-        for name, changes in (
-            ("other", {"study": {"name": "others", "rows": {}}}),
-            ("junk", {"options": saved["options"] | {"seeds": [1, "2"]}}),
-            ("damaged", {}),
-        ):
-            Path(name).mkdir()
-            folders.write_config(Path(name), saved | changes)
-        text = Path("damaged/config.json").read_text()
-        Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
-    return folder
+REFUSED = {
+    "--seeds 1 1": "every seed is another one; received [1, 1]",
+    "--seeds -1": "a seed is at least 0; received -1",
+    "--d-model 1000000": "sizes that need at least",
+    "--run mine --seeds 1": "--seeds is for answers that are drawn at random; received none",
+    "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
+    "--out mine": "new or empty; received mine",
+    "--resume --out other": "a resumed study is one of norms",
+    "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
+    "--resume --out junk": "no run has seeds",
+}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--seeds 1 1", "every seed is another one; received [1, 1]"),
-        ("--seeds -1", "a seed is at least 0; received -1"),
-        ("--d-model 1000000", "sizes that need at least"),
-        ("--run mine --seeds 1", "--seeds is for answers that are drawn at random; received none"),
-        ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
-        ("--out mine", "new or empty; received mine"),
-        ("--resume --out other", "a resumed study is one of norms"),
-        ("--resume --out damaged", "damaged (its checksum says that config.json was changed)"),
-        ("--resume --out junk", "no run has seeds"),
-    ],
-)
-def test_what_cannot_be_is_refused_without_a_trace(refuse, studies, flags, words):
-    shutil.copytree(studies, ".", dirs_exist_ok=True)
-    before = files_of(".")
-    refuse(norms, flags, words)
-    assert files_of(".") == before
+def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
+    """A study, and three whose config.json none has written."""
+    succeed(norms, f"{TINY} --seeds 1 2 --out mine")
+    saved = folders.read_config(Path("mine"))
+    for name, changes in {
+        "other": {"study": {"name": "others", "rows": {}}},
+        "junk": {"options": saved["options"] | {"seeds": [1, "2"]}},
+        "damaged": {},
+    }.items():
+        Path(name).mkdir()
+        folders.write_config(Path(name), saved | changes)
+    text = Path("damaged/config.json").read_text()
+    Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
+    for flags, words in REFUSED.items():
+        refuse(norms, flags, words)
 
 
 def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call, succeed, refuse):
     call(copying, f"{RUN} --norm post --out a")
     flags = f"{TINY} --seeds 1 --start a --out"
     refuse(norms, f"{flags} b", "here (8,), in a none")
-    assert not Path("b").exists()
     succeed(functools.partial(norms, rows={"post": {"norm": "post"}}), f"{flags} c")
