@@ -6,39 +6,36 @@ import pytest
 
 import numformer
 from numformer.data import Subwords
-from tests.toy_tasks.small import TINY, assert_refused
+from tests.toy_tasks.small import TINY
 from toy_tasks import pairs, write
 from toy_tasks.write import WritingTask, split
 
 LINES = [f"the  dog {number}\tder Hund {number}" for number in range(60)]
 TEXT = "the cat sat on the mat.\n\n  a dog ran.\n" * 60
-RUN = [*TINY.split(), "--steps", "2", "--out", "run"]
+RUN = f"--data own.txt {TINY} --steps 2 --out run"
 
 
 @pytest.mark.parametrize(
-    ("page", "data", "rest"), [(pairs, "\n".join(LINES), []), (write, TEXT, ["--context", "8"])]
+    ("page", "data", "rest"), [(pairs, "\n".join(LINES), ""), (write, TEXT, "--context 8")]
 )
-def test_a_run_of_subwords_keeps_them_goes_on_and_takes_plain_text(page, data, rest, call):
+def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, succeed, refuse):
     Path("own.txt").write_text(data)
-    how = ["--data", "own.txt", *RUN, *rest, "--subwords"]
-    code, out, err = call(page.main, *how, "5000")
-    assert code == 0 and not err and "--subwords 5,000: the texts have " in "\n".join(out)
+    said = "\n".join(succeed(page.main, f"{RUN} {rest} --subwords 5000"))
     kept, text = Subwords(Path("run/subwords.model").read_bytes()), numformer.load("run").text
-    assert text.read.model == kept.model and f"have {len(kept)} subwords" in "\n".join(out)
-    code, out, _ = call(page.main, "--resume", "--out", "run")
-    assert code == 0 and "is finished" in "".join(out)
-    Path("run/subwords.model").write_bytes(Subwords.learned(["ab" * 9], 9, exact=True).model)
-    assert "data that it was started with" in call(page.main, "--resume", "--out", "run")[2][0]
+    assert f"--subwords 5,000: the texts have {len(kept)} subwords" in said
+    assert text.read.model == kept.model
     asked = "the  dog"
     assert text.symbols(asked) == kept.split(asked) and len(kept.split(asked)) < 5
-    code, out, err = call(page.main, "--run", "run", "--input", asked)
-    assert (code, err) == (0, []) and ("\n".join(out).startswith(asked)) == (page is write)
-    assert "\u2581" not in "".join(out)
-    code, _, err = call(page.main, "--data", "own.txt", *TINY.split(), *rest, "--subwords", "0")
-    assert_refused((code, [], err), "--subwords 0: subwords are at least ")
+    out = "\n".join(succeed(page.main, "--run run --input", asked))
+    assert out.startswith(asked) == (page is write) and "\u2581" not in out
+    assert "is finished" in "".join(succeed(page.main, "--resume --out run"))
+    Path("run/subwords.model").write_bytes(Subwords.learned(["ab" * 9], 9, exact=True).model)
+    refuse(page.main, "--resume --out run", "data that it was started with", tells=True)
+    too_few = f"{RUN} {rest} --out new --subwords 0"
+    refuse(page.main, too_few, "--subwords 0: subwords are at least ", tells=True)
 
 
-def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, call):
+def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, succeed, refuse):
     data = {name: [("the dog", "der Hund")] * 3 for name in ("train", "dev", "test")}
     words = Subwords.learned(["the dog der Hund"], 60, exact=True)
     task = pairs.PairsTask(data, 2, 1, known=2 * (words,))
@@ -50,20 +47,22 @@ def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, ca
     data["test"] = [("the dog", "☃d" * 128 + "☃")]
     said = complaint(pairs.PairsTask, data, 2, 1, known=2 * (words,))
     assert "at most 256 subwords; received 257 in '☃d☃d" in said
-    Path("own.tsv").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
-    both = ["--data", "own.tsv", "--words", "--subwords", "40"]
-    assert_refused(call(pairs.main, *both), "made of words or of subwords; received both")
-    assert call(pairs.main, "--data", "own.tsv", "--subwords", "400", *RUN)[0] == 0
+    Path("own.txt").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
+    both = "--data own.txt --words --subwords 40"
+    refuse(pairs.main, both, "made of words or of subwords; received both")
+    succeed(pairs.main, f"{RUN} --subwords 400")
 
 
-def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_the_character(call):
+def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_character(
+    succeed,
+):
     text = TEXT + "☃" * 20
     training, unseen = split(text)
     assert (len(training), len(unseen)) == (2070, 230) and training + unseen == text
     Path("own.txt").write_text(text)
-    code, out, _ = call(write.main, "--data", "own.txt", *RUN, "--context", "8", "--subwords", "40")
+    out = succeed(write.main, f"{RUN} --context 8 --subwords 40")
     words = numformer.load("run").text.vocabulary
-    assert code == 0 and "☃" not in words.symbols and len(words) == 40
+    assert "☃" not in words.symbols and len(words) == 40
     task = WritingTask(text, 8, 4, 1, known=words)
     assert words.join(words.decode(task.training)) == training
     figures = dict(line.rsplit(" ", 1) for line in out[-2:])

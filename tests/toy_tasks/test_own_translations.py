@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 import numformer
-from tests.toy_tasks.small import assert_refused
 from toy_tasks import translate
 from toy_tasks.kit.corpus import read_corpus
 
 pytest.importorskip("sacremoses")
 
 
-def test_a_file_of_pairs_is_split_by_its_sources(capsys, call):
+TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --no-plots --steps 2 --max-tokens 64"
+RUN = f"{TINY} --languages en fr --out run"
+
+
+def test_a_file_of_pairs_is_split_by_its_sources(capsys, call, refuse):
     lines = [f"The Dog {number}!\tL'Oiseau {number}." for number in range(60)]
     Path("own.tsv").write_text("\n".join(lines))
     corpus = read_corpus(Path("own.tsv"), ("en", "fr"))
@@ -22,16 +25,14 @@ def test_a_file_of_pairs_is_split_by_its_sources(capsys, call):
     assert sum(map(len, corpus.values())) == 60 and capsys.readouterr().out == ""
     for split, numbers in {"test": {0}, "val": {1}, "train": {*range(2, 10)}}.items():
         assert {zlib.crc32(source.encode()) % 10 for source, _ in corpus[split]} == numbers
-    sizes = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --no-plots --steps 2 --max-tokens 64"
-    how = ["--data", "own.tsv", *sizes.split(), "--languages", "en", "fr", "--out", "run"]
-    code, out, _ = call(translate.main, *how)
+    code, out, _ = call(translate.main, f"{RUN} --data own.tsv")
     size = len(numformer.load("run").text.source)
-    assert code == 0 and out[0] == f"--vocabulary 4,000: the texts have {size:,} subwords" + (
-        ", which are all used"
-    )
-    assert call(translate.main, "--resume", "--out", "run")[0] == 0
+    said = f"--vocabulary 4,000: the texts have {size:,} subwords, which are all used"
+    assert (code, out[0]) == (0, said)
+    assert call(translate.main, "--resume --out run")[0] == 0
     Path("own.tsv").write_text("a dog\tun chien")
-    assert_refused(call(translate.main, *how[:-2]), "holds pairs of sentences; received none")
+    few = "holds pairs of sentences; received none"
+    refuse(translate.main, f"{RUN} --data own.tsv --out new", few)
 
 
 def test_sources_that_are_trained_on_and_judged_by_are_told(capsys):
@@ -43,16 +44,14 @@ def test_sources_that_are_trained_on_and_judged_by_are_told(capsys):
     assert capsys.readouterr().out.splitlines() == told
 
 
-def test_cased_sentences_are_learned_and_written_as_they_are(call, monkeypatch):
+def test_cased_sentences_are_learned_and_written_as_they_are(call, refuse, monkeypatch):
     """With capitals, curly quotes and what looks like an escape; BLEU tells capitals apart."""
     lines = [f"The  Dog’s “hat” &amp; {number}!\tL'Oiseau {number}, là." for number in range(60)]
     Path("own.tsv").write_text("\n".join(lines))
     corpus = read_corpus(Path("own.tsv"), ("en", "fr"), True)
     pair = "The Dog’s “hat” &amp; 7!", "L'Oiseau 7, là."
     assert pair in {*chain(*corpus.values())}
-    sizes = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --no-plots --steps 2 --max-tokens 64"
-    how = ["--cased", *sizes.split(), "--languages", "en", "fr", "--out", "run"]
-    assert_refused(call(translate.main, *how), "--cased is for sentences with capitals")
+    refuse(translate.main, f"{RUN} --cased", "--cased is for sentences with capitals")
     asked = []
 
     def answer(text, model, sources):
@@ -60,21 +59,20 @@ def test_cased_sentences_are_learned_and_written_as_they_are(call, monkeypatch):
         return [text.target.split(pair[1]) for _ in sources]
 
     monkeypatch.setattr(numformer.Translation, "write", answer)
-    code, out, _ = call(translate.main, *how, "--data", "own.tsv", "--bpe-dropout", "0.1")
+    code, out, _ = call(translate.main, f"{RUN} --cased --data own.tsv --bpe-dropout 0.1")
     assert code == 0 and asked == [source for source, _ in corpus["test"]]
     assert "".join(out).count("case:mixed") == 2 and "tokens: " not in "".join(out)
-    assert call(translate.main, "--run", "run", "--text", f" {pair[0]} ")[1] == [pair[1]]
+    assert call(translate.main, "--run run --text", f" {pair[0]} ")[1] == [pair[1]]
     Path("new.en").write_text(lines[7].partition("\t")[0])
     asked.clear()
     for reference, bleu in {
         pair[1]: "100.00",
-        pair[1].lower(): "66.87",
-    }.items():  # (4/5 3/4 2/3 1/2)^(1/4)
+        pair[1].lower(): "66.87",  # (4/5 3/4 2/3 1/2)^(1/4)
+    }.items():
         Path("new.fr").write_text(reference)
-        how = ["--source", "new.en", "--reference", "new.fr"]
-        code, out, _ = call(translate.main, "--run", "run", *how)
+        code, out, _ = call(translate.main, "--run run --source new.en --reference new.fr")
         assert (code, out[-1]) == (0, f"BLEU {bleu}") and len(out) == 3
-    assert call(translate.main, "--run", "run", *how[:2])[1] == [pair[1]]
+    assert call(translate.main, "--run run --source new.en")[1] == [pair[1]]
     assert {*asked} == {pair[0]}
-    how = "--data own.tsv --start run --out next --steps 1 --max-tokens 64 --no-plots".split()
-    assert call(translate.main, *how)[0] == 0 and numformer.load("next").text.from_ == ""
+    call(translate.main, f"{TINY} --data own.tsv --start run --out next")
+    assert numformer.load("next").text.from_ == ""

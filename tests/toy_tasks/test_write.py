@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,13 @@ from numformer.layer import inference, pack
 from numformer.models.language_model import LanguageModel
 from numformer.trained import load
 from numformer.training import load_model, save_model
-from tests.toy_tasks.small import assert_refused, shaken
+from tests.toy_tasks.small import shaken
 from toy_tasks import masked, pairs, shakespeare, write
 from toy_tasks.write import WritingTask, main
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
-TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --length 20"
-TINY = TINY.split()
+SIZES = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick"
+TINY = f"{SIZES} --context 8 --length 20"
 
 
 def test_windows_are_followed_by_themselves_and_none_is_held_out():
@@ -60,127 +59,111 @@ def test_it_writes_on_beyond_its_context(context):
     assert written.startswith("the cat") and len(written) == 37
 
 
-def learn(call, text: str = TEXT, *flags) -> list[str]:
-    """What a run on this text prints; it is in runs/write-quick."""
+def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
+    text, run = "le café est bon " * 60, Path("runs/write-quick")
     Path("text.txt").write_text(text, encoding="utf-8")
-    code, out, err = call(main, "--data", "text.txt", *TINY, *flags)
-    assert (code, err) == (0, [])
-    return out
-
-
-def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
-    text = "le café est bon " * 60
-    out, run = learn(call, text), Path("runs/write-quick")
+    out = succeed(main, f"--data text.txt {TINY}")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
     shown = next(line for line in out if line.startswith("what it writes after "))
     assert shown.split("'")[1] in text
-    pictures = {"loss.png", "attention.png"}
-    assert {"best.safetensors", "config.json"} | pictures <= {path.name for path in run.iterdir()}
+    for name in ("best.safetensors", "config.json", "loss.png", "attention.png"):
+        assert (run / name).exists()
     best = load_model(run / "best.safetensors")[1]["best"]
     assert best["held_out_loss"] == pytest.approx(float(out[-1].split()[-1]), abs=1e-4)
-    prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
-    code, out, err = call(
-        main, "--run", str(run), "--prompt", prompt + "ç", "--length", "12", "--greedy"
-    )
+    prompt = "le cafe\N{COMBINING ACUTE ACCENT}ç"
+    code, out, err = call(main, f"--run {run} --length 12 --greedy --prompt", prompt)
     assert code == 0 and err == ["note: training never saw 'ç' (in 'le cafe\u0301ç')"]
     assert "\n".join(out).startswith("le caféç") and len("\n".join(out)) == 8 + 12
-    assert call(main, "--resume", "--quick", "--length", "5")[0] == 0
+    assert call(main, "--resume --quick --length 5")[0] == 0
     (of,) = load(run).attention("est bon le café").maps
     assert "".join(of.reads) == "".join(of.looks_at) == " le café"
 
 
 @pytest.mark.parametrize("page", [write, masked, pairs])
-def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatch):
+def test_of_a_model_without_attention_maps_none_are_drawn(page, succeed, monkeypatch):
     monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
     for kind in ("continuation", "infilling", "transduction"):
         monkeypatch.setattr(f"numformer.generation.{kind}.attention_weights", lambda *inputs: {})
     lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
     Path("text.txt").write_text("\n".join(lines))
-    tiny = [flag for flag in TINY if page is write or flag not in ("--length", "20")]
-    tiny = tiny[2:] if page is pairs else tiny
-    code, _, err = call(page.main, "--data", "text.txt", *tiny, "--out", "run")
-    assert (code, err) == (0, [])
+    context = "--context 8" * (page is not pairs)
+    succeed(page.main, f"--data text.txt {SIZES} {context} --out run")
     assert not Path("run/attention.png").exists()
 
 
-def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(call, monkeypatch):
+def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed, monkeypatch):
     """Each line is drawn by random numbers of its own, however the lines come."""
-    learn(call, TEXT, "--no-plots")
-    use = ["--run", "runs/write-quick", "--length", "30"]
+    Path("text.txt").write_text(TEXT)
+    succeed(main, f"--data text.txt {TINY} --no-plots")
+    use = "--run runs/write-quick --length 30"
 
-    def asked(*flags, prompts=("the",)):
-        return call(main, *use, "--prompt", *prompts, *flags)[1]
+    def asked(flags="", *prompts):
+        return succeed(main, f"{use} {flags} --prompt the", *prompts)
 
     for setting in ("--temperature 3", "--top-k 9", "--top-p 0.99"):
-        sampled = [*setting.split(), "--seed"]
-        drawn = asked(*sampled, "5")
-        assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
+        sampled = f"{setting} --seed"
+        drawn = asked(f"{sampled} 5")
+        assert drawn == asked(f"{sampled} 5") != asked(f"{sampled} 6")
         assert drawn != asked() == asked()
-    lines = "the\n\nthe\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    together = call(main, *use, *sampled, "5")[1]
-    assert together == [*drawn, "", *asked(*sampled, "5", prompts=("the", "the"))[len(drawn) :]]
+    keyboard, pipe = io.StringIO("the\n\nthe\n"), io.StringIO("the\n\nthe\n")
+    monkeypatch.setattr("sys.stdin", pipe)
+    together = succeed(main, f"{use} {sampled} 5")
+    assert together == [*drawn, "", *asked(f"{sampled} 5", "the")[len(drawn) :]]
     assert together != [*drawn, "", *drawn]
-    keyboard = io.StringIO(lines)
     keyboard.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", keyboard)
-    assert call(main, *use, *sampled, "5")[1] == [*drawn, "", *asked(*sampled, "6")]
+    assert call(main, f"{use} {sampled} 5")[1] == [*drawn, "", *asked(f"{sampled} 6")]
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("", "a text to learn from, or a run to use"),
-        ("--data text.txt --run runs/write", "as it was trained; received --data"),
-        ("--data short.txt", "20 times the 65 characters"),
-        ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
-        ("--run runs/write --prompt a --length 0", "at least 1; received 0"),
-        ("--run runs/write --prompt ''", "at least one symbol"),
-        ("--run other --prompt a", "how they become its ids"),
-        ("--run runs/write --prompt a --seed 1 --greedy", "drawn at random; received none"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
+REFUSED = {
+    "": "a text to learn from, or a run to use",
+    "--data text.txt --run runs/write": "as it was trained; received --data",
+    "--data short.txt": "20 times the 65 characters",
+    "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
+    "--run runs/write --prompt a --length 0": "at least 1; received 0",
+    "--run runs/write --prompt ''": "at least one symbol",
+    "--run other --prompt a": "how they become its ids",
+    "--run runs/write --prompt a --seed 1 --greedy": "drawn at random; received none",
+}
+
+
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
     Path("text.txt").write_text(TEXT)
     Path("short.txt").write_text("short")
-    for name in ("runs/write", "other"):
+    for name, symbols in {"runs/write": "a", "other": "ab"}.items():
         Path(name).mkdir(parents=True)
-        text = Continuation(Vocabulary("a" if name == "runs/write" else "ab"), 8)
+        text = Continuation(Vocabulary(symbols), 8)
         pack(model := shaken(LanguageModel, 5))
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
-    assert_refused(call(main, *shlex.split(flags)), said)
-    assert {path.name for path in Path("runs").iterdir()} == {"write"}
-    assert call(main, "--run", "runs/write", "--prompt", "a")[2] == []  # whatever its task says
+    for flags, said in REFUSED.items():
+        refuse(main, flags, said)
+    succeed(main, "--run runs/write --prompt a")  # whatever its task says
 
 
-def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(call):
+def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(succeed, refuse):
     def saved() -> dict:
         return json.loads(Path("runs/shakespeare-quick/config.json").read_text())["options"]
 
     Path("input.txt").write_text(TEXT)  # the folder of the file will do
-    flags = ["--data", ".", "--preset", "hour", *TINY, "--steps", "6", "--no-plots"]
-    code, out, err = call(shakespeare.main, *flags)
-    assert code == 0 and not err and re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
+    out = succeed(shakespeare.main, f"--data . --preset hour {TINY} --steps 6 --no-plots")
+    assert re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
     asked = dict(d_model=8, d_ff=8, layers=1, heads=2, context=8, steps=6, batch_size=4)
     options = saved()
     assert options | shakespeare.PRESETS["hour"] | asked == options
-    code, out, _ = call(shakespeare.main, "--resume", "--quick")
-    assert code == 0 and "is finished" in out[0] and saved() == options
-    refused = call(shakespeare.main, "--resume", "--quick", "--preset", "quarter")
-    assert_refused(refused, "a resumed run keeps its settings")
-    run = ["--run", "runs/shakespeare-quick", "--prompt", "the ", "--greedy"]
-    code, out, _ = call(shakespeare.main, *run, "--length", "9")
-    assert code == 0 and len("\n".join(out)) == 4 + 9
-    assert_refused(call(shakespeare.main, *run, "--preset", "hour"), "received --preset")
+    out = succeed(shakespeare.main, "--resume --quick")
+    assert "is finished" in out[0] and saved() == options
+    keeps = "a resumed run keeps its settings"
+    refuse(shakespeare.main, "--resume --quick --preset quarter", keeps)
+    run = "--run runs/shakespeare-quick --prompt 'the ' --greedy"
+    assert len("\n".join(succeed(shakespeare.main, f"{run} --length 9"))) == 4 + 9
+    refuse(shakespeare.main, f"{run} --preset hour", "received --preset")
 
 
-def test_each_length_has_its_target(call):
+def test_each_length_has_its_target(call, succeed):
     Path("input.txt").write_text(TEXT)
     assert shakespeare.TARGETS.keys() == {None, *shakespeare.PRESETS}
-    text = " ".join(call(shakespeare.main, "--help")[1])
+    text = " ".join(succeed(shakespeare.main, "--help"))
     assert all(f"{target:.2f}" in text for target in shakespeare.TARGETS.values())
-    flags = [flag for flag in TINY if flag != "--quick"]
-    code, out, _ = call(
-        shakespeare.main, "--data", "input.txt", *flags, "--steps", "2", "--no-plots"
-    )
+    flags = TINY.replace("--quick", "--steps 2 --no-plots")
+    code, out, _ = call(shakespeare.main, f"--data input.txt {flags}")
     assert code == 1 and out[-2].endswith("target validation loss 1.75: MISSED")
