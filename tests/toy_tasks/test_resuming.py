@@ -1,12 +1,16 @@
-"""Runs that go on: to the same bits as straight ones, with their settings, or refused unharmed."""
+"""Runs that go on, to the same bits as straight ones, or begin with the weights of another."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.equal_runs import without_seconds
+from numformer.training import load_model
+from tests.equal_runs import assert_same_weights, without_seconds
 from tests.toy_tasks.small import RUN, TINY, copying, main_of
-from toy_tasks import pairs, pronounce
+from toy_tasks import masked, pairs, pronounce, write
+from toy_tasks.kit import training
+
+TEXT = "sea shells, she sells " * 40
 
 
 def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
@@ -96,3 +100,81 @@ def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(call, succe
     for flags in ("--data absent.tsv", "--demo dates", "--quick"):
         said = f"received no run of pairs with {flags} under runs/. Start one without --resume"
         refuse(pairs.main, f"--resume {flags}", said)
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The weights that each run begins with, by its folder."""
+    weights, train = {}, training.train
+
+    def noted(model, task, folder, *others, **how):
+        weights[str(folder)] = model.state_dict()
+        return train(model, task, folder, *others, **how)
+
+    monkeypatch.setattr(training, "train", noted)
+    return weights
+
+
+def write_pairs(name: str, letters: str) -> None:
+    words = [f"{a}{b}{n}" for a in letters for b in letters for n in range(9)]
+    Path(name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+
+
+def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(
+    succeed, call, begun, interrupted_at
+):
+    write_pairs("a.tsv", "abcd")
+    write_pairs("b.tsv", "abxy")
+    succeed(pairs.main, f"{RUN} --words target --data a.tsv")
+    flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4"
+    out = succeed(pairs.main, f"{flags} --no-plots")
+    assert "runs/pairs-a has no 'x' 'y' in its source: unknown to its model" in out
+    assert "begins with the weights of runs/pairs-a" in out
+    started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
+    assert_same_weights(begun["runs/pairs-b"], started.state_dict())
+    for step in (1, 5):  # before and after the run has a best model of its own
+        with interrupted_at(step):
+            call(pairs.main, f"{flags} --no-plots --out mine-{step}")
+    succeed(pairs.main, "--resume --out mine-1")
+    Path("runs/pairs-a").rename("elsewhere")
+    out = succeed(pairs.main, "--resume --out mine-5 --start runs/pairs-a")
+    assert not any("has no" in line for line in out)
+    straight = without_seconds(Path("runs/pairs-b"))
+    assert without_seconds(Path("mine-1")) == without_seconds(Path("mine-5")) == straight
+
+
+def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, begun):
+    Path("a.txt").write_text(TEXT)
+    Path("b.txt").write_text(TEXT.replace("she sells", "he tells"))
+    for main, name, parts in (
+        (write.main, "write", ("",)),
+        (masked.main, "masked", ("", "/one-side")),
+    ):
+        flags = "--context 8 --steps 1 --no-plots"
+        succeed(main, f"{TINY} {flags} --data a.txt")
+        out = succeed(main, f"{flags} --data b.txt --start runs/{name}")
+        assert f"runs/{name} has no 't' in its vocabulary: unknown to its model" in out
+        for part in parts:
+            started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
+            assert_same_weights(begun[f"runs/{name}-2{part}"], started.state_dict())
+    refuse(write.main, f"{flags} --data a.txt --start runs/write --out runs/masked", "new or empty")
+
+
+def test_what_does_not_fit_a_run_is_named(call, refuse):
+    write_pairs("a.tsv", "abcd")
+    Path("a.txt").write_text(TEXT)
+    call(copying, RUN)
+    call(copying, f"{RUN} --layers 2 --out runs/two")
+    call(pairs.main, f"{RUN} --words target --data a.tsv")
+    a, copied = "--data a.tsv --start runs/pairs-a", "--start runs/copy_task"
+    for main, flags, *words in (
+        (copying, "--start absent", "received absent, which is not there"),
+        (copying, "--start runs/pairs-a", "symbols of this task; received runs/pairs-a"),
+        (copying, f"{copied} --d-ff 9", "encoder.layers.0.feed_forward", "here (8, 9)", "others"),
+        (copying, f"{copied} --layers 2", "in runs/copy_task none, and "),
+        (copying, "--start runs/two --layers 1", "here none, in runs/two ("),
+        (pairs.main, f"{a} --words source", "--words 'target'; received --words 'source'"),
+        (write.main, f"--data a.txt {copied}", "without a vocabulary 'vocabulary'"),
+        (copying, f"--run runs/copy_task --input 1 {copied}", "received --start"),
+    ):
+        refuse(main, flags, *words)
