@@ -22,6 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numformer.errors import InputError
+from tests import equal_runs
 from tests.faults import fault_proof as faults
 from tests.toy_tasks import small
 from tests.toy_tasks.small import few_held_out, main_of
@@ -39,10 +40,6 @@ class Reached(Exception):
     """All checks are passed and the work would begin."""
 
 
-def begin(*arguments, **options):
-    raise Reached
-
-
 def hang(number, frame):
     raise RecursionError("no end of this call")  # an error that nobody expects and hides
 
@@ -54,20 +51,20 @@ def data_of(main) -> list[str]:
 @functools.cache
 def run_of(main) -> dict[str, bytes]:
     """The files that a run of copy_task or of pronounce leaves."""
-    with world(runs=False), contextlib.redirect_stdout(io.StringIO()):
+    with world(runs={}), contextlib.redirect_stdout(io.StringIO()):
         main([*TINY, "--out", "made", *data_of(main)])
-        return {path.name: path.read_bytes() for path in Path("made").iterdir()}
+        return equal_runs.files(Path("made"))
 
 
 @contextlib.contextmanager
-def world(runs: bool = True):
+def world(runs=RUNS):
     """Within the block the current folder is a new one that holds what paths may name."""
+    words = b"ab\tA B\nba\tB A\nabc\tA B CH\n"
+    contents = {f"words/toy_{split}.tsv": words for split in ("train", "dev", "test")}
+    contents |= {"full/thesis.txt": b"years of work", "file": b""}
+    for folder, main in runs.items():
+        contents |= {f"{folder}/{name}": content for name, content in run_of(main).items()}
     with tempfile.TemporaryDirectory() as new, contextlib.chdir(new), few_held_out():
-        words = b"ab\tA B\nba\tB A\nabc\tA B CH\n"
-        contents = {f"words/toy_{split}.tsv": words for split in ("train", "dev", "test")}
-        contents |= {"full/thesis.txt": b"years of work", "file": b""}
-        for folder, main in RUNS.items() if runs else ():
-            contents |= {f"{folder}/{name}": content for name, content in run_of(main).items()}
         for name in ("empty", "full", "words", *RUNS):
             Path(name).mkdir()
         for name, content in contents.items():
@@ -113,12 +110,6 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
     return code, said
 
 
-def flags_of(main) -> list[str]:
-    with world(False), contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        main(["--help"])
-    return sorted(set(re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())))
-
-
 PATHS = ["file", "empty", "full", "words", "copied", "spoken", "pipe", "loop", "dangling", "absent"]
 PATHS += ["file/below", "empty/new", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "/"]
 PATHS += ["", ".", "..", "~", "x" * 300, "é", "\udcff", "a\nb", "a\0b", "*", "{seed}", "{", "%s"]
@@ -131,22 +122,25 @@ VALUES = st.sampled_from([*PATHS, *NUMBERS, *OTHERS]) | st.text(max_size=9)
 
 def command_lines(main) -> st.SearchStrategy[list[str]]:
     """Up to four flags with values of every wrong kind, or with none; or a valid line spoilt."""
-    flag = st.sampled_from([*flags_of(main), "--unknown", "-x", "word"])
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["--help"])
+    flags = sorted({*re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())})
+    flag = st.sampled_from([*flags, "--unknown", "-x", "word"])
     given = st.lists(st.one_of(st.tuples(flag, VALUES), st.tuples(flag)), max_size=4)
     begun = [["--run", "spoken", "--word", "ab"]] if main is pronounce.main else []
     start = st.sampled_from([[], data_of(main), ["--resume", "--out", "copied"], *begun])
     return st.tuples(start, given).map(lambda drawn: [*drawn[0], *itertools.chain(*drawn[1])])
 
 
-def until_it_begins() -> contextlib.ExitStack:
+@contextlib.contextmanager
+def until_it_begins():
     """Within the block whatever would train, download or look for a GPU raises Reached."""
-    stack = contextlib.ExitStack()
-    works = "training.train", "study._train", "datasets.fetch", "corpus.fetch"
-    for name in works:
-        stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", begin))
-    stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
-    stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
-    return stack
+    with contextlib.ExitStack() as stack:
+        for name in ("training.train", "study._train", "datasets.fetch", "corpus.fetch"):
+            stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", side_effect=Reached))
+        stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
+        stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
+        yield
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -193,24 +187,23 @@ def test_a_config_json_that_says_anything(folder, changes):
         verdict(RUNS[folder], ["--resume", "--out", folder])
 
 
-def put(kind: str, path: Path) -> None:
-    path.unlink()
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(kind)
-
-
 @pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/zero", "a loop"])
 def test_something_in_a_file_s_place_is_refused(kind):
+    def put(path: Path) -> None:
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(kind.replace("a loop", path.name))
+
     for name in ("config.json", "last.safetensors", "metrics.jsonl"):
         with world():
-            put(kind.replace("a loop", name), Path("copied", name))
+            put(Path("copied", name))
             assert verdict(COPYING, ["--resume", "--out", "copied"])[0] == 2
-    with world(runs=False):
-        put(kind.replace("a loop", "toy_dev.tsv"), path := Path("words/toy_dev.tsv"))
+    with world(runs={}):
+        put(path := Path("words/toy_dev.tsv"))
         code, said = verdict(pronounce.main, TOY)
     assert code == 2 and f"error: {path} must be a file that can be read; received " in said
 
