@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -9,7 +10,7 @@ import pytest
 
 from numformer.errors import InputError
 from toy_tasks.kit import datasets
-from toy_tasks.kit.datasets import fetch, pronunciations, read_pairs
+from toy_tasks.kit.datasets import MAX_BYTES, fetch, pronunciations, read_pairs
 
 FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()
@@ -42,6 +43,9 @@ def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
     for data, said in REFUSED.items():
         path.write_bytes(data)
         assert complaint(read_pairs, path, "target").startswith(f"{path}{said}")
+    os.truncate(path, MAX_BYTES + 1)
+    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
+    assert said in complaint(read_pairs, path)
 
 
 def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):

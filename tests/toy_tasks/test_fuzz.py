@@ -21,14 +21,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from numformer.errors import InputError
 from tests import equal_runs
 from tests.faults import fault_proof as faults
 from tests.toy_tasks import small
 from tests.toy_tasks.small import few_held_out, main_of
 from toy_tasks import TASKS, lengths, pronounce
 from toy_tasks.kit import exit_code, folders
-from toy_tasks.kit.datasets import MAX_BYTES, read_pairs
 
 COPYING = main_of("copy_task")
 TINY = f"{small.TINY} --parts 1 --steps 2 --evaluate-every 2".split()
@@ -206,11 +204,3 @@ def test_something_in_a_file_s_place_is_refused(kind):
         put(path := Path("words/toy_dev.tsv"))
         code, said = verdict(pronounce.main, TOY)
     assert code == 2 and f"error: {path} must be a file that can be read; received " in said
-
-
-def test_a_giant_data_file_is_refused_unread(tmp_path):
-    with open(tmp_path / "toy_train.tsv", "wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
-    with pytest.raises(InputError, match=said):
-        read_pairs(tmp_path / "toy_train.tsv")
