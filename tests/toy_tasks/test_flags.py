@@ -10,21 +10,19 @@ from tests.toy_tasks.small import RUN, copying
 from toy_tasks import pairs, shakespeare, translate, write
 from toy_tasks.kit import options
 
-MEANT = [
-    (pairs.main, "--lr", "--rate"),
-    (pairs.main, "--learning-rate=1e-3", "--rate"),
-    (copying, "--dropout", "--p-drop"),
-    (translate.main, "--batch", "--max-tokens"),
-    (copying, "--epochs", "--steps"),
-    (copying, "--hidden", "--d-model"),
-    (pairs.main, "--vocab-size", "--subwords"),
-    (translate.main, "--vocab-size", "--vocabulary"),
-    (write.main, "--block-size", "--context"),
-]
-
 
 def test_a_flag_of_other_programs_names_the_one_that_is_meant(refuse):
-    for main, flag, meant in MEANT:
+    for main, flag, meant in (
+        (pairs.main, "--lr", "--rate"),
+        (pairs.main, "--learning-rate=1e-3", "--rate"),
+        (copying, "--dropout", "--p-drop"),
+        (translate.main, "--batch", "--max-tokens"),
+        (copying, "--epochs", "--steps"),
+        (copying, "--hidden", "--d-model"),
+        (pairs.main, "--vocab-size", "--subwords"),
+        (translate.main, "--vocab-size", "--vocabulary"),
+        (write.main, "--block-size", "--context"),
+    ):
         refuse(main, f"{flag} 3", f"{flag} 3; is {meant} meant?")
 
 
@@ -59,20 +57,17 @@ def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call)
         assert without_seconds(Path(out)) == without_seconds(Path("a"))
 
 
-NO_FLAGS = {
-    "stepz = 5": "(unrecognized arguments: --stepz; is --steps meant?)",
-    'steps = "many"': "argument --steps: an integer below",
-    "steps: 5": "Expected '='",
-    "[model]\nsteps = 5": "unrecognized arguments: --model",
-    "[steps]\nof = 5": "steps is no flag: a file of flags has no tables",
-    "no-plots = 3": "no_plots is true or false, not 3",
-    'config = "a"': "config stands on the command line alone",
-    "options = 3": "as in steps = 500",
-}
-
-
 def test_a_file_that_holds_no_flags_is_refused(refuse):
-    for content, said in NO_FLAGS.items():
+    for content, said in {
+        "stepz = 5": "(unrecognized arguments: --stepz; is --steps meant?)",
+        'steps = "many"': "argument --steps: an integer below",
+        "steps: 5": "Expected '='",
+        "[model]\nsteps = 5": "unrecognized arguments: --model",
+        "[steps]\nof = 5": "steps is no flag: a file of flags has no tables",
+        "no-plots = 3": "no_plots is true or false, not 3",
+        'config = "a"': "config stands on the command line alone",
+        "options = 3": "as in steps = 500",
+    }.items():
         Path("a.toml").write_text(content)
         refuse(copying, "--config a.toml", "received a.toml (", said, "copy_task --help")
     for flags in ("--resume", "--run a"):

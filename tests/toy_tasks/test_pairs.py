@@ -19,9 +19,9 @@ TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --par
 LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
 
 
-def file(name: str, lines: list[str]) -> str:
-    Path(name).write_text("\n".join(lines), encoding="utf-8")
-    return name
+def write(**files: list[str]) -> None:
+    for name, lines in files.items():
+        Path(f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
 
 
 def test_a_hash_of_the_source_splits_and_keeps_all_its_targets_together():
@@ -64,7 +64,7 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
 def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse, monkeypatch):
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
     monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
-    file("own.tsv", several)
+    write(own=several)
     out = succeed(main, f"--data own.tsv {TINY}")  # there is no target
     text = "\n".join(out)
     for told in (
@@ -88,12 +88,13 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refus
     for flag in ("--heads 3", "--data own.tsv"):
         said = f"received {flag.split()[0]}. Leave"
         refuse(main, f"--run runs/pairs-own --input a {flag}", said)
-    file("own.tsv", several[:-1])
+    write(own=several[:-1])
     refuse(main, "--resume --data own.tsv", "the data that it was started with", tells=True)
 
 
 def test_standard_input_is_answered_line_by_line(succeed, monkeypatch):
-    succeed(main, f"--data {file('own.tsv', LINES)} {TINY} --no-plots")
+    write(own=LINES)
+    succeed(main, f"--data own.tsv {TINY} --no-plots")
     asked = [f"ab {number % 100}" for number in range(1010)]
     asked[3] = ""
     monkeypatch.setattr("sys.stdin", io.StringIO("\r\n".join(asked) + "\n", newline=""))
@@ -109,8 +110,7 @@ def test_standard_input_is_answered_line_by_line(succeed, monkeypatch):
 
 
 def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(succeed):
-    for name, lines in {"a": LINES[:40], "b": LINES[38:60], "c": LINES[60:]}.items():
-        file(f"{name}.tsv", lines)
+    write(a=LINES[:40], b=LINES[38:60], c=LINES[60:])
     flags = "--no-plots --words source --beam 2 --penalty length --length-penalty 0.5"
     out = succeed(main, f"--data a.tsv b.tsv c.tsv {TINY} {flags}")
     assert "train 40, dev 22, test 30" in out
@@ -122,8 +122,7 @@ def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(succeed):
 
 
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
-    for name, lines in {"own": LINES, "bad": ["a\tb", "b\tc", "c"], "few": ["a\tb"]}.items():
-        file(f"{name}.tsv", lines)
+    write(own=LINES, bad=["a\tb", "b\tc", "c"], few=["a\tb"])
     for flags in ("", "--demo dates --data own.tsv"):
         refuse(main, flags, "--data with one file or three, or a --demo")
     refuse(main, "--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'")

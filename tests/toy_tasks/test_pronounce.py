@@ -67,22 +67,19 @@ def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, succeed)
     assert out[0].startswith("run is finished")
 
 
-REFUSED = {
-    "--language xyz": ["dut, fre, vie_hanoi", "'xyz'", "--data"],
-    "--language xyz --data words": ["xyz_train.tsv", "No such file"],
-    "--language toy --data words --tying all": ["tying all", '"target"'],
-    "--language same --data words --tying all": ["tying all", "2 and 2 symbols, not all"],
-    "--language toy --data latin": ["toy_test.tsv", "line 2", "UTF-8"],
-}
-
-
 def test_what_cannot_be_is_refused_without_a_trace(data, refuse):
     """Wrong test words too, which are read before training and not after it."""
     for split in ("train", "dev", "test"):
         Path(data, f"same_{split}.tsv").write_text("ab\tA B\n")
     shutil.copytree(data, "latin")
     Path("latin/toy_test.tsv").write_bytes(b"ab\tA B\n\xff\tB\n")
-    for flags, words in REFUSED.items():
+    for flags, words in {
+        "--language xyz": ["dut, fre, vie_hanoi", "'xyz'", "--data"],
+        "--language xyz --data words": ["xyz_train.tsv", "No such file"],
+        "--language toy --data words --tying all": ["tying all", '"target"'],
+        "--language same --data words --tying all": ["tying all", "2 and 2 symbols, not all"],
+        "--language toy --data latin": ["toy_test.tsv", "line 2", "UTF-8"],
+    }.items():
         refuse(pronounce.main, flags, *words)
 
 

@@ -82,9 +82,8 @@ def test_a_damaged_config_json_is_refused(refuse):
 
 def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(call, succeed, refuse):
     """Whatever its folder is called, or as one file and its second run would be."""
-    for name, shift in {"n": 100, "n-2": 107}.items():
-        numbers = range(shift, shift + 40)
-        Path(f"{name}.tsv").write_text("".join(f"{n}\t{str(n)[::-1]}\n" for n in numbers))
+    for name, letters in {"n": "abcd", "n-2": "abxy"}.items():
+        write_pairs(f"{name}.tsv", letters)
         succeed(pairs.main, f"{RUN} --data {name}.tsv")
     call(copying, RUN)
     Path("runs/pairs-n").rename("runs/mine")

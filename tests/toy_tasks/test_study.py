@@ -178,19 +178,6 @@ def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
         call(breaking(ZeroDivisionError()), TINY)
 
 
-REFUSED = {
-    "--seeds 1 1": "every seed is another one; received [1, 1]",
-    "--seeds -1": "a seed is at least 0; received -1",
-    "--d-model 1000000": "sizes that need at least",
-    "--run mine --seeds 1": "--seeds is for answers that are drawn at random; received none",
-    "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
-    "--out mine": "new or empty; received mine",
-    "--resume --out other": "a resumed study is one of norms",
-    "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
-    "--resume --out junk": "no run has seeds",
-}
-
-
 def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
     """A study, and three whose config.json none has written."""
     succeed(norms, f"{TINY} --seeds 1 2 --out mine")
@@ -204,7 +191,17 @@ def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
         folders.write_config(Path(name), saved | changes)
     text = Path("damaged/config.json").read_text()
     Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
-    for flags, words in REFUSED.items():
+    for flags, words in {
+        "--seeds 1 1": "every seed is another one; received [1, 1]",
+        "--seeds -1": "a seed is at least 0; received -1",
+        "--d-model 1000000": "sizes that need at least",
+        "--run mine --seeds 1": "--seeds is for answers that are drawn at random; received none",
+        "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
+        "--out mine": "new or empty; received mine",
+        "--resume --out other": "a resumed study is one of norms",
+        "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
+        "--resume --out junk": "no run has seeds",
+    }.items():
         refuse(norms, flags, words)
 
 

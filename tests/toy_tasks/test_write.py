@@ -119,18 +119,6 @@ def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed
     assert call(main, f"{use} {sampled} 5")[1] == [*drawn, "", *asked(f"{sampled} 6")]
 
 
-REFUSED = {
-    "": "a text to learn from, or a run to use",
-    "--data text.txt --run runs/write": "as it was trained; received --data",
-    "--data short.txt": "20 times the 65 characters",
-    "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
-    "--run runs/write --prompt a --length 0": "at least 1; received 0",
-    "--run runs/write --prompt ''": "at least one symbol",
-    "--run other --prompt a": "how they become its ids",
-    "--run runs/write --prompt a --seed 1 --greedy": "drawn at random; received none",
-}
-
-
 def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
     Path("text.txt").write_text(TEXT)
     Path("short.txt").write_text("short")
@@ -139,7 +127,16 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
         text = Continuation(Vocabulary(symbols), 8)
         pack(model := shaken(LanguageModel, 5))
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
-    for flags, said in REFUSED.items():
+    for flags, said in {
+        "": "a text to learn from, or a run to use",
+        "--data text.txt --run runs/write": "as it was trained; received --data",
+        "--data short.txt": "20 times the 65 characters",
+        "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
+        "--run runs/write --prompt a --length 0": "at least 1; received 0",
+        "--run runs/write --prompt ''": "at least one symbol",
+        "--run other --prompt a": "how they become its ids",
+        "--run runs/write --prompt a --seed 1 --greedy": "drawn at random; received none",
+    }.items():
         refuse(main, flags, said)
     succeed(main, "--run runs/write --prompt a")  # whatever its task says
 
