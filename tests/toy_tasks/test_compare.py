@@ -146,27 +146,25 @@ def test_a_run_in_progress_is_shown_as_far_as_it_is(succeed):
     assert out[2] == "picture: new/folder/b.png" and Path("new/folder/b.png").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
+def test_what_is_no_run_is_refused(refuse):
+    for folder in "ab":
+        make(folder)
+    for name, old, new, said in (
         ("config.json", None, None, "No such file"),
         ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
         ("metrics.jsonl", None, b"", "it has no line yet"),
         ("metrics.jsonl", None, b"{'step': 1}\n", "line 1"),
         ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
         ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "'step'"),
-    ],
-)
-def test_what_is_no_run_is_refused(name, old, new, said, refuse):
-    make("b")
-    path = Path(make("a"), name)
-    content = path.read_bytes()
-    assert old is None or old in content
-    path.unlink()
-    if new is not None:
-        path.write_bytes(content.replace(old, new, 1) if old else new)
-    words = "a run folder holds", f"received a/{name} (", said, "such as runs/rev"
-    refuse(compare.main, "b a", *words)
+    ):
+        content = (path := Path("a", name)).read_bytes()
+        assert old is None or old in content
+        path.unlink()
+        if new is not None:
+            path.write_bytes(content.replace(old, new, 1) if old else new)
+        words = "a run folder holds", f"received a/{name} (", said, "such as runs/rev"
+        refuse(compare.main, "b a", *words)
+        path.write_bytes(content)
 
 
 def test_runs_of_train_are_compared_and_the_table_written_as_csv(succeed):

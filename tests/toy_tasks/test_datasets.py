@@ -35,7 +35,7 @@ def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
         b"a\tb\nab\n": ", line 2 must have exactly one TAB; received 'ab'.",
         b"a\tb\r\na\t\r\n": ", line 2 must have a source and a target; received 'a\\t'.",
         b"x" * 99: f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}",
-        b"a\tb\n\xe9\tc\n": ", line 2 must be UTF-8; received the byte 0xe9. Save the file as U",
+        b"a\tb\n\xe9\tc\n": ", line 2 must be UTF-8; received the byte 0xe9. Save the file",
         b"x" * 257 + b"\ty\n": ", line 1 must have at most 256 symbols on each side; rec",
         b"\r\n": " must hold at least one pair; received an empty file.",
     }.items():

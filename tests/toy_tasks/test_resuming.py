@@ -27,17 +27,6 @@ def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
     assert len(list(Path("runs").iterdir())) == 1
 
 
-def test_a_finished_run_is_resumed_by_testing_it_again(call):
-    """The latest, unless --out names another."""
-    for name in ("copy_task", "copy_task-2"):
-        assert call(copying, RUN)[1][0].startswith(f"runs/{name}: ")
-    before = Path("runs/copy_task-2/metrics.jsonl").read_bytes()
-    for flags, name in {"": "copy_task-2", "--out runs/copy_task": "copy_task"}.items():
-        code, out, _ = call(copying, f"--resume {flags}")
-        assert code == 1 and out[0] == f"runs/{name} is finished: all 6 steps were taken"
-    assert Path("runs/copy_task-2/metrics.jsonl").read_bytes() == before
-
-
 def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
     """As one that was asked for them at once; then config.json says so, too."""
     flags = f"{TINY} --evaluate-every 2 --log-every 2 --decay inverse_sqrt --steps"
@@ -80,8 +69,8 @@ def test_a_damaged_config_json_is_refused(refuse):
         refuse(copying, "--resume --out mine", "config.json", "received mine")
 
 
-def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(call, succeed, refuse):
-    """Whatever its folder is called, or as one file and its second run would be."""
+def test_the_latest_run_of_a_task_and_its_data_is_resumed_or_that_of_out(call, succeed, refuse):
+    """Whatever its folder is called. One that is finished is tested again."""
     for name, letters in {"n": "abcd", "n-2": "abxy"}.items():
         write_pairs(f"{name}.tsv", letters)
         succeed(pairs.main, f"{RUN} --data {name}.tsv")
@@ -89,13 +78,18 @@ def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(call, succe
     Path("runs/pairs-n").rename("runs/mine")
     Path("runs/old").mkdir()
     Path("runs/old/config.json").write_text("{}")
+    metrics = {path: path.read_bytes() for path in Path().glob("runs/*/metrics.jsonl")}
     for flags, folder in {
         "": "runs/pairs-n-2",
+        "--out runs/mine": "runs/mine",
         "--data n.tsv": "runs/mine",
         "--data ./n-2.tsv": "runs/pairs-n-2",
     }.items():
         out = succeed(pairs.main, f"--resume {flags}")
-        assert any(line.startswith(f"{folder} is finished") for line in out)
+        assert f"{folder} is finished: all 6 steps were taken" in out
+    code, out, _ = call(copying, "--resume")  # which misses its target as before
+    assert code == 1 and out[0].startswith("runs/copy_task is finished")
+    assert {path: path.read_bytes() for path in metrics} == metrics
     for flags in ("--data absent.tsv", "--demo dates", "--quick"):
         said = f"received no run of pairs with {flags} under runs/. Start one without --resume"
         refuse(pairs.main, f"--resume {flags}", said)
