@@ -1,6 +1,5 @@
 """Studies: several trainings side by side, resumed, broken, stopped, and compared."""
 
-import copy
 import dataclasses
 import functools
 import json
@@ -17,21 +16,19 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from tests.toy_tasks.small import RUN, SHORT, copying
+from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare, kit
 from toy_tasks.kit import charts, folders, study
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
-SHORT_TASK = SequenceTask(SHORT, 4, 1)
 PICTURES = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2"
 TINY = f"{PICTURES} --no-plots"
 
 
 def make(options, at=lambda options, step: None):
     """A tiny model of the copy task; `at(options, step)` happens as a batch is drawn."""
-    task = copy.copy(SHORT_TASK)
-    task.batch_size, task.seed, task.test = options.batch_size, options.seed, task.test[:5]
-    task.development, draw = task.development[:20], task.batch
+    task = SequenceTask(SHORT, options.batch_size, options.seed)
+    draw = task.batch
     task.batch = lambda step: at(options, step) or draw(step)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     return task, Transformer, kit.chosen(options, Config, **sizes)
@@ -40,7 +37,7 @@ def make(options, at=lambda options, step: None):
 def measure(model, task, folder):
     assert not saving() and (folder / "best.safetensors").exists()
     total = float(np.abs(model.output.weight.data).sum(dtype=np.float64))
-    return {"right": len(task.test) / 4, "total": total}
+    return {"right": 1.25, "total": total}
 
 
 def table(results):
@@ -53,9 +50,9 @@ def draw(results, folder):
     charts.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
 
 
-def verdict(results, reached=0):
+def verdict(results):
     least = min(r["right"] for runs in results.values() for r in runs)
-    return "5 sources", {"right": f"{least:.2f}"}, ("right", least >= reached)
+    return "5 sources", {"right": f"{least:.2f}"}, ("right", True)
 
 
 NORMS = study.Study(
@@ -75,7 +72,8 @@ NORMS = study.Study(
 
 
 def norms(arguments, **others):
-    return study.main(dataclasses.replace(NORMS, **others), arguments)
+    with few_held_out():
+        return study.main(dataclasses.replace(NORMS, **others), arguments)
 
 
 def norms_where(at):
