@@ -24,11 +24,10 @@ from hypothesis import strategies as st
 from tests import equal_runs
 from tests.faults import fault_proof as faults
 from tests.toy_tasks import small
-from tests.toy_tasks.small import few_held_out, main_of
 from toy_tasks import TASKS, lengths, pronounce
 from toy_tasks.kit import exit_code, folders
 
-COPYING = main_of("copy_task")
+COPYING = small.main_of("copy_task")
 TINY = f"{small.TINY} --parts 1 --steps 2 --evaluate-every 2".split()
 TOY = ["--language", "toy", "--data", "words"]
 RUNS = {"copied": COPYING, "spoken": pronounce.main}
@@ -62,7 +61,7 @@ def world(runs=RUNS):
     contents |= {"full/thesis.txt": b"years of work", "file": b""}
     for folder, main in runs.items():
         contents |= {f"{folder}/{name}": content for name, content in run_of(main).items()}
-    with tempfile.TemporaryDirectory() as new, contextlib.chdir(new), few_held_out():
+    with tempfile.TemporaryDirectory() as new, contextlib.chdir(new), small.few_held_out():
         for name in ("empty", "full", "words", *RUNS):
             Path(name).mkdir()
         for name, content in contents.items():
@@ -143,7 +142,7 @@ def until_it_begins():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_any_command_line_of_a_task(name):
-    main = main_of(name)
+    main = small.main_of(name)
 
     @given(command_lines(main), st.sampled_from(["utf-8", "ascii"]))
     @settings(max_examples=40 if name == "copy_task" else 6)

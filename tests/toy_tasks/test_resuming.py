@@ -50,14 +50,10 @@ def test_a_run_on_other_data_is_refused(old, new, data, succeed, refuse):
 
 def test_a_resumed_run_keeps_its_settings_and_its_script(call, refuse):
     call(copying, RUN)
-    for flags, key in {
-        "--d-model 16": "d_model",
-        "--seed 3": "seed",
-        "--attention-bias": "attention_bias",
-        "--quick --out runs/copy_task": "quick",
-    }.items():
-        leave = f"Leave out --{key.replace('_', '-')}"
-        refuse(copying, f"--resume {flags}", f"here {key} = ", leave)
+    for flags in ("--d-model 16", "--seed 3", "--attention-bias", "--quick --out runs/copy_task"):
+        flag = flags.split()[0]
+        here = f"here {flag.strip('-').replace('-', '_')} = "
+        refuse(copying, f"--resume {flags}", here, f"Leave out {flag}")
     words = "a run of copy_task", "python -m toy_tasks.copy_task"
     refuse(main_of("sort"), "--resume --out runs/copy_task", *words)
 

@@ -16,7 +16,6 @@ from numformer.models.language_model import LanguageModel
 from numformer.trained import load
 from numformer.training import load_model, save_model
 from tests.toy_tasks import small
-from tests.toy_tasks.small import shaken
 from toy_tasks import masked, pairs, shakespeare, write
 from toy_tasks.write import WritingTask, main, split
 
@@ -42,7 +41,8 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
 
 
 def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
-    task, model = WritingTask(TEXT * 10, 8, 4, seed=1), shaken(LanguageModel, len({*TEXT}) + 4)
+    task = WritingTask(TEXT * 10, 8, 4, seed=1)
+    model = small.shaken(LanguageModel, len({*TEXT}) + 4)
     with inference():
         measured = task.evaluate(model)["held_out_loss"]
         starts = np.arange(0, len(task.unseen) - 8, 8)
@@ -54,7 +54,7 @@ def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
 def test_it_writes_on_beyond_its_context(context):
     symbols = sorted({*TEXT})
-    model = shaken(LanguageModel, len(symbols) + 4)
+    model = small.shaken(LanguageModel, len(symbols) + 4)
     model.output.weight.data[:4] = 0  # no special symbol is ever the most probable one
     model.output.weight.data[4:] += 1
     text = Continuation(Vocabulary(symbols), context)
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
     for name, symbols in {"runs/write": "a", "other": "ab"}.items():
         Path(name).mkdir(parents=True)
         text = Continuation(Vocabulary(symbols), 8)
-        pack(model := shaken(LanguageModel, 5))
+        pack(model := small.shaken(LanguageModel, 5))
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
     for flags, said in {
         "": "a text to learn from, or a run to use",
