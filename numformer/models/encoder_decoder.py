@@ -55,6 +55,9 @@ class Config(TowerConfig):
         return cls.base(vocabulary, **(big | changes))
 
 
+_Config = Config  # which a model has under the same name
+
+
 class Transformer(Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
@@ -68,8 +71,9 @@ class Transformer(Model):
     """
 
     Config = Config
+    config: _Config
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config = self.fitting(config)
         source = Embedding(config.source_vocabulary, config.d_model, rng)
@@ -121,7 +125,7 @@ class Transformer(Model):
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        past, kept = state.past, state.past.of(self, Kept)
+        past, kept = state.past, state.past.of(self, lambda past: Kept())
         here = Places.whole(len(ids), 1, first=past.length)
         x = self.target.forward(ids[:, None], here)
         reach = Reach(here, Places(kept["valid"]))
