@@ -102,7 +102,7 @@ def weights_are_parameters(layer: Layer, before: dict[str, Any]) -> None:
     What forward itself puts into an attribute is another array each time: no weight.
     """
     for path, array in plain_arrays(layer).items():
-        if before.get(path) is array:
+        if path in before and before[path] is array:
             name = path.partition("[")[0].rpartition(".")[2]
             raise InputError(
                 "weights are kept in Parameters",

@@ -70,12 +70,11 @@ class Transformer(Model):
     `backward` takes dlogits and returns None, since ids have no gradient.
     """
 
-    Config = Config
-    config: _Config
+    Config: type[_Config] = Config
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         source = Embedding(config.source_vocabulary, config.d_model, rng)
         shared = source.weight if config.tying == "all" else None
         target = Embedding(config.target_vocabulary, config.d_model, rng, shared)

@@ -31,12 +31,11 @@ class MaskedLanguageModel(Model):
     ids have no gradient.
     """
 
-    Config = Config
-    config: _Config
+    Config: type[_Config] = Config
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         embedding = Embedding(config.vocabulary, config.d_model, rng)
         self.input = InputEmbedding(config, embedding, rng)
         self.tower = Tower(config, rng)

@@ -155,12 +155,11 @@ class RecurrentEncoderDecoder(Model):
     E tanh(y W + b), with the embedding E of the target.
     """
 
-    Config = Config
-    config: _Config
+    Config: type[_Config] = Config
     backwards: Any  # a Recurrent, or None without attention
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         rng, size = np.random.default_rng(seed), config.d_model
 
         def cell() -> Cell:

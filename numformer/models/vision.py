@@ -72,12 +72,11 @@ class VisionTransformer(Model):
     dtype: they are brought to those of the weights. `backward` takes dlogits and returns dimages.
     """
 
-    Config = Config
-    config: _Config
+    Config: type[_Config] = Config
 
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         self.patches = Patches(config.patch)
         self.embedding = Linear(config.patch**2 * config.channels, config.d_model, rng)
         self.token = ClassToken(config.d_model, rng)
