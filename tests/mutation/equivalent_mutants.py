@@ -9,9 +9,7 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "How many pairs a batch has is not asked where it is filled by tokens.": (
         "data/batching.py: super().__init__(pairs, 2, seed, pool)"
     ),
-    "The first pair's length takes its place before it is read.": (
-        "data/batching.py: longest = ([], 1)"
-    ),
+    "The first pair's length takes its place before it is read.": ("data/batching.py: longest = 1"),
     "Before the first evaluation neither 0 nor -1 of them comes to any patience.": (
         "training/loop.py: trainer.best.get('step', 1)"
     ),
@@ -45,7 +43,7 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     ),
     "What logits are where they do not count: what comes of it is multiplied with 0, or compared "
     "with the same.": (
-        "layers/cross_entropy.py: xp.where(valid[:, None], logits, logits.dtype.type(1))",
+        "layers/cross_entropy.py: xp.where(kept[:, None], logits, logits.dtype.type(1))",
         "layers/divergence.py: xp.where(counts, x, x.dtype.type(1))",
     ),
     "np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first "
@@ -72,7 +70,6 @@ PROOFS: dict[str, str | tuple[str, ...]] = {
     "takes longer.": (
         "backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]"
     ),
-    "Both are empty, and every number of both is written.": "backend.py: flat, density, cdf =",
     "Beyond 40 the exponential is 0 in every dtype, so both results are.": (
         "backend.py: xp.minimum(xp.absolute(value), 41)"
     ),
