@@ -39,6 +39,7 @@ class Copy:
 
 config = Transformer.Config.base(vocabulary=len(letters), d_model=8, d_ff=16, heads=2, layers=1)
 model = Transformer(config, seed=1)
+widths: tuple[int, int | None] = model.config.d_model, config.longest
 best = train(model, Copy(), "runs/copy", nf.Schedule(2), Recipe(warmup=2), on_step=print)
 print(best["exact"])
 trained = nf.load("runs/copy")

@@ -12,7 +12,7 @@ LISTED = """
 How many pairs a batch has is not asked where it is filled by tokens.
     data/batching.py: super().__init__(pairs, 2, seed, pool)
 The first pair's length takes its place before it is read.
-    data/batching.py: longest = ([], 1)
+    data/batching.py: longest = 1
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
@@ -38,7 +38,7 @@ How much sentencepiece tells of its work on standard error.
     data/subwords.py: minloglevel=3
 What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
 same.
-    layers/cross_entropy.py: xp.where(valid[:, None], logits, logits.dtype.type(1))
+    layers/cross_entropy.py: xp.where(kept[:, None], logits, logits.dtype.type(1))
     layers/divergence.py: xp.where(counts, x, x.dtype.type(1))
 np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first difference is
 above 0 either way, and whether it is 0 is all that counts.
@@ -59,8 +59,6 @@ is still right in all digits of 1 - tail.
 The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
 longer.
     backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
-Both are empty, and every number of both is written.
-    backend.py: flat, density, cdf =
 Beyond 40 the exponential is 0 in every dtype, so both results are.
     backend.py: xp.minimum(xp.absolute(value), 41)
 At 0 the tail is 1/2, and so is the difference from 1.
