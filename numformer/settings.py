@@ -108,8 +108,8 @@ class Settings:
 
     def __new__(cls, *_, **values):
         names = [setting.name for setting in fields(cls)]
-        for name in values.keys() - set(names):
-            near = difflib.get_close_matches(name, names, 1)
+        for name in values.keys() - names:
+            near = difflib.get_close_matches(name, names)
             raise InputError(
                 f"{cls.__name__} has the settings {', '.join(names)}",
                 name,

@@ -1,4 +1,4 @@
-"""Flags: those of other programs name ours, and a file or a run may hold them."""
+"""Flags: the highest rate, and a file or a run that holds them."""
 
 import json
 from pathlib import Path
@@ -7,23 +7,8 @@ import pytest
 
 from tests.equal_runs import logged, without_seconds
 from tests.toy_tasks.small import RUN, copying
-from toy_tasks import pairs, shakespeare, translate, write
+from toy_tasks import pairs, shakespeare, write
 from toy_tasks.kit import options
-
-
-def test_a_flag_of_other_programs_names_the_one_that_is_meant(refuse):
-    for main, flag, meant in (
-        (pairs.main, "--lr", "--rate"),
-        (pairs.main, "--learning-rate=1e-3", "--rate"),
-        (copying, "--dropout", "--p-drop"),
-        (translate.main, "--batch", "--max-tokens"),
-        (copying, "--epochs", "--steps"),
-        (copying, "--hidden", "--d-model"),
-        (pairs.main, "--vocab-size", "--subwords"),
-        (translate.main, "--vocab-size", "--vocabulary"),
-        (write.main, "--block-size", "--context"),
-    ):
-        refuse(main, f"{flag} 3", f"{flag} 3; is {meant} meant?")
 
 
 def test_the_highest_rate_is_that_of_rate(call, refuse):
