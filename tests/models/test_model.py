@@ -8,6 +8,7 @@ from numformer.backend import to_host
 from numformer.layer import Parameter, mode
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
 from numformer.layers.divergence import Divergence
+from numformer.layers.mixer import Mixer
 from numformer.models import Objective, Transformer
 from numformer.models.model import Model, require_batch
 
@@ -21,6 +22,10 @@ def test_what_is_no_batch_is_refused(shape, complaint):
     require_batch(np.ones((1, 1), int), "the rule", "The fix.")
 
 
+class Other(Mixer):
+    """One that is no attention."""
+
+
 class Mixed(Model):
     """One layer of each role, wherever it stands, and a weight of its own."""
 
@@ -30,6 +35,8 @@ class Mixed(Model):
         self.where = LearnedPositions(5, 4, rng)
         self.table = Parameter(np.ones((7, 4)))
         self.again = self.anything[0]
+        self.other = Other()
+        self.other.decay = Parameter(np.ones(2))
 
 
 class Several(Model):
@@ -46,7 +53,8 @@ def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
         "feed_forward": 4 * 3 + 3 + 3 * 4 + 4,
         "norm": 3 * 4,
         "embedding": 7 * 4,
-        "total": 20 + 80 + 31 + 12 + 28,
+        "mixer": 2,
+        "total": 20 + 80 + 31 + 12 + 28 + 2,
     }
 
 
