@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from numformer.errors import InputError
 BACKENDS = ("numpy", "cupy", "auto")
 
 
-def array_module(x):
+def array_module(x) -> Any:
     """The module (numpy or cupy) whose functions work on the array `x`."""
     if isinstance(x, np.ndarray):
         return np
@@ -34,7 +35,7 @@ def to_host(x) -> np.ndarray:
     return x.get() if hasattr(x, "get") else np.asarray(x)
 
 
-def find_backend(name: str):
+def find_backend(name: str) -> Any:
     """The array module for `name`: "numpy", "cupy", or "auto" (cupy where a GPU answers).
 
     Raises InputError where "cupy" is asked for and no GPU can be used. `import cupy` succeeds
@@ -225,7 +226,7 @@ def normal(x):
     """
     xp = array_module(x)
     highest, *coefficients, constant = _tail_polynomial(7 if x.dtype == np.float32 else 18)
-    flat, cdf, density = x.reshape(-1), *xp.empty((2, x.size), x.dtype)
+    flat, (cdf, density) = x.reshape(-1), xp.empty((2, x.size), x.dtype)
     for piece in cache_sized_pieces(flat):
         value, tail, exponential = flat[piece], cdf[piece], density[piece]
         a = xp.minimum(xp.absolute(value), 40)

@@ -337,7 +337,7 @@ class FlatParameters:
         return all(parameter._flat is self for parameter in self._parameters)
 
 
-def pack(layer: Layer, dtype=np.float32, xp=np) -> FlatParameters:
+def pack(layer: Layer, dtype: type[np.floating] = np.float32, xp: Any = np) -> FlatParameters:
     """Lay all parameters of `layer` end to end in one vector, and their gradients in another.
 
     The one place that casts parameters (to `dtype`) and moves them (to the arrays of `xp`). Each

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def attention_weights(model: Layer, *inputs: np.ndarray) -> dict[str, np.ndarray
         model.forward(*inputs)
     weights = {}
     for name, layer in model.named_layers().items():
-        looked = layer.looks() if hasattr(layer, "looks") else None
+        looked = getattr(layer, "looks", lambda: None)()
         if looked is not None:
             weights[name] = to_host(looked)
     model.clear_saved()
@@ -103,14 +104,14 @@ def attention_maps(path: Path | str, kinds: Sequence[AttentionMaps], title: str)
     height = below[0] + side + top
     figure = new_figure(width, height)
     # In matplotlib's own reading $ begins a formula.
-    as_it_is = dict(parse_math=False, family=families)
+    as_it_is: dict[str, Any] = dict(parse_math=False, family=families)
     figure.text(
         0.15 / width, 1 - 0.12 / height, legible(title, lacking), va="top", fontsize=11, **as_it_is
     )
 
-    def place(edge: float, column: int, wide: float = side) -> list[float]:
+    def place(edge: float, column: int, wide: float = side) -> tuple[float, float, float, float]:
         x = left + column * (side + between)
-        return [x / width, edge / height, wide / width, side / height]
+        return x / width, edge / height, wide / width, side / height
 
     def label(ticks: Callable, symbols: Sequence[str], **how) -> None:
         ticks(range(len(symbols)), symbols, **how, **as_it_is)

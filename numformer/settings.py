@@ -8,6 +8,7 @@ import difflib
 import math
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
 from numformer.errors import InputError
 
@@ -20,7 +21,7 @@ class Rule:
     """
 
     words: str
-    holds: Callable[[object], bool]
+    holds: Callable[[Any], bool]
     type: type
     registry: Collection[str] | None = None
     several: bool = False
@@ -36,11 +37,11 @@ class Rule:
         return self.words if self.choices is None else f"{self.words} {', '.join(self.choices)}"
 
 
-def _setting(default, what: str, rule: Rule):
+def _setting(default, what: str, rule: Rule) -> Any:
     return field(default=default, metadata={"help": what, "rule": rule})
 
 
-def size(default: int | None, what: str):
+def size(default: Any, what: str):
     """A whole number of at least 1; a default of None stands for "derived from others"."""
     return _setting(default, what, Rule("an integer of at least 1", _is_size, int))
 
@@ -107,8 +108,8 @@ class Settings:
 
     def __new__(cls, *_, **values):
         names = [setting.name for setting in fields(cls)]
-        for name in values.keys() - set(names):
-            near = difflib.get_close_matches(name, names, 1)
+        for name in values.keys() - names:
+            near = difflib.get_close_matches(name, names)
             raise InputError(
                 f"{cls.__name__} has the settings {', '.join(names)}",
                 name,

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,8 @@ class Trained:
         and `seed` to sample. Warns of symbols that training never saw.
         """
         alone = not isinstance(text, list | tuple)
-        written = self.write([text] if alone else text, say=_warn, **how)
+        texts: Any = [text] if alone else text
+        written = self.write(texts, say=_warn, **how)
         return written[0] if alone else written
 
     def write(self, texts: Sequence[str], say=lambda note: None, **how) -> list[str]:
@@ -105,7 +107,7 @@ class Trained:
         that writes in another way.
         """
         asked = self._asked("n_best", texts, say, how)
-        answers = self.text.n_best(self.model, asked, count, **how)
+        answers = self.text.n_best(self.model, asked, count, **how)  # type: ignore[attr-defined]
         return [[(score, self.text.join(written)) for score, written in best] for best in answers]
 
     def _asked(self, method: str, texts: Sequence[str], say, how: dict) -> list[list[str]]:
@@ -188,7 +190,7 @@ def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) 
                 "Train them on the same data, with --seed or sizes of the model changed.",
             )
         models.append(loaded.model)
-    return replace(trained, model=Ensemble(models))
+    return replace(trained, model=Ensemble(models))  # type: ignore[arg-type]
 
 
 def _vocabularies(text: Text) -> dict:

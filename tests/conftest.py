@@ -1,6 +1,7 @@
 """What test files share: random numbers, array modules, complaints, scripts and their data."""
 
 import contextlib
+import shlex
 import signal
 import sys
 
@@ -90,12 +91,15 @@ def empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def call(capsys):
-    """`call(main, *arguments)` runs a script here -> exit code, lines printed, lines of errors."""
+    """`call(main, flags, *texts)` runs a script here -> exit code, lines printed, lines of errors.
 
-    def run(main, *arguments) -> tuple[int, list[str], list[str]]:
+    The flags are cut at spaces as a shell does, the texts are not.
+    """
+
+    def run(main, flags="", *texts) -> tuple[int, list[str], list[str]]:
         capsys.readouterr()
         try:
-            code = exit_code(lambda: main(list(arguments)))
+            code = exit_code(lambda: main([*shlex.split(flags), *texts]))
         except SystemExit as ended:  # argparse, for --help and flags that it cannot read
             code = ended.code
         out, err = capsys.readouterr()

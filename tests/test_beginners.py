@@ -1,4 +1,7 @@
-"""What goes wrong in first scripts: each mistake meets the rule, what was received, the fix."""
+"""What goes wrong in first scripts and commands: each mistake meets the rule, what was received,
+the fix. What goes wrong with a run that is there stands in toy_tasks/test_answers.py,
+test_resuming.py and the files of its task.
+"""
 
 import warnings
 
@@ -9,6 +12,7 @@ from cupy_stand_in import synchronisations
 import numformer
 from numformer import Adam, FlatParameters, Schedule, pack, train
 from numformer.layers import Linear
+from tests.toy_tasks.small import assert_refused, main_of
 
 BEGIN = """
 import numpy as np
@@ -109,6 +113,34 @@ def test_a_mistake_meets_the_rule_and_the_fix(code, words, folder, tmp_path, com
     said = complaint(run, code, folder=of_mistake, Reversing=Reversing)
     for part in words.format(folder=of_mistake).split(" ... "):
         assert part in said
+
+
+COMMANDS = {
+    "pairs --lr 3": "--lr 3; is --rate meant?",
+    "pairs --learning-rate=1e-3": "; is --rate meant?",
+    "copy_task --dropout 3": "--dropout 3; is --p-drop meant?",
+    "translate --batch 3": "--batch 3; is --max-tokens meant?",
+    "copy_task --epochs 3": "--epochs 3; is --steps meant?",
+    "copy_task --hidden 3": "--hidden 3; is --d-model meant?",
+    "pairs --vocab-size 3": "--vocab-size 3; is --subwords meant?",
+    "translate --vocab-size 3": "--vocab-size 3; is --vocabulary meant?",
+    "write --block-size 3": "--block-size 3; is --context meant?",
+    "copy_task --rate 0": "a number above 0; received 0.0. For example --rate 0.001",
+    "copy_task --rate 1 --factor 2": "by --rate or by --factor; received both. Leave out one",
+    "copy_task --resume": "no run of copy_task under runs/. Start one without --resume",
+    "pairs --demo dates --resume": "received no run of pairs with --demo dates under runs/",
+    "copy_task --start mine": "received mine, which is not there. Name the folder of a run",
+    "pairs --run mine --input a": "received mine, which is not there. Name the folder of a run",
+    "copy_task --config mine.toml": "mine.toml must be a file that can be read; received No such",
+    "pairs": "pairs takes --data with one file or three, or a --demo, or a --run to use; received",
+    "write": 'For example --data FILE.txt, or --run runs/write --input "To be"',
+}
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS.items())
+def test_a_wrong_command_meets_the_rule_and_the_fix(command, words, call, empty_folder):
+    task, _, flags = command.partition(" ")
+    assert_refused(call(main_of(task), flags), words)
 
 
 STEP = "objective.forward(*batch.inputs); objective.backward(); optimizer.step(0.01)\n"

@@ -1,6 +1,7 @@
 """How many threads products take: many where they are large or trained by, one in an answer."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -34,24 +35,21 @@ def taken():
     return [matmul(SMALL, SQUARE), matmul(LARGE, SQUARE), blas.threads()]
 
 
-def in_another_thread(function):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
 def answering():
     with inference():
         return taken()
+
+
+def answering_in_another_thread():
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(answering).result()
 
 
 def test_an_answer_takes_one_thread_but_for_large_products():
     with threadpool_limits(3, "blas"):
         assert taken() == [3, 3, 3]
         with pytest.raises(ValueError, match="is given back"), inference():
-            assert taken() == answering() == in_another_thread(answering) == [1, 3, 1]
+            assert taken() == answering() == answering_in_another_thread() == [1, 3, 1]
             raise ValueError("is given back")
         assert taken() == [3, 3, 3]
 
@@ -59,7 +57,7 @@ def test_an_answer_takes_one_thread_but_for_large_products():
 def test_a_training_keeps_its_threads_whoever_answers_beside_it():
     with threadpool_limits(3, "blas"):
         with blas.fixed(2):
-            assert taken() == in_another_thread(answering) == [2, 2, 2]
+            assert taken() == answering_in_another_thread() == [2, 2, 2]
             assert answering() == [1, 2, 1]  # an evaluation
         began, over = threading.Event(), threading.Event()
 
@@ -68,11 +66,11 @@ def test_a_training_keeps_its_threads_whoever_answers_beside_it():
                 began.set()
                 over.wait()
 
-        beside = threading.Thread(target=answer)
-        beside.start()
-        began.wait()
-        with blas.fixed(2):
-            over.set()
-            beside.join()
-            assert taken() == [2, 2, 2]
+        with ThreadPoolExecutor() as pool:
+            beside = pool.submit(answer)
+            began.wait()
+            with blas.fixed(2):
+                over.set()
+                beside.result()
+                assert taken() == [2, 2, 2]
         assert taken() == [3, 3, 3]

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.testing import assert_array_equal
 
+from numformer.backend import to_host
 from numformer.data.batching import PairBatch
-from numformer.layer import inference, mode
+from numformer.layer import inference, mode, pack
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.models import Config, Transformer
 from numformer.plots import (
@@ -42,15 +43,16 @@ def drawn(monkeypatch, tmp_path):
     return figure_of
 
 
-def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(monkeypatch):
+def test_weights_are_those_of_cross_attention_in_the_order_of_the_layers(monkeypatch, xp):
     """Without dropout, of this batch though another still waits for its backward."""
     config = Config.base(11, d_model=8, d_ff=12, heads=HEADS, layers=LAYERS, p_drop=0.5)
     model, expected, save = Transformer(config, seed=1), [], ScaledDotProductAttention.save
+    pack(model, xp=xp)
     of_layers = [layer.cross_attention.sublayer.attention for layer in model.decoder.layers]
 
     def watched(self, **values):
         if self in of_layers:
-            expected.append(values["weights"].copy())
+            expected.append(to_host(values["weights"]).copy())
         save(self, **values)
 
     with inference(), monkeypatch.context() as patches:

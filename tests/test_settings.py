@@ -77,3 +77,10 @@ def test_the_entries_of_a_config_are_those_of_its_matrices(layers):
         for tower, cross in (("encoder", False), ("decoder", True)):
             matrices = [p.size for name, p in towers if name.startswith(tower) and len(p.shape) > 1]
             assert config.entries(cross) == sum(matrices) + 8 * 20
+
+
+def test_an_unknown_field_is_named_with_the_nearest(mine, complaint):
+    said = complaint(mine, widht=3)
+    assert "Mine has the settings symbols, width, depth, drop, rate," in said
+    assert "received widht. Did you mean width?" in said
+    assert "received xyzzy. Leave it out." in complaint(mine, width=3, xyzzy=1)

@@ -21,14 +21,11 @@ from numformer import __main__, __version__
 from numformer.training import files
 from numformer.training.forks import cores
 from numformer.training.parts import usual_parts
+from tests.test_rooms import FILES, ROOT
 from tests.toy_tasks.small import PAGES, assert_refused
 from toy_tasks.kit import answers, datasets, exit_code
 from toy_tasks.kit.exits import quoted
 
-ROOT = Path(__file__).parents[1]
-SOURCES = [
-    p for room in ("numformer", "toy_tasks", "lessons") for p in ROOT.glob(f"{room}/**/*.py")
-]
 STUDIES = {name: page.STUDY for name, page in PAGES.items() if hasattr(page, "STUDY")}
 
 
@@ -106,7 +103,7 @@ def test_standard_streams_are_utf_8_unless_asked_otherwise(monkeypatch):
 
 def test_a_text_file_has_the_same_bytes_on_every_system():
     """Whoever opens one names its encoding, and who writes one the ends of its lines."""
-    for path in SOURCES:
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             name = called.rpartition(".")[2] if called not in ("os.open", "read_text") else ""
@@ -135,9 +132,8 @@ def test_what_else_differs_by_the_system(monkeypatch, capsys, tmp_path):
         assert usual_parts(np) == 1 and quoted(Path("my run")) == command
     monkeypatch.setattr(sys, "stdin", terminal := io.StringIO())
     terminal.isatty = lambda: True
-    assert [
-        *answers._several(terminal)
-    ] == [] and "Ctrl-Z and Enter ends" in capsys.readouterr().err
+    assert not [*answers._several(terminal)]
+    assert "Ctrl-Z and Enter ends" in capsys.readouterr().err
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cores() == os.cpu_count()
 

@@ -25,6 +25,7 @@ def test_the_script_runs(tmp_path, monkeypatch, capsys):
         ("train(model, 3, '', 2)", 'incompatible type "int"; expected "Task"'),
         ("Recipe(warmup='2')", 'incompatible type "str"; expected "int"'),
         ("model.named_parameters()['x'].grat", 'has no attribute "grat"'),
+        ("model.config.d_model + ''", 'Unsupported operand types for + ("int" and "str")'),
     ],
 )
 def test_mypy_finds_wrong_types_alone(added, words, tmp_path):

@@ -2,34 +2,16 @@
 
 import numpy as np
 
-from numformer import (
-    Adam,
-    Array,
-    Batch,
-    Layer,
-    Model,
-    PairBatch,
-    Parameter,
-    Recipe,
-    Schedule,
-    Transduction,
-    Transformer,
-    Vocabulary,
-    greedy,
-    inference,
-    load,
-    pack,
-    pad_sources,
-    train,
-)
+import numformer as nf
+from numformer import Array, Layer, PairBatch, Recipe, Transformer, train
 from numformer.gradient_check import check
 
-letters = Vocabulary("abc")
+letters = nf.Vocabulary("abc")
 
 
 class Scale(Layer):
     def __init__(self, width: int) -> None:
-        self.weight = Parameter(np.ones(width))
+        self.weight = nf.Parameter(np.ones(width))
 
     def forward(self, x: Array) -> Array:
         self.save(x=x)
@@ -43,12 +25,12 @@ class Scale(Layer):
 
 class Copy:
     metric, higher_is_better, longest = "exact", True, 4
-    text = Transduction(letters, letters, max_length=3)
+    text = nf.Transduction(letters, letters, max_length=3)
 
-    def batch(self, step: int) -> Batch:
+    def batch(self, step: int) -> nf.Batch:
         return PairBatch.of([([4, 5], [4, 5])])
 
-    def evaluate(self, model: Model) -> dict[str, float]:
+    def evaluate(self, model: nf.Model) -> dict[str, float]:
         return {"exact": 1.0}
 
     def description(self) -> dict[str, object]:
@@ -57,13 +39,14 @@ class Copy:
 
 config = Transformer.Config.base(vocabulary=len(letters), d_model=8, d_ff=16, heads=2, layers=1)
 model = Transformer(config, seed=1)
-best = train(model, Copy(), "runs/copy", Schedule(2), Recipe(warmup=2), on_step=print)
+widths: tuple[int, int | None] = model.config.d_model, config.longest
+best = train(model, Copy(), "runs/copy", nf.Schedule(2), Recipe(warmup=2), on_step=print)
 print(best["exact"])
-trained = load("runs/copy")
+trained = nf.load("runs/copy")
 print(trained("abc"))
-with inference():
-    print(greedy(model, pad_sources([[4, 5]]), 3))
-objective, optimizer = model.objective(0.1), Adam(pack(model))
+with nf.inference():
+    print(nf.greedy(model, nf.pad_sources([[4, 5]]), 3))
+objective, optimizer = model.objective(0.1), nf.Adam(nf.pack(model))
 batch = PairBatch.of([([4, 5], [4])])
 loss = float(objective(*batch.inputs))
 objective.backward()

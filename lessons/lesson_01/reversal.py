@@ -72,14 +72,18 @@ def unseen(length: int) -> list[str]:
     return [*filter(held_out, dict.fromkeys(map("".join, drawn)))][:200]
 
 
+def random_source(rng: np.random.Generator) -> str:
+    return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
+
+
+def backwards(source: str) -> str:
+    return source[::-1]
+
+
 @functools.cache
 def reversal() -> SequenceTask:
     """The task of both models."""
-
-    def draw(rng: np.random.Generator) -> str:
-        return "".join(rng.choice([*LETTERS], rng.integers(1, LONGEST + 1)))
-
-    rule = Rule("reversal", "", LETTERS, draw, lambda source: source[::-1], 1.0, {})
+    rule = Rule("reversal", "", LETTERS, random_source, backwards, 1.0, {})
     return SequenceTask(rule, 32, seed=1)
 
 

@@ -53,6 +53,10 @@ def random_word(rng: np.random.Generator) -> str:
     return "".join(string.ascii_lowercase[letter] for letter in letters)
 
 
+def backwards(word: str) -> str:
+    return word[::-1]
+
+
 RULE = Rule(
     name="backwards",
     description="Write a word backwards.",
@@ -60,7 +64,7 @@ RULE = Rule(
     defaults={},
     symbols=string.ascii_lowercase,
     source=random_word,
-    target=lambda word: word[::-1],
+    target=backwards,
 )
 
 

@@ -121,7 +121,7 @@ class PairBatch(Batch):
     @property
     def weight(self) -> int:
         """The number of real target positions."""
-        return np.count_nonzero(self.target_out != PADDING)
+        return int(np.count_nonzero(self.target_out != PADDING))
 
     def trimmed(self) -> "PairBatch":
         """The same, each side as short as its longest sequence."""
@@ -181,13 +181,13 @@ class EpochBatches:
     def _shuffle(self, epoch: int) -> list[list[int]]:
         rng = np.random.default_rng(seed_sequence(self.seed, "data", epoch))
         pairs = self.of_epoch(epoch)
-        order = rng.permutation(len(pairs))
+        shuffled = rng.permutation(len(pairs))
         size = self._in_pool()
         order = [
             index
-            for start in range(0, len(order), size)
+            for start in range(0, len(pairs), size)
             for index in sorted(
-                order[start : start + size], key=lambda i: tuple(map(len, pairs[i]))
+                shuffled[start : start + size], key=lambda i: tuple(map(len, pairs[i]))
             )
         ]
         batches = self._cut(order, pairs)
@@ -254,7 +254,8 @@ class TokenBatches(EpochBatches):
         return round(self.pool * self.max_tokens / self.mean_length)
 
     def _cut(self, order, pairs):
-        batches, longest = [], 0
+        batches: list[list[int]] = []
+        longest = 0
         for index in order:
             tokens = _tokens(pairs[index])
             if batches and max(longest, tokens) * (len(batches[-1]) + 1) <= self.max_tokens:

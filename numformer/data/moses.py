@@ -1,12 +1,13 @@
 """Sentences as people write them, and as tokens with spaces between: Moses's rules."""
 
 import functools
+from typing import Any
 
 from numformer.errors import InputError
 
 
 @functools.cache
-def _moses(language: str):
+def _moses(language: str) -> tuple[Any, Any, Any]:
     try:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
     except ImportError:

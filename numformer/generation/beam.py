@@ -122,7 +122,7 @@ def n_best(
 def is_alpha(value) -> bool:
     """Whether a length penalty may have this exponent; far larger ones are no numbers any more."""
     is_number = isinstance(value, Real) and type(value) is not bool
-    return is_number and 0 <= value <= LARGEST_ALPHA
+    return is_number and 0 <= value <= LARGEST_ALPHA  # pyright: ignore[reportOperatorIssue]
 
 
 class Ranking:
@@ -160,7 +160,8 @@ class Beam:
 
     def __iter__(self) -> Iterator[tuple[int, float, list[int]]]:
         """Of every hypothesis its row, its log probability and its ids."""
-        for row, log_p, written in zip(self.rows, self.log_p, self.written.tolist(), strict=True):
+        rows = self.rows.tolist(), self.log_p, self.written.tolist()
+        for row, log_p, written in zip(*rows, strict=True):
             yield from zip([row] * len(log_p), log_p, written, strict=True)
 
     def write(self, symbols: np.ndarray, log_p: np.ndarray) -> tuple[np.ndarray, list[tuple]]:

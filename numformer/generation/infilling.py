@@ -49,7 +49,7 @@ class Infilling(Text):
 
     def _log_probabilities(self, model: Model, text: Symbols, holes: list[int]) -> np.ndarray:
         """What may stand in each of the holes (N,), seen in its window -> (N, V)."""
-        ids, log_p = np.array(self.vocabulary.encode(text)), []
+        ids, parts = np.array(self.vocabulary.encode(text)), []
         width = min(self.context, len(ids))
         for some in np.split(holes, range(256, len(holes), 256)):
             starts = np.clip(some - width // 2, 0, len(ids) - width)
@@ -57,8 +57,8 @@ class Infilling(Text):
             windows = ids[distinct[:, None] + np.arange(width)]
             with inference():
                 logits = model.forward(windows, window * width + some - starts)
-            log_p.append(log_probabilities(logits))
-        log_p = np.concatenate(log_p)
+            parts.append(log_probabilities(logits))
+        log_p = np.concatenate(parts)
         log_p[:, [END, *self.vocabulary.encode([self.hole])]] = -np.inf
         return log_p
 

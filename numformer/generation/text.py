@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from numformer.data import UNKNOWN, Vocabulary
 from numformer.errors import InputError
@@ -50,7 +51,9 @@ class Text(ABC):
         return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
 
     @abstractmethod
-    def write(self, model: Model, texts: Sequence[Symbols], **how) -> list[list[str]]:
+    def write(
+        self, model: Model, texts: Sequence[Symbols], *settings: Any, **how: Any
+    ) -> list[list[str]]:
         """What the model writes for each text, as symbols."""
 
     @abstractmethod

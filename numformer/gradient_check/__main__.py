@@ -68,7 +68,8 @@ def _print_elementwise(cases: dict[str, Callable], given: str, xp, worst: int = 
             given,
             f"The cases are: {', '.join(cases)}.",
         )
-    checked = GradientCheck(*cases[case](), xp=xp)
+    layer, inputs = cases[case]()
+    checked = GradientCheck(layer, inputs, xp=xp)
     if tensor not in checked.tensors:
         raise InputError(
             f"{case} has the tensors {', '.join(checked.tensors)}",
@@ -122,9 +123,11 @@ def main(arguments: list[str] | None = None) -> int:
         if not chosen:
             raise InputError("--only names a case", options.only, f"Cases: {', '.join(cases)}.")
         started = time.perf_counter()
-        rows, causes = [], {}
+        rows = []
+        causes: dict[str, str] = {}
         for case, factory in chosen.items():
-            for row in check(*factory(), xp=xp):
+            layer, inputs = factory()
+            for row in check(layer, inputs, xp=xp):
                 name = f"{case}/{row.name}"
                 first = causes.setdefault(row.meaning, name) if row.meaning else name
                 meaning = row.meaning if first == name else f"the same cause as {first}"
@@ -132,7 +135,8 @@ def main(arguments: list[str] | None = None) -> int:
                 rows.append(replace(row, name=name, meaning=meaning))
                 print(rows[-1], flush=True)
         for factory in chosen.values() if options.layer else ():
-            for text in untaken_branches(*factory()):
+            layer, inputs = factory()
+            for text in untaken_branches(layer, inputs):
                 print(f"not checked, no input took it; {text}")
         if not rows:
             raise InputError(

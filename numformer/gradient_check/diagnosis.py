@@ -9,6 +9,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class Subject:
         finally:
             self.tensor[...] = original
 
-    def slopes(self, forward: Callable, weight=1, first: int | None = None) -> np.ndarray:
+    def slopes(self, forward: Callable, weight: Any = 1, first: int | None = None) -> np.ndarray:
         """The slope of <upstream, `forward(shift)`> along the `first` directions times `weight`."""
         directions = (self.checked.xp.asarray(u * weight) for u in self.directions[:first])
         return np.array([self.checked.slope(forward, u)[0] for u in directions])
@@ -121,6 +122,7 @@ def uses(subject: Subject) -> str | None:
         ]
         where = ", ".join(user for user, _ in named)
         return f"{subject.name} is used by {where}, and their gradients add: {', '.join(wrong)}."
+    return None
 
 
 def without_dropout(subject: Subject) -> str | None:
@@ -133,6 +135,7 @@ def without_dropout(subject: Subject) -> str | None:
             "exactly the gradient without dropout: backward uses the values before dropout "
             "(`weights` for `dropped`), or leaves out its mask `keep`."
         )
+    return None
 
 
 def with_values(subject: Subject, parameter, values) -> Callable:
@@ -163,6 +166,7 @@ def parameters_as_ones(subject: Subject) -> str | None:
                 f"exactly `{name}` times the gradient for {name} = 1: multiply dy by `{name}` "
                 "first, before sums are taken."
             )
+    return None
 
 
 def faulty_layer(subject: Subject) -> str | None:
@@ -180,11 +184,13 @@ def left_behind(subject: Subject) -> str | None:
             "another batch. Keep no copy of a weight and no size of a batch in an attribute: read "
             "parameter.data each time, and save() what belongs to one forward."
         )
+    return None
 
 
 def broken_forward(subject: Subject) -> str | None:
     if not np.isfinite(to_host(subject.checked.output)).all():
         return "forward itself gives NaN or infinity: a row with every key masked, or an overflow."
+    return None
 
 
 CLUES: list[Callable[[Subject], str | None]] = [

@@ -27,7 +27,7 @@ def known_factors(checked) -> dict[str, float]:
         f"the division by the number of positions ({positions}) is missing": positions,
     }
     for ids in (x for x in checked.inputs if dtype_kind(x) == "i" and x.size):
-        real, total = np.count_nonzero(ids), ids.size
+        real, total = int(np.count_nonzero(ids)), ids.size
         factors |= {
             f"the division by the number of real ids ({real}) is missing": real,
             f"divided by all ids, padding included ({real} of {total} are real)": real / total,

@@ -11,6 +11,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,7 @@ class GradientCheck:
         self._flat = pack(layer, np.float64, xp)
         self._plain_arrays = rules.plain_arrays(layer)
         self.inputs = converted(inputs, np.float64, xp)
-        self.earlier = self._earlier()
+        self.earlier: Any = self._earlier()
         with rules.forwards_leave_others_alone(self.earlier):
             self._differentiate()
         rules.forwards_are_stacked(self)
@@ -222,7 +223,7 @@ class GradientCheck:
         return row if row.passed else replace(row, meaning=diagnosis.diagnose(self, name))
 
     def _compared(self, name: str, directions: int) -> Row:
-        worst = None
+        worst: Any = None
         xp = array_module(self.tensors[name])
         for _ in range(directions):
             direction = self.rng.standard_normal(self.tensors[name].shape)
@@ -323,7 +324,9 @@ def check(layer: Layer, inputs: Iterable, seed: int = 0, directions: int = 2, xp
     rows = {name: checked.row(name, directions) for name in checked.tensors}
     for scale in SCALES if checked.input_names else ():
         scaled = checked.scaled(scale)
-        for name in scaled.tensors if scaled else ():
+        if scaled is None:
+            continue
+        for name in scaled.tensors:
             if rows[name].passed and not (row := scaled.at_scale(name, scale)).passed:
                 rows[name] = row
     return list(rows.values())

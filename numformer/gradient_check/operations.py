@@ -77,7 +77,7 @@ def left_out(operation: Operation, index: int, called: list[str]) -> Iterator[Mi
 
 
 # Functions whose derivative is written with their output s, and what is written instead.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable, str, Callable]] = {
     "sigmoid": (lambda z: 1 / (1 + np.exp(-z)), "s * (1 - s)", lambda s: s * (1 - s)),
     "tanh": (np.tanh, "1 - s * s", lambda s: 1 - s * s),
 }
@@ -180,3 +180,4 @@ def wrong_operation(subject) -> str | None:
 
             if all(subject.equal(subject.slopes(mistaken, first=n)) for n in (1, None)):
                 return f"{message} {operations[numbers[0]].line}".strip()
+    return None

@@ -5,6 +5,7 @@ Each function raises InputError where the layer breaks its rule.
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ KEPT_BY_SAVE = (
 )
 
 
-def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, object]]:
+def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """What stands in `value`, a container of containers perhaps, by the way to it."""
     if isinstance(value, dict):
         items = [(f"{path}[{key!r}]", item) for key, item in value.items()]
@@ -36,7 +37,7 @@ def _held(value, path: str, above: tuple[int, ...] = ()) -> Iterator[tuple[str, 
         yield from _held(item, way, (*above, id(value)))
 
 
-def _attributes(layer: Layer) -> Iterator[tuple[str, object]]:
+def _attributes(layer: Layer) -> Iterator[tuple[str, Any]]:
     """What every layer within `layer` holds in attributes, by the way to it."""
     for path, sublayer in layer.named_layers().items():
         for name, value in vars(sublayer).items():
@@ -64,11 +65,11 @@ def noting_who_saves() -> Iterator[list[Layer]]:
         layers.append(layer)
         save(layer, **values)
 
-    Layer.save = noted
+    Layer.save = noted  # type: ignore[assignment,method-assign]
     try:
         yield layers
     finally:
-        Layer.save = save
+        Layer.save = save  # type: ignore[method-assign]
 
 
 def all_that_save_are_found(layer: Layer, savers: list[Layer]) -> None:
@@ -83,7 +84,7 @@ def all_that_save_are_found(layer: Layer, savers: list[Layer]) -> None:
             )
 
 
-def plain_arrays(layer: Layer) -> dict[str, object]:
+def plain_arrays(layer: Layer) -> dict[str, Any]:
     """The floating-point arrays in attributes, but those whose name begins with an underscore."""
     return {
         path: value
@@ -95,13 +96,13 @@ def plain_arrays(layer: Layer) -> dict[str, object]:
     }
 
 
-def weights_are_parameters(layer: Layer, before: dict[str, object]) -> None:
+def weights_are_parameters(layer: Layer, before: dict[str, Any]) -> None:
     """No array is kept in a plain attribute, where `before` are those before forward.
 
     What forward itself puts into an attribute is another array each time: no weight.
     """
     for path, array in plain_arrays(layer).items():
-        if before.get(path) is array:
+        if path in before and before[path] is array:
             name = path.partition("[")[0].rpartition(".")[2]
             raise InputError(
                 "weights are kept in Parameters",

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,9 @@ def faulty_wire(checked) -> str | None:
 
     Layers that are right by themselves hand on a wrong gradient only where they get one.
     """
-    layer, outputs, received = checked.layer, {}, {}
+    layer = checked.layer
+    outputs: dict[tuple[str, int], Any] = {}
+    received: dict[str, list] = {}
     paths = layer.named_layers().keys() - {""}
     outermost = {p for p in paths if not any(p.startswith(f"{other}.") for other in paths)}
 
@@ -129,3 +132,4 @@ def faulty_wire(checked) -> str | None:
         )
         message = explain(evidence) or UNKNOWN
         return f"the gradient that reaches `{path}` is wrong already: {message}"
+    return None

@@ -7,6 +7,7 @@ They are asked from the most particular to the least, and the first that fits sp
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -61,12 +62,12 @@ class Evidence:
     def scale(self) -> float:
         return float(np.abs(self.numerical).max(initial=0))
 
-    def same(self, a, b):
+    def same(self, a, b) -> Any:
         """Where a and b are equal but for the error of numerical gradients."""
         return np.isclose(a, b, rtol=1e-5, atol=1e-7 * self.scale)
 
     @property
-    def wrong(self) -> np.ndarray:
+    def wrong(self) -> Any:
         return ~self.same(self.explicit, self.numerical)
 
     def alike(self, last: int | None = None) -> Iterator[tuple[str, np.ndarray]]:
@@ -78,6 +79,7 @@ class Evidence:
 def agreement(evidence: Evidence) -> str | None:
     if not evidence.wrong.any():
         return "the entries that were measured agree: look at those behind them."
+    return None
 
 
 def zeros(evidence: Evidence) -> str | None:
@@ -85,6 +87,7 @@ def zeros(evidence: Evidence) -> str | None:
         return "the true gradient is zero: forward does not depend on this tensor as used here."
     if (np.abs(evidence.explicit) < 1e-9 * evidence.scale).all():
         return "the gradient is zero: never accumulated (`grad +=`), or not returned."
+    return None
 
 
 def constant_ratio(evidence: Evidence) -> str | None:
@@ -111,6 +114,7 @@ def of_another_tensor(evidence: Evidence) -> str | None:
                 if name in evidence.sound
                 else "two results of backward are swapped."
             )
+    return None
 
 
 def repeated_ids(evidence: Evidence) -> str | None:
@@ -123,6 +127,7 @@ def repeated_ids(evidence: Evidence) -> str | None:
             "wrong only in rows whose ids occur more than once: grad[ids] += dx keeps the last of "
             "them; use scatter_add."
         )
+    return None
 
 
 def moved(evidence: Evidence) -> str | None:
@@ -137,6 +142,7 @@ def moved(evidence: Evidence) -> str | None:
             "the right numbers at wrong places: heads split or merged by reshape without "
             "swapaxes(1, 2), or positions shifted."
         )
+    return None
 
 
 def factor_of_each_row(evidence: Evidence) -> str | None:
@@ -193,6 +199,7 @@ def factor_of_each_entry(evidence: Evidence) -> str | None:
             return f"each entry is off by 1 / `{name}`: the factor `{name}` is missing."
         if evidence.same(evidence.numerical * value, evidence.explicit).all():
             return f"each entry is off by `{name}`: the factor `{name}` is one too many."
+    return None
 
 
 def along_saved(evidence: Evidence) -> str | None:
@@ -233,6 +240,7 @@ def along_saved(evidence: Evidence) -> str | None:
                 "treated as constants, but they depend on x too; or their terms have another sign "
                 "or factor."
             )
+    return None
 
 
 def sum_over_another_axis(evidence: Evidence) -> str | None:
@@ -248,6 +256,7 @@ def sum_over_another_axis(evidence: Evidence) -> str | None:
         for axis in range(e.ndim - 1):
             if e.shape[axis] > 1 and _constant(sums, live, axis):
                 return f"the sum of dy * `{name}` runs over axis {axis} instead of the last."
+    return None
 
 
 def upstream_itself(evidence: Evidence) -> str | None:
@@ -258,6 +267,7 @@ def upstream_itself(evidence: Evidence) -> str | None:
         return "exactly the upstream gradient is missing: the skip connection of x + f(x)."
     if evidence.same(evidence.difference, dy).all():
         return "exactly the upstream gradient is too much: x is added once, so dy is too."
+    return None
 
 
 def _dot(a, b):

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,7 @@ class Operation:
     function: Callable
     operands: list
     named: dict
-    result: object
+    result: Any
     calls: tuple  # (file, line, instruction) of each function that was running, innermost first
 
     @property
@@ -69,7 +71,7 @@ class Trace:
 class Reporting(np.ndarray):
     """An array whose operations are reported to the trace of the forward that runs."""
 
-    trace: Trace | None = None
+    trace: Trace | None = None  # type: ignore[assignment]
 
     def __array_ufunc__(self, ufunc, method, *operands, **named):
         name = ufunc.__name__ if method == "__call__" else method
@@ -79,7 +81,7 @@ class Reporting(np.ndarray):
         return _report(function.__name__, function, operands, named)
 
 
-def _changed(value, change: Callable):
+def _changed(value: Any, change: Callable) -> Any:
     """`value` with every array in it changed, in tuples, lists and dicts too."""
     if isinstance(value, np.ndarray):
         return change(value)
@@ -117,7 +119,8 @@ def _report(name: str, function: Callable, operands: tuple, named: dict):
 def _calls() -> tuple:
     """The lines that run, from that of the operation out to the layer's own forward."""
     here, numpy = os.path.dirname(__file__), os.path.dirname(np.__file__)
-    frame, calls = sys._getframe(2), []
+    frame: FrameType | None = sys._getframe(2)
+    calls: list[tuple] = []
     while frame and not calls:
         file = frame.f_code.co_filename
         if file != __file__ and not file.startswith(numpy):

@@ -3,6 +3,9 @@
 A config names its choices by the keys of these registries; an unknown name raises there.
 """
 
+from collections.abc import Callable
+
+from numformer.layer import Layer
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
 from numformer.layers.softmax import Softmax
@@ -40,7 +43,7 @@ NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
 ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
-POSITIONS = {
+POSITIONS: dict[str, Callable[..., Layer]] = {
     **dict.fromkeys(
         ["sinusoidal", "sinusoidal_rotary"], lambda max_length, d_model, rng: SinusoidalPositions()
     ),
@@ -49,12 +52,12 @@ POSITIONS = {
 }
 # What makes the settings of self-attention, where positions come in there. Cross-attention looks at
 # another sequence: with rotary positions alone it does not know where in it something is.
-POSITIONS_IN_ATTENTION = {
+POSITIONS_IN_ATTENTION: dict[str, Callable[[], dict]] = {
     **dict.fromkeys(["rotary", "sinusoidal_rotary"], lambda: {"rotary": Rotary()}),
     "alibi": lambda: {"position_bias": alibi.alibi},
 }
 # What may stand where attention stands.
-MIXERS = {
+MIXERS: dict[str, type[Mixer]] = {
     "attention": SelfAttention,
     "grouped": GroupedQueryAttention,
     "window": WindowAttention,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,7 @@ class MultiHeadAttention(Layer):
         d_v: int | None = None,
         bias: bool = False,
         p_drop: float = 0.0,
-        attention: Callable[[float], Layer] = ScaledDotProductAttention,
+        attention: Callable[[float], ScaledDotProductAttention] = ScaledDotProductAttention,
         rotary: Layer | None = None,
         position_bias: Callable | None = None,
     ):
@@ -186,7 +187,9 @@ class MultiHeadAttention(Layer):
         key, value, positions = past.of(self, self.remembered).append(key, value)
         return key, value, reach.over(positions)
 
-    remembered = KeysAndValues
+    def remembered(self, past: Memory) -> Any:
+        """What keeps the keys and values for later positions."""
+        return KeysAndValues(past)
 
     def attend(self, query, key, value, reach: Reach):
         """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, H, T, K_v)."""
@@ -227,7 +230,7 @@ class SelfAttention(MultiHeadAttention, Mixer):
 
     looks_ahead = True
 
-    def forward(self, x, reach=None, past: Memory | None = None):
+    def forward(self, x, reach=None, past: Memory | None = None):  # type: ignore[override]
         return super().forward(x, x, reach, past)
 
     def backward(self, dy):
@@ -236,7 +239,9 @@ class SelfAttention(MultiHeadAttention, Mixer):
         return dx
 
     @classmethod
-    def build(cls, config, rng: np.random.Generator, causal: bool) -> "SelfAttention":
+    def build(  # type: ignore[override]
+        cls, config, rng: np.random.Generator, causal: bool
+    ) -> "SelfAttention":
         """As Mixer.build. Positions come in here where the config says so."""
         settings = config.of_attention | config.positions_in_attention | cls.own_settings(config)
         return cls(config.d_model, config.heads, rng, **settings)

@@ -182,7 +182,7 @@ class LSTMCell(Cell):
 
     def input(self, d_in: int, rng: np.random.Generator, bias: bool = True) -> Linear:
         made = super().input(d_in, rng, bias)
-        if bias:
+        if made.bias is not None:
             made.bias.data[self.size : 2 * self.size] = 1
         return made
 

@@ -79,10 +79,10 @@ class CrossEntropy(Layer):
         targets = xp.asarray(targets).ravel()
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
         if valid is not None:
-            valid = xp.asarray(valid).ravel()
+            kept = xp.asarray(valid).ravel()
             # 0 times what the logits of the others give is 0 then, even where they are infinite.
-            logits = xp.where(valid[:, None], logits, logits.dtype.type(0))
-            counts = valid.astype(logits.dtype)
+            logits = xp.where(kept[:, None], logits, logits.dtype.type(0))
+            counts = kept.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
         loss, exponentials, total = cross_entropy(logits, targets, share, self.smoothing)
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)

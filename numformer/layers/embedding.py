@@ -59,6 +59,7 @@ class Embedding(Layer):
         weight: Parameter | None = None,
     ):
         if weight is None:
+            assert rng is not None
             weight = Parameter(rng.normal(0, d_model**-0.5, (vocabulary, d_model)))
         if weight.shape != (vocabulary, d_model):
             raise InputError(

@@ -47,7 +47,7 @@ class Places:
     @cached_property
     def all_valid(self) -> bool:
         """Whether there is no padding."""
-        return self.valid.all()
+        return bool(self.valid.all())
 
     @property
     def of_rows(self) -> np.ndarray:

@@ -5,6 +5,7 @@ Others work within attention: rotary.py, alibi.py.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,8 @@ class PositionTable:
     """The rows of `table_of(length, width, xp)`, one for each position, kept and made longer."""
 
     def __init__(self, table_of: Callable):
-        self.table_of, self._tables = table_of, {}
+        self.table_of = table_of
+        self._tables: dict[tuple, Any] = {}
 
     def of(self, stop: int, like):
         """At least the first `stop` rows, for the width, precision and backend of x (..., D)."""

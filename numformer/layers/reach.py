@@ -104,7 +104,7 @@ def reach_of(reach, x, memory, first: int = 0) -> Reach:
     """
     if isinstance(reach, Reach):
         return reach
-    queries, keys = (Places.whole(*array.shape[:2], first) for array in (x, memory))
+    queries, keys = (Places.whole(array.shape[0], array.shape[1], first) for array in (x, memory))
     if reach is None:
         return Reach(queries, keys)
     require_mask(reach)

@@ -1,5 +1,7 @@
 """A recurrent layer: a cell goes over a padded batch, forward in time, and backward through it."""
 
+from typing import Any
+
 import numpy as np
 
 from numformer.backend import array_module, rows
@@ -51,6 +53,8 @@ class Recurrent(Layer):
     (B, d_context) goes into every step beside x. `backward` returns dx, and dstart and dcontext
     where forward got them.
     """
+
+    context: Any  # a Linear, or None without d_context
 
     def __init__(
         self,

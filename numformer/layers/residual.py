@@ -1,5 +1,7 @@
 """The residual connection around every sublayer, with its norm and dropout (sections 3.1, 5.4)."""
 
+from collections.abc import Callable
+
 from numformer.errors import InputError
 from numformer.layer import Layer
 from numformer.layers.dropout import Dropout
@@ -23,7 +25,7 @@ class Residual(Layer):
         d_model: int,
         p_drop: float = 0.0,
         norm: str = "post",
-        normalization: type[Layer] = LayerNorm,
+        normalization: Callable[[int], Layer] = LayerNorm,
     ):
         if norm not in ("post", "pre"):
             raise InputError("norm is post or pre", repr(norm), "The paper's is post.")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from numformer.backend import array_module, matmul
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.attention import transpose
 from numformer.layers.linear import Linear, linear, linear_backward
 
@@ -120,7 +120,7 @@ class AdditiveScore(Layer):
         self.key_weight = Linear(d_key, d_hidden, rng).weight
         self.v = Linear(d_hidden, 1, rng).weight
 
-    def _weights(self):
+    def _weights(self) -> tuple[Array, Array, Array]:
         return self.query_weight.data, self.key_weight.data, self.v.data
 
     def forward(self, query, key):

@@ -1,7 +1,7 @@
 """What models are composed of: an embedding of symbols, a block of sublayers, a tower of blocks."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from numformer.layers.rotary import require_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
-class TowerConfig(*settings_of(MIXERS.values())):
+class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     """Every decision of the paper about blocks, as a field with the paper's choice as its default.
 
     Sections 3 and 5.4 of the paper, and Table 3 for what it varies. Raises InputError for values
@@ -187,7 +187,7 @@ class Block(Layer):
     @classmethod
     def entries(cls, config: TowerConfig, layer: int, cross: bool) -> int:
         """The entries of its matrices."""
-        parts = [config.mixer_of(layer), *[CrossAttention] * cross, FeedForward]
+        parts: list[Any] = [config.mixer_of(layer), *[CrossAttention] * cross, FeedForward]
         return sum(part.entries(config) for part in parts)
 
     def forward(self, x, reach=None, memory=None, memory_reach=None, past: Memory | None = None):

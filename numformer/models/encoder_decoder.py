@@ -55,6 +55,9 @@ class Config(TowerConfig):
         return cls.base(vocabulary, **(big | changes))
 
 
+_Config = Config  # which a model has under the same name
+
+
 class Transformer(Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V)   (Figure 1).
 
@@ -67,11 +70,11 @@ class Transformer(Model):
     `backward` takes dlogits and returns None, since ids have no gradient.
     """
 
-    Config = Config
+    Config: type[_Config] = Config
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         source = Embedding(config.source_vocabulary, config.d_model, rng)
         shared = source.weight if config.tying == "all" else None
         target = Embedding(config.target_vocabulary, config.d_model, rng, shared)
@@ -121,7 +124,7 @@ class Transformer(Model):
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        past, kept = state.past, state.past.of(self, Kept)
+        past, kept = state.past, state.past.of(self, lambda past: Kept())
         here = Places.whole(len(ids), 1, first=past.length)
         x = self.target.forward(ids[:, None], here)
         reach = Reach(here, Places(kept["valid"]))

@@ -34,6 +34,9 @@ BATCH = (
 )
 
 
+_Config = Config  # which a model has under the same name
+
+
 class LanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): those at position t predict the id at t + 1.
 
@@ -41,11 +44,11 @@ class LanguageModel(Model):
     `backward` takes dlogits and returns None, since ids have no gradient.
     """
 
-    Config = Config
+    Config: type[_Config] = Config
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         embedding = Embedding(config.vocabulary, config.d_model, rng)
         self.input = InputEmbedding(config, embedding, rng)
         self.tower = Tower(config, rng, causal=True)
@@ -53,7 +56,7 @@ class LanguageModel(Model):
 
     def forward(self, ids, past: Memory | None = None):
         require_batch(ids, *BATCH)
-        places = Places.whole(*ids.shape, first=past.length if past else 0)
+        places = Places.whole(len(ids), ids.shape[1], past.length if past else 0)
         x = self.input.forward(ids, places)
         return self.output.forward(self.tower.forward(x, Reach(places, causal=True), past=past))
 

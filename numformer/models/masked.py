@@ -19,6 +19,9 @@ class Config(language_model.Config):
     both_ways = True
 
 
+_Config = Config  # which a model has under the same name
+
+
 class MaskedLanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): those at a position tell the id that belongs there.
 
@@ -28,11 +31,11 @@ class MaskedLanguageModel(Model):
     ids have no gradient.
     """
 
-    Config = Config
+    Config: type[_Config] = Config
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         embedding = Embedding(config.vocabulary, config.d_model, rng)
         self.input = InputEmbedding(config, embedding, rng)
         self.tower = Tower(config, rng)

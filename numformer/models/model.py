@@ -2,13 +2,14 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.layer import Layer, never_met_a_backward, training
+from numformer.layer import Layer, Parameter, never_met_a_backward, training
 from numformer.layers import CrossEntropy, Divergence, Memory
 
 ROLES = "positions", "attention", "feed_forward", "norm", "embedding"
@@ -33,6 +34,12 @@ class Model(Layer):
 
     Config: type[Any]  # of Settings
     config: Any
+    start: Callable[..., Any]  # of a model that writes, as is step
+    step: Callable[..., Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, config: Any, seed: Any = 0) -> None: ...
 
     @classmethod
     def is_ours(cls) -> bool:
@@ -75,12 +82,12 @@ class Model(Layer):
         A tied embedding counts once; an output projection of its own counts as embedding, and so
         does all that has none of the other roles, a recurrent cell for example.
         """
-        role_of = {}
+        role_of: dict[Parameter, str] = {}
         for layer in self.layers_within():
             if role := getattr(layer, "role", None):
                 for parameter in layer.named_parameters().values():
                     role_of.setdefault(parameter, role)
-        counts = Counter(dict.fromkeys(ROLES, 0))
+        counts: Counter[str] = Counter(dict.fromkeys(ROLES, 0))
         for parameter in self.named_parameters().values():
             counts[role_of.get(parameter, "embedding")] += parameter.size
         return {**counts, "total": counts.total()}

@@ -7,6 +7,7 @@ again before each symbol ("attention"; Bahdanau, Cho and Bengio 2015).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -136,6 +137,9 @@ class AttentionDecoder(Layer):
         return dx.reshape(batch, longest, -1), dstart, dmemory
 
 
+_Config = Config  # which a model has under the same name
+
+
 class RecurrentEncoderDecoder(Model):
     """source ids (B, S), target ids (B, T) -> logits (B, T, V).
 
@@ -151,10 +155,11 @@ class RecurrentEncoderDecoder(Model):
     E tanh(y W + b), with the embedding E of the target.
     """
 
-    Config = Config
+    Config: type[_Config] = Config
+    backwards: Any  # a Recurrent, or None without attention
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
-        self.config = self.fitting(config)
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
+        self.config: _Config = self.fitting(config)
         rng, size = np.random.default_rng(seed), config.d_model
 
         def cell() -> Cell:
@@ -218,7 +223,7 @@ class RecurrentEncoderDecoder(Model):
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        kept = state.past.of(self, Kept)
+        kept = state.past.of(self, lambda past: Kept())
         kept[0], y = self.decoder.step(self.target.forward(ids), *kept.values())
         state.past.advance(1)
         return self._logits(y)
@@ -232,7 +237,8 @@ class RecurrentEncoderDecoder(Model):
         """
         x, lengths = self.dropout.forward(self.source.forward(source)), _lengths(source)
         h = self.encoder.forward(x, lengths)
-        last, looked_at = h[:, -1], (h[:, -1],)
+        last = h[:, -1]
+        looked_at: tuple = (last,)
         self.save(shape=h.shape)
         if self.config.attends:
             other = self.backwards.forward(x, lengths)

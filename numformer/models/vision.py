@@ -25,7 +25,7 @@ class Config(TowerConfig):
     classes: int = settings.size(MISSING, "")
     patch: int = settings.size(2, "height and width of a patch, which becomes one position")
     positions: str = settings.choice("learned", POSITIONS, "how positions are encoded")
-    max_length: int | None = settings.size(
+    max_length: int | None = settings.size(  # type: ignore[assignment]
         None, "learned positions; 1 + patches, as many as an image has"
     )
 
@@ -61,6 +61,9 @@ class Config(TowerConfig):
         return self.entries() + self.d_model * symbols
 
 
+_Config = Config  # which a model has under the same name
+
+
 class VisionTransformer(Model):
     """images (B, height, width[, C]), floating-point -> logits (B, classes).
 
@@ -69,11 +72,11 @@ class VisionTransformer(Model):
     dtype: they are brought to those of the weights. `backward` takes dlogits and returns dimages.
     """
 
-    Config = Config
+    Config: type[_Config] = Config
 
-    def __init__(self, config: Config, seed: int | np.random.SeedSequence = 0):
+    def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
-        self.config = self.fitting(config)
+        self.config: _Config = self.fitting(config)
         self.patches = Patches(config.patch)
         self.embedding = Linear(config.patch**2 * config.channels, config.d_model, rng)
         self.token = ClassToken(config.d_model, rng)

@@ -9,6 +9,7 @@ import reprlib
 import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -38,7 +39,7 @@ def _checksum(tensors: dict[str, np.ndarray], metadata: dict) -> int:
     for name in sorted(tensors):
         array = tensors[name]
         crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
-        crc = zlib.crc32(array, crc)
+        crc = zlib.crc32(array.data, crc)
     return crc
 
 
@@ -93,7 +94,7 @@ def save_checkpoint(path: Path, tensors: dict[str, np.ndarray], metadata: dict) 
     write_atomically(path, content)
 
 
-def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, np.ndarray], dict]:
+def load_checkpoint(path: Path, *dtypes: type[np.floating]) -> tuple[dict[str, Any], Any]:
     """The arrays and metadata of a checkpoint, as the newest format has them.
 
     All arrays are of one of the `dtypes`, float32 unless others are given. Raises InputError for a
@@ -230,7 +231,7 @@ def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict
     return model, metadata
 
 
-def _built(path: Path, kind: type[Model], config: Settings, tensors: dict) -> Model:
+def _built(path: Path, kind: type[Model], config: Any, tensors: dict) -> Model:
     """A new model of this kind and config.
 
     Layers cost time and memory however small they are. So of many only a part is built at first,

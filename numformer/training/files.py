@@ -14,7 +14,7 @@ from numformer.errors import InputError
 try:
     import fcntl
 except ImportError:  # on systems without such locks
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 PARTIAL = ".partial"
 _held: set[Path] = set()  # the folders that this process has locked
@@ -64,13 +64,13 @@ def _locked_itself(folder: Path) -> Iterator[bool]:
 @contextlib.contextmanager
 def _locked_by_mutex(folder: Path) -> Iterator[bool]:
     """On Windows, where a folder cannot be locked: hold a mutex that has its name."""
-    kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateMutexW.restype = ctypes.c_void_p
     name = hashlib.sha256(os.path.normcase(folder).encode()).hexdigest()
     handle = kernel.CreateMutexW(None, False, f"numformer-{name}")
     already_exists = 183
     try:
-        yield ctypes.get_last_error() != already_exists
+        yield ctypes.get_last_error() != already_exists  # type: ignore[attr-defined]
     finally:
         kernel.CloseHandle(ctypes.c_void_p(handle))
 

@@ -11,13 +11,14 @@ import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 
 
 def cores() -> int:
     """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shared(vector: np.ndarray) -> np.ndarray:
@@ -37,7 +38,7 @@ class Forks:
 
     def __init__(self, owner, count: int):
         self.owner = owner
-        self.others: list[multiprocessing.Process] = []
+        self.others: list[BaseProcess] = []
         self._connections: list[Connection] = []
         atexit.register(self.end)
         try:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -43,15 +43,18 @@ class Task(Protocol):
 
     def batch(self, step: int) -> Batch:
         """The training batch of a step (from 1): a function of the step alone."""
+        ...
 
     def evaluate(self, model: Model) -> dict[str, float]:
         """Measures on data that is neither trained on nor the final test; called in inference.
 
         None of them may be called "step" or "seconds".
         """
+        ...
 
     def description(self) -> dict:
         """JSON values that tell this task and its data from others: a run goes on with the same."""
+        ...
 
     # Optional: `text`, what the model does with texts (numformer.Transduction, Continuation), with
     # which numformer.load uses the saved model.
@@ -207,7 +210,7 @@ class _Progress:
     def __init__(self, trainer: Trainer):
         self.trainer, self.first = trainer, trainer.step
         self.began = self.told = time.monotonic()
-        steps = dict(total=trainer.steps, initial=trainer.step, unit="step")
+        steps: dict[str, Any] = dict(total=trainer.steps, initial=trainer.step, unit="step")
         terminal = sys.stderr is not None and sys.stderr.isatty()  # None where it was closed
         self.bar = tqdm(**steps, disable=not terminal)
 

@@ -56,7 +56,7 @@ def adamw(data, grad, mean, square, *, step, rate, beta1, beta2, epsilon, weight
     adam(data, grad, mean, square, **settings)
 
 
-OPTIMIZERS = {"adam": adam, "adamw": adamw}
+OPTIMIZERS: dict[str, Callable[..., None]] = {"adam": adam, "adamw": adamw}
 
 
 def vectors_of(rule: Callable) -> list[str]:

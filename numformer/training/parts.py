@@ -8,6 +8,7 @@ a fixed order, so the bits are the same whether parts were computed side by side
 
 import contextlib
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Parts:
         Of several batches it is that of all their predictions together, as of one large batch that
         would need more memory. The dropout masks of a part are those of (seed, step, part).
         """
-        batches = batch if isinstance(batch, list) and batch else [batch]
+        batches: list[Any] = batch if isinstance(batch, list) and batch else [batch]
         if wrong := [item for item in batches if not isinstance(item, Batch)]:
             raise InputError(
                 "a task's batch(step) gives a Batch, or a list of them",
@@ -74,7 +75,7 @@ class Parts:
             )
         splits = [item.split(self.count) for item in batches]
         whole = max(sum(part.weight for split in splits for part in split), 1)
-        jobs = [(step, []) for _ in range(max(map(len, splits)))]
+        jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
                 job = index + self.count * number, part, float(part.weight / whole)
@@ -133,6 +134,7 @@ class Parts:
 
     def _everywhere(self, method: str, arguments: list[tuple]) -> list:
         """What a method gives in each of the first processes."""
+        assert self.processes
         try:
             return self.processes.call(method, arguments)
         finally:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from numformer import settings
@@ -47,7 +48,11 @@ def cosine_rate(
 
 
 # A rate is a function of step, d_model, warmup, factor and, where it must know the end, of steps.
-DECAYS = {"inverse_sqrt": warmup_rate, "linear": linear_rate, "cosine": cosine_rate}
+DECAYS: dict[str, Callable[..., float]] = {
+    "inverse_sqrt": warmup_rate,
+    "linear": linear_rate,
+    "cosine": cosine_rate,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ class State:
 
     weights: dict[str, np.ndarray]
     optimizer: dict[str, np.ndarray]
-    recent: Sequence[np.ndarray]  # the weights (N,) at the latest evaluations, to be averaged
+    recent: Any  # the weights (N,) at the latest evaluations, to be averaged
     threads: int | None  # of BLAS; unknown in files of format 1
     step: int
     seconds: float  # of training so far; 0 in files that do not tell
@@ -101,7 +102,7 @@ def _impossible(state: State, steps, metric: str, most: int) -> str | None:
     """
     step, losses, best, recent = state.step, state.losses, state.best, state.recent
     size = sum(array.size for array in state.weights.values())
-    can_be = {
+    can_be: dict[str, Callable[..., Any]] = {
         "a step": lambda: type(step) is type(steps) is int and 1 <= step <= steps,
         "losses": lambda: type(losses) is list and len(losses) <= step and _are_numbers(losses),
         "a best evaluation": lambda: type(best) is dict and _can_be_best(best, step, steps, metric),

@@ -23,6 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numformer.backend import reuse_freed_memory
+from numformer.training.forks import cores
+
 
 class Size(NamedTuple):
     """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences up to length T, model."""
@@ -45,10 +48,8 @@ SIZES = {
     "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
     "lstm": Size(32, 128, 0, 1, 0, 64, 12, "lstm"),
 }
-LIBRARIES = ("numformer", "PyTorch", "PyTorch, tuned")
 ROUNDS = 9
 P_DROP = SMOOTHING = 0.1
-COLUMNS = ("d_model, layers, vocabulary, batch x length", *LIBRARIES, "speedup")
 
 
 def batches(size: Size, count: int = 8):
@@ -88,7 +89,6 @@ def numformer_model(size: Size):
 
 def numformer_step(size: Size) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.backend import reuse_freed_memory
     from numformer.training.recipe import Recipe
     from numformer.training.trainer import Trainer
 
@@ -244,18 +244,11 @@ def torch_step(size: Size) -> Callable[[], None]:
     return step
 
 
-def tuned_torch_step(size: Size) -> Callable[[], None]:
-    from numformer.backend import reuse_freed_memory
-
-    reuse_freed_memory()
-    return torch_step(size)
-
-
-STEPS = dict(zip(LIBRARIES, (numformer_step, torch_step, tuned_torch_step), strict=True))
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+STEPS = {
+    "numformer": numformer_step,
+    "PyTorch": torch_step,
+    "PyTorch, tuned": lambda size: reuse_freed_memory() or torch_step(size),
+}
 
 
 def seconds(step: Callable[[], None], times: int) -> float:
@@ -294,18 +287,18 @@ class Worker:
 
 def measure(name: str) -> None:
     """Print the row of one size."""
-    workers = {library: Worker(library, name) for library in LIBRARIES}
+    workers = {library: Worker(library, name) for library in STEPS}
     for worker in workers.values():
         worker.seconds(1)  # all are ready
     steps = max(1, round(0.5 / workers["numformer"].seconds(1)))
-    times = {library: [] for library in LIBRARIES}
+    times = {library: [] for library in STEPS}
     for _ in range(ROUNDS):
         for library, worker in workers.items():
             time.sleep(0.05)  # the threads of the one before go to sleep first
             times[library].append(worker.seconds(steps))
     for worker in workers.values():
         worker.process.communicate()  # closes its standard input, which ends it
-    medians = [1000 * statistics.median(times[library]) for library in LIBRARIES]
+    medians = [1000 * statistics.median(times[library]) for library in STEPS]
     size = SIZES[name]
     what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({name})"
     row = [what, *(f"{median:.1f}" for median in medians), f"{medians[1] / medians[0]:.2f}"]
@@ -315,15 +308,16 @@ def measure(name: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    words = [*LIBRARIES, *SIZES]
+    words = [*STEPS, *SIZES]
     parser.add_argument("--worker", nargs=2, choices=words, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         return work(*options.worker)
     if not importlib.util.find_spec("torch"):
         parser.error("PyTorch is what numformer is compared with: pip install torch")
-    print("milliseconds a step\n|", " | ".join(COLUMNS), "|")
-    print("|---" * len(COLUMNS) + "|", flush=True)
+    columns = "d_model, layers, vocabulary, batch x length", *STEPS, "speedup"
+    print("milliseconds a step\n|", " | ".join(columns), "|")
+    print("|---" * len(columns) + "|", flush=True)
     for name in options.sizes:
         measure(name)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.faults import fault_proof as faults
+from tests.faults import __main__ as faults
 
 
 def test_a_killed_run_ends_like_one_that_was_not(tmp_path):

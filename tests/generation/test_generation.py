@@ -1,8 +1,8 @@
 """Greedy, beam search and sampling as for one sentence, without batches and without a cache."""
 
-import dataclasses
 import itertools
 import math
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,53 +10,37 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+import numformer as nf
 from numformer.backend import seed_sequence
-from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
 from numformer.errors import BrokenNumbers
-from numformer.generation import (
-    Continuation,
-    Ensemble,
-    Sampling,
-    Transduction,
-    beam,
-    beam_search,
-    greedy,
-    length_penalty,
-    log_probabilities,
-    n_best,
-    sample,
-)
-from numformer.generation.beam import by_length
+from numformer.generation import beam
 from numformer.generation.greedy import most_probable
-from numformer.layer import inference, mode, pack
-from numformer.models import Config, Transformer
-from numformer.models.language_model import LanguageModel
 
 V = 7
 GOING_ON = [4, 5, 6]
 SOURCE = np.array([[4, 5, 6, 3, 2], [6, 4, 2, 0, 0], [2, 0, 0, 0, 0], [5, 5, 5, 2, 0]])
 
-LETTERS = Vocabulary("abc")  # V symbols
+LETTERS = nf.Vocabulary("abc")  # V symbols
 
-every_search = pytest.mark.parametrize("search", [greedy, beam_search, sample])
+every_search = pytest.mark.parametrize("search", [nf.greedy, nf.beam_search, nf.sample])
 
 
-def peaked(seed: int = 0, **changes) -> Transformer:
+def peaked(seed: int = 0, **changes) -> nf.Transformer:
     """A float64 model whose distributions are far from even and differ at every position."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5, tying="none", norm="pre")
-    model = Transformer(Config.base(V, **(sizes | dict(positions="learned") | changes)), seed)
-    flat = pack(model, np.float64)
+    model = nf.Transformer(nf.Config.base(V, **(sizes | dict(positions="learned") | changes)), seed)
+    flat = nf.pack(model, np.float64)
     flat.data += 0.15 * np.random.default_rng(seed).standard_normal(flat.data.shape)
     if model.config.positions == "learned":
         model.target.positions.weight.data[...] *= 6
     return model
 
 
-class Chain(Transformer):
+class Chain(nf.Transformer):
     """The next symbol depends on the last one alone, by a table; counts the positions decoded."""
 
     def __init__(self, table: dict[int, dict[int, float]]):
-        super().__init__(Config.base(V, d_model=4, d_ff=4, heads=1, layers=1))
+        super().__init__(nf.Config.base(V, d_model=4, d_ff=4, heads=1, layers=1))
         self.probabilities = np.full((V, V), 1e-9)
         for symbol, following in table.items():
             self.probabilities[symbol, list(following)] = list(following.values())
@@ -69,7 +53,7 @@ class Chain(Transformer):
             return np.log(self.probabilities[ids])
 
 
-@dataclasses.dataclass
+@dataclass
 class Written:
     """Coarse's state: the symbols themselves, so another's state would give nonsense."""
 
@@ -78,7 +62,7 @@ class Written:
 
     @property
     def ids(self):
-        return np.full(len(self.source), START)
+        return np.full(len(self.source), nf.START)
 
     def choose(self, rows):
         self.source, self.symbols = self.source[rows], self.symbols[rows]
@@ -105,7 +89,7 @@ class Coarse:
         return np.array([*map(self.logits, state.source, state.symbols)])
 
 
-class Together(Ensemble):
+class Together(nf.Ensemble):
     """Two models; a whole forward is the mean of their distributions, made by hand."""
 
     def __init__(self, seed: int):
@@ -119,17 +103,19 @@ class Together(Ensemble):
 
 def full_forward(model, row, ids) -> np.ndarray:
     """Log probabilities (V,) of what comes after start and `ids`, without a cache."""
-    with inference():
-        return log_probabilities(model.forward(row[None], np.array([[START, *ids]]))[:, -1])[0]
+    with nf.inference():
+        return nf.log_probabilities(model.forward(row[None], np.array([[nf.START, *ids]]))[:, -1])[
+            0
+        ]
 
 
 def without_special(logits):
-    return np.where(np.isin(np.arange(V), (PADDING, START, UNKNOWN)), -np.inf, logits)
+    return np.where(np.isin(np.arange(V), (nf.PADDING, nf.START, nf.UNKNOWN)), -np.inf, logits)
 
 
 def exact(model, row, ids) -> np.ndarray:
     """As full_forward, without rounding: ties are ties."""
-    return without_special(model.logits(row, [START, *ids]))
+    return without_special(model.logits(row, [nf.START, *ids]))
 
 
 def all_symbols(logits, count):
@@ -158,10 +144,10 @@ def search_of_one_sentence(log_p_after, max_length, count, width, alpha):
             for symbol, log_p in enumerate(log_p_after(ids))
             if log_p > -np.inf
         ]
-        ends = [(total, ids[:-1]) for total, ids in ranked(ways, width) if ids[-1] == END]
+        ends = [(total, ids[:-1]) for total, ids in ranked(ways, width) if ids[-1] == nf.END]
         ended += len(ends)
         best = ranked(best + scored(ends, position), count)
-        hypotheses = ranked([way for way in ways if way[1][-1] != END], width)
+        hypotheses = ranked([way for way in ways if way[1][-1] != nf.END], width)
         worst = best[-1][0] if len(best) == count else -np.inf
         ((can_reach, _),) = scored(hypotheses[:1], max_length)
         ((ahead, _),) = scored(hypotheses[:1], position)
@@ -190,7 +176,7 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
     for seed, max_length in itertools.product(seeds, (1, 3) if width > 9 else (1, 3, 6)):
         model, decoded, settings = kind(seed), [], (max_length, count, width, alpha)
         model.step = partial(counted, model.step, decoded)
-        best, stops = n_best(model, SOURCE, *settings), []
+        best, stops = nf.n_best(model, SOURCE, *settings), []
         for row, hypotheses in zip(SOURCE, best, strict=True):
             expected, stop = search_of_one_sentence(partial(log_p_after, model, row), *settings)
             stops.append(stop)
@@ -200,41 +186,41 @@ def test_a_batch_is_searched_as_each_sentence_by_itself(kind, count, width, alph
         open_rows = [sum(stop > place for stop in stops) for place in range(max(stops))]
         assert decoded == [width * rows for rows in open_rows]
         first = [hypotheses[0].ids for hypotheses in best]
-        assert count > 1 or beam_search(model, SOURCE, max_length, width, alpha) == first
-        assert width > 1 or kind is Coarse or greedy(model, SOURCE, max_length) == first
+        assert count > 1 or nf.beam_search(model, SOURCE, max_length, width, alpha) == first
+        assert width > 1 or kind is Coarse or nf.greedy(model, SOURCE, max_length) == first
 
 
 def test_what_is_impossible_is_not_among_the_n_best():
     """Of one symbol there are fewer results than the beam has places."""
-    for hypotheses in n_best(peaked(), SOURCE, 1, 5, 5):
+    for hypotheses in nf.n_best(peaked(), SOURCE, 1, 5, 5):
         assert len(hypotheses) == len(GOING_ON) + 1
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
     _, ended = beam.Beam(1, 12).write(*all_symbols(np.zeros((12, V)), V))
-    assert ended == [(0, 0, [END])]
+    assert ended == [(0, 0, [nf.END])]
 
 
 def test_as_many_go_on_as_the_beam_is_wide_where_one_has_ended():
-    after = {START: {END: 0.32, 4: 0.3, 5: 0.29}, 4: {END: 0.4, 4: 0.3, 6: 0.3}}
-    model = Chain(after | {5: {END: 0.99}, 6: {END: 1}})
-    assert beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
+    after = {nf.START: {nf.END: 0.32, 4: 0.3, 5: 0.29}, 4: {nf.END: 0.4, 4: 0.3, 6: 0.3}}
+    model = Chain(after | {5: {nf.END: 0.99}, 6: {nf.END: 1}})
+    assert nf.beam_search(model, SOURCE[:1], 3, 2, 2.0) == [[5]]
 
 
 @every_search
 def test_symbols_are_written_up_to_max_length_and_no_others(search):
-    endless = Chain({START: {4: 1.0}, 4: {4: 1.0}})
+    endless = Chain({nf.START: {4: 1.0}, 4: {4: 1.0}})
     for length in (1, 2, 5):
         assert search(endless, SOURCE, length) == [[4] * length] * len(SOURCE)
-    often = {PADDING: 0.4, START: 0.4, END: 1e-9, 5: 0.1}
-    model = Chain({START: often, 5: {START: 0.5, END: 0.4}})
+    often = {nf.PADDING: 0.4, nf.START: 0.4, nf.END: 1e-9, 5: 0.1}
+    model = Chain({nf.START: often, 5: {nf.START: 0.5, nf.END: 0.4}})
     found = search(model, SOURCE, 50)
     assert found == [[5]] * 4 and type(found[0][0]) is int
-    assert search is beam_search or model.rows_decoded == [4, 4]
+    assert search is nf.beam_search or model.rows_decoded == [4, 4]
 
 
 def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
     """Padding, start and unknown are none."""
     logits = np.array([[900.0, -3.0, 899.0, 901.0, 899.0], [0.0] * 5], np.float32)
-    found = log_probabilities(logits)
+    found = nf.log_probabilities(logits)
     total, none = math.log(math.exp(-1) + 2 * math.exp(-2) + 1), -np.inf
     expected = [none, none, -2 - total, none, -2 - total]
     assert_allclose(found, [expected, [none, none, -np.log(5), none, -np.log(5)]])
@@ -243,17 +229,17 @@ def test_log_probabilities_are_a_log_softmax_of_symbols_alone():
 
 def test_length_penalties_by_hand():
     for length, alpha, divisor in ((1, 0.6, 1), (7, 1.0, 2), (19, 0.5, 2), (7, 2.0, 4), (30, 0, 1)):
-        assert length_penalty(length, alpha) == divisor
-    assert by_length(3, 2.0) == 9
+        assert nf.length_penalty(length, alpha) == divisor
+    assert nf.by_length(3, 2.0) == 9
 
 
 @every_search
 def test_a_device_writes_what_the_host_writes_and_the_model_is_left_as_it_was(search, stand_in):
     """conftest holds every test to the modes that it began with."""
     on_host, on_device = peaked(1), peaked(1)
-    pack(on_device, np.float64, stand_in)
+    nf.pack(on_device, np.float64, stand_in)
     before = on_host.state_dict()
-    with mode(training=True, saving=True):
+    with nf.mode(training=True, saving=True):
         found = search(on_host, SOURCE, 5)
         assert on_host.pending() == 0
     assert found == search(on_host, SOURCE, 5) == search(on_device, SOURCE, 5)
@@ -274,52 +260,59 @@ def test_what_cannot_be_written_is_told(search, complaint):
 
 
 def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complaint):
-    assert "an ensemble has models" in complaint(Ensemble, [])
-    assert "start and step" in complaint(Ensemble, [peaked(), SimpleNamespace(start=None)])
-    assert Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
-    config = Ensemble([peaked(positions="none")]).config
+    assert "an ensemble has models" in complaint(nf.Ensemble, [])
+    assert "start and step" in complaint(nf.Ensemble, [peaked(), SimpleNamespace(start=None)])
+    assert (
+        nf.Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
+    )
+    config = nf.Ensemble([peaked(positions="none")]).config
     assert vars(config) == dict(longest=None, source_vocabulary=V, target_vocabulary=V)
     config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
     other = SimpleNamespace(start=None, step=None, config=config)
-    assert f"'target_vocabulary': {V + 1}" in complaint(Ensemble, [peaked(), peaked(), other])
+    assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])
 
 
 def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_impossible():
-    models = [Chain({START: {symbol: 1.0}}) for symbol in (4, 5, 4)]
+    models = [Chain({nf.START: {symbol: 1.0}}) for symbol in (4, 5, 4)]
     for model in models:
-        model.probabilities[START, 6] = 0
-    ensemble = Ensemble(models)
-    with inference(), np.errstate(divide="raise"):
+        model.probabilities[nf.START, 6] = 0
+    ensemble = nf.Ensemble(models)
+    with nf.inference(), np.errstate(divide="raise"):
         state = ensemble.start(SOURCE, 3)
         log_p = ensemble.step(state.ids, state)
     assert_allclose(np.exp(log_p[:, GOING_ON]), [[2 / 3, 1 / 3, 0]] * 4, atol=1e-6)
 
 
 def write(model, source, **how):
-    return Transduction(LETTERS, LETTERS, max_length=6).write(model, [[*"ab"]] * 4, **how)
+    return nf.Transduction(LETTERS, LETTERS, max_length=6).write(model, [[*"ab"]] * 4, **how)
 
 
 POSITIVE = [1, np.int64(2)], [0, 1.5, "1", True]
 CHECKED = [
-    (n_best, "max_length", *POSITIVE),
-    (n_best, "count", *POSITIVE),
-    (n_best, "beam", *POSITIVE),
-    (n_best, "alpha", [0, np.float32(9)], [-0.1, 9.1, math.nan, "1", True]),
-    (n_best, "penalty", ["length"], ["none"]),
+    (nf.n_best, "max_length", *POSITIVE),
+    (nf.n_best, "count", *POSITIVE),
+    (nf.n_best, "beam", *POSITIVE),
+    (nf.n_best, "alpha", [0, np.float32(9)], [-0.1, 9.1, math.nan, "1", True]),
+    (nf.n_best, "penalty", ["length"], ["none"]),
     (write, "max_length", *POSITIVE),
     (write, "beam", *POSITIVE),
-    (greedy, "max_length", *POSITIVE),
-    (sample, "max_length", *POSITIVE),
-    (sample, "temperature", [0, 3], [-0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True]),
-    (sample, "top_k", [None, 1, 10**30], [0, 1.5, True, "1"]),
-    (sample, "top_p", [None, 1e-300, 1], [0, -0.1, 1.1, math.nan, "1", True]),
-    (sample, "seed", [0, 10**30], [None, -1, 1.5, True, "1"]),
+    (nf.greedy, "max_length", *POSITIVE),
+    (nf.sample, "max_length", *POSITIVE),
+    (
+        nf.sample,
+        "temperature",
+        [0, 3],
+        [-0.1, math.nan, math.inf, 10**400, 1.1e300, "1", None, True],
+    ),
+    (nf.sample, "top_k", [None, 1, 10**30], [0, 1.5, True, "1"]),
+    (nf.sample, "top_p", [None, 1e-300, 1], [0, -0.1, 1.1, math.nan, "1", True]),
+    (nf.sample, "seed", [0, 10**30], [None, -1, 1.5, True, "1"]),
 ]
 
 
 @pytest.mark.parametrize(("search", "name", "fine", "refused"), CHECKED)
 def test_settings_that_say_nothing_are_refused(search, name, fine, refused, complaint):
-    usual = dict(max_length=2) | (dict(count=1) if search is n_best else {})
+    usual = dict(max_length=2) | (dict(count=1) if search is nf.n_best else {})
     for value in fine:
         assert len(search(peaked(), SOURCE, **usual | {name: value})) == 4
     for value in refused:
@@ -331,7 +324,7 @@ def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities
     apart = rng.normal(size=(5, V)) + np.array([[0], [900], [-900], [5], [0]])
     logits = apart.astype(np.float32)
     symbols, log_p = most_probable(logits, 3)
-    expected = log_probabilities(logits)
+    expected = nf.log_probabilities(logits)
     assert symbols.tolist() == np.sort(np.argsort(expected, axis=-1)[:, -3:], axis=-1).tolist()
     assert_allclose(log_p, np.take_along_axis(expected, symbols, axis=-1), rtol=1e-3, atol=1e-3)
     assert log_p.dtype == np.float64
@@ -339,16 +332,16 @@ def test_the_most_probable_are_as_many_as_asked_for_with_their_log_probabilities
 
 
 def test_the_n_best_texts_have_the_scores_of_their_penalty(complaint):
-    model, source = peaked(1), np.array([[4, 5, END]])
+    model, source = peaked(1), np.array([[4, 5, nf.END]])
     for alpha, penalty in ((0.0, "paper"), (2.0, "length")):
-        text = Transduction(LETTERS, LETTERS, 6, None, 3, alpha, penalty)
+        text = nf.Transduction(LETTERS, LETTERS, 6, None, 3, alpha, penalty)
         (best,) = text.n_best(model, [[*"ab"]], 2)
-        (expected,) = n_best(model, source, 6, 2, 3, alpha, penalty)
+        (expected,) = nf.n_best(model, source, 6, 2, 3, alpha, penalty)
         assert best == [(rival.score, LETTERS.decode(rival.ids)) for rival in expected]
         _, again = text.n_best(model, [["a"], [*"ab"]], 2)
         assert [written for _, written in again] == [written for _, written in best]
-    assert "count is an integer" in complaint(text.n_best, model, [["a"]], "1")
-    assert "count 5, beam 4" in complaint(n_best, model, SOURCE, 3, 5)
+    assert "count is an integer of at least 1; r" in complaint(text.n_best, model, [["a"]], "1")
+    assert "count 5, beam 4" in complaint(nf.n_best, model, SOURCE, 3, 5)
 
 
 def log_p(*probabilities: float) -> np.ndarray:
@@ -380,7 +373,7 @@ def test_the_probabilities_to_draw_by(settings, expected):
     """The last two places are impossible, the symbols stand in another order in the second row."""
     given = np.concatenate([log_p(0.5, 0.2, 0.2, 0.1, 0, 0), log_p(0.1, 0.5, 0.2, 0.2, 0, 0)])
     before, expected = given.copy(), np.array(expected) / sum(expected)
-    first, second = Sampling(**settings).probabilities(given)
+    first, second = nf.Sampling(**settings).probabilities(given)
     assert_allclose(first, [*expected, 0, 0], atol=1e-12)
     assert_allclose(second, [*expected[[3, 0, 1, 2]], 0, 0], atol=1e-12)
     assert (given == before).all()
@@ -391,15 +384,15 @@ def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
     """A low temperature leaves numbers in a row less sure than another; equals by their ids."""
     both = np.concatenate([log_p(0.9, 0.1, 1e-9), log_p(0.3, 0.4, 0.3)])
     for temperature in (1e-3, 1e-320):
-        p = Sampling(temperature).probabilities(both)
+        p = nf.Sampling(temperature).probabilities(both)
         assert_allclose(p, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
-    p = Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
+    p = nf.Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
     assert_allclose(p, [[1 / 3, 2 / 3, 0, 0]])  # that reach p exactly
-    assert Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
+    assert nf.Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
     equals = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
     likely = np.flatnonzero(equals[0])
     for count in range(1, len(likely)):  # a sort that is not stable would take others
-        p = Sampling(top_k=count).probabilities(equals)
+        p = nf.Sampling(top_k=count).probabilities(equals)
         assert (np.flatnonzero(p) == likely[:count]).all()
 
 
@@ -408,21 +401,21 @@ def test_a_number_that_meets_an_end_means_the_next_symbol_never_an_impossible_on
     nearly = [(1 - 2**-53, p, 5) for p in np.linspace(0.02, 0.9, 45)]
     for number, share, symbol in [(0.0, 0.5, 4), (0.5, 0.5, 5), *nearly]:
         stream, model = SimpleNamespace(random=lambda n=number: n), Chain({})
-        model.probabilities[START, [4, 5]] = share, 1 - share
-        assert Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
+        model.probabilities[nf.START, [4, 5]] = share, 1 - share
+        assert nf.Sampling(top_k=2).write(model, SOURCE[:1], 1, [stream]) == [[symbol]]
 
 
 def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
     """Each row has random numbers of its own, a number for each symbol on the line of p."""
     model, lengths = peaked(2), set()
     for seed in range(3):
-        found = sample(model, SOURCE, 9, temperature=1.5, **dict(seed=seed) if seed else {})
+        found = nf.sample(model, SOURCE, 9, temperature=1.5, **dict(seed=seed) if seed else {})
         for number, row in enumerate(SOURCE):
             stream, ids = np.random.default_rng(seed_sequence(seed, "sampling", number)), []
-            while len(ids) < 9 and END not in ids:
+            while len(ids) < 9 and nf.END not in ids:
                 p = np.exp(full_forward(model, row, ids) / 1.5)
                 ids.append(int(np.searchsorted(np.cumsum(p / p.sum()), stream.random())))
-            assert found[number] == [symbol for symbol in ids if symbol != END]
+            assert found[number] == [symbol for symbol in ids if symbol != nf.END]
         lengths |= {*map(len, found)}
     assert len(lengths) > 3
 
@@ -430,13 +423,13 @@ def test_symbols_are_drawn_from_the_logits_of_a_whole_forward():
 @pytest.mark.parametrize("settings", [dict(temperature=1.5), dict(top_k=3), dict(top_p=0.9)])
 def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings, complaint):
     """By the place of each text, though long ones are read first; without, a beam as ever."""
-    text, model = Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
+    text, model = nf.Transduction(LETTERS, LETTERS, max_length=6, beam=3), peaked(1)
     asked, write = [[*"a"], [*"abc"], [*"a"], [*"cabba"]], partial(text.write, model)
     drawn = write(asked, seed=3, **settings)
     assert drawn == write(asked, seed=3, **settings) != write(asked, seed=4, **settings)
     assert write(asked, **settings) == write(asked, seed=0, **settings)
     sources = np.array([[4, 2, 0, 0], [4, 5, 6, 2], [4, 2, 0, 0]])
-    ids = sample(model, sources, 6, seed=3, **settings)
+    ids = nf.sample(model, sources, 6, seed=3, **settings)
     assert drawn[:3] == [LETTERS.decode(row) for row in ids]
     assert write(asked, seed=3) == write(asked)
     assert "received beam 2 and a temperature" in complaint(write, asked, beam=2, **settings)
@@ -444,8 +437,8 @@ def test_a_transduction_is_sampled_where_a_setting_of_sampling_is_given(settings
 
 def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full():
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
-    model = LanguageModel(LanguageModel.Config(vocabulary=V, **sizes))
-    flat, text = pack(model, np.float64), Continuation(LETTERS, context=6)
+    model = nf.LanguageModel(nf.LanguageModel.Config(vocabulary=V, **sizes))
+    flat, text = nf.pack(model, np.float64), nf.Continuation(LETTERS, context=6)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     write = partial(text.write, model, [["a"], ["b"]], temperature=1.5)
     _, drawn = write(length=20, top_k=3, seed=37)
@@ -453,7 +446,7 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
     while len(expected) < 21:
         known = expected if len(expected) < 6 else expected[-3:]
         asked, room = np.array([LETTERS.encode(known)]), min(6 - len(known), 21 - len(expected))
-        (ids,) = Sampling(1.5, top_k=3).write(model, asked, room, [stream])
+        (ids,) = nf.Sampling(1.5, top_k=3).write(model, asked, room, [stream])
         expected += LETTERS.decode(ids)
         if len(ids) < room:
             break
@@ -464,22 +457,15 @@ def test_a_continuation_goes_on_with_its_random_numbers_when_its_context_is_full
 
 def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
     model, asked = peaked(1), [[*"ab"], ["c"], [*"cabba"]]
-    usual = Transduction(LETTERS, LETTERS, 6, None, 3, 2.0, "length")
-    for how in (
-        dict(beam=2),
-        dict(length_penalty=0.0),
-        dict(penalty="paper"),
-        dict(max_length=2),
-        dict(beam=4, max_length=1),
-    ):
-        other = dataclasses.replace(usual, **how)
+    usual = nf.Transduction(LETTERS, LETTERS, 6, None, 3, 2.0, "length")
+    changes = [dict(beam=2), dict(length_penalty=0.0), dict(penalty="paper"), dict(max_length=2)]
+    for how in (*changes, dict(beam=4, max_length=1)):
+        other = replace(usual, **how)
         written, best = usual.write(model, asked, **how), usual.n_best(model, asked, 2, **how)
         assert written == other.write(model, asked) != usual.write(model, asked), how
         assert best == other.n_best(model, asked, 2) != usual.n_best(model, asked, 2), how
-    assert usual.n_best(model, asked, 5) == dataclasses.replace(usual, beam=5).n_best(
-        model, asked, 5
-    )
-    most = dataclasses.replace(usual, max_length=4096)
+    wider, most = replace(usual, beam=5), replace(usual, max_length=4096)
+    assert usual.n_best(model, asked, 5) == wider.n_best(model, asked, 5)
     assert len(most.n_best(model, asked[:1], 1, max_length=3)[0][0][1]) <= 3
     assert "received beam 1. Ask" in complaint(usual.write, model, asked, beam=1, penalty="paper")
     assert "beam 1" in complaint(usual.write, model, asked, beam=1, length_penalty=0.0)
@@ -488,6 +474,5 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
         words = f"received {name} {value} and a temperature"
         assert words in complaint(usual.write, model, asked, temperature=1.0, **{name: value})
     for value in (0, 4097):
-        assert f"1 to 4096; received {value}" in complaint(
-            usual.n_best, model, asked, 2, max_length=value
-        )
+        said = complaint(usual.n_best, model, asked, 2, max_length=value)
+        assert f"1 to 4096; received {value}" in said

@@ -3,24 +3,19 @@
 import numpy as np
 import pytest
 
-from numformer import load
-from numformer.data import Vocabulary
-from numformer.generation import Infilling
+import numformer as nf
 from numformer.generation.described import text_of
-from numformer.layer import pack
-from numformer.models.masked import MaskedLanguageModel
-from numformer.training import save_model
 
-LETTERS = Vocabulary("abcde_")
-TEXT = Infilling(LETTERS, "_", context=8)
+LETTERS = nf.Vocabulary("abcde_")
+TEXT = nf.Infilling(LETTERS, "_", context=8)
 
 
 @pytest.fixture
-def model() -> MaskedLanguageModel:
+def model() -> nf.MaskedLanguageModel:
     """A small model, its parameters shaken."""
     sizes = dict(d_model=8, d_ff=12, heads=2, layers=2, p_drop=0.5)
-    model = MaskedLanguageModel(MaskedLanguageModel.Config(vocabulary=len(LETTERS), **sizes))
-    flat = pack(model)
+    model = nf.MaskedLanguageModel(nf.MaskedLanguageModel.Config(vocabulary=len(LETTERS), **sizes))
+    flat = nf.pack(model)
     flat.data += 0.3 * np.random.default_rng(6).standard_normal(flat.data.shape).astype("f")
     return model
 
@@ -78,8 +73,8 @@ def test_a_hole_in_a_long_text_is_seen_in_the_middle_of_a_window_of_its_own():
 
 
 def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
-    save_model(tmp_path / "best.safetensors", model, text=TEXT.description())
-    trained = load(tmp_path)
+    nf.save_model(tmp_path / "best.safetensors", model, text=TEXT.description())
+    trained = nf.load(tmp_path)
     answer, seen = trained("ab_d_"), trained.attention("ab_d_")
     assert (answer[:2], answer[3]) == ("ab", "d") and {*answer[2::2]} <= {*"abcde"}
     assert trained(["ab_d_", "_"])[0] == answer and len(answer) == 5
@@ -90,7 +85,7 @@ def test_a_saved_run_fills_holes_and_shows_where_it_looked(model, tmp_path):
     for place, window in WINDOWS.items():
         assert trained.attention("".join(holed(place))).text == window
     assert trained.attention(LONG).text == LONG[:8]
-    asked, *_ = Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
+    asked, *_ = nf.Infilling(LETTERS, "_", context=1).maps(model, [*"abc"])
     assert asked == ["a"] and model.pending() == 0
 
 

@@ -1,7 +1,280 @@
-"""`python -m tests.gpu`: see gpu_report.py."""
+"""Does the library work on this GPU, and how fast? Holds CuPy against NumPy and writes a report.
 
+    python -m tests.gpu [--out gpu_report.md]
+
+Exit code 0: every check passed; 1: one did not; 2: no usable GPU. Takes some minutes, the first
+time more, as CuPy compiles its kernels.
+"""
+
+import argparse
+import contextlib
+import datetime
+import functools
+import itertools
+import os
+import platform
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
 
-from tests.gpu.gpu_report import main
+import numpy as np
 
-sys.exit(main())
+from numformer import backend
+from numformer.backend import dropout_stream, find_backend, reuse_freed_memory, to_host
+from numformer.data.batching import pad_sources
+from numformer.errors import InputError, complain
+from numformer.generation import beam_search, greedy
+from numformer.gradient_check.cases import CASES
+from numformer.gradient_check.gradients import converted
+from numformer.layer import pack
+from numformer.models import Config, Transformer
+from numformer.training import trainer as training
+from numformer.training.checkpoints import load_model
+from numformer.training.files import write_atomically
+from numformer.training.recipe import Recipe
+from numformer.training.trainer import Trainer
+from toy_tasks import reverse
+from toy_tasks.kit import exit_code
+from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.kit.sequences import main as sequences_main
+
+# Largest difference from NumPy, in units of the largest number (at least 1) of the array: sums run
+# in another order, so the last bits differ.
+BOUNDS = {np.float64: 1e-12, np.float32: 1e-5}
+
+
+class Report:
+    """The checks made so far, printed as they come and at the end written to a file."""
+
+    def __init__(self):
+        self.figures: dict[str, str] = {}  # that nothing is held to
+        self.rows: list[tuple[str, str]] = []  # a check, what came out
+        self.passed = 0
+
+    @contextlib.contextmanager
+    def checking(self, name: str) -> Iterator[Callable[[float, float], None]]:
+        """`at_most(figure, bound)` in the block gives the verdict; an exception is a failed one."""
+        verdict = []
+        try:
+            yield lambda *figures: verdict.append(figures)
+            ((figure, bound),) = verdict
+            passed, said = bool(figure <= bound), f"{figure:.3g}, at most {bound:.3g}"
+        except Exception as problem:  # the checks that follow are worth their result all the same
+            passed, said = False, f"{type(problem).__name__}: {problem}".replace("\n", " ")
+        self.passed += passed
+        self.rows.append((name, said if passed else f"**failed**: {said}"))
+        print(*self.rows[-1], sep=": ", flush=True)
+
+    def last_line(self) -> str:
+        return f"{self.passed} of {len(self.rows)} checks passed"
+
+    def text(self) -> str:
+        """The report in Markdown."""
+        lines = ["# numformer on a GPU", "", "| | |", "|---|---|"]
+        lines += [f"| {name} | {said} |" for name, said in [*self.figures.items(), *self.rows]]
+        return "\n".join([*lines, "", self.last_line(), ""])
+
+
+def difference(result, expected) -> float:
+    """The largest difference of two arrays, or of the arrays in two sequences, as in BOUNDS."""
+    if isinstance(expected, list | tuple):
+        return max((difference(*pair) for pair in zip(result, expected, strict=True)), default=0.0)
+    result, expected = to_host(result), to_host(expected)
+    if (result.shape, result.dtype) != (expected.shape, expected.dtype):
+        return float("nan")
+    result, expected = result.astype(float), expected.astype(float)
+    size = max(np.abs(expected).max(initial=0), 1)
+    return float(np.abs(result - expected).max(initial=0) / size)
+
+
+def machine_of(xp) -> dict[str, str]:
+    runtime = xp.cuda.runtime
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "GPU": runtime.getDeviceProperties(0)["name"].decode(),
+        "memory of the GPU": f"{backend.memory(xp) / 2**30:.1f} GiB",
+        "CUDA, of the driver": runtime.driverGetVersion(),
+        "CUDA, of CuPy": runtime.runtimeGetVersion(),
+        "CuPy, NumPy": f"{xp.__version__}, {np.__version__}",
+        "Python": f"{platform.python_version()}, {platform.machine()}, {platform.system()}",
+        # Either of these may make float32 products coarser than float32.
+        **{n: os.environ.get(n, "not set") for n in ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")},
+    }
+    return {name: str(fact) for name, fact in facts.items()}
+
+
+def differentiate(name: str, dtype, xp) -> list:
+    """Output and gradients of a case: of its inputs and of every parameter."""
+    layer, inputs = CASES[name]()
+    flat = pack(layer, dtype, xp)
+    flat.data += xp.asarray(0.1 * np.random.default_rng(1).standard_normal(len(flat.data)), dtype)
+    dropout_stream.reseed(0, 0)
+    output = xp.asarray(layer.forward(*converted(inputs, dtype, xp)))
+    upstream = xp.asarray(np.random.default_rng(2).standard_normal(output.shape), dtype=dtype)
+    gradients = layer.backward(upstream)
+    if not isinstance(gradients, tuple):
+        gradients = () if gradients is None else (gradients,)
+    return [output, *gradients, flat.grad]
+
+
+def check_layers(report: Report, xp, names: list[str]) -> None:
+    for name in names:
+        for dtype, bound in BOUNDS.items():
+            with report.checking(f"{name}, {dtype.__name__}") as at_most:
+                expected = differentiate(name, dtype, np)
+                # Through several layers the differences grow.
+                at_most(difference(differentiate(name, dtype, xp), expected), 10 * bound)
+
+
+def scattered(xp, rows: int, dtype):
+    """scatter_add of many values into a few rows, and into many."""
+    rng = np.random.default_rng(3)
+    target = xp.zeros((rows, 5), dtype=dtype)
+    ids = xp.asarray(np.r_[rng.integers(0, rows, 400), [rows - 1] * 20])
+    backend.scatter_add(target, ids, xp.asarray(rng.standard_normal((420, 5)), dtype=dtype))
+    return target
+
+
+def check_formulas(report: Report, xp) -> None:
+    """What cases do not hold to the bit, or not where many values meet."""
+    for rows, (dtype, bound) in itertools.product((30, 3000), BOUNDS.items()):
+        with report.checking(f"scatter_add, {rows} rows, {dtype.__name__}") as at_most:
+            at_most(difference(scattered(xp, rows, dtype), scattered(np, rows, dtype)), bound)
+    with report.checking("splitmix64, wrong bits") as at_most:
+        bits = [to_host(backend.splitmix64(12345, 7, 70_001, module)) for module in (xp, np)]
+        at_most(int((bits[0] != bits[1]).sum()), 0)
+    for p in (0.1, 0.5, 0.999999):
+        with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:
+            masks = []
+            for module in (xp, np):
+                dropout_stream.reseed(1, 2)
+                drawn = [dropout_stream.keep(s, p, module.zeros(1)) for s in ((7, 9), (31, 3))]
+                masks.append([to_host(mask) for mask in drawn])
+            at_most(sum(int((a != b).sum()) for a, b in zip(*masks, strict=True)), 0)
+
+
+@functools.cache
+def reverse_task(batch_size: int) -> SequenceTask:
+    return SequenceTask(reverse.RULE, batch_size, 1)
+
+
+def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
+    task = reverse_task(batch_size)
+    model = Transformer(Config.base(len(task.text.source), **config), 1)
+    recipe = Recipe(warmup=20, clip_norm=1.0)
+    return Trainer(model, task, folder, 100, recipe, 1, xp)
+
+
+def state(trainer: Trainer) -> list:
+    return [trainer.parameters.data, *trainer.optimizer.state.values()]
+
+
+def advance(trainer: Trainer, steps: int) -> list[float]:
+    for _ in range(steps):
+        trainer.advance()
+    trainer.read()
+    return trainer.losses
+
+
+def check_training(report: Report, xp, folder: Path) -> None:
+    """Ten steps beside each other, and five and five across a checkpoint, all in float64."""
+    config = dict(d_model=32, d_ff=64, heads=4, layers=1)
+    with mock.patch.object(training, "pack", lambda m, dtype, xp: pack(m, np.float64, xp)):
+        with report.checking("losses of ten training steps, float64") as at_most:
+            host, device = (sequence_trainer(folder, module, 16, config) for module in (np, xp))
+            losses = [np.array(advance(trainer, 10)) for trainer in (device, host)]
+            at_most(difference(*losses), 1e-9)
+        with report.checking("weights and Adam's state after ten steps, float64") as at_most:
+            at_most(difference(state(device), state(host)), 1e-7)
+        for name, modules in ("from NumPy to CuPy", (np, xp)), ("from CuPy to NumPy", (xp, np)):
+            with report.checking(f"a run resumed {name}, after ten steps, float64") as at_most:
+                both = (sequence_trainer(folder / name, module, 16, config) for module in modules)
+                begun, resumed = both
+                begun.files.find(resume=False)
+                begun.files.begin()
+                advance(begun, 5)
+                begun.save()
+                resumed.resume()
+                advance(resumed, 5)
+                at_most(difference(state(resumed), state(host)), 1e-7)
+
+
+def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
+    """Train the task by its own script; then decode with what it trained on both."""
+    out, started = folder / "reverse", time.perf_counter()
+    with report.checking("reverse trained to its target, exit code") as at_most:
+        arguments = ["--backend", "cupy", "--out", str(out), *flags]
+        at_most(exit_code(lambda: sequences_main(reverse.RULE, arguments)), 0)
+    report.figures["reverse"] = f"{time.perf_counter() - started:.0f} s"
+    task = reverse_task(64)
+    sources = pad_sources(
+        [task.text.source.encode(source) for source, _ in task.test[: 20 if flags else 200]]
+    )
+    for name, decode in {"greedy": greedy, "beam search": beam_search}.items():
+        with report.checking(f"{name}, sequences that differ from NumPy's") as at_most:
+            results = []
+            for module in (xp, np):
+                model, _ = load_model(out / "best.safetensors")
+                pack(model, xp=module)
+                results.append(decode(model, sources, sources.shape[1] + 1))
+            at_most(sum(a != b for a, b in zip(*results, strict=True)), 0)
+
+
+def time_steps(report: Report, xp, folder: Path, sizes: dict[str, dict], steps: int) -> None:
+    """The middle one of three runs of `steps`, each waited for."""
+    for name, config in sizes.items():
+        for where, module in (("GPU", xp), ("host", np)):
+            trainer, times = sequence_trainer(folder, module, 64, config), []
+            advance(trainer, 2)
+            for _ in range(3):
+                started = time.perf_counter()
+                advance(trainer, steps)
+                times.append((time.perf_counter() - started) / steps)
+            said = f"{1000 * sorted(times)[1]:.1f} ms"
+            report.figures[f"training step, {name}, {where}"] = said
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the checks; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("gpu_report.md"), help="the report")
+    parser.add_argument("--quick", action="store_true", help="few and small checks, to see it work")
+    options = parser.parse_args(arguments)
+    if "\0" in str(options.out) or options.out.is_dir() or not options.out.parent.is_dir():
+        parser.error(f"--out is a file in a folder that is there, not {options.out}")
+    reuse_freed_memory()
+    try:
+        xp = find_backend("cupy")
+    except InputError as problem:
+        complain(problem)
+        return 2
+    report, layers, flags, steps = Report(), list(CASES), [], 5
+    sizes = {
+        "d_model 64, 2 layers": dict(d_model=64, d_ff=128, heads=4, layers=2),
+        "d_model 128, 3 layers": dict(d_model=128, d_ff=512, heads=4, layers=3),
+        "paper's base model": {},
+    }
+    if options.quick:
+        layers, steps = layers[::9], 1
+        sizes = dict([*sizes.items()][:1])
+        flags = "--quick --steps 3 --d-model 8 --layers 1 --no-plots".split()
+    report.figures |= machine_of(xp)  # a GPU that failed may answer nothing any more
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            check_formulas(report, xp)
+            check_layers(report, xp, layers)
+            check_training(report, xp, folder)
+            check_reverse(report, xp, folder, flags)
+            time_steps(report, xp, folder, sizes, steps)
+    finally:  # stopped with Ctrl-C it has found something too
+        write_atomically(options.out, report.text().encode())
+    print(report.last_line())
+    return 0 if report.passed == len(report.rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

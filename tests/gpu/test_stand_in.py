@@ -9,33 +9,23 @@ import pytest
 from cupy_stand_in import Undefined, synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import scatter_add
-from numformer.data.batching import PairBatch
 from numformer.errors import BrokenNumbers
 from numformer.gradient_check import __main__ as gradient_check
 from numformer.layer import pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.models import Config, Transformer
-from numformer.plots import cross_attention_weights
 from numformer.training.checkpoints import load_checkpoint
 from numformer.training.optimizers import OPTIMIZERS
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
-from tests.gpu import gpu_report as gpu
+from tests.gpu import __main__ as gpu
+from tests.toy_tasks.small import RUN, copying, few_held_out
 from tests.training.tiny_runs import SIZES, Copying
-from toy_tasks import reverse
-from toy_tasks.kit import exit_code
-from toy_tasks.kit.sequences import SequenceTask
-from toy_tasks.kit.sequences import main as sequences_main
 
-TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 2"
-TINY = f"{TINY} --quick --no-plots --steps 6".split()
+FLAGS = f"{RUN} --parts 2 --average 2 --evaluate-every 2 --backend"
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
-
-
-# The stand-in itself.
 
 
 @pytest.fixture
@@ -115,34 +105,6 @@ def test_reading_without_saying_so_is_a_hidden_wait(stand_in, x):
     assert waits == {"get": 2}
 
 
-# The library's functions on it.
-
-
-@pytest.mark.parametrize(("rows", "count"), [(7, 0), (7, 1), (7, 1000), (300, 40), (300, 1000)])
-def test_scatter_add_with_repeated_ids(stand_in, rng, rows, count):
-    ids, values = rng.integers(1, rows, count), rng.standard_normal((count, 3))
-    ids[: count // 3] = rows - 2
-    values[ids == 5] = np.nan
-    sums, expected = stand_in.ones((rows, 3)), np.ones((rows, 3))
-    placed = stand_in.asarray(ids), stand_in.asarray(values)
-    with synchronisations() as waits:
-        scatter_add(sums, *placed)
-    assert not waits
-    scatter_add(expected, ids, values)
-    assert_allclose(sums.get(), expected, rtol=1e-12, atol=1e-12)
-    assert_array_equal(placed[1].get(), values)
-
-
-def test_attention_maps_are_numpy_s(stand_in):
-    batch = PairBatch.of([([5, 6], [6, 5]), ([7], [7, 7, 8])])
-    maps = []
-    for xp in (stand_in, np):
-        model = Transformer(Config.base(11, d_model=8, d_ff=16, heads=2, layers=2), 3)
-        pack(model, np.float32, xp)
-        maps.append(cross_attention_weights(model, batch.source, batch.target_in))
-    assert_allclose(*maps, rtol=1e-5, atol=1e-6)
-
-
 def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
     arguments = ["--backend", "cupy", "--only", "linear_without_bias"]
     with synchronisations() as waits:
@@ -151,9 +113,6 @@ def test_the_gradient_check_on_the_device(stand_in, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert gradient_check.main(arguments) == 2
     assert "needs CuPy and an NVIDIA GPU" in capsys.readouterr().err
-
-
-# Training.
 
 
 def trainer(folder, xp, **changes) -> Trainer:
@@ -227,28 +186,6 @@ def test_weights_move_to_the_device_and_back(stand_in):
         assert_array_equal(parameter.data, host.named_parameters()[name].data, strict=True)
 
 
-# A task as a program.
-
-
-@pytest.fixture
-def program(tmp_path, monkeypatch, stand_in):
-    """`program(backend, *flags)` runs a script, all of it small, below an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    prepare = SequenceTask.__init__
-
-    def prepare_little(task, *arguments):
-        prepare(task, *arguments)
-        task.development, task.test = task.development[:8], task.test[:8]
-
-    monkeypatch.setattr(SequenceTask, "__init__", prepare_little)
-
-    def run(backend: str, *flags: str) -> int:
-        arguments = [*TINY, "--backend", backend, *flags]
-        return exit_code(lambda: sequences_main(reverse.RULE, arguments))
-
-    return run
-
-
 def assert_same_runs(folder: str, expected: str):
     """The checkpoints' weights and Adam's state, the measures and the losses of two runs agree."""
     for name in ("last.safetensors", "best.safetensors"):
@@ -260,24 +197,22 @@ def assert_same_runs(folder: str, expected: str):
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-def test_a_task_is_on_the_device_what_it_is_on_the_host(program, interrupted_at, capsys):
+def test_a_task_is_on_the_device_what_it_is_on_the_host(
+    empty_folder, interrupted_at, call, stand_in
+):
     """From its start, resumed on the other of the two, and in its answers."""
-    flags = "--log-every 2 --evaluate-every 2 --average 2 --out".split()
-    assert program("numpy", *flags, "host") == 0
-    assert program("cupy", *flags, "device") == 0
+
+    for backend, out in ("numpy", "host"), ("cupy", "device"):
+        assert call(copying, f"{FLAGS} {backend} --out {out}")[0] == 1  # it learns little
     assert_same_runs("device", "host")
     for first, second in (("cupy", "numpy"), ("numpy", "cupy")):
         with interrupted_at(5):
-            assert program(first, *flags, first) == 130
-        assert program(second, "--resume", "--out", first) == 0
+            assert call(copying, f"{FLAGS} {first} --out {first}")[0] == 130
+        assert call(copying, f"--backend {second} --resume --out {first}")[0] == 1
         assert_same_runs(first, "host")
-    said = []
-    for backend in ("numpy", "cupy"):
-        capsys.readouterr()
-        asked = ["--backend", backend, "--run", "device", "--input", "3 1 4", "7 5"]
-        assert sequences_main(reverse.RULE, asked) in (0, None)
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] and said[0].count("\n") == 2
+    asked = "--run device --input 314 75 --backend"
+    host, device = (call(copying, f"{asked} {backend}") for backend in ("numpy", "cupy"))
+    assert host == device and len(host[1]) == 2
 
 
 # The report on a real card, python -m tests.gpu.
@@ -286,7 +221,8 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(program, interrupted_at,
 def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
-    assert gpu.main(["--quick", "--out", str(path)]) == 0
+    with few_held_out():
+        assert gpu.main(["--quick", "--out", str(path)]) == 0
     last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text

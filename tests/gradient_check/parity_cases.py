@@ -48,16 +48,10 @@ def differentiate(layer: Layer, inputs: list, reference: str, **settings) -> Sol
     return Solved(drawn, results, by_torch("differentiate", checked, reference, settings))
 
 
-def train(
-    config: Config,
-    recipe: Recipe,
-    batches: list[PairBatch],
-    seed: int,
-    shift: np.random.Generator | None = None,
-) -> Solved:
+def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) -> Solved:
     """A step on each batch by numformer's own training loop: losses, norms and final weights.
 
-    `shift` moves the initial weights, gammas and biases among them.
+    Random numbers of `shift` move the initial weights, gammas and biases among them.
     """
     model = Transformer(config, seed)
     task = SimpleNamespace(batch=lambda step: batches[step - 1], description=dict, metric=None)
@@ -78,20 +72,14 @@ def train(
     return Solved([*initial.values(), *ids], results, torch_trains)
 
 
-def random_batch(
-    rng: np.random.Generator, config: Config, size: int, source: int, target: int, shortest: int = 1
-) -> PairBatch:
+def random_batch(rng, config: Config, size: int, source: int, target: int, shortest=1) -> PairBatch:
     """`size` pairs of `shortest` or more symbols, with the end symbol up to `source`, `target`."""
 
     def symbols(vocabulary, most):
         return rng.integers(3, vocabulary, rng.integers(shortest, most))
 
-    return PairBatch.of(
-        [
-            (symbols(config.source_vocabulary, source), symbols(config.target_vocabulary, target))
-            for _ in range(size)
-        ]
-    )
+    both = (config.source_vocabulary, source), (config.target_vocabulary, target)
+    return PairBatch.of([[symbols(*side) for side in both] for _ in range(size)])
 
 
 # Ten steps. No field of the optimizer at its default: one that does not arrive is seen.
@@ -286,14 +274,10 @@ def rounding(norm: str) -> Solved:
         truths.append(gradients(np.float64))
 
     def errors(found):
-        largest, typical = [], []
+        largest, typical, of_batches = [], [], [*zip(found, truths, strict=True)]
         for name in truths[0]:
-            relative = np.concatenate(
-                [
-                    np.ravel(gradients[name] - truth[name]) / np.abs(truth[name]).max()
-                    for gradients, truth in zip(found, truths, strict=True)
-                ]
-            )
+            both = [(gradients[name], true[name]) for gradients, true in of_batches]
+            relative = np.concatenate([np.ravel(a - b) / np.abs(b).max() for a, b in both])
             largest.append(np.abs(relative).max())
             typical.append(np.sqrt(np.mean(relative**2)))
         epsilon = np.finfo(np.float32).eps

@@ -13,18 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import parity_cases as cases
 import pytest
-from parity_cases import (
-    ALL_CASES,
-    EXACT_CASES,
-    LARGE_CASES,
-    RANDOM_SETTINGS,
-    WITHOUT_DROPOUT,
-    choices_of,
-    random_inputs,
-    solve,
-    stream,
-)
 
 from numformer.backend import dropout_stream
 from numformer.models import Config
@@ -51,9 +41,9 @@ def fingerprint_of_drawn(drawn: list) -> np.ndarray:
 
 def stored_form(case: str, results: dict) -> dict[str, np.ndarray]:
     """What of a case's results is stored, small enough for the repository."""
-    if case not in EXACT_CASES:
+    if case not in cases.EXACT_CASES:
         return {name: results[name] for name in ("losses", "typical") if name in results}
-    if case in LARGE_CASES:  # one fingerprint of everything
+    if case in cases.LARGE_CASES:  # one fingerprint of everything
         arrays = [np.ravel(results[name]) for name in sorted(results)]
         return {"all results": fingerprint(np.concatenate(arrays))}
     return {name: fingerprint(results[name]) for name in sorted(results)}
@@ -64,7 +54,7 @@ def stored_values(case: str) -> dict[str, np.ndarray]:
     stored = json.loads(STORED.read_text())
     assert case in stored, f"nothing is stored for it; where torch is installed: {STORE}"
     assert_agree(
-        {"drawn": fingerprint_of_drawn(solve(case).drawn)},
+        {"drawn": fingerprint_of_drawn(cases.solve(case).drawn)},
         {"drawn": stored[case]["drawn"]},
         f"the stored values are for other random inputs; where torch is installed: {STORE}",
     )
@@ -84,16 +74,16 @@ def assert_agree(found: dict, expected: dict, hint: str = "") -> None:
     assert not lines, "\n".join([hint, *lines])
 
 
-@pytest.mark.parametrize("case", EXACT_CASES)
+@pytest.mark.parametrize("case", cases.EXACT_CASES)
 def test_agrees_with_torch(case):
     pytest.importorskip("torch", reason=NO_TORCH)
-    solved = solve(case)
+    solved = cases.solve(case)
     assert_agree(solved.results, solved.results_of_torch())
 
 
-@pytest.mark.parametrize("case", EXACT_CASES)
+@pytest.mark.parametrize("case", cases.EXACT_CASES)
 def test_agrees_with_the_stored_values_of_torch(case):
-    assert_agree(stored_form(case, solve(case).results), stored_values(case))
+    assert_agree(stored_form(case, cases.solve(case).results), stored_values(case))
 
 
 @pytest.fixture(params=["torch", "stored"])
@@ -102,12 +92,12 @@ def of_torch(request):
     if request.param == "stored":
         return stored_values
     pytest.importorskip("torch", reason=NO_TORCH)
-    return lambda case: stored_form(case, solve(case).results_of_torch())
+    return lambda case: stored_form(case, cases.solve(case).results_of_torch())
 
 
 def test_two_hundred_steps_agree(of_torch):
     # Training multiplies rounding errors, here to 2e-15; a mistake in a single step shows.
-    losses, expected = solve("trajectory").results["losses"], of_torch("trajectory")["losses"]
+    losses, expected = cases.solve("trajectory").results["losses"], of_torch("trajectory")["losses"]
     np.testing.assert_allclose(losses, expected, rtol=1e-11, atol=0)
     assert losses[-20:].mean() < 0.5  # a guess among ten digits has 2.3
 
@@ -116,28 +106,31 @@ def test_two_hundred_steps_agree(of_torch):
 def test_float32_rounds_no_worse_than_torch(norm, of_torch):
     # Typical errors over six batches, since the largest ones are luck: at most 1.2 times torch's in
     # any tensor, 0.9 times in the median one. Twice leaves room for other orders of summation.
-    typical = solve(f"rounding_{norm}").results["typical"]
+    typical = cases.solve(f"rounding_{norm}").results["typical"]
     assert (typical <= 2 * of_torch(f"rounding_{norm}")["typical"]).all()
 
 
 @pytest.mark.parametrize("norm", ["post_norm", "pre_norm"])
 def test_float32_is_exact_but_for_rounding(norm):
     # In units of epsilon and of a tensor's largest entry; up to 35 and 8 at the time of writing.
-    results = solve(f"rounding_{norm}").results
+    results = cases.solve(f"rounding_{norm}").results
     assert results["largest"].max() <= 200
     assert results["typical"].max() <= 20
 
 
 def test_random_configs_cover_every_choice():
     def drawn(name):
-        return {(vars(config) | vars(recipe))[name] for config, recipe in RANDOM_SETTINGS}
+        return {(vars(config) | vars(recipe))[name] for config, recipe in cases.RANDOM_SETTINGS}
 
     for field in (*fields(Config), *fields(Recipe)):
-        name, choices = field.name, choices_of(field)
+        name, choices = field.name, cases.choices_of(field)
         assert choices, f"no random Config has another {name}: add it to VALUES"
         assert drawn(name) >= set(choices) or (len(choices) > 5 and len(drawn(name)) > 2), name
     assert {size % 2 for size in drawn("d_model")} == {0, 1}
-    batches = (random_inputs(stream(n, "inputs"), RANDOM_SETTINGS[n][0]) for n in WITHOUT_DROPOUT)
+    batches = (
+        cases.random_inputs(cases.stream(n, "inputs"), cases.RANDOM_SETTINGS[n][0])
+        for n in cases.WITHOUT_DROPOUT
+    )
     assert {bool((batch.source == 0).all(axis=1).any()) for batch in batches} == {False, True}
 
 
@@ -148,8 +141,8 @@ def store() -> None:
         return [float(f"{number:.13g}") for number in numbers]
 
     lines = []
-    for case in sorted(ALL_CASES):
-        solved = solve(case)
+    for case in sorted(cases.ALL_CASES):
+        solved = cases.solve(case)
         results = stored_form(case, solved.results_of_torch())
         values = {
             "drawn": rounded(fingerprint_of_drawn(solved.drawn)),

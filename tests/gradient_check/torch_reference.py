@@ -226,9 +226,6 @@ def gru_cell(p, a, state):
     return torch.gru_cell(a, state, identity, p["weight"].T, zero, zero)
 
 
-KINDS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-
-
 def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=False):
     """torch's own loop over packed sequences; at padding it gives 0, numformer the state kept."""
     length, size = x.shape[1], len(p["cell.weight"])
@@ -243,11 +240,10 @@ def recurrent(p, x, lengths=None, start=None, context=None, *, cell, backwards=F
     weights |= {"bias_ih_l0": bias, "bias_hh_l0": torch.zeros_like(bias)}
     # The second direction of torch's two is the one that goes backwards.
     weights |= {f"{name}_reverse": each for name, each in weights.items()}
-    loop = KINDS[cell](x.shape[-1], size, batch_first=True, bidirectional=True)
+    loop = getattr(nn, cell.upper())(x.shape[-1], size, batch_first=True, bidirectional=True)
     both = torch.stack([start, start])
-    packed = nn.utils.rnn.pack_padded_sequence(
-        x, lengths.clamp(min=1), batch_first=True, enforce_sorted=False
-    )
+    of_batch = dict(batch_first=True, enforce_sorted=False)
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.clamp(min=1), **of_batch)
     inputs = packed, (both, torch.zeros_like(both)) if cell == "lstm" else both
     h, _ = torch.func.functional_call(loop, weights, inputs)
     h, _ = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=length)
@@ -339,13 +335,10 @@ def attention_mixer(p, x, mask, *, config, **settings):
 def grouped_mixer(p, x, mask, *, config, **settings):
     """As many heads of keys and values as of queries, neighbours alike."""
     groups, p = config.key_value_heads or config.heads, dict(p)
-    for name in p.keys() & {f"{part}.{kind}" for part in PARTS for kind in ("weight", "bias")}:
+    for name in p.keys() & {"key.weight", "key.bias", "value.weight", "value.bias"}:
         of_heads = p[name].unflatten(-1, (groups, -1))
         p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
     return attention_mixer(p, x, mask, config=config, **settings)
-
-
-PARTS = "key", "value"
 
 
 def window_mixer(p, x, mask, *, config):
@@ -443,11 +436,9 @@ def masked(p, ids, asked=None, *, config):
 def vision(p, images, *, config):
     """Patches and their linear map are one convolution."""
     images = images.unsqueeze(-1) if images.dim() == 3 else images
-    size = config.patch
-    kernel = p["embedding.weight"].T.unflatten(1, (size, size, config.channels))
-    x = F.conv2d(
-        images.permute(0, 3, 1, 2), kernel.permute(0, 3, 1, 2), p["embedding.bias"], stride=size
-    )
+    size, images = config.patch, images.permute(0, 3, 1, 2)
+    kernel = p["embedding.weight"].T.unflatten(1, (size, size, -1)).permute(0, 3, 1, 2)
+    x = F.conv2d(images, kernel, p["embedding.bias"], stride=size)
     x = torch.cat([p["token.token"].expand(len(x), 1, -1), x.flatten(2).mT], dim=1)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
     x = tower(within(p, "tower"), dropout({}, x, p_drop=config.p_drop), None, config=config)
@@ -460,11 +451,10 @@ def objective(p, source, target_in, target_out, *, config, smoothing, model="tra
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):
-    one, other = (
-        transformer(within(p, "model"), source, target_in, config=config) for _ in range(2)
-    )
-    losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in (one, other))
-    return (sum(losses) + r_drop * divergence({}, one, other)) / 2
+    p = within(p, "model")
+    both = [transformer(p, source, target_in, config=config) for _ in range(2)]
+    losses = (cross_entropy({}, logits, target_out, smoothing=smoothing) for logits in both)
+    return (sum(losses) + r_drop * divergence({}, *both)) / 2
 
 
 # What is compared
@@ -472,9 +462,7 @@ def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_d
 
 def differentiate(checked: GradientCheck, name: str, settings: dict) -> dict[str, np.ndarray]:
     """torch's "output" and, by the tensors' names, gradients of what `checked` holds."""
-    leaves = {
-        name: torch.tensor(array, requires_grad=True) for name, array in checked.tensors.items()
-    }
+    leaves = {of: torch.tensor(x, requires_grad=True) for of, x in checked.tensors.items()}
     leaf_of = {id(array): leaves[name] for name, array in checked.tensors.items()}
     masks = [x.dense() if isinstance(x, Reach) else x for x in checked.inputs]
     inputs = [x if x is None else leaf_of.get(id(x), torch.tensor(x)) for x in masks]
@@ -490,32 +478,23 @@ def loss_of_batch(p, batch: PairBatch, config: Config, smoothing: float):
     return objective(p, *ids, config=config, smoothing=smoothing)
 
 
-def gradients(
-    config: Config, smoothing: float, weights: dict[str, np.ndarray], batch: PairBatch
-) -> dict[str, np.ndarray]:
+def gradients(config: Config, smoothing: float, weights: dict, batch: PairBatch) -> dict:
     """torch's gradients of the loss, without dropout, in the dtype of `weights`."""
     p = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
     of_weights = torch.autograd.grad(loss_of_batch(p, batch, config, smoothing), p.values())
     return {name: gradient.numpy() for name, gradient in zip(p, of_weights, strict=True)}
 
 
-def adam_optimizer(parameters, recipe: Recipe):
+def adam_optimizer(parameters, recipe: Recipe, kind=torch.optim.Adam, **settings):
     betas = recipe.beta1, recipe.beta2
-    return torch.optim.Adam(parameters, lr=1, betas=betas, eps=recipe.adam_epsilon)
+    return kind(parameters, lr=1, betas=betas, eps=recipe.adam_epsilon, **settings)
 
 
 def adamw_optimizer(parameters, recipe: Recipe):
-    settings = dict(eps=recipe.adam_epsilon, weight_decay=recipe.weight_decay)
-    return torch.optim.AdamW(parameters, lr=1, betas=(recipe.beta1, recipe.beta2), **settings)
+    return adam_optimizer(parameters, recipe, torch.optim.AdamW, weight_decay=recipe.weight_decay)
 
 
-def train(
-    config: Config,
-    recipe: Recipe,
-    weights: dict[str, np.ndarray],
-    batches: list[PairBatch],
-    seed: int,
-) -> dict[str, np.ndarray]:
+def train(config: Config, recipe: Recipe, weights: dict, batches: list, seed: int) -> dict:
     """torch's losses, gradient norms and final weights after one step on each batch.
 
     It computes in the dtype of `weights`.

@@ -13,15 +13,6 @@ VALUES = [-40.0, -12.5, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 12.5, 40.0]
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gelu_is_the_number_times_the_probability_below_it(dtype):
-    found = GELU().forward(np.array(VALUES, dtype))
-    expected = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in VALUES]
-    assert found.dtype == dtype
-    assert_allclose(found, expected, rtol=1e-6 if dtype == np.float32 else 1e-13, atol=1e-7)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gelu_is_a_line_far_from_0(dtype):
     """The density is 0 there; one that is only small, times a number that is large, is not."""
     layer = GELU()

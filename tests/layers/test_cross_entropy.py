@@ -1,48 +1,14 @@
-"""The smoothed cross-entropy against its definition, symbol by symbol."""
-
-import math
+"""The cross-entropy where targets do not count, at the ends of numbers, and what it refuses."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import to_host
 from numformer.layers.cross_entropy import CrossEntropy
 
 B, T, V = 3, 4, 7
 TARGETS = np.array([[3, 0, 2, 0], [1, 5, 5, 2], [4, 6, 0, 0]])
 VALID = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 0]], bool)  # 0 is a class like all others
-MASKS = {"all count": None, "some count": VALID}
-
-
-def loss_by_loops(logits, targets, valid, smoothing: float):
-    """Section 5.4 and Szegedy et al.: q is 1 - eps on the target plus eps / V on EVERY symbol.
-
-    -> mean loss of the targets that count, its gradient with respect to the logits.
-    """
-    losses, gradient = [], np.zeros_like(logits)
-    counted = [place for place in np.ndindex(targets.shape) if valid is None or valid[place]]
-    for place in counted:
-        total = sum(math.exp(logit) for logit in logits[place])
-        loss = 0.0
-        for v in range(V):
-            p = math.exp(logits[place][v]) / total
-            q = smoothing / V + (1 - smoothing if v == targets[place] else 0)
-            loss -= q * math.log(p)
-            gradient[place][v] = (p - q) / len(counted)
-        losses.append(loss)
-    return sum(losses) / len(losses), gradient
-
-
-@pytest.mark.parametrize("valid", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_loss_and_gradient_are_the_definition(smoothing, valid, rng, xp):
-    """eps / (V - 1) on the others, no share for symbol 0, or a mean over all differ."""
-    logits = 2 * rng.standard_normal((B, T, V))
-    layer = CrossEntropy(smoothing)
-    loss, gradient = loss_by_loops(logits, TARGETS, valid, smoothing)
-    assert_allclose(to_host(layer.forward(xp.asarray(logits), TARGETS, valid)), loss, rtol=1e-13)
-    assert_allclose(to_host(layer.backward()), gradient, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.filterwarnings("error")
@@ -63,8 +29,8 @@ def test_what_is_left_out_does_not_matter(odd, rng):
 
 
 @pytest.mark.filterwarnings("error")
-def test_where_nothing_counts_loss_and_gradients_are_0(rng):
-    layer, logits = CrossEntropy(0.1), rng.standard_normal((B, T, V))
+def test_where_nothing_counts_loss_and_gradients_are_0(rng, xp):
+    layer, logits = CrossEntropy(0.1), xp.asarray(rng.standard_normal((B, T, V)))
     assert layer.forward(logits, TARGETS, np.zeros((B, T), bool)) == 0
     assert layer.backward().shape == (B, T, V) and not layer.forward(logits[:0], TARGETS[:0])
 

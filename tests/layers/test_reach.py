@@ -7,12 +7,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numformer.backend import to_host
 from numformer.layer import inference, pack
 from numformer.layers import CrossAttention, Memory, Places, Reach, SelfAttention, Softmax
-from numformer.layers.alibi import alibi
-from numformer.layers.attention import merge_heads, split_heads
+from numformer.layers.attention import ScaledDotProductAttention, merge_heads, split_heads
 from numformer.layers.reach import Drawn, causal_mask, padding_mask, reach_of
 from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
 
-D, H = 8, 2
+B, T, D, H = 2, 5, 8, 2
 VALID = np.array([[True, True, False], [True, False, False]])
 OTHERS = np.array([[False, True, True], [False, False, True]])
 
@@ -116,20 +115,11 @@ def test_what_was_drawn_stays_what_it_is(rng):
 # Positions within attention.
 
 
-def test_each_pair_is_turned_by_its_position_times_its_own_angle(rng):
-    x = rng.standard_normal((2, 3, 6, 4))
-    turned = rotary(x, rotary_turns(6, 4))
-    for position in range(6):
-        for pair in range(2):
-            angle = position * 10000 ** (-2 * pair / 4)
-            turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-            both = slice(2 * pair, 2 * pair + 2)
-            expected = x[..., position, both] @ turn.T
-            assert_allclose(turned[..., position, both], expected, atol=1e-12)
-    strange = x[0].swapaxes(1, 2).copy().swapaxes(1, 2)  # its pairs do not lie side by side
-    layer = Rotary()
-    assert_array_equal(layer.forward(strange), turned[0])
-    assert_array_equal(layer.backward(strange), rotary_backward(x[0], rotary_turns(6, 4)))
+def test_pairs_are_turned_where_they_do_not_lie_side_by_side(rng):
+    x, layer, turns = rng.standard_normal((3, 6, 4)), Rotary(), rotary_turns(6, 4)
+    strange = x.swapaxes(1, 2).copy().swapaxes(1, 2)
+    assert_array_equal(layer.forward(strange), rotary(x, turns))
+    assert_array_equal(layer.backward(strange), rotary_backward(x, turns))
 
 
 def test_a_table_of_turns_is_long_enough_for_every_position():
@@ -139,27 +129,9 @@ def test_a_table_of_turns_is_long_enough_for_every_position():
         assert_allclose(turned, rotary(x, rotary_turns(position + 1, 4)[-1:]))
 
 
-def test_a_score_depends_on_how_far_apart_query_and_key_are(rng):
-    query, key = rng.standard_normal((2, 1, 4))
-
-    def score(t, s):
-        return (Rotary().forward(query, np.array([t])) * Rotary().forward(key, np.array([s]))).sum()
-
-    assert_allclose(score(7, 3), score(104, 100))
-    assert abs(score(7, 3) - score(3, 7)) > 1e-3
-
-
 def test_what_has_no_pairs_cannot_be_turned(complaint):
     said = complaint(Rotary().forward, np.zeros((2, 3, 3)))
     assert "so d_k is even; received d_k 3" in said
-
-
-def test_each_head_of_alibi_has_its_slope():
-    """Of eight heads 1/2, 1/4, ... 1/256 (Press et al. 2022, section 3); both directions alike."""
-    distances = [[2, 1, 0, 1], [3, 2, 1, 0]]
-    bias = alibi(8, np.array([2, 3]), np.arange(4))
-    assert_allclose(bias, [-np.array(distances) / 2**head for head in range(1, 9)])
-    assert_allclose(alibi(2, np.array([1]), np.arange(2))[:, 0, 0], [-1 / 16, -1 / 256])
 
 
 # What is remembered. That steps are the whole is tested of models.
@@ -195,3 +167,27 @@ def test_cross_attention_computes_keys_and_values_of_the_memory_once(rng, monkey
         steps = [layer.forward(x[:, t : t + 1], memory, reach, past) for t in range(3)]
     assert len(calls) == 2 and past.length == 0
     assert_allclose(np.concatenate(steps, axis=1), whole, rtol=1e-12, atol=1e-13)
+
+
+def test_attention_needs_no_axis_for_heads(rng):
+    """(B, T, K) is one head, with dropout, too."""
+    layer = ScaledDotProductAttention(0.4)
+    inputs = [rng.standard_normal((B, n, 3)) for n in (4, T, T)]
+    assert layer.forward(*inputs).shape == (B, 4, 3)
+    assert layer.saved[-1]["keep"].shape == (B, 4, T)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_past_goes_on_without_a_reach(drawn, rng):
+    """With positions that count on, and a mask of all keys so far where one is drawn."""
+    layer = SelfAttention(D, H, rng, rotary=Rotary())
+    pack(layer, np.float64)
+    x = rng.standard_normal((B, T, D))
+    mask = np.array([[True, False, True, True, True]]) if drawn else None
+    with inference():
+        whole = layer.forward(x, mask)
+        past = Memory(T)
+        layer.forward(x[:, :-1], None, past)
+        past.advance(T - 1)
+        last = layer.forward(x[:, -1:], mask, past)
+    assert_allclose(last, whole[:, -1:], rtol=1e-12, atol=1e-13)

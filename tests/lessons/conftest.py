@@ -1,22 +1,29 @@
 """The pages of the course, built once for all tests, in a real browser."""
 
 import fcntl
+import hashlib
 import os
 import pickle
 import re
 import shutil
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from lesson_solutions import LESSONS
 
 import lessons
+from lessons.lesson_01 import reversal
 from lessons.lesson_03 import retrieval
+from lessons.lesson_04 import reverse
 from lessons.lesson_05 import beyond
 from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
 
-LONG = [retrieval.compare, beyond.compare, depth.learn, toy.trained]
+LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
+LONG += [toy.trained]
 
 
 def pytest_collection_modifyitems(items):
@@ -26,11 +33,23 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(1200))
 
 
+def shared(request, tmp_path_factory, name: str) -> Path:
+    """A folder that all processes of the tests share, and the next run."""
+    kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
+    return kept.mkdir(name) if kept else tmp_path_factory.mktemp(name)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def measured_once(tmp_path_factory):
-    """Each long experiment runs once, in whichever process of the tests asks for it first."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+def measured_once(request, tmp_path_factory):
+    """Each long experiment runs once, in whichever process of the tests asks for it first.
+
+    What it found stays until the next run of the tests, which measures anew where the code differs.
+    """
+    folder = shared(request, tmp_path_factory, "measured")
+    rooms = "numformer", "toy_tasks", "lessons"
+    code = sorted(path for room in rooms for path in lessons.FOLDER.parent.glob(f"{room}/**/*.py"))
+    content = np.__version__.encode() + b"".join(path.read_bytes() for path in code)
+    digest = hashlib.sha256(content).digest()
 
     def once(function):
         known = {}
@@ -39,12 +58,15 @@ def measured_once(tmp_path_factory):
             asked = function.__module__, arguments, [*options.get("scores", ())]
             name = re.sub(r"\W+", "_", str(asked))
             if name not in known:
-                with (folder / f"lock_{name}").open("w") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    file = folder / name
-                    if not file.exists():
-                        file.write_bytes(pickle.dumps(function(*arguments, **options)))
-                    known[name] = pickle.loads(file.read_bytes())
+                with (folder / name).open("a+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    file.seek(0)
+                    content = file.read()
+                    if not content.endswith(digest):
+                        content = pickle.dumps(function(*arguments, **options)) + digest
+                        file.truncate(0)
+                        file.write(content)
+                    known[name] = pickle.loads(content)
             return known[name]
 
         return remembered
@@ -75,8 +97,7 @@ def site(request, tmp_path_factory, builder):
     What lessons became stays until the next run of the tests, which makes only what has changed.
     Of two processes that run tests one makes the lessons from the last one on.
     """
-    kept = getattr(request.config, "cache", None)  # none with `-p no:cacheprovider`
-    common = kept.mkdir("pages") if kept else tmp_path_factory.mktemp("pages")
+    common = shared(request, tmp_path_factory, "pages")
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     for number in LESSONS[:: -1 if worker == "gw1" else 1]:
         with (common / f"lock_{number}").open("w") as lock:
@@ -132,26 +153,13 @@ def open_page(chromium, site):
     assert [url for url in requests if not url.startswith(inside)] == []
 
 
-class Plain:
-    """What a page offers to pieces."""
-
-    def __init__(self):
-        self.scripts = []
-        self.script = self.scripts.append
-
-    def markdown(self, text):
-        return f"<p>{text}</p>\n"
-
-    def inline(self, text):
-        return text
-
-    def code(self, text):
-        return f"<pre>{text}</pre>"
-
-    def math(self, latex, display=False):
-        return "<math>" + "".join(f"<mi>{sign}</mi>" for sign in latex) + "</math>"
-
-
 @pytest.fixture
 def page():
-    return Plain()
+    """What a page offers to pieces."""
+    return SimpleNamespace(
+        script=[].append,
+        markdown=lambda text: f"<p>{text}</p>\n",
+        inline=str,
+        code=lambda text: f"<pre>{text}</pre>",
+        math=lambda latex, display=False: f"<math>{latex}</math>",
+    )

@@ -23,13 +23,6 @@ def words_of(number: int, name: str) -> str:
     return " ".join(" ".join(words).split())
 
 
-def scope(source: str) -> dict:
-    """What a file with this source defines."""
-    names = {}
-    exec(source, names)
-    return names
-
-
 def function(name: str, parameters: str, body: str) -> str:
     """The source of a file with this function."""
     body = textwrap.indent(textwrap.dedent(body).strip(), "    ")

@@ -6,48 +6,26 @@ import numpy as np
 import pytest
 
 import lessons
-from lessons.lesson_01 import distance, through_time, timeline
-from lessons.lesson_01.distance import SCALES, measured, typical
-from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
-from numformer.layer import pack
-from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
+from lessons.lesson_01 import distance, reversal, through_time, timeline
+from lessons.lesson_01.distance import SCALES, typical
 from numformer.models import RecurrentEncoderDecoder
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
 
 LESSON = lessons.load(1)
 
-KINDS_OF_LAYERS = {
-    "RNN": (1.5, lambda rng: Recurrent(RNNCell(32, rng), 32, rng)),
-    "LSTM": (2, lambda rng: Recurrent(LSTMCell(32, rng), 32, rng)),
-    "attention": (1, lambda rng: MultiHeadAttention(32, 4, rng)),
+# Of three words further and further back, in percent: once compared with small steps of each word.
+REACHES = {
+    ("RNN", 1.5): [82.81, 3.548, 0.009009],
+    ("LSTM", 2): [68.88, 27.8, 23.46],
+    ("attention", 1): [7.557, 12.52, 9.987],
 }
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_LAYERS)
-def test_gradients_against_distance_are_those_of_small_steps(kind):
-    rng, steps, lengths = np.random.default_rng(1), 1e-5 * np.eye(32), []
-    setting, build = KINDS_OF_LAYERS[kind]
-    layer = build(rng)
-    pack(layer, np.float64)
-    if kind == "RNN":
-        layer.cell.weight.data[...] *= setting
-    elif kind == "LSTM":
-        layer.input.bias.data[32:64] += setting - 1
-    rng = np.random.default_rng([1, 1])
-    x, upstream = rng.standard_normal((8, 61, 32)), rng.standard_normal((8, 32))
-    for back in (0, 1, 20):
-        moved = np.repeat(x[None], 64, axis=0)
-        moved[:, :, 60 - back] += np.concatenate([steps, -steps])[:, None]
-        moved = moved.reshape(-1, 61, 32)
-        results = layer.forward(moved, *[moved] * (kind == "attention"))
-        results = results[:, -1].reshape(2, 32, 8, 32)
-        slopes = np.einsum("inj,nj->ni", results[0] - results[1], upstream)
-        lengths.append((np.linalg.norm(slopes, axis=1) / np.linalg.norm(upstream, axis=1)).mean())
-    expected = 100 * np.array(lengths) / lengths[0]
-    np.testing.assert_allclose(measured(kind, setting)[1, [0, 1, 20]], expected, rtol=1e-4)
-    shown = distance.compute(setting if kind == "RNN" else 1.0, setting if kind == "LSTM" else 1)
+@pytest.mark.parametrize(("kind", "setting"), REACHES)
+def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
+    wanted, shown = REACHES[kind, setting], distance.compute(1.5, 2)
     curve, rate = shown[kind.lower()], shown[f"{kind.lower()}_kept"]
-    np.testing.assert_array_equal(curve, typical(kind, setting))
+    np.testing.assert_allclose(curve[[1, 20, 60]], wanted, rtol=1e-3)
     np.testing.assert_allclose(np.log(rate), np.diff(np.log(curve[10:51])).mean())
 
 
@@ -112,13 +90,13 @@ def test_what_the_text_says_of_the_example_and_of_gradients():
 def test_what_the_text_says_of_the_fixed_context_and_of_operations():
     assert round(20 * np.log2(26)) == 94 and round(94 / 64, 1) == 1.5 and 2 ** (94 / 64) < 3
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], 4 + 26)
-    for row, count in zip((FIXED, ATTENTION), PARAMETERS, strict=True):
+    for row, count in zip((FIXED, ATTENTION), reversal.PARAMETERS, strict=True):
         given = {name: (DEFAULTS | ROWS[row])[name] for name in ("d_model", "context")}
         model = RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes, **given))
         assert model.parameter_counts()["total"] == count
-    fixed = MEASURED[FIXED]
+    fixed = reversal.MEASURED[FIXED]
     assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
-    small, attention = (trained(kind) for kind in KINDS)
+    small, attention = map(reversal.trained, reversal.KINDS)
     assert small.right[2] > 0.9 > 0.2 > small.right[-1] and min(attention.right) > 0.9
     for n in (3, 50):
         assert LESSON.multiplications(LESSON.LSTM, n) == 8 * n * 64**2

@@ -15,12 +15,10 @@ from lessons.lesson_02 import lookup
 from lessons.lesson_02.lookup import DAY, HARD, STARTS, key, learning, move_the_wish, value
 from numformer.layers import attention
 
-at_each_temperature = [
-    pytest.mark.parametrize(
-        "temperature", [option.value for option in simulation.controls[1].options]
-    )
-    for simulation in (move_the_wish, learning)
-]
+
+def at_each_temperature(simulation):
+    temperatures = [option.value for option in simulation.controls[1].options]
+    return pytest.mark.parametrize("temperature", temperatures)
 
 
 def shares(q, temperature: float, distance: bool = False) -> list[float]:
@@ -39,7 +37,7 @@ def loss(q, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("score", ["dot product", "distance"])
-@at_each_temperature[0]
+@at_each_temperature(move_the_wish)
 def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
     for q in itertools.product(lookup.GRID, lookup.GRID):
         shown = lookup.wish(np.array(q), temperature, score)
@@ -68,7 +66,7 @@ def test_the_river_is_that_of_nadaraya_and_watson(width):
 
 
 @pytest.mark.parametrize("start", [option.value for option in STARTS])
-@at_each_temperature[1]
+@at_each_temperature(learning)
 def test_a_query_walks_down_the_slope_that_is_measured(start, temperature):
     path, step = lookup.walk(start, temperature), 1e-6 * np.eye(2)
     assert np.abs(path).max() < 5  # the chart shows it

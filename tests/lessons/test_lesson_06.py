@@ -45,9 +45,8 @@ def test_the_block_has_the_numbers_of_plain_formulas(option):
             step[place] = 1e-6
             change = by_formulas(**{name: step})["y"] - by_formulas(**{name: -step})["y"]
             assert abs((dy * change).sum() / 2e-6 - gradient[place]) < 1e-7, (name, place)
-    forward = ("x", "attended", "sum_1", "normed", "written", "sum_2", "y")
-    back = ("dx", "dx_1", "dattended", "dsum_1", "dnormed_2", "dwritten", "dsum_2")
-    results = [shown[name] for name in (forward if way > 0 else back)]  # of each part
+    back = "dx dx_1 dattended dsum_1 dnormed_2 dwritten dsum_2".split()
+    results = [shown[name] for name in ((*names, "y") if way > 0 else back)]  # of each part
     sizes = [np.linalg.norm(result) / result.size**0.5 for result in results]
     np.testing.assert_allclose(shown["sizes"], sizes)
     assert shown["way"] == way and block.GROUPS[shown["group"]][-1] in ("sum_1", "dattended")

@@ -21,9 +21,6 @@ QUESTIONS = [
 ]
 
 
-# Exercises
-
-
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -61,9 +58,6 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
 
 
-# Questions
-
-
 NONSENSE = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"
 WHY, ALSO, NOT = "Half of *two* is one.", "It is 0.25.", "Not right. The answer is: "
 A_LETTER = "This asks for a letter from a to c, and '"
@@ -98,9 +92,6 @@ def test_a_large_number_has_its_thousands_marked_and_a_comma_may_be_a_point():
 def test_a_question_without_a_right_answer_is_refused(complaint):
     for answer, choices in (2, ("a", "b")), (-1, ("a", "b")), (0, ("a",)), (np.nan, ()):
         assert "the index of one as its answer" in complaint(Question, "?", "!", answer, choices)
-
-
-# The command
 
 
 def test_lessons_are_listed_and_help_tells_the_exit_codes(call):

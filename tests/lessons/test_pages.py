@@ -137,11 +137,9 @@ def test_a_page_has_all_that_its_lesson_shows(entry, open_page):
     labels = page.eval_on_selector_all("svg[role=img]", labels)
     short = [label for label in labels if len(label) <= 40]
     assert labels and short == [], "a picture says in more than 40 characters what one sees"
-    explains = [  # those that measure something would take long
-        function
-        for function in vars(module).values()
-        if getattr(function, "shown", False) and "Beside" in function.__code__.co_names
-    ]
+    explains = [f for f in vars(module).values() if getattr(f, "shown", False)]
+    # Those that measure something would take long.
+    explains = [function for function in explains if "Beside" in function.__code__.co_names]
     beside = [piece for f in explains for piece in pieces(f) if isinstance(piece, Beside)]
     assert page.locator("ol.beside").count() >= len(beside) > 0
     assert [line for piece in beside for _, line in piece.rows() if line not in text] == []
@@ -223,9 +221,6 @@ def test_questions_answer_at_once(open_page):
             assert solution.is_visible() == (judged == "right")
 
 
-# What is built anew
-
-
 @pytest.fixture
 def course(tmp_path, monkeypatch, builder):
     """Two small lessons, of which the second names the first; and which of them were built."""
@@ -254,14 +249,8 @@ def course(tmp_path, monkeypatch, builder):
     return SimpleNamespace(run=run, folder=folder, site=tmp_path / "site", build=build)
 
 
-CHANGES = {
-    "lesson_01_one.py": [1, 2],
-    "lesson_01/data.py": [1, 2],
-    "lesson_02/new.js": [2],
-    "page/dom.js": [1, 2],
-    "../numformer/layer.py": [1, 2],
-    "page/style.css": [],
-}
+BOTH = "lesson_01_one.py lesson_01/data.py page/dom.js ../numformer/layer.py".split()
+CHANGES = {name: [1, 2] for name in BOTH} | {"lesson_02/new.js": [2], "page/style.css": []}
 CHANGES = [(name, lambda text: text + b"\n", anew) for name, anew in CHANGES.items()]
 DAMAGE = lambda t: b"\xff\n{}", lambda t: t[:-9], lambda t: t.replace(b"Tw", b"tw")
 DAMAGE = [("../site/.made/lesson_02_two.json", damage, [2]) for damage in DAMAGE]

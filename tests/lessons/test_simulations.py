@@ -32,7 +32,6 @@ def simulations(kind: type | None = None) -> list:
 
 
 every_simulation = pytest.mark.parametrize(("page", "simulation"), simulations())
-every_stepper = pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))
 
 # Sets controls as a reader does: an option by its index, a matrix of entries -> what then is shown.
 DRIVE = """(figure, states) => states.map((state) => {
@@ -97,7 +96,9 @@ def states_of(simulation: Simulation) -> list[dict]:
     for control in simulation.controls:
         if isinstance(control, Entries):
             values = [np.asarray(option.value, float).tolist() for option in control.options]
-            picked = rng.normal(0, 2, (RANDOM, *np.shape(control.start))).round(4).tolist()  # no ties
+            picked = (
+                rng.normal(0, 2, (RANDOM, *np.shape(control.start))).round(4).tolist()
+            )  # no ties
         else:
             count = len(control.options)
             values = range(0, count, max(1, count // 15))
@@ -188,7 +189,7 @@ def test_its_window_shows_what_a_widget_says(page, simulation):
     assert (np.asarray(figure.canvas.buffer_rgba()) != before).any()
 
 
-@every_stepper
+@pytest.mark.parametrize(("page", "simulation"), simulations(Stepper))
 def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
     opened = open_page(page)
     (view,) = (view for view in simulation.views if isinstance(view, Stepper))

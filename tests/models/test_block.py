@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from numformer.layer import inference, pack
-from numformer.layers import (
-    ATTENTIONS,
-    MIXERS,
-    Mixer,
-    Places,
-    Reach,
-    Rotary,
-    SelfAttention,
-    attention,
-)
+import numformer as nf
+from numformer.layers import ATTENTIONS, MIXERS, attention
 from numformer.layers.alibi import alibi
 from numformer.layers.layer_norm import layer_norm
 from numformer.layers.linear import linear
-from numformer.models import Block, LanguageModel, Tower, TowerConfig, Transformer
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
@@ -32,13 +22,13 @@ def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
     text = (Path(__file__).parents[2] / "numformer" / "README.md").read_text()
     (code,) = re.findall(r"```python\n(def encoder_layer.*?)```", text, flags=re.S)
     names = dict(
-        vars(attention), linear=linear, layer_norm=layer_norm, np=np, math=math, Reach=Reach
+        vars(attention), linear=linear, layer_norm=layer_norm, np=np, math=math, Reach=nf.Reach
     )
     exec(code, names)
-    block = Block(TowerConfig(d_model=16, d_ff=12, heads=8, p_drop=0.0), rng)
-    flat = pack(block, np.float64)
+    block = nf.Block(nf.TowerConfig(d_model=16, d_ff=12, heads=8, p_drop=0.0), rng)
+    flat = nf.pack(block, np.float64)
     flat.data += 0.1 * rng.standard_normal(flat.data.shape)
-    x, places = rng.standard_normal((2, 5, 16)), Places(np.arange(5) < [[5], [3]])
+    x, places = rng.standard_normal((2, 5, 16)), nf.Places(np.arange(5) < [[5], [3]])
     parts = {
         **{part: f"mixer.sublayer.{part}.weight" for part in ("query", "key", "value", "output")},
         **{f"{kind}_1": f"mixer.norm.{kind}" for kind in ("gamma", "beta")},
@@ -50,16 +40,16 @@ def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
     state = block.state_dict()
     weights = {part: state.pop(name) for part, name in parts.items()}
     assert not state and len(code.splitlines()) <= 16
-    with inference():
-        expected = block.forward(x, Reach(places))
+    with nf.inference():
+        expected = block.forward(x, nf.Reach(places))
     assert_allclose(names["encoder_layer"](x, places, weights), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(
     ("positions", "rotary", "bias"),
     [
-        ("rotary", Rotary, None),
-        ("sinusoidal_rotary", Rotary, None),
+        ("rotary", nf.Rotary, None),
+        ("sinusoidal_rotary", nf.Rotary, None),
         ("alibi", type(None), alibi),
         ("sinusoidal", type(None), None),
     ],
@@ -73,8 +63,8 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
         pass
 
     monkeypatch.setitem(ATTENTIONS, "other", Other)
-    config = TowerConfig(**SIZES, positions=positions, attention_function="other")
-    block = Block(config, rng, cross=True)
+    config = nf.TowerConfig(**SIZES, positions=positions, attention_function="other")
+    block = nf.Block(config, rng, cross=True)
     itself, cross = block.mixer.sublayer, block.cross_attention.sublayer
     assert type(itself.rotary) is rotary and itself.position_bias is bias
     assert cross.rotary is None and cross.position_bias is None
@@ -86,10 +76,12 @@ def test_positions_within_attention_are_those_of_self_attention_alone(
 @pytest.mark.parametrize(("sizes", "d_k"), [({}, 5), (dict(d_k=3), 3), (dict(d_k=3, d_v=4), 3)])
 def test_rotary_positions_need_pairs(sizes, d_k, complaint):
     sizes = dict(d_model=10, heads=2) | sizes
-    assert f"d_k is even; received d_k {d_k}" in complaint(TowerConfig, **sizes, positions="rotary")
-    assert TowerConfig(**sizes, positions="alibi").heads == 2
-    TowerConfig(**(sizes | dict(d_k=4)), positions="rotary")
-    TowerConfig(d_model=8, heads=2, positions="rotary")
+    assert f"d_k is even; received d_k {d_k}" in complaint(
+        nf.TowerConfig, **sizes, positions="rotary"
+    )
+    assert nf.TowerConfig(**sizes, positions="alibi").heads == 2
+    nf.TowerConfig(**(sizes | dict(d_k=4)), positions="rotary")
+    nf.TowerConfig(d_model=8, heads=2, positions="rotary")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +100,13 @@ def test_rotary_positions_need_pairs(sizes, d_k, complaint):
     ids=str,
 )
 def test_where_nothing_tells_how_long_a_text_is_none_is_too_long(form, unlimited):
-    assert TowerConfig(**SIZES, **form).unlimited == unlimited
+    assert nf.TowerConfig(**SIZES, **form).unlimited == unlimited
 
 
 def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     """One of one's own is an entry of the registry; a tower that reads both ways refuses some."""
 
-    class Identity(Mixer):
+    class Identity(nf.Mixer):
         def forward(self, x, reach, past=None):
             return x
 
@@ -128,30 +120,32 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
             return made
 
     monkeypatch.setitem(MIXERS, "identity", Identity)
-    config = TowerConfig(**SIZES, mixers="identity,attention")
-    tower = Tower(config, rng, causal=True)
+    config = nf.TowerConfig(**SIZES, mixers="identity,attention")
+    tower = nf.Tower(config, rng, causal=True)
     kinds = [type(block.mixer.sublayer) for block in tower.layers]
-    assert kinds == [Identity, SelfAttention, Identity]
+    assert kinds == [Identity, nf.SelfAttention, Identity]
     assert tower.layers[0].mixer.sublayer.causal and Identity().looks() is None
-    assert not Block(config, rng).mixer.sublayer.causal
+    assert not nf.Block(config, rng).mixer.sublayer.causal
     with pytest.raises(NotImplementedError, match="Mixer has no build"):
-        Mixer.build(config, rng, causal=True)
+        nf.Mixer.build(config, rng, causal=True)
     for mixers, causal in (("identity", False), ("attention,identity", False)):
-        said = complaint(Tower, TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
+        said = complaint(nf.Tower, nf.TowerConfig(**SIZES, mixers=mixers), rng, causal=causal)
         assert f"mixers {mixers}, of which identity does not" in said
     monkeypatch.setattr(Identity, "looks_ahead", True)
     ids = dict(d_model=8, heads=2, d_ff=4, layers=1, mixers="identity")
-    pair = Transformer(Transformer.Config.base(9, **ids))
+    pair = nf.Transformer(nf.Transformer.Config.base(9, **ids))
     towers = (
         pair.encoder,
         pair.decoder,
-        LanguageModel(LanguageModel.Config(vocabulary=9, **ids)).tower,
+        nf.LanguageModel(nf.LanguageModel.Config(vocabulary=9, **ids)).tower,
     )
     assert [tower.layers[0].mixer.sublayer.causal for tower in towers] == [False, True, True]
-    attention = TowerConfig(**SIZES).entries() - TowerConfig(**SIZES, mixers="identity").entries()
-    assert attention == 3 * SelfAttention.entries(config) == 3 * 4 * 8 * 8
-    network = TowerConfig(**SIZES, activation_dropout=0.5, feed_forward_bias=False)
-    network = Block(network, rng).feed_forward.sublayer
+    attention = (
+        nf.TowerConfig(**SIZES).entries() - nf.TowerConfig(**SIZES, mixers="identity").entries()
+    )
+    assert attention == 3 * nf.SelfAttention.entries(config) == 3 * 4 * 8 * 8
+    network = nf.TowerConfig(**SIZES, activation_dropout=0.5, feed_forward_bias=False)
+    network = nf.Block(network, rng).feed_forward.sublayer
     assert network.dropout.p_drop == 0.5 and network.inner.bias is None
-    assert "window, identity; received 'none'" in complaint(TowerConfig, mixers="none")
-    assert "received ''" in complaint(TowerConfig, mixers="")
+    assert "window, identity; received 'none'" in complaint(nf.TowerConfig, mixers="none")
+    assert "received ''" in complaint(nf.TowerConfig, mixers="")

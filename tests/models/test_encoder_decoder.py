@@ -29,25 +29,6 @@ def memory_of(model) -> np.ndarray:
         return model.start(SOURCE, 1).past.of(model, dict)["memory"]
 
 
-def test_counts_of_a_small_model_with_everything_switched_on():
-    changes = dict(norm="pre", positions="learned", max_length=20, attention_bias=True)
-    model = small(**changes, tying="none", d_k=3, d_v=5)
-    counts = model.parameter_counts()
-    attention = (2 * 3 + 5) * H * (D + 1) + (5 * H + 1) * D
-    assert counts == {
-        "embedding": 3 * V * D,
-        "positions": 2 * 20 * D,
-        "attention": 3 * N * attention,
-        "feed_forward": 2 * N * (D * F + F + F * D + D),
-        "norm": (5 * N + 2) * 2 * D,  # pre-norm ends each stack with one more
-        "total": pack(model).data.size,
-    }
-    assert sum(counts.values()) == 2 * counts["total"]
-    of_paper = small().parameter_counts()
-    assert of_paper["embedding"] == V * D  # source, target and output are one
-    assert of_paper["norm"] == 5 * N * 2 * D
-
-
 @pytest.mark.parametrize("changes", [{}, dict(norm="pre"), dict(d_ff=3, layers=1)], ids=str)
 def test_a_position_saves_no_less_than_is_said(changes, rng):
     """By it scripts refuse what memory cannot hold; what it can must not be refused."""

@@ -8,7 +8,8 @@ from numformer.backend import to_host
 from numformer.layer import Parameter, mode
 from numformer.layers import FeedForward, LayerNorm, LearnedPositions, RMSNorm, SelfAttention
 from numformer.layers.divergence import Divergence
-from numformer.models import Objective, Tower, TowerConfig, Transformer
+from numformer.layers.mixer import Mixer
+from numformer.models import Objective, Transformer
 from numformer.models.model import Model, require_batch
 
 
@@ -21,6 +22,10 @@ def test_what_is_no_batch_is_refused(shape, complaint):
     require_batch(np.ones((1, 1), int), "the rule", "The fix.")
 
 
+class Other(Mixer):
+    """One that is no attention."""
+
+
 class Mixed(Model):
     """One layer of each role, wherever it stands, and a weight of its own."""
 
@@ -30,6 +35,8 @@ class Mixed(Model):
         self.where = LearnedPositions(5, 4, rng)
         self.table = Parameter(np.ones((7, 4)))
         self.again = self.anything[0]
+        self.other = Other()
+        self.other.decay = Parameter(np.ones(2))
 
 
 class Several(Model):
@@ -46,7 +53,8 @@ def test_parameters_are_counted_once_by_the_layer_that_they_are_in(rng):
         "feed_forward": 4 * 3 + 3 + 3 * 4 + 4,
         "norm": 3 * 4,
         "embedding": 7 * 4,
-        "total": 20 + 80 + 31 + 12 + 28,
+        "mixer": 2,
+        "total": 20 + 80 + 31 + 12 + 28 + 2,
     }
 
 
@@ -54,12 +62,6 @@ def test_a_model_without_predictions_says_so(rng):
     with pytest.raises(NotImplementedError, match="Mixed has no predictions"):
         Mixed(rng).predictions()
     assert Mixed.kind() == "Mixed"
-
-
-def test_a_tower_s_config_knows_the_entries_of_its_matrices(rng):
-    config = TowerConfig(d_model=6, d_ff=5, heads=2, d_k=4, d_v=1, layers=3)
-    matrices = [p.size for p in Tower(config, rng).named_parameters().values() if len(p.shape) > 1]
-    assert config.least_parameters == sum(matrices)
 
 
 def test_an_evaluation_predicts_once_with_r_drop_too():
@@ -89,3 +91,9 @@ def test_the_divergence_is_the_mean_of_the_rows_that_count(rng, xp, complaint):
     assert not any(each.any() for each in layer.backward())
     said = complaint(layer.forward, np.zeros((2, 3)), np.zeros((3, 2)))
     assert "one shape; received (2, 3) and (3, 2)" in said
+
+
+def test_a_model_is_built_of_its_config_alone(complaint):
+    received = {Transformer.Config: "the class numformer.models", 8: "an object of builtins.int"}
+    for given, said in received.items():
+        assert f"Transformer.Config(...); received {said}" in complaint(Transformer, given)

@@ -12,21 +12,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer import models
-from numformer.data import Vocabulary, pad
-from numformer.generation import Continuation, Ensemble, greedy
+import numformer as nf
 from numformer.gradient_check.cases import MIXED
-from numformer.layer import inference, pack
-from numformer.models import (
-    LanguageModel,
-    MaskedLanguageModel,
-    RecurrentEncoderDecoder,
-    Transformer,
-    VisionTransformer,
-    model_of,
-)
+from numformer.models import model_of
 from numformer.models.encoder_decoder import require_pair
-from numformer.training import load_model, save_model
+from tests.equal_runs import assert_same_weights
 
 V = 11
 CLOSE = dict(rtol=1e-10, atol=1e-12)
@@ -35,13 +25,13 @@ TARGET = np.array([[1, 9, 4, 5, 6, 3], [1, 9, 9, 8, 0, 0], [1, 7, 0, 0, 0, 0]])
 WHOLE = np.where(TARGET, TARGET, 6)  # without padding
 TOWER = dict(d_model=8, d_ff=12, heads=2, layers=2)
 SIZES = {
-    Transformer: dict(source_vocabulary=V, target_vocabulary=V, **TOWER),
-    LanguageModel: dict(vocabulary=V, **TOWER),
-    MaskedLanguageModel: dict(vocabulary=V, **TOWER),
-    RecurrentEncoderDecoder: dict(source_vocabulary=V, target_vocabulary=V, d_model=6),
-    VisionTransformer: dict(height=4, width=6, channels=1, classes=7, **TOWER),
+    nf.Transformer: dict(source_vocabulary=V, target_vocabulary=V, **TOWER),
+    nf.LanguageModel: dict(vocabulary=V, **TOWER),
+    nf.MaskedLanguageModel: dict(vocabulary=V, **TOWER),
+    nf.RecurrentEncoderDecoder: dict(source_vocabulary=V, target_vocabulary=V, d_model=6),
+    nf.VisionTransformer: dict(height=4, width=6, channels=1, classes=7, **TOWER),
 }
-PAIRS = Transformer, RecurrentEncoderDecoder
+PAIRS = nf.Transformer, nf.RecurrentEncoderDecoder
 CHOICES = [
     dict(norm="pre", activation="swiglu", normalization="rms"),
     dict(positions="learned", max_length=20),
@@ -53,14 +43,14 @@ CHOICES = [
 CELLS = [dict(cell="rnn", context="fixed"), dict(cell="lstm", context="fixed"), dict(cell="lstm")]
 FORMS = [
     *((kind, {}) for kind in SIZES),
-    *((kind, form) for kind in (Transformer, LanguageModel) for form in CHOICES),
-    (Transformer, dict(tying="none", source_vocabulary=V + 2)),
-    (Transformer, dict(tying="target", layers=3)),
-    *((MaskedLanguageModel, form) for form in CHOICES[:3]),
-    *((RecurrentEncoderDecoder, form) for form in CELLS),
-    (VisionTransformer, dict(positions="sinusoidal", patch=1)),
-    (VisionTransformer, dict(patch=1, channels=3, max_length=30)),
-    (VisionTransformer, dict(max_length=7)),
+    *((kind, form) for kind in (nf.Transformer, nf.LanguageModel) for form in CHOICES),
+    (nf.Transformer, dict(tying="none", source_vocabulary=V + 2)),
+    (nf.Transformer, dict(tying="target", layers=3)),
+    *((nf.MaskedLanguageModel, form) for form in CHOICES[:3]),
+    *((nf.RecurrentEncoderDecoder, form) for form in CELLS),
+    (nf.VisionTransformer, dict(positions="sinusoidal", patch=1)),
+    (nf.VisionTransformer, dict(patch=1, channels=3, max_length=30)),
+    (nf.VisionTransformer, dict(max_length=7)),
 ]
 
 
@@ -70,13 +60,13 @@ def every_model(*kinds):
     return pytest.mark.parametrize(("kind", "form"), forms, ids=names)
 
 
-every_writer = every_model(Transformer, LanguageModel, RecurrentEncoderDecoder)
+every_writer = every_model(nf.Transformer, nf.LanguageModel, nf.RecurrentEncoderDecoder)
 
 
 def small(kind, seed: int = 0, **form):
     """A small model in float64, its parameters shaken, without dropout."""
     model = kind(kind.Config(**(SIZES[kind] | dict(p_drop=0.0) | form)), seed)
-    flat = pack(model, np.float64)
+    flat = nf.pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
 
@@ -107,7 +97,7 @@ def test_no_position_sees_the_future_and_every_one_its_past_and_the_source(kind,
         assert (read(model, WHOLE[:1], source) != logits[:1]).any(axis=-1).all()
 
 
-@every_model(MaskedLanguageModel)
+@every_model(nf.MaskedLanguageModel)
 def test_every_position_of_what_looks_both_ways_sees_every_other(kind, form):
     model = small(kind, **form)
     logits = model.forward(WHOLE)
@@ -117,7 +107,7 @@ def test_every_position_of_what_looks_both_ways_sees_every_other(kind, form):
         assert (model.forward(changed) != logits).any(axis=-1).all()
 
 
-@every_model(Transformer, MaskedLanguageModel, RecurrentEncoderDecoder)
+@every_model(nf.Transformer, nf.MaskedLanguageModel, nf.RecurrentEncoderDecoder)
 def test_a_padded_batch_is_its_sequences_alone(kind, form):
     """Forward; and backward the gradients of the batch are the sums of those of its rows."""
     model, rng = small(kind, **form), np.random.default_rng(2)
@@ -153,7 +143,7 @@ def test_predictions_leave_padding_out(kind, form, complaint):
     for gradient, parameter in zip(gradients, model.named_parameters().values(), strict=True):
         assert_allclose(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
     assert "some target position" in complaint(model.predictions, SOURCE, *[0 * TARGET] * 2)
-    if kind is Transformer:
+    if kind is nf.Transformer:
         logits, _ = model.predictions(0 * SOURCE, TARGET, following)
         assert_allclose(logits, read(model, TARGET, 0 * SOURCE)[real], **CLOSE)
 
@@ -170,7 +160,7 @@ def test_writing_step_by_step_equals_reading_the_whole(kind, form):
     model, chosen, source = small(kind, **form), np.array([2, 2, 0]), SOURCE.copy()
     source[2] = 0
     beginning = 1 if kind in PAIRS else 3
-    with inference():
+    with nf.inference():
         whole = read(model, WHOLE, source)
         asked = source if kind in PAIRS else WHOLE[:, :beginning]
         state = model.start(asked, WHOLE.shape[1] + 1 - beginning)
@@ -184,11 +174,11 @@ def test_writing_step_by_step_equals_reading_the_whole(kind, form):
             assert_allclose(model.step(WHOLE[chosen, t], state), whole[chosen, t], **CLOSE)
 
 
-@every_model(LanguageModel)
+@every_model(nf.LanguageModel)
 def test_several_positions_may_follow_what_is_remembered(kind, form):
     """Each sees the others before it, too."""
     model = small(kind, **form)
-    with inference():
+    with nf.inference():
         state = model.start(WHOLE[:, :3], 4)
         found = model.forward(WHOLE[:, 2:], state.past)
     assert_allclose(found, model.forward(WHOLE)[:, 2:], **CLOSE)
@@ -199,7 +189,7 @@ def test_several_positions_may_follow_what_is_remembered(kind, form):
 
 @every_model()
 def test_the_seed_determines_the_first_weights(kind, form):
-    weights = [pack(kind(small(kind, **form).config, *seed)).data for seed in ((), (0,), (3,))]
+    weights = [nf.pack(kind(small(kind, **form).config, *seed)).data for seed in ((), (0,), (3,))]
     assert_array_equal(weights[0], weights[1])
     assert (weights[0] != weights[2]).any()
 
@@ -214,21 +204,24 @@ def test_the_least_parameters_of_a_config_are_the_entries_of_its_matrices(kind, 
 
 @every_model()
 def test_a_saved_model_is_one_again(kind, form, empty_folder):
-    model = small(kind, **form)
-    pack(model)
-    save_model(Path("model.safetensors"), model)
-    again, metadata = load_model(Path("model.safetensors"))
-    assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
-    assert_array_equal(pack(again).data, pack(model).data)
+    for dtype in (np.float64, np.float32):
+        model, path = small(kind, **form), Path("model.safetensors")
+        nf.pack(model, dtype)
+        nf.save_model(path, model, task={"symbols": "abc"})
+        again, metadata = nf.load_model(path)
+        assert type(again) is kind is model_of(metadata["model"]) and again.config == model.config
+        assert_same_weights(again.state_dict(), model.state_dict())
+        assert metadata["task"] == {"symbols": "abc"}
+        assert {array.dtype for array in again.state_dict().values()} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize("kind", [k for k in SIZES if k is not VisionTransformer])
+@pytest.mark.parametrize("kind", [k for k in SIZES if k is not nf.VisionTransformer])
 def test_ids_that_are_no_batch_are_refused(kind, complaint):
     model = small(kind)
     readers = [model.forward]
     if kind in PAIRS:
         readers = [lambda ids: model.forward(SOURCE, ids), lambda ids: model.forward(ids, TARGET)]
-    if kind is not MaskedLanguageModel:
+    if kind is not nf.MaskedLanguageModel:
         readers += [lambda ids: model.start(ids, 3)]
     for reader in readers:
         for shape in ((0, 3), (3,)):
@@ -251,16 +244,16 @@ def test_source_and_target_have_as_many_rows(kind, sources, targets, complaint):
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_source_to_write_from_ends_with_the_end_id(kind, complaint):
     """Rows of padding alone are none."""
-    assert "row 1, which ends with 5" in complaint(small(kind).start, pad([[4, 2], [4, 5]]), 3)
-    with inference():
-        small(Transformer).start(np.array([[4, 2], [0, 0], [2, 0]]), 3)
+    assert "row 1, which ends with 5" in complaint(small(kind).start, nf.pad([[4, 2], [4, 5]]), 3)
+    with nf.inference():
+        small(nf.Transformer).start(np.array([[4, 2], [0, 0], [2, 0]]), 3)
 
 
 # Of one kind each.
 
 
 def test_a_language_model_predicts_what_follows_every_position():
-    model = small(LanguageModel)
+    model = small(nf.LanguageModel)
     logits, targets = model.predictions(WHOLE[:, :-1], WHOLE[:, 1:])
     assert_allclose(logits, model.forward(WHOLE)[:, :-1], **CLOSE)
     assert_array_equal(targets, WHOLE[:, 1:])
@@ -268,7 +261,7 @@ def test_a_language_model_predicts_what_follows_every_position():
 
 def test_a_masked_model_predicts_at_the_places_that_are_asked_for_alone(complaint):
     """With the gradient of the whole, 0 elsewhere; forwards of both kinds may wait together."""
-    model, targets = small(MaskedLanguageModel), np.where(np.eye(3, 6, 2), TARGET, 0)
+    model, targets = small(nf.MaskedLanguageModel), np.where(np.eye(3, 6, 2), TARGET, 0)
     rng, parameters = np.random.default_rng(2), model.named_parameters().values()
     logits, asked = model.predictions(TARGET, targets)
     assert_array_equal(asked, targets[targets != 0])
@@ -290,10 +283,10 @@ def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch,
     """Then its file holds two."""
     text = "from numformer.models.encoder_decoder import Transformer\n"
     classes = [f"class {name}: pass\n" for name in ("A(Transformer)", "B(A)")]
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(tmp_path)])
+    monkeypatch.setattr(nf.models, "__path__", [*nf.models.__path__, str(tmp_path)])
     for name, count in (("variant", 1), ("two", 2)):
         (tmp_path / f"{name}.py").write_text(text + "".join(classes[:count]))
-        monkeypatch.setattr(models, name, None, raising=False)  # what importing it leaves
+        monkeypatch.setattr(nf.models, name, None, raising=False)  # what importing it leaves
     assert model_of("variant").__name__ == "A"
     assert "with that one model in it" in complaint(model_of, "two")  # which of the two?
     for name in ("variant", "two"):
@@ -301,22 +294,22 @@ def test_a_model_may_be_a_variant_of_that_in_another_file(tmp_path, monkeypatch,
 
 
 def test_a_kind_names_a_file_with_a_model(complaint):
-    assert LanguageModel.kind() == "language_model"
-    assert model_of("language_model") is LanguageModel
-    assert model_of("encoder_decoder") is Transformer
+    assert nf.LanguageModel.kind() == "language_model"
+    assert model_of("language_model") is nf.LanguageModel
+    assert model_of("encoder_decoder") is nf.Transformer
     for kind in ("none", "model", "block", "", None, ["model"]):
         assert f"with that one model in it; received {kind!r}" in complaint(model_of, kind)
 
 
 def test_an_ensemble_of_one_model_is_that_model():
-    model = small(LanguageModel)
-    assert greedy(Ensemble([model]), WHOLE[:, :2], 3) == greedy(model, WHOLE[:, :2], 3)
+    model = small(nf.LanguageModel)
+    assert nf.greedy(nf.Ensemble([model]), WHOLE[:, :2], 3) == nf.greedy(model, WHOLE[:, :2], 3)
 
 
 @pytest.mark.parametrize("form", [None, {}, dict(positions="alibi")])
 def test_a_text_goes_on_whole_where_nothing_tells_how_long_it_is(form, monkeypatch):
     """Otherwise from half the context; of an ensemble nothing is known."""
-    config = SimpleNamespace() if form is None else small(LanguageModel, **form).config
+    config = SimpleNamespace() if form is None else small(nf.LanguageModel, **form).config
     read = []
 
     def as_many(model, ids, room):
@@ -324,6 +317,6 @@ def test_a_text_goes_on_whole_where_nothing_tells_how_long_it_is(form, monkeypat
         return [[4] * room]
 
     monkeypatch.setattr("numformer.generation.continuation.greedy", as_many)
-    text = Continuation(Vocabulary("abc"), context=8)
+    text = nf.Continuation(nf.Vocabulary("abc"), context=8)
     text.write(SimpleNamespace(config=config), [[*"abc"]], length=10)
     assert read == ([(3, 10)] if form else [(3, 5), (4, 4), (4, 1)])

@@ -4,43 +4,25 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.data import PairBatch, Vocabulary
-from numformer.generation import Transduction
-from numformer.layer import pack
-from numformer.layers import CELLS, Recurrent
-from numformer.models import RecurrentEncoderDecoder
+import numformer as nf
+from numformer.layers import CELLS
 from numformer.plots import attention_weights, cross_attention_weights
-from numformer.trained import Trained
 
 V = 9
 PAIRS = [([4, 5, 6, 7], [8, 4, 5]), ([6], [7, 7, 8, 4, 5]), ([5, 8, 8], [6])]
-SOURCE, TARGET_IN, TARGET_OUT = PairBatch.of(PAIRS).inputs
+SOURCE, TARGET_IN, TARGET_OUT = nf.PairBatch.of(PAIRS).inputs
 CLOSE = dict(rtol=1e-10, atol=1e-12)
 
 
-def small(cell="gru", context="attention", **changes) -> RecurrentEncoderDecoder:
+def small(cell="gru", context="attention", **changes) -> nf.RecurrentEncoderDecoder:
     """A small model in float64, its parameters shaken."""
     sizes = dict(source_vocabulary=V, target_vocabulary=V + 1, d_model=6, p_drop=0.0)
-    model = RecurrentEncoderDecoder(
-        RecurrentEncoderDecoder.Config(**(sizes | changes), cell=cell, context=context)
+    model = nf.RecurrentEncoderDecoder(
+        nf.RecurrentEncoderDecoder.Config(**(sizes | changes), cell=cell, context=context)
     )
-    flat = pack(model, np.float64)
+    flat = nf.pack(model, np.float64)
     flat.data += 0.3 * np.random.default_rng(1).standard_normal(flat.data.shape)
     return model
-
-
-def test_a_start_of_zeros_is_none_and_a_context_needs_no_start(rng):
-    x, lengths = rng.standard_normal((3, 4, 5)), np.array([2, 4, 0])
-    layer = Recurrent(CELLS["lstm"](6, rng), 5, rng, d_context=2)
-    pack(layer, np.float64)
-    context, dh = rng.standard_normal((3, 2)), rng.standard_normal((3, 4, 6))
-    start = np.zeros((3, 6))
-    h = layer.forward(x, lengths, None, context)
-    dx, dcontext = layer.backward(dh)
-    assert_array_equal(layer.forward(x, lengths, start, context), h)
-    gradients = layer.backward(dh)
-    assert_array_equal(gradients[0], dx)
-    assert_array_equal(gradients[2], dcontext)
 
 
 @pytest.mark.parametrize(
@@ -56,24 +38,14 @@ def test_a_start_of_zeros_is_none_and_a_context_needs_no_start(rng):
 def test_lengths_and_contexts_that_do_not_fit_are_refused(
     lengths, context, d_context, words, rng, complaint
 ):
-    layer = Recurrent(CELLS["gru"](6, rng), 5, rng, d_context=d_context)
+    layer = nf.Recurrent(CELLS["gru"](6, rng), 5, rng, d_context=d_context)
     said = complaint(layer.forward, np.ones((2, 4, 5)), np.array(lengths), None, context)
     assert words in said
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_at_padding_the_state_is_kept(rng, backwards):
-    layer = Recurrent(CELLS["rnn"](6, rng), 5, rng, backwards)
-    x, start = rng.standard_normal((3, 4, 5)), rng.standard_normal((3, 6))
-    h = layer.forward(x, np.array([2, 4, 0]), start)
-    kept = h[0, 1] if not backwards else start[0]
-    assert_array_equal(h[0, 2:], np.stack([kept, kept]))
-    assert_array_equal(h[2], np.broadcast_to(start[2], (4, 6)))
-
-
 def test_the_first_weights_keep_a_state_s_length_and_the_forget_gate_is_open(rng):
     for name, cell in CELLS.items():
-        layer = Recurrent(cell(16, rng), 5, rng)
+        layer = nf.Recurrent(cell(16, rng), 5, rng)
         for gate in np.split(layer.cell.weight.data, cell.gates, axis=1):
             assert_allclose(gate.T @ gate, np.eye(16), atol=1e-6)
         opened = np.zeros(16 * cell.gates)
@@ -95,16 +67,16 @@ def test_attention_maps_are_those_of_the_decoder_and_of_each_sequence():
     assert weights.shape == (1, 3, 1, 6, 5)
     assert_allclose(weights.sum(axis=-1), 1)
     assert not weights[0, 1, 0, :, 2:].any()  # padding of the source
-    alone = PairBatch.of(PAIRS[1:2])
+    alone = nf.PairBatch.of(PAIRS[1:2])
     found = cross_attention_weights(model, alone.source, alone.target_in)
     assert_allclose(found[0, 0, 0], weights[0, 1, 0, :6, :2], **CLOSE)
     assert not attention_weights(small("gru", "fixed"), SOURCE, TARGET_IN)
 
 
 def test_a_text_s_attention_is_told_where_there_is_some(complaint):
-    task = Transduction(Vocabulary("abcde"), Vocabulary("abcdef"), 4)
-    attention = Trained(small("gru", "attention"), task, {}).attention("cab")
+    task = nf.Transduction(nf.Vocabulary("abcde"), nf.Vocabulary("abcdef"), 4)
+    attention = nf.Trained(small("gru", "attention"), task, {}).attention("cab")
     assert attention.kinds == ["decoder cross_attention"]
     assert attention["decoder cross_attention"].shape[:2] == (1, 1)
-    without = Trained(small("gru", "fixed"), task, {})
+    without = nf.Trained(small("gru", "fixed"), task, {})
     assert "has attention" in complaint(without.attention, "cab")

@@ -1,7 +1,497 @@
-"""`python -m tests.mutation`: see mutation_proof.py."""
+"""Proof that the tests notice broken mathematics: the library is broken, one place at a time.
 
+    python -m tests.mutation            every mutant; goes on where it was interrupted
+    python -m tests.mutation --fast     one mutant of each kind for each file
+
+A mutant is the library with one place broken in one way (mutants.py lists the ways). Each is
+tested in a process of its own, forked after the tests were collected, by the tests that run the
+broken function, until one fails. A mutant that no test notices is a hole in the tests, unless it
+computes the same as the library: then equivalent_mutants.py says why.
+"""
+
+import argparse
+import builtins
+import contextlib
+import functools
+import gc
+import hashlib
+import importlib.machinery
+import importlib.metadata
+import json
+import os
+import resource
+import signal
 import sys
+import tempfile
+import time
+import traceback
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-from tests.mutation.mutation_proof import main
+import pytest
+from tqdm import tqdm
 
-sys.exit(main())
+from tests.mutation.equivalent_mutants import equivalent
+from tests.mutation.mutants import Mutant, Source
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+LIBRARY = ROOT / "numformer"
+
+# What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
+BROKEN = """backend.py layer.py settings.py data/*.py layers/*.py models/*.py generation/*.py
+            training/average.py training/loop.py training/optimizers.py training/parts.py
+            training/recipe.py training/trainer.py""".split()
+# Not broken: what deals with drivers, memory, processes and files and computes nothing.
+MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts train
+             Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
+             Trainer.save Trainer._save_best Trainer.resume Trainer._load_best interrupts
+             _Progress.__init__ _Progress.log""".split()
+# What must notice it: the quick tests of the same things.
+SUITE = """test_backend test_beginners test_layer test_properties test_settings test_trained
+           data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
+           training/test_average training/test_loop training/test_resume training/test_optimizers
+           training/test_broken_numbers training/test_parts gradient_check/test_contract
+           gradient_check/test_gradients gradient_check/test_parity""".split()
+STATE = ROOT / "runs" / "mutation"
+PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
+            -o tmp_path_retention_policy=none -W ignore --rootdir""".split()
+PYTEST += [str(ROOT), "-k", "not two_hundred_steps and not report_on_a_gpu"]
+MOST_TESTS = 400  # that a mutant has to pass to count as unnoticed
+MEMORY = 8 << 30  # bytes of address space for a mutant that asks for more and more
+LEAST_SECONDS, SLOWER = 10, 30  # a test may compute this long, or this many times as usual
+PIECES = 48  # of the suite, for what finds out which test runs what
+SEEN = "functions_seen"  # a builtin set, while that is found out
+IMPORT_SECONDS = 600  # for the whole suite, where a mutant needs a fresh import
+
+
+Note = Callable[[str], None]  # tells what a process is doing, in case that it dies of it
+
+
+def suite() -> list[str]:
+    return sorted(str(path) for name in SUITE for path in TESTS.glob(f"{name}.py"))
+
+
+@functools.cache
+def sources() -> dict[str, Source]:
+    paths = [path for pattern in BROKEN for path in sorted(LIBRARY.glob(pattern))]
+    names = [str(path.relative_to(LIBRARY)) for path in paths]
+    return {n: Source(n, p.read_text(), p) for n, p in zip(names, paths, strict=True)}
+
+
+def in_processes(jobs: Iterable, do: Callable[..., str]) -> Iterator[tuple[object, str]]:
+    """(job, do(job, note)) for each, side by side in forked processes, as they end.
+
+    What a process that dies gives is "died in " what it noted last: a mutant that takes Python with
+    it, or all the time, did not stay unnoticed. An exception in `do` ends everything.
+    """
+    waiting, running = list(reversed(list(jobs))), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < len(os.sched_getaffinity(0)):
+                job, file = waiting.pop(), tempfile.TemporaryFile("w+")
+                folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+                if (pid := os.fork()) == 0:
+                    # Where all have one, any pytest that ends clears away what others still use.
+                    os.environ["PYTEST_DEBUG_TEMPROOT"] = folder.name
+                    _be_a_process(do, job, file)
+                running[pid] = job, file, folder
+            pid, _ = os.wait()
+            if pid not in running:
+                continue
+            job, file, folder = running.pop(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what it may have started
+            with file, folder:
+                file.seek(0)
+                end, answer = json.loads(file.read())
+            if end == "raised":
+                sys.exit(f"error: {answer}")
+            yield job, f"died in {answer}" if end == "noted" else answer
+    finally:
+        for pid in running:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _be_a_process(do: Callable[..., str], job, file) -> None:
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def write(end: str, text: str) -> None:
+        file.seek(0)
+        file.truncate()
+        json.dump([end, text], file)
+        file.flush()
+
+    try:
+        write("noted", "its first moment")
+        write("answered", do(job, functools.partial(write, "noted")))
+    except BaseException:
+        write("raised", traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
+class Quick:
+    """The pytest plugin that leaves out what makes a failure easy to read: it is not read."""
+
+    def pytest_sessionstart(self):
+        from hypothesis import Phase, settings
+
+        phases = Phase.explicit, Phase.generate  # nothing is made smaller
+        settings.register_profile("mutation", settings.get_profile("numformer"), phases=phases)
+        settings.load_profile("mutation")
+        pytest.Function.repr_failure = lambda item, raised: ""
+
+
+class Collected(Quick):
+    """The pytest plugin that, in place of running the tests, does `work(items)`."""
+
+    def __init__(self, work: Callable[[list[pytest.Item]], None]):
+        self.work = work
+
+    def pytest_runtestloop(self, session):
+        self.work(session.items)
+        return True
+
+
+class Failures(list):
+    """The pytest plugin that notes the exceptions that tests fail with."""
+
+    def pytest_exception_interact(self, call):
+        self.append(call.excinfo.value)
+
+
+def failure(item: pytest.Item, following: pytest.Item | None) -> BaseException | None:
+    """The exception that a test fails with, if any; `following` may share its fixtures."""
+    failures, plugins = Failures(), item.config.pluginmanager
+    plugins.register(failures)
+    try:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+    except BaseException as raised:  # pytest lets some through
+        failures.append(raised)
+    finally:
+        plugins.unregister(failures)
+    return failures[0] if failures else None
+
+
+def observe(items: list[pytest.Item], note: Note) -> str:
+    """Run tests that must pass -> JSON: of each its seconds and the functions that it runs.
+
+    One that fails is tried once more: whether the library is right the suite itself decides.
+    """
+    observed, seen = {}, vars(builtins).setdefault(SEEN, set())
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        note(item.nodeid)
+        for attempt in range(2):
+            seen.clear()
+            started = time.perf_counter()
+            problem = failure(item, following)
+            observed[item.nodeid] = time.perf_counter() - started, sorted(seen)
+            if problem is None:
+                break
+            if attempt:
+                raise RuntimeError(f"{item.nodeid} fails although nothing is broken") from problem
+    return json.dumps(observed)
+
+
+def observe_all(items: list[pytest.Item], functions: dict) -> dict[str, tuple[float, list[str]]]:
+    """As `observe`, in processes, while the live functions tell that they run."""
+    known = STATE / "observed.json"
+    if known.exists() and (content := json.loads(known.read_text()))["digest"] == digest():
+        return content["observed"]
+    count, observed = -(-len(items) // PIECES), {}
+    jobs = [tuple(items[start : start + count]) for start in range(0, len(items), count)]
+    for source in sources().values():
+        swap_code(source.code_that_tells(SEEN), functions[str(source.file)])
+    bar = tqdm(total=len(items), desc="which tests run what", unit="test", disable=None)
+    for job, answer in in_processes(jobs, observe):
+        bar.update(len(job))
+        if answer.startswith("died"):
+            sys.exit(f"error: nothing is broken, but a test {answer}")
+        observed |= json.loads(answer)
+    bar.close()
+    for source in sources().values():
+        swap_code(source.code(), functions[str(source.file)])
+    known.write_text(json.dumps({"digest": digest(), "observed": observed}))
+    return observed
+
+
+def by_test_file() -> dict[str, tuple[float, set[str]]]:
+    """Of each file of tests how long it takes, where that was observed, and which files it runs."""
+    known = STATE / "observed.json"
+    observed = json.loads(known.read_text())["observed"] if known.exists() else {}
+    files = {path: (0.0, set()) for path in suite()}
+    for nodeid, (seconds, functions) in observed.items():
+        path = str(ROOT / nodeid.partition("::")[0])
+        if path in files:
+            paths = {name.partition(" ")[0] for name in functions}
+            files[path] = files[path][0] + seconds, files[path][1] | paths
+    return files
+
+
+def live_functions() -> dict[str, list[types.FunctionType]]:
+    """The functions of each file. Looking for them in each forked process would copy its memory."""
+    functions: dict[str, list] = {str(source.file): [] for source in sources().values()}
+    for function in gc.get_objects():
+        if isinstance(function, types.FunctionType) and function.__code__.co_filename in functions:
+            functions[function.__code__.co_filename].append(function)
+    return functions
+
+
+def swap_code(changed: types.CodeType, functions: list[types.FunctionType]) -> None:
+    """Give the live functions of a file the code that they have in the changed file."""
+    codes = {}
+
+    def collect(code):
+        codes[code.co_qualname, code.co_firstlineno] = code
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                collect(constant)
+
+    collect(changed)
+    for function in functions:
+        old = function.__code__
+        new = codes.get((old.co_qualname, old.co_firstlineno), old)
+        if new != old and new.co_freevars == old.co_freevars:
+            function.__code__ = new
+
+
+def most_telling(items: list[pytest.Item], stem: str, observed: dict) -> list[pytest.Item]:
+    """Up to MOST_TESTS of those that run a function of the file `stem`.
+
+    All of the file's own tests; of others one of each test function, another of each, and so on:
+    first of those of layers and of a device, and those that run few functions: they look closest.
+    """
+    met, order = Counter(), {}
+    for item in sorted(items, key=lambda item: len(observed[item.nodeid][1])):
+        name = item.path.stem
+        foreign = [f"test_{stem}", "test_layers", "test_stand_in", name].index(name)
+        order[item] = foreign and met[item.path, item.originalname], foreign, len(order)
+        met[item.path, item.originalname] += 1
+    chosen = sorted(items, key=order.get)[:MOST_TESTS]
+    return sorted(chosen, key=lambda item: order[item][1:])
+
+
+class Experience:
+    """What noticed a mutant of a function, or of a file, may notice the next."""
+
+    def __init__(self):
+        self.noticed = Counter()
+
+    def add(self, mutant: Mutant, noticer: str) -> None:
+        for where in (mutant.function, mutant.path):
+            self.noticed[where, noticer] += 1
+
+    def worth(self, mutant: Mutant, noticer: str, seconds: float, overhead: float) -> float:
+        """The hope that a second of `noticer` holds, which may take a while before it begins."""
+        hope = 10 * self.noticed[mutant.function, noticer] + self.noticed[mutant.path, noticer]
+        return hope / (seconds + overhead)
+
+
+def who_notices(items: list[pytest.Item], observed: dict, note: Note) -> str:
+    """How and which test fails where something is broken, or ""."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        note(item.nodeid)
+        limit = max(LEAST_SECONDS, SLOWER * observed[item.nodeid][0])
+        signal.setitimer(signal.ITIMER_PROF, limit)  # of computing, whatever else the machine does
+        signal.setitimer(signal.ITIMER_REAL, 10 * limit)  # of waiting
+        problem = failure(item, following)
+        if problem is not None:
+            return f"{type(problem).__name__} in {item.nodeid}"
+    return ""
+
+
+def who_notices_at_import(source: Source, mutant: Mutant, paths: list[str], note: Note) -> str:
+    """Which file's tests fail where `mutant` is there when the library is imported, or ""."""
+    file, get_code = str(source.file), importlib.machinery.SourceFileLoader.get_code
+
+    def broken(loader, name):
+        return source.code(mutant) if loader.path == file else get_code(loader, name)
+
+    importlib.machinery.SourceFileLoader.get_code = broken
+    signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS)
+    for path in paths:
+        note(Path(path).name)
+        code = pytest.main([path, "-x", *PYTEST], plugins=[Quick()])
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return f"import in {Path(path).name}"
+    return ""
+
+
+def digest() -> str:
+    """Changes with the library, the tests and what they run on."""
+    kinds = ("numformer/**/*.py", "tests/**/*.py", "tests/**/*.json", "toy_tasks/*.py", "setup.cfg")
+    files = sorted(path for kind in kinds for path in ROOT.glob(kind))
+    versions = [sys.version, *map(importlib.metadata.version, ("numpy", "pytest", "hypothesis"))]
+    content = [path.read_bytes() for path in files] + [version.encode() for version in versions]
+    return hashlib.sha256(b"".join(content)).hexdigest()
+
+
+class Verdicts:
+    """Which test noticed each mutant ("" for none), kept in a file so that nothing is lost."""
+
+    def __init__(self, digest: str):
+        self.path = STATE / "verdicts.jsonl"
+        self.of: dict[str, str] = {}
+        STATE.mkdir(parents=True, exist_ok=True)
+        if self.read() != digest:
+            self.of.clear()  # verdicts on other files are no proof for these
+        with open(self.path, "w") as file:
+            file.write(json.dumps(digest) + "\n")
+            file.writelines(json.dumps(pair) + "\n" for pair in self.of.items())
+
+    def read(self) -> str:
+        """Take over what the file holds; the digest that it is for."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        for line in lines[1:]:
+            with contextlib.suppress(ValueError):  # a line that was cut off
+                name, verdict = json.loads(line)
+                self.of[name] = verdict
+        return json.loads(lines[0]) if lines else ""
+
+    def add(self, mutant: Mutant, verdict: str) -> None:
+        self.of[mutant.name] = verdict
+        with open(self.path, "a") as file:
+            file.write(json.dumps([mutant.name, verdict]) + "\n")
+
+
+def of_each_kind(mutants: list[Mutant], equal: dict[str, str]) -> list[Mutant]:
+    """The first mutant of each kind in each file that is not known to be equivalent."""
+    first = {}
+    for mutant in mutants:
+        if mutant.name not in equal and mutant.in_function:
+            first.setdefault((mutant.path, mutant.kind), mutant)
+    return list(first.values())
+
+
+def run(mutants: list[Mutant], equal: dict[str, str], verdicts: Verdicts) -> None:
+    """Test every mutant that has no verdict yet."""
+    left = [mutant for mutant in mutants if mutant.name not in verdicts.of]
+    bar = tqdm(total=len(left), desc="mutants", unit="mutant", disable=None)
+    experience = Experience()
+
+    def take(mutant, verdict):
+        verdicts.add(mutant, verdict)
+        experience.add(mutant, verdict.partition(" in ")[2])
+        bar.update()
+        if not verdict and mutant.name not in equal:
+            tqdm.write(f"unnoticed: {describe(mutant)}", file=sys.stdout)
+            sys.stdout.flush()
+
+    def with_collected(items):
+        functions = live_functions()
+        gc.freeze()  # in each forked process a collection would copy all memory, too
+        observed = observe_all(items, functions)
+        tests_of = {mutant.function: [] for mutant in left if mutant.in_function}
+        for item in items:
+            for function in observed[item.nodeid][1]:
+                tests_of.get(function, []).append(item)
+        for function, tests in tests_of.items():
+            tests_of[function] = most_telling(tests, Path(function.split()[0]).stem, observed)
+
+        def job(mutant, note):
+            def worth(item):
+                return experience.worth(mutant, item.nodeid, observed[item.nodeid][0], 0.02)
+
+            swap_code(sources()[mutant.path].code(mutant), functions[str(LIBRARY / mutant.path)])
+            tests = sorted(tests_of[mutant.function], key=worth, reverse=True)
+            return who_notices(tests, observed, note)
+
+        run_by_tests = [m for m in left if m.in_function and tests_of[m.function]]
+        for mutant, verdict in in_processes(run_by_tests, job):
+            take(mutant, verdict)
+
+    if any(mutant.in_function for mutant in left):
+        if (pid := os.fork()) == 0:  # here pytest may import the library
+            code = 1
+            try:
+                code = pytest.main([*suite(), *PYTEST], plugins=[Collected(with_collected)])
+            except SystemExit as problem:
+                print(problem, file=sys.stderr)
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        if os.waitpid(pid, 0)[1]:
+            sys.exit(1)
+        verdicts.read()
+        bar.update(len(verdicts.of.keys() & {mutant.name for mutant in left}))
+
+    def job_at_import(mutant, note):
+        broken = Path(mutant.path)
+
+        def hope(path):
+            """Reading a file takes about a second, too."""
+            name, (seconds, runs) = Path(path).name, files[path]
+            near = 1 + 3 * (Path(path).parent.name == broken.parent.name)
+            worth = experience.worth(mutant, name, seconds, 1) + near / (1 + seconds)
+            return name == f"test_{broken.stem}.py", mutant.path in runs, worth
+
+        paths = sorted(files, key=hope, reverse=True)
+        return who_notices_at_import(sources()[mutant.path], mutant, paths, note)
+
+    # What no test runs afterwards takes effect when the library is imported.
+    left = [mutant for mutant in left if mutant.name not in verdicts.of]
+    files = by_test_file()
+    for library in ("numpy", "hypothesis", "safetensors.numpy", "matplotlib.backends.backend_agg"):
+        importlib.import_module(library)  # once for all processes
+    for mutant, verdict in in_processes(left, job_at_import):
+        take(mutant, verdict)
+    bar.close()
+
+
+def describe(mutant: Mutant) -> str:
+    return f"numformer/{mutant.path}:{mutant.line} {mutant.name.split(' ', 1)[1]}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 1 where a mutant was not noticed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation",
+        description="Break the library in every way and see that the tests notice. What was found "
+        f"is kept in {STATE.relative_to(ROOT)}, so an interrupted run goes on.",
+    )
+    words = "one mutant of each kind in each file"
+    parser.add_argument("--fast", action="store_true", help=words)
+    words = "only mutants with TEXT in their names, for example 'softmax_backward: missing term'"
+    parser.add_argument("--only", metavar="TEXT", default="", help=words)
+    options = parser.parse_args(arguments)
+    mutants = [m for source in sources().values() for m in source.mutants]
+    mutants = [mutant for mutant in mutants if mutant.place not in MACHINE]
+    equal, unfit = equivalent(mutants)
+    if unfit:
+        print("error: tests/mutation/equivalent_mutants.py lists what is no mutant:", *unfit)
+        return 1
+    chosen = of_each_kind(mutants, equal) if options.fast else mutants
+    chosen = [mutant for mutant in chosen if options.only in mutant.name]
+    if not chosen:
+        example = "layers/softmax.py softmax_backward: missing term"
+        print(f"error: no mutant's name holds {options.only!r}; a name begins like {example!r}")
+        return 2
+    # Before NumPy is imported: BLAS threads of several processes would wait for each other.
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    sys.modules["torch"] = None  # what PyTorch computed is stored: that is quicker
+    verdicts = Verdicts(digest())
+    try:
+        run(chosen, equal, verdicts)
+    except KeyboardInterrupt:
+        print("interrupted; the next run goes on from here", file=sys.stderr)
+        return 130
+
+    noticed = [mutant for mutant in chosen if verdicts.of[mutant.name]]
+    wrong = [mutant for mutant in noticed if mutant.name in equal]
+    for mutant in wrong:
+        print(f"not equivalent, as {verdicts.of[mutant.name]} shows: {describe(mutant)}")
+    count = sum(mutant.name in equal for mutant in chosen) - len(wrong)
+    print(f"killed {len(noticed)} of {len(chosen)}, {count} equivalent")
+    return 0 if len(noticed) + count == len(chosen) and not wrong else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

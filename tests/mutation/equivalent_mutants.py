@@ -1,140 +1,126 @@
 """Mutants that compute what the library computes, each with the proof: no test can notice them.
 
-A mutant is named by its file and by words of the broken statement, written as `ast.unparse` does.
+Below each proof stand its mutants: the file, and words of the broken statement, written as
+`ast.unparse` does.
 """
 
-from mutants import Mutant
+import re
 
-PROOFS: dict[str, str | tuple[str, ...]] = {
-    "How many pairs a batch has is not asked where it is filled by tokens.": (
-        "data/batching.py: super().__init__(pairs, 2, seed, pool)"
-    ),
-    "The first pair's length takes its place before it is read.": (
-        "data/batching.py: longest = ([], 1)"
-    ),
-    "Before the first evaluation neither 0 nor -1 of them comes to any patience.": (
-        "training/loop.py: trainer.best.get('step', 1)"
-    ),
-    "Of two axes the last, which is meant without a word since NumPy 2.3, is 1.": (
-        "generation/greedy.py: xp.take_along_axis(shifted, symbols) -",
-        "generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)",
-        "generation/sampling.py: np.take_along_axis(p, order)",
-    ),
-    "Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go "
-    "on are among the best 2 beam. Further ones are never looked at.": (
-        "generation/beam.py: most_probable(model.step(ids, state), 3 * beam)"
-    ),
-    "The same truths, which Python reads more slowly one by one.": (
-        "data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)"
-    ),
-    "Another truth only where a random number of 53 bits is the probability itself.": (
-        "data/subwords.py: rng.random(3 * len(text) + 3) <= dropout"
-    ),
-    "No texts have so few characters, none so many subwords; sentencepiece takes both numbers.": (
-        "data/subwords.py: max(6, size)",
-        "data/subwords.py: 11 ** 6",
-        "data/subwords.py: 10 ** 7",
-    ),
-    "START and END are sentencepiece's own numbers.": (
-        "data/subwords.py: pad_id=PADDING, eos_id=END,",
-        "data/subwords.py: bos_id=START, unk_id=UNKNOWN",
-    ),
-    "How much sentencepiece tells of its work on standard error.": (
-        "data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS",
-        "data/subwords.py: minloglevel=3",
-    ),
-    "What logits are where they do not count: what comes of it is multiplied with 0, or compared "
-    "with the same.": (
-        "layers/cross_entropy.py: xp.where(valid[:, None], logits, logits.dtype.type(1))",
-        "layers/divergence.py: xp.where(counts, x, x.dtype.type(1))",
-    ),
-    "np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first "
-    "difference is above 0 either way, and whether it is 0 is all that counts.": (
-        "backend.py: np.diff(sorted_ids, prepend=-2)"
-    ),
-    "A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).": (
-        "backend.py: bits *= 11400714819323198485",
-        "backend.py: bits *= factor",
-    ),
-    "SeedSequence.generate_state makes word after word: of two words the first is the same.": (
-        "backend.py: sequence.generate_state(2, np.uint64)[0]"
-    ),
-    "With a reach of all ids nothing lies that far apart: the slices are empty.": (
-        "backend.py: while reach <= len(ids)"
-    ),
-    "A polynomial of a higher degree, which has all digits of the dtype, too.": (
-        "backend.py: _tail_polynomial(8 if",
-        "backend.py: else 19)",
-    ),
-    "Interpolated for a up to 4.5 alone; beyond, where exp(-a^2 / 2) is below 4e-5, the same "
-    "polynomial is still right in all digits of 1 - tail.": "backend.py: domain=[0.4, 1]",
-    "The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which "
-    "takes longer.": (
-        "backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]"
-    ),
-    "Both are empty, and every number of both is written.": "backend.py: flat, density, cdf =",
-    "Beyond 40 the exponential is 0 in every dtype, so both results are.": (
-        "backend.py: xp.minimum(xp.absolute(value), 41)"
-    ),
-    "At 0 the tail is 1/2, and so is the difference from 1.": "backend.py: tail -= value >= 0",
-    "What differs from the first state and what differs from the second have the same difference; "
-    "and of one state nothing differs.": "training/average.py: shapes[1].items()",
-    "How many holes are asked for at once.": (
-        "generation/infilling.py: np.split(holes, range(256, len(holes), 257))"
-    ),
-    "Of the difference the size alone is taken.": "layers/alibi.py: abs(keys - queries[:, None])",
-    "Where all are at work, nothing is appended.": (
-        "layers/recurrence.py: state = xp.concatenate([new, state[count:]])"
-    ),
-    "What stands after a target is computed, too, and left out afterwards, with no gradient.": (
-        "models/recurrent.py: y = self.decoder.forward(x, None, start,"
-    ),
-    "At the end of the warm-up both formulas give the peak.": (
-        "training/recipe.py: if step < warmup"
-    ),
-    "The cosine of a number and of its negative are the same.": (
-        "training/recipe.py: math.pi * (warmup - step)",
-        "training/recipe.py: (warmup - (steps + 1))",
-    ),
-    "The exponentials in new memory instead of that of `shifted`, which is not read again.": (
-        "layers/cross_entropy.py: exponentials = xp.exp(shifted)"
-    ),
-    "The dot product of two vectors, whose products and their order are the same.": (
-        "layers/cross_entropy.py: return (share @ losses,"
-    ),
-    "Asked for after an evaluation or after resume, which set it; where 1 is the last step, the "
-    "loop evaluates it before it asks.": "training/trainer.py: self.evaluated = 1",
-    "With one job the gradient is copied, no further job is added, and it is copied back.": (
-        "training/parts.py: if len(jobs) >= 1"
-    ),
-    "The two are added, into an array that belongs to nobody else either way.": (
-        "layers/attention.py: dmemory, dx = super().backward(dy)"
-    ),
-    "The same maxima, of which a device makes more work.": "backend.py: if x.shape[-1] <= 64",
-    "How many texts are computed at once.": "generation/transduction.py: min(251, 2 ** 20",
-    "A copy of what could be viewed as well.": "layers/rotary.py: return x.copy()",
-    "Of what device any of them is.": (
-        "layers/window.py: array_module(saved[1])",
-        "layers/window.py: array_module(saved[-2])",
-    ),
-    "Added in place, so rounded to the dtype of the scores either way.": (
-        "layers/attention.py: bias = self.position_bias(self.heads, *positions)"
-    ),
-    "A table of more positions.": "layers/rotary.py: positions.max() + 2",
-    "Nothing comes after a single position.": (
-        "models/encoder_decoder.py: Reach(here)",
-        "models/encoder_decoder.py: Reach(here, causal=False)",
-    ),
-    "When a line is seen on a terminal, and where beside a bar.": (
-        "training/loop.py: print(f'step {trainer.step}: {line}')",
-        "training/loop.py: print(f'step {trainer.step}: {line}', flush=False)",
-        "training/loop.py: print(f'ends here: {over}')",
-        "training/loop.py: print(f'ends here: {over}', flush=False)",
-        "training/loop.py: its body",
-    ),
-    "Where nothing is remembered, x and memory both begin one place further; who may see whom, and "
-    "rotary's angles between them, stay.": "layers/attention.py: past.length if past else 1",
-    "A copy of an array that is a new one already.": "layers/dropout.py: return dx.copy()",
+from tests.mutation.mutants import Mutant
+
+LISTED = """
+How many pairs a batch has is not asked where it is filled by tokens.
+    data/batching.py: super().__init__(pairs, 2, seed, pool)
+The first pair's length takes its place before it is read.
+    data/batching.py: longest = 1
+Before the first evaluation neither 0 nor -1 of them comes to any patience.
+    training/loop.py: trainer.best.get('step', 1)
+Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
+    generation/greedy.py: xp.take_along_axis(shifted, symbols) -
+    generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
+    generation/sampling.py: np.take_along_axis(p, order)
+Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
+among the best 2 beam. Further ones are never looked at.
+    generation/beam.py: most_probable(model.step(ids, state), 3 * beam)
+The same truths, which Python reads more slowly one by one.
+    data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
+Another truth only where a random number of 53 bits is the probability itself.
+    data/subwords.py: rng.random(3 * len(text) + 3) <= dropout
+No texts have so few characters, none so many subwords; sentencepiece takes both numbers.
+    data/subwords.py: max(6, size)
+    data/subwords.py: 11 ** 6
+    data/subwords.py: 10 ** 7
+START and END are sentencepiece's own numbers.
+    data/subwords.py: pad_id=PADDING, eos_id=END,
+    data/subwords.py: bos_id=START, unk_id=UNKNOWN
+How much sentencepiece tells of its work on standard error.
+    data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS
+    data/subwords.py: minloglevel=3
+What logits are where they do not count: what comes of it is multiplied with 0, or compared with the
+same.
+    layers/cross_entropy.py: xp.where(kept[:, None], logits, logits.dtype.type(1))
+    layers/divergence.py: xp.where(counts, x, x.dtype.type(1))
+np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first difference is
+above 0 either way, and whether it is 0 is all that counts.
+    backend.py: np.diff(sorted_ids, prepend=-2)
+A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
+    backend.py: bits *= 11400714819323198485
+    backend.py: bits *= factor
+SeedSequence.generate_state makes word after word: of two words the first is the same.
+    backend.py: sequence.generate_state(2, np.uint64)[0]
+With a reach of all ids nothing lies that far apart: the slices are empty.
+    backend.py: while reach <= len(ids)
+A polynomial of a higher degree, which has all digits of the dtype, too.
+    backend.py: _tail_polynomial(8 if
+    backend.py: else 19)
+Interpolated for a up to 4.5 alone; beyond, where exp(-a^2 / 2) is below 4e-5, the same polynomial
+is still right in all digits of 1 - tail.
+    backend.py: domain=[0.4, 1]
+The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
+longer.
+    backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
+Beyond 40 the exponential is 0 in every dtype, so both results are.
+    backend.py: xp.minimum(xp.absolute(value), 41)
+At 0 the tail is 1/2, and so is the difference from 1.
+    backend.py: tail -= value >= 0
+What differs from the first state and what differs from the second have the same difference; and of
+one state nothing differs.
+    training/average.py: shapes[1].items()
+How many holes are asked for at once.
+    generation/infilling.py: np.split(holes, range(256, len(holes), 257))
+Of the difference the size alone is taken.
+    layers/alibi.py: abs(keys - queries[:, None])
+Where all are at work, nothing is appended.
+    layers/recurrence.py: state = xp.concatenate([new, state[count:]])
+What stands after a target is computed, too, and left out afterwards, with no gradient.
+    models/recurrent.py: y = self.decoder.forward(x, None, start,
+At the end of the warm-up both formulas give the peak.
+    training/recipe.py: if step < warmup
+The cosine of a number and of its negative are the same.
+    training/recipe.py: math.pi * (warmup - step)
+    training/recipe.py: (warmup - (steps + 1))
+The exponentials in new memory instead of that of `shifted`, which is not read again.
+    layers/cross_entropy.py: exponentials = xp.exp(shifted)
+The dot product of two vectors, whose products and their order are the same.
+    layers/cross_entropy.py: return (share @ losses,
+Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
+evaluates it before it asks.
+    training/trainer.py: self.evaluated = 1
+With one job the gradient is copied, no further job is added, and it is copied back.
+    training/parts.py: if len(jobs) >= 1
+The two are added, into an array that belongs to nobody else either way.
+    layers/attention.py: dmemory, dx = super().backward(dy)
+The same maxima, of which a device makes more work.
+    backend.py: if x.shape[-1] <= 64
+How many texts are computed at once.
+    generation/transduction.py: min(251, 2 ** 20
+A copy of what could be viewed as well.
+    layers/rotary.py: return x.copy()
+Of what device any of them is.
+    layers/window.py: array_module(saved[1])
+    layers/window.py: array_module(saved[-2])
+Added in place, so rounded to the dtype of the scores either way.
+    layers/attention.py: bias = self.position_bias(self.heads, *positions)
+A table of more positions.
+    layers/rotary.py: positions.max() + 2
+Nothing comes after a single position.
+    models/encoder_decoder.py: Reach(here)
+    models/encoder_decoder.py: Reach(here, causal=False)
+When a line is seen on a terminal, and where beside a bar.
+    training/loop.py: print(f'step {trainer.step}: {line}')
+    training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
+    training/loop.py: print(f'ends here: {over}')
+    training/loop.py: print(f'ends here: {over}', flush=False)
+    training/loop.py: its body
+Where nothing is remembered, x and memory both begin one place further; who may see whom, and
+rotary's angles between them, stay.
+    layers/attention.py: past.length if past else 1
+A copy of an array that is a new one already.
+    layers/dropout.py: return dx.copy()
+"""
+PROOFS = {
+    " ".join(proof.split()): [entry.strip() for entry in entries.splitlines()]
+    for proof, entries in re.findall(r"(?m)((?:^\S.*\n)+)((?:^ {4}.*\n)+)", LISTED)
 }
 
 
@@ -145,7 +131,7 @@ def equivalent(mutants: list[Mutant]) -> tuple[dict[str, str], list[str]]:
     """
     proofs, unfit = {}, []
     for proof, entries in PROOFS.items():
-        for entry in [entries] if isinstance(entries, str) else entries:
+        for entry in entries:
             path, words = entry.split(": ", 1)
             of_file = [m for m in mutants if m.path == path and words in m.broken]
             fitting = [m for m in of_file if words not in m.whole or words == m.broken]

@@ -1,7 +1,7 @@
 """Every way in which one place of a source file can be broken: what `tests.mutation` tries.
 
 An operator takes a node of the syntax tree and yields what may stand there instead. Its name is the
-kind of the mistake and its docstring says what becomes of what.
+kind of the mistake and its docstring says what becomes of what; the first example is tested.
 """
 
 import ast
@@ -13,16 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
-OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {}
 MODULES = {"np", "xp", "math", "os", "sys", "np.random"}
 # Attributes of nodes: within a backward, within any function, a whole statement, reshape's -1.
 IN_BACKWARD, FUNCTION, STATEMENT = "in_backward", "in_function", "is_statement"
 IN_RESHAPE = "in_reshape"
-
-
-def operator(mutate: Callable) -> Callable:
-    OPERATORS[mutate.__name__.replace("_", " ")] = mutate
-    return mutate
 
 
 def parsed(expression: str, **parts: ast.AST) -> ast.AST:
@@ -35,8 +29,6 @@ def parsed(expression: str, **parts: ast.AST) -> ast.AST:
     return Insert().visit(ast.parse(expression, mode="eval").body)
 
 
-# Arithmetic.
-
 BOTH_WAYS = """Add Sub, Mult Div, BitAnd BitOr, RShift LShift, Lt LtE, Gt GtE, Eq NotEq, Is IsNot,
                In NotIn, And Or"""
 ONE_WAY = "FloorDiv Mult, Mod FloorDiv, Pow Mult, MatMult Mult, BitXor BitOr"
@@ -44,232 +36,193 @@ PAIRS = [tuple(getattr(ast, n) for n in p.split()) for p in f"{BOTH_WAYS}, {ONE_
 OTHER = {right: left for left, right in PAIRS[:10]} | dict(PAIRS)
 
 
-@operator
-def other_operator(node):
-    """a + b -> a - b, a *= b -> a /= b, a <= b -> a < b, a and b -> a or b, ..."""
-    if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
-        changed = copy.deepcopy(node)
-        changed.op = OTHER[type(node.op)]()
-        yield changed
-    if isinstance(node, ast.Compare):
-        for place, op in enumerate(node.ops):
+class Operators:
+    """They need no instance."""
+
+    def other_operator(node):
+        """a + b -> a - b; a *= b -> a /= b; a <= b -> a < b; a and b -> a or b; and so on."""
+        if isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
             changed = copy.deepcopy(node)
-            changed.ops[place] = OTHER[type(op)]()
+            changed.op = OTHER[type(node.op)]()
             yield changed
-
-
-@operator
-def missing_term(node):
-    """a + b -> a, a * b -> b, a and b -> a: a term, factor or condition is forgotten."""
-    if isinstance(node, ast.BinOp):
-        yield node.left
-        yield node.right
-    if isinstance(node, ast.BoolOp):
-        for place in range(len(node.values)):
-            others = [*node.values[:place], *node.values[place + 1 :]]
-            yield others[0] if len(others) == 1 else ast.BoolOp(node.op, others)
-
-
-@operator
-def swapped_operands(node):
-    """a - b -> b - a, a / b -> b / a, a @ b -> b @ a, matmul(a, b) -> matmul(b, a)."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
-        yield ast.BinOp(node.right, node.op, node.left)
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "matmul":
-        yield ast.Call(node.func, node.args[::-1], node.keywords)
-
-
-@operator
-def missing_sign(node):
-    """-a -> a, not a -> a, ~a -> a."""
-    if isinstance(node, ast.UnaryOp):
-        yield node.operand
-
-
-@operator
-def epsilon_outside_the_root(node):
-    """sqrt(a + b) -> sqrt(a) + b."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sqrt"):
-        (inside,) = [arg for arg in node.args[:1] if isinstance(arg, ast.BinOp)] or [None]
-        if inside and isinstance(inside.op, ast.Add):
-            yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
-
-
-@operator
-def other_constant(node):
-    """n -> n + 1, 0.5 -> 1.0, True -> False."""
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, bool):
-            yield ast.Constant(not node.value)
-        elif isinstance(node.value, int) and not getattr(node, IN_RESHAPE, False):
-            yield ast.Constant(node.value + 1)  # to reshape every negative size means the same
-        elif isinstance(node.value, float):
-            yield ast.Constant(2 * node.value or 1.0)
-
-
-# Statements and branches.
-
-
-@operator
-def missing_statement(node):
-    """A statement that never runs. Its names stay those of the function."""
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
-        yield ast.If(ast.Constant(False), [node], [])
-
-
-@operator
-def missing_with(node):
-    """with a: b -> b."""
-    if isinstance(node, ast.With):
-        names = [item.optional_vars for item in node.items if item.optional_vars]
-        if not names:
-            yield ast.If(ast.Constant(True), node.body, [])
-
-
-@operator
-def other_branch(node):
-    """if a -> if not a; b if a else c -> b, c."""
-    if isinstance(node, ast.If | ast.While):
-        changed = copy.copy(node)
-        changed.test = ast.UnaryOp(ast.Not(), node.test)
-        yield changed
-    if isinstance(node, ast.IfExp):
-        yield node.body
-        yield node.orelse
-
-
-# Gradients.
-
-
-@operator
-def set_for_added(node):
-    """a += b -> a[...] = b: what other uses of a tensor gave is lost."""
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        target = node.target
-        if isinstance(target, ast.Attribute):
-            whole = parsed("target[...]", target=target)
-            whole.value.ctx, whole.ctx = ast.Load(), ast.Store()
-            target = whole
-        yield ast.Assign([target], node.value)
-
-
-@operator
-def divided_by_the_batch(node):
-    """In a backward: return dx -> return dx / len(dx), w.grad += dw -> w.grad += dw / len(dw)."""
-    if not getattr(node, IN_BACKWARD, False):
-        return
-
-    def divided(value):
-        return parsed("(lambda gradient: gradient / len(gradient))(value)", value=value)
-
-    if isinstance(node, ast.Return) and node.value and not isinstance(node.value, ast.Constant):
-        values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        for place, value in enumerate(values):
-            others = [*values[:place], divided(value), *values[place + 1 :]]
-            yield ast.Return(others[0] if len(others) == 1 else ast.Tuple(others, ast.Load()))
-    if isinstance(node, ast.AugAssign):
-        yield ast.AugAssign(node.target, node.op, divided(node.value))
-
-
-@operator
-def swapped_gradients(node):
-    """return a, b -> return b, a; a, b = c -> b, a = c."""
-    if isinstance(node, ast.Return | ast.Assign) and getattr(node, FUNCTION, ""):
-        pair = node.value if isinstance(node, ast.Return) else node.targets[0]
-        if isinstance(pair, ast.Tuple) and not any(isinstance(e, ast.Starred) for e in pair.elts):
-            for place in range(len(pair.elts) - 1):
+        if isinstance(node, ast.Compare):
+            for place, op in enumerate(node.ops):
                 changed = copy.deepcopy(node)
-                inner = changed.value if isinstance(node, ast.Return) else changed.targets[0]
-                one, other = inner.elts[place : place + 2]
-                inner.elts[place : place + 2] = other, one
+                changed.ops[place] = OTHER[type(op)]()
                 yield changed
 
+    def missing_term(node):
+        """a + b -> a; a * b -> b; a and b -> a; a term, factor or condition is forgotten."""
+        if isinstance(node, ast.BinOp):
+            yield node.left
+            yield node.right
+        if isinstance(node, ast.BoolOp):
+            for place in range(len(node.values)):
+                others = [*node.values[:place], *node.values[place + 1 :]]
+                yield others[0] if len(others) == 1 else ast.BoolOp(node.op, others)
 
-@operator
-def stale_saved_value(node):
-    """pop_saved() -> the oldest record instead of the latest."""
-    if isinstance(node, ast.Call) and ast.unparse(node) == "self.pop_saved()":
-        yield parsed("self.saved.pop(0)")
+    def swapped_operands(node):
+        """a - b -> b - a; a / b -> b / a; a @ b -> b @ a; matmul(a, b) -> matmul(b, a)."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div | ast.MatMult):
+            yield ast.BinOp(node.right, node.op, node.left)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "matmul":
+            yield ast.Call(node.func, node.args[::-1], node.keywords)
+
+    def missing_sign(node):
+        """-a -> a; not a -> a; ~a -> a."""
+        if isinstance(node, ast.UnaryOp):
+            yield node.operand
+
+    def epsilon_outside_the_root(node):
+        """sqrt(a + b) -> sqrt(a) + b."""
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("sqrt"):
+            (inside,) = [arg for arg in node.args[:1] if isinstance(arg, ast.BinOp)] or [None]
+            if inside and isinstance(inside.op, ast.Add):
+                yield ast.BinOp(ast.Call(node.func, [inside.left], []), ast.Add(), inside.right)
+
+    def other_constant(node):
+        """0.5 -> 1.0; n -> n + 1; True -> False."""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, bool):
+                yield ast.Constant(not node.value)
+            elif isinstance(node.value, int) and not getattr(node, IN_RESHAPE, False):
+                yield ast.Constant(node.value + 1)  # to reshape every negative size means the same
+            elif isinstance(node.value, float):
+                yield ast.Constant(2 * node.value or 1.0)
+
+    def missing_statement(node):
+        """a += b -> nothing; a statement never runs. Its names stay those of the function."""
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.Break):
+            yield ast.If(ast.Constant(False), [node], [])
+
+    def missing_with(node):
+        """with a: b -> its body."""
+        if isinstance(node, ast.With):
+            names = [item.optional_vars for item in node.items if item.optional_vars]
+            if not names:
+                yield ast.If(ast.Constant(True), node.body, [])
+
+    def other_branch(node):
+        """b if a else c -> c; if a -> if not a."""
+        if isinstance(node, ast.If | ast.While):
+            changed = copy.copy(node)
+            changed.test = ast.UnaryOp(ast.Not(), node.test)
+            yield changed
+        if isinstance(node, ast.IfExp):
+            yield node.body
+            yield node.orelse
+
+    def set_for_added(node):
+        """a.b += c -> a.b[...] = c; what other uses of a tensor gave is lost."""
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            target = node.target
+            if isinstance(target, ast.Attribute):
+                whole = parsed("target[...]", target=target)
+                whole.value.ctx, whole.ctx = ast.Load(), ast.Store()
+                target = whole
+            yield ast.Assign([target], node.value)
+
+    def divided_by_the_batch(node):
+        """return dx -> return (lambda g: g / len(g))(dx); w.grad += dw alike, in a backward."""
+        if not getattr(node, IN_BACKWARD, False):
+            return
+
+        def divided(value):
+            return parsed("(lambda g: g / len(g))(value)", value=value)
+
+        if isinstance(node, ast.Return) and node.value and not isinstance(node.value, ast.Constant):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for place, value in enumerate(values):
+                others = [*values[:place], divided(value), *values[place + 1 :]]
+                yield ast.Return(others[0] if len(others) == 1 else ast.Tuple(others, ast.Load()))
+        if isinstance(node, ast.AugAssign):
+            yield ast.AugAssign(node.target, node.op, divided(node.value))
+
+    def swapped_gradients(node):
+        """return a, b -> return (b, a); a, b = c -> b, a = c."""
+        if isinstance(node, ast.Return | ast.Assign) and getattr(node, FUNCTION, ""):
+            pair = node.value if isinstance(node, ast.Return) else node.targets[0]
+            if isinstance(pair, ast.Tuple) and not any(
+                isinstance(e, ast.Starred) for e in pair.elts
+            ):
+                for place in range(len(pair.elts) - 1):
+                    changed = copy.deepcopy(node)
+                    inner = changed.value if isinstance(node, ast.Return) else changed.targets[0]
+                    one, other = inner.elts[place : place + 2]
+                    inner.elts[place : place + 2] = other, one
+                    yield changed
+
+    def stale_saved_value(node):
+        """self.pop_saved() -> self.saved.pop(0); the oldest record, not the latest."""
+        if isinstance(node, ast.Call) and ast.unparse(node) == "self.pop_saved()":
+            yield parsed("self.saved.pop(0)")
+
+    def dropout_scale_missing(node):
+        """x * keep -> x * (keep != 0)."""
+        if isinstance(node, ast.BinOp) and ast.unparse(node).endswith("* keep"):
+            yield parsed("x * (keep != 0)", x=node.left)
+
+    def mask_off_by_one(node):
+        """tril(a) -> tril(a, 1); tril(a) -> tril(a, -1)."""
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
+            for diagonal in (1, -1):
+                yield ast.Call(node.func, [*node.args, ast.Constant(diagonal)], [])
+
+    def mask_on_the_query_axis(node):
+        """m[:, None, None, :] -> m[:, None, :, None]."""
+        if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "(:, None, None, :)":
+            yield parsed("mask[:, None, :, None]", mask=node.value)
+
+    def wrong_axis(node):
+        """f(axis=-1) -> axis=0; any other axis -> axis=-1."""
+        if isinstance(node, ast.keyword) and node.arg == "axis":
+            yield ast.keyword("axis", ast.Constant(0 if ast.unparse(node.value) == "-1" else -1))
+
+    def missing_call(node):
+        """f(a, b) -> a; a.f(b) -> a; a transpose, a root, a copy, a mask is forgotten."""
+        if not isinstance(node, ast.Call) or getattr(node, STATEMENT, False):
+            return  # a statement's call is what `missing statement` leaves out
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+        if name.strip("_")[:1].isupper() or name in ("super", "isinstance", "len", "range"):
+            return
+        of_module = (
+            not isinstance(function, ast.Attribute) or ast.unparse(function.value) in MODULES
+        )
+        if not of_module:
+            yield function.value
+        elif node.args and not isinstance(node.args[0], ast.Starred):
+            yield node.args[0]
+
+    def missing_transpose(node):
+        """a.T -> a."""
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            yield node.value
+
+    def missing_argument(node):
+        """f(a, b=c) -> f(a); a default instead of what was asked for."""
+        if isinstance(node, ast.Call):
+            for place, keyword in enumerate(node.keywords):
+                if keyword.arg and keyword.arg != "strict":
+                    changed = copy.deepcopy(node)
+                    del changed.keywords[place]
+                    yield changed
+
+    def missing_bound(node):
+        """a[b:c] -> :c; likewise the upper bound and the step."""
+        if isinstance(node, ast.Slice):
+            for bound in ("lower", "upper", "step"):
+                if getattr(node, bound):
+                    changed = copy.copy(node)
+                    setattr(changed, bound, None)
+                    yield changed
 
 
-@operator
-def dropout_scale_missing(node):
-    """x * keep -> x * (keep != 0)."""
-    if isinstance(node, ast.BinOp) and ast.unparse(node).endswith("* keep"):
-        yield parsed("x * (keep != 0)", x=node.left)
-
-
-# Masks and axes.
-
-
-@operator
-def mask_off_by_one(node):
-    """tril(a) -> tril(a, 1), tril(a, -1)."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("tril"):
-        for diagonal in (1, -1):
-            yield ast.Call(node.func, [*node.args, ast.Constant(diagonal)], [])
-
-
-@operator
-def mask_on_the_query_axis(node):
-    """m[:, None, None, :] -> m[:, None, :, None]."""
-    if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "(:, None, None, :)":
-        yield parsed("mask[:, None, :, None]", mask=node.value)
-
-
-@operator
-def wrong_axis(node):
-    """axis=-1 -> axis=0, any other axis -> axis=-1."""
-    if isinstance(node, ast.keyword) and node.arg == "axis":
-        yield ast.keyword("axis", ast.Constant(0 if ast.unparse(node.value) == "-1" else -1))
-
-
-# Calls and slices.
-
-
-@operator
-def missing_call(node):
-    """f(a, b) -> a, a.f(b) -> a: a transpose, a root, a copy, a mask is forgotten."""
-    if not isinstance(node, ast.Call) or getattr(node, STATEMENT, False):
-        return  # a statement's call is what `missing statement` leaves out
-    function = node.func
-    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
-    if name.strip("_")[:1].isupper() or name in ("super", "isinstance", "len", "range"):
-        return
-    of_module = not isinstance(function, ast.Attribute) or ast.unparse(function.value) in MODULES
-    if not of_module:
-        yield function.value
-    elif node.args and not isinstance(node.args[0], ast.Starred):
-        yield node.args[0]
-
-
-@operator
-def missing_transpose(node):
-    """a.T -> a."""
-    if isinstance(node, ast.Attribute) and node.attr == "T":
-        yield node.value
-
-
-@operator
-def missing_argument(node):
-    """f(a, b=c) -> f(a): a default instead of what was asked for."""
-    if isinstance(node, ast.Call):
-        for place, keyword in enumerate(node.keywords):
-            if keyword.arg and keyword.arg != "strict":
-                changed = copy.deepcopy(node)
-                del changed.keywords[place]
-                yield changed
-
-
-@operator
-def missing_bound(node):
-    """a[b:c] -> a[:c], a[b:], and the step likewise."""
-    if isinstance(node, ast.Slice):
-        for bound in ("lower", "upper", "step"):
-            if getattr(node, bound):
-                changed = copy.copy(node)
-                setattr(changed, bound, None)
-                yield changed
+OPERATORS: dict[str, Callable[[ast.AST], Iterator[ast.AST]]] = {
+    name.replace("_", " "): mutate
+    for name, mutate in vars(Operators).items()
+    if not name.startswith("_")
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,41 +3,18 @@
 import ast
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-import mutation_proof as mutation
 import numpy as np
 import pytest
-from equivalent_mutants import PROOFS, equivalent
-from mutants import OPERATORS, Source
 
 from numformer.layers.softmax import softmax_backward
-
-EXAMPLES = {
-    "other operator": ("a + b", "a - b"),
-    "missing term": ("1 - beta ** step", "1"),
-    "swapped operands": ("matmul(a, b)", "matmul(b, a)"),
-    "missing sign": ("not a", "a"),
-    "epsilon outside the root": ("xp.sqrt(variance + epsilon)", "xp.sqrt(variance) + epsilon"),
-    "other constant": ("0.1", "0.2"),
-    "missing statement": ("x -= mean", "nothing"),
-    "missing with": ("with inference():\n        f()", "its body"),
-    "other branch": ("a if b else c", "c"),
-    "set for added": ("self.weight.grad += dw", "self.weight.grad[...] = dw"),
-    "divided by the batch": ("return dx", "return (lambda gradient: gradient / len(gradient))(dx)"),
-    "swapped gradients": ("return dkey, dvalue", "return (dvalue, dkey)"),
-    "stale saved value": ("self.pop_saved()", "self.saved.pop(0)"),
-    "dropout scale missing": ("dy * keep", "dy * (keep != 0)"),
-    "mask off by one": ("xp.tril(ones)", "xp.tril(ones, -1)"),
-    "mask on the query axis": ("real[:, None, None, :]", "real[:, None, :, None]"),
-    "wrong axis": ("x.sum(axis=0)", "axis=-1"),
-    "missing call": ("transpose(key)", "key"),
-    "missing transpose": ("weight.T", "weight"),
-    "missing argument": ("x.max(axis=-1, keepdims=True)", "x.max(axis=-1)"),
-    "missing bound": ("x[first::2]", "first:"),
-}
+from tests.mutation import __main__ as mutation
+from tests.mutation.equivalent_mutants import PROOFS, equivalent
+from tests.mutation.mutants import OPERATORS, Source
 
 
 def source_of(code: str) -> Source:
@@ -46,14 +23,13 @@ def source_of(code: str) -> Source:
         statement = f"y = {ast.unparse(ast.parse(code, mode='eval'))}"
     except SyntaxError:
         statement = code
-    return Source(
-        "here.py", f"def backward(self):\n    x = y = 1\n    {statement}\n", Path("here.py")
-    )
+    text = f"def backward(self):\n    x = y = 1\n    {statement}\n"
+    return Source("here.py", text, Path("here.py"))
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_an_operator_breaks_what_it_says(kind):
-    before, after = EXAMPLES[kind]
+    before, after = re.match(r"(.*?) -> (.*?)(?:;|\.$)", OPERATORS[kind].__doc__).groups()
     source = source_of(before)
     mutants = [mutant for mutant in source.mutants if mutant.kind == kind]
     assert after in [mutant.change.split(" -> ")[1] for mutant in mutants]
@@ -65,10 +41,8 @@ def test_an_operator_breaks_what_it_says(kind):
 def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_apart():
     text = 'def f(x: int = 1) -> "a":\n    """a + 1"""\n    raise InputError(f"{x + 1}")\n'
     mutants = Source("here.py", text, Path("here.py")).mutants
-    assert [(mutant.kind, mutant.in_function) for mutant in mutants] == [
-        ("other constant", False),
-        ("missing statement", True),
-    ]
+    kinds = [(mutant.kind, mutant.in_function) for mutant in mutants]
+    assert kinds == [("other constant", False), ("missing statement", True)]
     text = "def f(a):\n    return a + a, a + a, f(a)\n"
     both = [Source("here.py", code, Path("here.py")).mutants for code in (text, "\n\n" + text)]
     names, later = ([mutant.name for mutant in mutants] for mutants in both)
@@ -76,22 +50,23 @@ def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_
     assert names == later
 
 
-class Item:
+def item_of(test) -> SimpleNamespace:
     """What the proof needs of a pytest item, with a test that is a plain function."""
-
-    def __init__(self, nodeid, test):
-        self.nodeid, self.test = nodeid, test
+    return SimpleNamespace(nodeid=test.__name__, test=test)
 
 
-def failure(item, following):
-    try:
-        item.test()
-    except Exception as raised:
-        return raised
-    return None
+@pytest.fixture
+def plain_items(monkeypatch):
+    def failure(item, following):
+        try:
+            item.test()
+        except Exception as raised:
+            return raised
+
+    monkeypatch.setattr(mutation, "failure", failure)
 
 
-def test_verdicts(monkeypatch):
+def test_verdicts(plain_items):
     """Of tests that look, that run only, that die, that take all memory."""
 
     def looks():
@@ -107,19 +82,16 @@ def test_verdicts(monkeypatch):
     def asks():
         bytearray(mutation.MEMORY)
 
-    monkeypatch.setattr(mutation, "failure", failure)
     source = mutation.sources()["layers/softmax.py"]
     change = "missing term: dweights - dot_last(dweights, weights) -> dweights"
     (mutant,) = [mutant for mutant in source.mutants if mutant.name.endswith(change)]
-
     functions = mutation.live_functions()[str(source.file)]
 
     def verdict(*tests):
-        items = [Item(test.__name__, test) for test in tests]
-
         def job(mutant, note):
             mutation.swap_code(source.code(mutant), functions)
-            return mutation.who_notices(items, {item.nodeid: (0.01, []) for item in items}, note)
+            observed = {test.__name__: (0.01, []) for test in tests}
+            return mutation.who_notices([*map(item_of, tests)], observed, note)
 
         ((_, answer),) = mutation.in_processes([mutant], job)
         return answer
@@ -147,15 +119,13 @@ def test_processes_answer_at_any_length_with_a_folder_of_their_own_which_is_gone
         list(mutation.in_processes([1], fails))
 
 
-def test_verdicts_on_other_files_are_kept_where_asked_for_but_prove_nothing(tmp_path, monkeypatch):
+def test_verdicts_are_kept_but_prove_nothing_for_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation, "STATE", tmp_path)
-    first = mutation.Verdicts("files", keep=bool)
+    first = mutation.Verdicts("files")
     for name, said in (("noticed", "AssertionError in it"), ("unnoticed", "")):
         first.add(SimpleNamespace(name=name), said)
-    names = mutation.Verdicts("files", keep=lambda verdict: False).of.keys()
-    assert names == {"noticed", "unnoticed"}
-    assert mutation.Verdicts("other files", keep=bool).of.keys() == {"noticed"}
-    assert not mutation.Verdicts("other files", keep=lambda verdict: False).of
+    assert mutation.Verdicts("files").of.keys() == {"noticed", "unnoticed"}
+    assert not mutation.Verdicts("other files").of
 
 
 def test_the_library_s_mutants(monkeypatch, capsys):
@@ -177,7 +147,7 @@ def test_the_library_s_mutants(monkeypatch, capsys):
         assert not {name for name in functions - names if "backward" in name}, path
 
     chosen = mutation.of_each_kind(mutants, {})
-    assert {mutant.kind for mutant in chosen} == OPERATORS.keys() == EXAMPLES.keys()
+    assert {mutant.kind for mutant in chosen} == OPERATORS.keys()
     assert len({(mutant.path, mutant.kind) for mutant in chosen}) == len(chosen)
     assert {mutant.path for mutant in mutants if mutant.in_function} == {m.path for m in chosen}
     assert mutation.main(["--only", "no such place"]) == 2
@@ -185,10 +155,8 @@ def test_the_library_s_mutants(monkeypatch, capsys):
 
 
 def test_functions_tell_that_they_run_whatever_stands_in_them():
-    text = (
-        "class A:\n    def f(self):\n        def g():\n            'a'\n            return h(1)\n"
-    )
-    text += "        h = lambda x: x + 1\n        return g\n"
+    text = "class A:\n  def f(self):\n    def g():\n      'a'\n      return h(1)\n"
+    text += "    h = lambda x: x + 1\n    return g\n"
     seen, names = set(), {}
     exec(Source("here.py", text, Path("here.py")).code_that_tells("seen"), {"seen": seen}, names)
     inner = names["A"]().f()
@@ -197,20 +165,17 @@ def test_functions_tell_that_they_run_whatever_stands_in_them():
     assert inner() == 2 and seen == {"here.py A.f"}
 
 
-def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(monkeypatch):
-    monkeypatch.setattr(mutation, "failure", failure)
+def test_a_test_that_fails_twice_though_nothing_is_broken_ends_the_proof(plain_items):
     calls = []
 
-    def fails_once():
+    def once():
         calls.append("once")
         assert len(calls) > 1
 
-    def fails():
+    def twice():
         raise ValueError("always")
 
-    ((_, answer),) = mutation.in_processes([[Item("once", fails_once)]], mutation.observe)
+    ((_, answer),) = mutation.in_processes([[item_of(once)]], mutation.observe)
     assert [*json.loads(answer)] == ["once"]
-    with pytest.raises(
-        SystemExit, match=r"(?s)ValueError: always.*twice fails although nothing is"
-    ):
-        list(mutation.in_processes([[Item("twice", fails)]], mutation.observe))
+    with pytest.raises(SystemExit, match=r"(?s)ValueError: always.*twice fails although noth"):
+        list(mutation.in_processes([[item_of(twice)]], mutation.observe))

@@ -22,10 +22,9 @@ from toy_tasks.kit.sequences import SequenceTask
 ROOT = str(Path(__file__).parents[2])
 ENVIRONMENT = os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ROOT}
 PAGES = {name: importlib.import_module(f"toy_tasks.{name}") for name in TASKS}
-RULES = [page.RULE for page in PAGES.values() if hasattr(page, "RULE")]
 SHORT = dataclasses.replace(copy_task.RULE, source=lambda rng: str(rng.integers(400)))
-TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots".split()
-RUN = [*TINY, *"--steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1".split()]
+TINY = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --batch-size 4 --no-plots"
+RUN = f"{TINY} --steps 6 --evaluate-every 4 --log-every 2 --p-drop 0.1"
 
 
 def main_of(name: str) -> Callable[[list[str]], int]:
@@ -65,8 +64,9 @@ def program(name: str, *arguments, **options) -> subprocess.Popen:
     return subprocess.Popen(command, env=ENVIRONMENT, **pipes | options)
 
 
-def files_of(folder: str) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+def files_of(folder: str) -> dict[Path, bytes | bool]:
+    """The content of each file, and False for each folder."""
+    return {path: path.is_file() and path.read_bytes() for path in Path(folder).rglob("*")}
 
 
 def assert_refused(result: tuple[int, list[str], list[str]], *words: str) -> None:

@@ -11,7 +11,7 @@ from numformer.generation import Continuation, Transduction
 from numformer.models import LanguageModel, Transformer
 from numformer.trained import Trained
 from numformer.training import save_model
-from tests.toy_tasks.small import assert_refused, main_of
+from tests.toy_tasks.small import main_of
 
 LETTERS = Vocabulary("abcd")
 TEXTS = {
@@ -76,9 +76,9 @@ REFUSED = [
 def runs(empty_folder, monkeypatch):
     """A run of each task; a text of several lines; lines on standard input."""
     for name, text in TEXTS.items():
-        Path(name).mkdir()
-        description = dict(text=text.description(), task={"name": name})
-        save_model(Path(name, "best.safetensors"), MODELS[name], **description)
+        (folder := Path(name)).mkdir()
+        file, task = folder / "best.safetensors", {"name": name}
+        save_model(file, MODELS[name], text=text.description(), task=task)
     Path("scene.txt").write_text("ab\ncd")
     monkeypatch.setattr("sys.stdin", io.StringIO("d\n\nb\n"))
 
@@ -100,8 +100,8 @@ def test_a_model_writes_by_the_flags(task, flags, expected, printed, call, monke
     assert result == (0, printed, []) and asked == [expected]
 
 
-@pytest.mark.parametrize(("flags", "said"), REFUSED)
-def test_flags_that_cannot_be_are_refused(flags, said, call):
-    task, *others = flags.split()
-    text = [] if "--input-file" in others else ["--input", "a"]
-    assert_refused(call(main_of(task), "--run", task, *text, *others), said)
+def test_flags_that_cannot_be_are_refused(refuse):
+    for words, said in REFUSED:
+        task, flags = words.split(maxsplit=1)
+        text = "" if "--input-file" in flags else "--input a"
+        refuse(main_of(task), f"--run {task} {text} {flags}", said)

@@ -9,12 +9,10 @@ from matplotlib.figure import Figure
 
 from numformer.training.checkpoints import save_checkpoint
 from numformer.training.loop import train
-from tests.toy_tasks.small import TINY, assert_refused, copying
 from tests.training.tiny_runs import Copying, recipe, tiny
 from toy_tasks import compare
 from toy_tasks.kit import folders
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
 OPTIONS = dict(steps=4, seed=1, log_every=1, backend="numpy", heads=4, factor=0.5, clip_norm=None)
 
 
@@ -23,22 +21,21 @@ def make(folder: str, figures=(0.25, 0.5), best=4, losses=(8, 4, 2, 1), **others
 
     A run that is not `new` has no seconds and no held-out loss, which is ten times the figure.
     """
-    metric, task = others.pop("metric", "exact_match"), others.pop("task", "reverse")
-    new, without = others.pop("new", True), others.pop("without", ())
-    config, options = others.pop("config", {}), others
+    how = dict(metric="exact_match", task="reverse", new=True, without=()) | others
+    metric, task, new, without = map(how.pop, ("metric", "task", "new", "without"))
     run = Path(folder)
     run.mkdir(parents=True)
-    options = {k: v for k, v in (OPTIONS | options).items() if k not in without}
-    config = {"source_vocabulary": 10 + options["seed"]} | config
-    recipe = {"factor": options.pop("factor")}
+    options = {k: v for k, v in (OPTIONS | how).items() if k not in without}
+    recipe, config = {"factor": options.pop("factor")}, {"source_vocabulary": 10 + options["seed"]}
     folders.begin(run, {"options": options, "config": config, "recipe": recipe})
     lines = []
     for step, loss in enumerate(losses, start=1):
         lines.append(dict(step=step, loss=loss, rate=step / 8, gradient_norm=1.0))
         if step % 2 == 0:
             figure = figures[step // 2 - 1]
-            lines.append({"step": step} | ({"held_out_loss": 10 * figure} if new else {}))
-            lines[-1] |= {metric: figure} | ({} if metric == "held_out_loss" else {"another": 1.0})
+            line = {"step": step} | ({"held_out_loss": 10 * figure} if new else {})
+            more = {} if metric == compare.LOSS else {"another": 1.0}
+            lines.append(line | {metric: figure} | more)
     if new:
         lines = [line | {"seconds": 1.5 * i} for i, line in enumerate(lines, start=1)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -64,14 +61,12 @@ def curves(axes) -> list[list[list[float]]]:
     return [line.get_xydata().tolist() for line in axes.lines]
 
 
-def test_the_table_of_runs_and_of_their_seeds(call):
+def test_the_table_of_runs_and_of_their_seeds(succeed):
     """The best is that of best.safetensors, whatever comes after it; old runs lack some columns."""
     make("a", heads=1, figures=(0.5, 0.25), best=2)
     make("b", heads=1, figures=(0.0, 0.75), seed=22)
     make("c", heads=16, losses=(8, 4, 2), best=2, new=False)
-    code, out, err = call(compare.main, "a", "b", "c")
-    assert (code, err) == (0, [])
-    assert out == [
+    assert succeed(compare.main, "a b c") == [
         "run  heads  seed  kept at step  exact_match  held_out_loss  steps taken  seconds",
         "a        1     1             2       0.5000         5.0000            4      9.0",
         "b        1    22             4       0.7500         7.5000            4      9.0",
@@ -142,59 +137,52 @@ def test_each_measure_has_its_own_column_and_panel(drawn, capsys):
     assert figures == ["0.5000 - 5.0000", "- 25.0000 250.0000", "- - 1.5000"]
 
 
-def test_a_run_in_progress_is_shown_as_far_as_it_is(call):
+def test_a_run_in_progress_is_shown_as_far_as_it_is(succeed):
     make("a", losses=(8,), best=None)
     with open("a/metrics.jsonl", "a") as file:
         file.write('{"step": 2, "lo')
-    code, out, _ = call(compare.main, "a", "--out", "new/folder/b.png")
-    assert code == 0
+    out = succeed(compare.main, "a --out new/folder/b.png")
     assert out[1].split() == ["a", "1", "-", "-", "1", "of", "4", "1.5"]
     assert out[2] == "picture: new/folder/b.png" and Path("new/folder/b.png").is_file()
 
 
-def test_runs_of_a_script_are_compared_and_pictures_among_them_left_out(call):
-    for seed in "12":
-        flags = [*TINY, "--quick", "--steps", "2", "--out", f"runs/{seed}", "--seed", seed]
-        assert call(copying, *flags)[0] == 0
-    Path("runs/compare.png").write_bytes(b"")
-    names = "runs/1", "runs/2", "runs/compare.png", "runs/../runs/1"
-    code, out, err = call(compare.main, *names)
-    assert (code, err, out[-1]) == (0, [], "picture: runs/compare.png")
-    assert [line.split()[1:3] for line in out[1:3]] == [["1", "2"], ["2", "2"]]
-    assert out[-2].startswith("runs/../runs/1 (2 seeds)")
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "said"),
-    [
+def test_what_is_no_run_is_refused(refuse):
+    for folder in "ab":
+        make(folder)
+    for name, old, new, said in (
         ("config.json", None, None, "No such file"),
         ("config.json", b'"heads": 4', b'"heads": 5', "its checksum says that it was changed"),
         ("metrics.jsonl", None, b"", "it has no line yet"),
         ("metrics.jsonl", None, b"{'step': 1}\n", "line 1"),
         ("metrics.jsonl", b'"loss": 8', b'"loss": NaN', "no run writes {'step': 1"),
         ("best.safetensors", b'\\"step\\": 4', b'\\"stop\\": 4', "'step'"),
-    ],
-)
-def test_what_is_no_run_is_refused(name, old, new, said, call):
-    path = Path(make("a"), name)
-    content = path.read_bytes()
-    assert old is None or old in content
-    path.unlink()
-    if new is not None:
-        path.write_bytes(content.replace(old, new, 1) if old else new)
-    refused = call(compare.main, make("b"), "a")
-    assert_refused(refused, "a run folder holds", f"received a/{name} (", said, "such as runs/rev")
-    assert not Path("runs").exists()
+    ):
+        content = (path := Path("a", name)).read_bytes()
+        assert old is None or old in content
+        path.unlink()
+        if new is not None:
+            path.write_bytes(content.replace(old, new, 1) if old else new)
+        words = "a run folder holds", f"received a/{name} (", said, "such as runs/rev"
+        refuse(compare.main, "b a", *words)
+        path.write_bytes(content)
 
 
-def test_runs_of_train_are_compared_and_the_table_written_as_csv(call):
+def test_runs_of_train_are_compared_and_the_table_written_as_csv(succeed):
     for seed in range(2):
         train(tiny(), Copying([0.5]), f"runs/{seed}", 2, recipe(factor=1.0 + seed), seed)
-    code, out, err = call(compare.main, "runs/0", "runs/1", "--csv", "new/a.csv")
-    assert (code, err, out[-1]) == (0, [], "table: new/a.csv")
-    head, *rows = Path("new/a.csv").read_text().splitlines()
-    assert head == "run,factor,seed,kept at step,measure,held_out_loss,steps taken,seconds"
-    assert [row.rpartition(",")[0] for row in rows] == [
+    out = succeed(compare.main, "runs/0 runs/1 --csv new/a.csv")
+    assert out[-1] == "table: new/a.csv"
+    assert [row.rpartition(",")[0] for row in Path("new/a.csv").read_text().splitlines()] == [
+        "run,factor,seed,kept at step,measure,held_out_loss,steps taken",
         "runs/0,1,0,2,0.5000,-,2",
         "runs/1,2,1,2,0.5000,-,2",
     ]
+
+
+def test_pictures_among_runs_are_left_out_and_a_run_is_compared_once(succeed):
+    make("runs/1")
+    make("runs/2", seed=2)
+    Path("runs/compare.png").write_bytes(b"")
+    out = succeed(compare.main, "runs/1 runs/2 runs/compare.png runs/../runs/1")
+    assert [line.split()[1] for line in out[1:3]] == ["1", "2"]
+    assert out[-2].startswith("runs/../runs/1 (2 seeds)")

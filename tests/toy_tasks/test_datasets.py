@@ -1,6 +1,8 @@
 """Data sets: what the reader takes and refuses, and downloads that work, fail or are damaged."""
 
+import contextlib
 import hashlib
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -8,49 +10,40 @@ import pytest
 
 from numformer.errors import InputError
 from toy_tasks.kit import datasets
-from toy_tasks.kit.datasets import fetch, pronunciations, read_pairs
+from toy_tasks.kit.datasets import MAX_BYTES, fetch, pronunciations, read_pairs
 
 FORM = "Write each line as characters of the source, one TAB, and words of the target."
 BODY = "aa\ta a\nabandon\ta b ɑ̃ d ɔ̃\n".encode()
 SUM = hashlib.sha256(BODY).hexdigest()
-UTF_8 = ", line 2 must be UTF-8; received the byte 0xe9. Save the file as UTF-8."
 SPLITS = "train", "dev", "test"
 
 
-@pytest.mark.parametrize(
-    ("text", "pairs"),
-    [
-        ("és\tʰe s ˧˧ aː\nés\tɛ s\nés\tɛ s", [("és", "ʰe s ˧˧ aː"), ("és", "ɛ s"), ("és", "ɛ s")]),
-        ("\ufeffé\tp ç\r\nb\tc\r\n", [("é", "p ç"), ("b", "c")]),
-        ("e\u0301\tp c\u0327\n", [("é", "p ç")]),
-        (" é b \t p  ç \n\n\n", [("é b", "p ç")]),
-        ("a\u2028b\tc\n", [("a\u2028b", "c")]),
-    ],
-    ids=ascii,
-)
-def test_what_the_reader_takes(tmp_path, text, pairs):
+def test_what_the_reader_takes_and_refuses(tmp_path, complaint):
     path = tmp_path / "x.tsv"
-    path.write_bytes(text.encode())
-    assert read_pairs(path, "target") == pairs
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"a\tb\nab\n", ", line 2 must have exactly one TAB; received 'ab'."),
-        (b"a\tb\r\na\t\r\n", ", line 2 must have a source and a target; received 'a\\t'."),
-        (b"x" * 99, f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}"),
-        (b"a\tb\n\xe9\tc\n", UTF_8),
-        (b"x" * 257 + b"\ty\n", ", line 1 must have at most 256 symbols on each side; rec"),
-        (b"\r\n", " must hold at least one pair; received an empty file."),
-        (None, " must be a file that can be read; received No such file or directory. Do this."),
-    ],
-)
-def test_what_the_reader_refuses(tmp_path, data, said, complaint):
-    path = tmp_path / "x.tsv"
-    if data is not None:
+    absent = " must be a file that can be read; received No such file or directory. Do this."
+    assert complaint(read_pairs, path, "target", "Do this.") == f"{path}{absent}"
+    for text, pairs in {
+        "és\tʰe s ˧˧ aː\nés\tɛ s\nés\tɛ s": [("és", "ʰe s ˧˧ aː"), ("és", "ɛ s"), ("és", "ɛ s")],
+        "\ufeffé\tp ç\r\nb\tc\r\n": [("é", "p ç"), ("b", "c")],
+        "e\u0301\tp c\u0327\n": [("é", "p ç")],
+        " é b \t p  ç \n\n\n": [("é b", "p ç")],
+        "a\u2028b\tc\n": [("a\u2028b", "c")],
+    }.items():
+        path.write_bytes(text.encode())
+        assert read_pairs(path, "target") == pairs
+    for data, said in {
+        b"a\tb\nab\n": ", line 2 must have exactly one TAB; received 'ab'.",
+        b"a\tb\r\na\t\r\n": ", line 2 must have a source and a target; received 'a\\t'.",
+        b"x" * 99: f", line 1 must have exactly one TAB; received {'x' * 80!r}. {FORM}",
+        b"a\tb\n\xe9\tc\n": ", line 2 must be UTF-8; received the byte 0xe9. Save the file",
+        b"x" * 257 + b"\ty\n": ", line 1 must have at most 256 symbols on each side; rec",
+        b"\r\n": " must hold at least one pair; received an empty file.",
+    }.items():
         path.write_bytes(data)
-    assert complaint(read_pairs, path, "target", "Do this.").startswith(f"{path}{said}")
+        assert complaint(read_pairs, path, "target").startswith(f"{path}{said}")
+    os.truncate(path, MAX_BYTES + 1)
+    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
+    assert said in complaint(read_pairs, path)
 
 
 def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):
@@ -63,42 +56,31 @@ def test_a_folder_holds_any_language_and_needs_no_sums(tmp_path, complaint):
         assert "by ASCII letters, digits, _" in complaint(pronunciations, language, tmp_path)
 
 
-class Server(ThreadingHTTPServer):
-    """Serves `files`: a path's bytes, or a function that answers through the handler."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self.files, self.requests = {}, []
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.requests.append(self.path)
-        answer = self.server.files.get(self.path)
-        if answer is None:
-            self.send_error(404)
-        elif callable(answer):
-            answer(self)
-        else:
-            self.head("Content-Length", str(len(answer)))
-            self.wfile.write(answer)
-
-    def head(self, *header: str):
-        self.send_response(200)
-        if header:
-            self.send_header(*header)
-        self.end_headers()
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def server(monkeypatch):
+    """Serves `files`, a path's bytes or its promised length and pieces; notes the `requests`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            server.requests.append(self.path)
+            if self.path not in server.files:
+                return self.send_error(404)
+            answer = server.files[self.path]
+            length, pieces = answer if isinstance(answer, tuple) else (len(answer), [answer])
+            self.send_response(200)
+            if length is not None:
+                self.send_header("Content-Length", str(length))
+            self.end_headers()
+            with contextlib.suppress(OSError):  # a client may have had enough
+                for piece in pieces:
+                    self.wfile.write(piece)
+
+        log_message = lambda *_: None  # noqa: E731
+
     # urllib would send even these requests to a proxy that the environment names.
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with Server() as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.url, server.files, server.requests = f"http://127.0.0.1:{server.server_port}", {}, []
         # A short poll, because shutdown waits for the next one.
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -160,34 +142,18 @@ def test_what_cannot_be_downloaded_says_where_it_is(french, tmp_path, complaint)
     assert [path.name for path in tmp_path.iterdir()] == ["fre_train.tsv"]
 
 
-def breaks_off(handler):
-    handler.head("Content-Length", str(len(BODY)))
-    handler.wfile.write(BODY[:7])
-
-
-def endless(handler):
-    handler.head()
-    try:  # it does end, so that a client without a bound fails this test instead of the machine
-        for _ in range(64):
-            handler.wfile.write(bytes(2**20))
-    except OSError:
-        pass
-
-
 FAILURES = {
-    "breaks off": (breaks_off, "7 bytes"),
-    "endless": (endless, "must have at most 16777216 bytes; received more."),
-    "longer": (BODY + b"\n", f"must have the SHA-256 sum {SUM}; received a file with another sum."),
+    "7 bytes": (len(BODY), [BODY[:7]]),
+    "must have at most 16777216 bytes; received more.": (None, 64 * [bytes(2**20)]),
+    f"must have the SHA-256 sum {SUM}; received a file with another sum.": BODY + b"\n",
 }
 
 
-@pytest.mark.parametrize(("answer", "said"), FAILURES.values(), ids=FAILURES)
-def test_a_failed_download_is_a_complaint_and_leaves_nothing(
-    server, tmp_path, answer, said, complaint
-):
+@pytest.mark.parametrize("said", FAILURES)
+def test_a_failed_download_is_a_complaint_and_leaves_nothing(server, tmp_path, said, complaint):
     path, url = tmp_path / "x.tsv", f"{server.url}/x.tsv"
     path.write_bytes(b"damaged")
-    server.files["/x.tsv"] = answer
+    server.files["/x.tsv"] = FAILURES[said]
     message = complaint(fetch, url, path, SUM, "do without")
     assert message.startswith(f"{url} must ") and said in message
     assert message.endswith("Check the network, or do without.")

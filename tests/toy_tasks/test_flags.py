@@ -1,48 +1,76 @@
-"""Flags: those of other programs name ours, and the highest learning rate is given as it is."""
+"""Flags: the highest rate, and a file or a run that holds them."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from numformer.training.run_folder import read_metrics
-from tests.toy_tasks.small import RUN, assert_refused, copying
-from toy_tasks import pairs, translate, write
-
-pytestmark = pytest.mark.usefixtures("empty_folder")
-
-
-@pytest.mark.parametrize(
-    ("page", "flag", "meant"),
-    [
-        (pairs.main, "--lr", "--rate"),
-        (pairs.main, "--learning-rate=1e-3", "--rate"),
-        (copying, "--dropout", "--p-drop"),
-        (translate.main, "--batch", "--max-tokens"),
-        (copying, "--epochs", "--steps"),
-        (copying, "--hidden", "--d-model"),
-        (pairs.main, "--vocab-size", "--subwords"),
-        (translate.main, "--vocab-size", "--vocabulary"),
-        (write.main, "--block-size", "--context"),
-    ],
-)
-def test_a_flag_of_other_programs_names_the_one_that_is_meant(page, flag, meant, call):
-    assert_refused(call(page, flag, "3"), f"{flag} 3; is {meant} meant?")
+from tests.equal_runs import logged, without_seconds
+from tests.toy_tasks.small import RUN, copying
+from toy_tasks import pairs, shakespeare, write
+from toy_tasks.kit import options
 
 
-def test_the_highest_rate_is_that_of_rate(call):
-    how = [*RUN, "--warmup", "4", "--log-every", "1", "--rate", "0.002"]
-    assert call(copying, *how)[0] < 2
-    run = Path("runs/copy_task")
-    rates = [line["rate"] for line in read_metrics(run / "metrics.jsonl") if "rate" in line]
+def test_the_highest_rate_is_that_of_rate(call, refuse):
+    how = f"{RUN} --warmup 4 --log-every 1 --rate 0.002"
+    call(copying, how)
+    rates = logged(run := Path("runs/copy_task"), "rate")
     assert max(rates) == rates[3] == pytest.approx(0.002)
     assert json.loads((run / "config.json").read_text())["options"]["rate"] == 0.002
-    assert call(copying, "--resume", "--rate", "0.002")[0] < 2
-    assert_refused(call(copying, *how, "--factor", "3"), "by --rate or by --factor; received both")
+    assert call(copying, "--resume --rate 0.002")[0] < 2
+    refuse(copying, f"{how} --factor 3", "by --rate or by --factor; received both")
     for wrong in ("0", "-1", "inf", "nan"):
-        assert_refused(call(copying, "--rate", wrong), "--rate is a number above 0; received")
+        refuse(copying, f"--rate {wrong}", "--rate is a number above 0; received")
 
 
-def test_help_says_what_is_made_of_words_without_a_flag(call):
-    said = " ".join(" ".join(call(pairs.main, "--help")[1]).split())
+def test_help_says_what_is_made_of_words_without_a_flag(succeed):
+    said = " ".join(" ".join(succeed(pairs.main, "--help")).split())
     assert "alone: both (default: neither)" in said and "(default: )" not in said
+
+
+def test_flags_come_from_a_file_or_a_run_and_those_of_the_command_line_win(call):
+    Path("mine.toml").write_text(
+        "d-model = 8\nd_ff = 8\nheads = 1\nlayers = 1\nsteps = 4\n"
+        'no-plots = true\nfeed-forward-bias = false\nnorm = "pre"\nbatch-size = 4\n'
+    )
+    call(copying, "--config mine.toml --norm post --out a")
+    saved = json.loads(Path("a/config.json").read_text())["options"]
+    flags = "d_model", "steps", "no_plots", "feed_forward_bias", "norm", "seed"
+    assert [saved[flag] for flag in flags] == [8, 4, True, False, "post", 1]
+    for out, file in {"b": "a", "c": "a/config.json"}.items():
+        call(copying, f"--config {file} --out {out}")
+        assert without_seconds(Path(out)) == without_seconds(Path("a"))
+
+
+def test_a_file_that_holds_no_flags_is_refused(refuse):
+    for content, said in {
+        "stepz = 5": "(unrecognized arguments: --stepz; is --steps meant?)",
+        'steps = "many"': "argument --steps: an integer below",
+        "steps: 5": "Expected '='",
+        "[model]\nsteps = 5": "unrecognized arguments: --model",
+        "[steps]\nof = 5": "steps is no flag: a file of flags has no tables",
+        "no-plots = 3": "no_plots is true or false, not 3",
+        'config = "a"': "config stands on the command line alone",
+        "options = 3": "as in steps = 500",
+    }.items():
+        Path("a.toml").write_text(content)
+        refuse(copying, "--config a.toml", "received a.toml (", said, "copy_task --help")
+    for flags in ("--resume", "--run a"):
+        refuse(copying, f"--config a.toml {flags}", "--config", "Leave")
+    refuse(copying, "--config b", "b must be a file that can be read")
+
+
+def test_a_preset_may_stand_in_a_file_but_not_beside_all_the_flags_of_a_run():
+    def parse(flags):
+        made = write.kit.parser("x", "", write.LanguageModel, presets=shakespeare.PRESETS)
+        write.add_flags(made)
+        return options.parse(made, lambda options: "x", flags.split())
+
+    Path("a.toml").write_text('preset = "hour"\nd-ff = 8')
+    parsed = parse("--config a.toml")
+    assert (parsed.preset, parsed.d_ff, parsed.d_model) == ("hour", 8, 160)
+    assert parse("--config a.toml --preset quarter").steps == 6000
+    Path("run.json").write_text('{"options": {"preset": "hour", "d_ff": 8, "patience": null}}')
+    assert parse("--config run.json --preset hour").d_ff == 8
+    with pytest.raises(ValueError, match="leave out --preset quarter"):
+        parse("--config run.json --preset quarter")

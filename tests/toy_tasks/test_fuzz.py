@@ -14,7 +14,6 @@ import re
 import signal
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from unittest import mock
 
@@ -22,61 +21,54 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from numformer.errors import InputError
-from tests.faults import fault_proof as faults
-from tests.toy_tasks.small import TINY as SIZES
-from tests.toy_tasks.small import few_held_out, main_of
+from tests import equal_runs
+from tests.faults import __main__ as faults
+from tests.toy_tasks import small
 from toy_tasks import TASKS, lengths, pronounce
-from toy_tasks.kit import corpus, datasets, exit_code, study, training
-from toy_tasks.kit.datasets import MAX_BYTES, read_pairs
+from toy_tasks.kit import exit_code, folders
 
-COPYING = main_of("copy_task")
-TINY = [*SIZES, *"--parts 1 --steps 2 --evaluate-every 2".split()]
+COPYING = small.main_of("copy_task")
+TINY = f"{small.TINY} --parts 1 --steps 2 --evaluate-every 2".split()
 TOY = ["--language", "toy", "--data", "words"]
+RUNS = {"copied": COPYING, "spoken": pronounce.main}
 
 
 class Reached(Exception):
     """All checks are passed and the work would begin."""
 
 
-def begin(*arguments, **options):
-    raise Reached
-
-
 def hang(number, frame):
     raise RecursionError("no end of this call")  # an error that nobody expects and hides
+
+
+def data_of(main) -> list[str]:
+    return TOY if main is pronounce.main else []
 
 
 @functools.cache
 def run_of(main) -> dict[str, bytes]:
     """The files that a run of copy_task or of pronounce leaves."""
-    flags = TOY if main is pronounce.main else []
-    with world(runs=False), contextlib.redirect_stdout(io.StringIO()):
-        main([*TINY, "--out", "made", *flags])
-        return {path.name: path.read_bytes() for path in Path("made").iterdir()}
+    with world(runs={}), contextlib.redirect_stdout(io.StringIO()):
+        main([*TINY, "--out", "made", *data_of(main)])
+        return equal_runs.files(Path("made"))
 
 
 @contextlib.contextmanager
-def world(runs: bool = True):
+def world(runs=RUNS):
     """Within the block the current folder is a new one that holds what paths may name."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),
-        few_held_out(),
-    ):
-        for name in ("empty", "full", "words", "copied", "spoken"):
+    words = b"ab\tA B\nba\tB A\nabc\tA B CH\n"
+    contents = {f"words/toy_{split}.tsv": words for split in ("train", "dev", "test")}
+    contents |= {"full/thesis.txt": b"years of work", "file": b""}
+    for folder, main in runs.items():
+        contents |= {f"{folder}/{name}": content for name, content in run_of(main).items()}
+    with tempfile.TemporaryDirectory() as new, contextlib.chdir(new), small.few_held_out():
+        for name in ("empty", "full", "words", *RUNS):
             Path(name).mkdir()
-        for split in ("train", "dev", "test"):
-            Path(f"words/toy_{split}.tsv").write_text("ab\tA B\nba\tB A\nabc\tA B CH\n")
-        Path("full/thesis.txt").write_text("years of work")
-        Path("file").write_text("")
+        for name, content in contents.items():
+            Path(name).write_bytes(content)
         os.mkfifo("pipe")
         os.symlink("loop", "loop")
         os.symlink("nowhere", "dangling")
-        if runs:
-            for folder, main in (("copied", COPYING), ("spoken", pronounce.main)):
-                for name, content in run_of(main).items():
-                    Path(folder, name).write_bytes(content)
         yield
 
 
@@ -115,12 +107,6 @@ def verdict(main, arguments, encoding: str = "utf-8") -> tuple[int | None, str]:
     return code, said
 
 
-def flags_of(main) -> list[str]:
-    with world(False), contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
-        main(["--help"])
-    return sorted(set(re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())))
-
-
 PATHS = ["file", "empty", "full", "words", "copied", "spoken", "pipe", "loop", "dangling", "absent"]
 PATHS += ["file/below", "empty/new", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "/"]
 PATHS += ["", ".", "..", "~", "x" * 300, "é", "\udcff", "a\nb", "a\0b", "*", "{seed}", "{", "%s"]
@@ -133,27 +119,30 @@ VALUES = st.sampled_from([*PATHS, *NUMBERS, *OTHERS]) | st.text(max_size=9)
 
 def command_lines(main) -> st.SearchStrategy[list[str]]:
     """Up to four flags with values of every wrong kind, or with none; or a valid line spoilt."""
-    flag = st.sampled_from([*flags_of(main), "--unknown", "-x", "word"])
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["--help"])
+    flags = sorted({*re.findall(r"--[a-z][a-z0-9-]*", out.getvalue())})
+    flag = st.sampled_from([*flags, "--unknown", "-x", "word"])
     given = st.lists(st.one_of(st.tuples(flag, VALUES), st.tuples(flag)), max_size=4)
-    begun = [[], TOY, ["--resume", "--out", "copied"], ["--run", "spoken", "--word", "ab"]]
-    start = st.sampled_from(begun if main is pronounce.main else begun[::2])
+    begun = [["--run", "spoken", "--word", "ab"]] if main is pronounce.main else []
+    start = st.sampled_from([[], data_of(main), ["--resume", "--out", "copied"], *begun])
     return st.tuples(start, given).map(lambda drawn: [*drawn[0], *itertools.chain(*drawn[1])])
 
 
-def until_it_begins() -> contextlib.ExitStack:
+@contextlib.contextmanager
+def until_it_begins():
     """Within the block whatever would train, download or look for a GPU raises Reached."""
-    stack = contextlib.ExitStack()
-    works = (training, "train"), (study, "_train"), (datasets, "fetch"), (corpus, "fetch")
-    for place, name in works:
-        stack.enter_context(mock.patch.object(place, name, begin))
-    stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
-    stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
-    return stack
+    with contextlib.ExitStack() as stack:
+        for name in ("training.train", "study._train", "datasets.fetch", "corpus.fetch"):
+            stack.enter_context(mock.patch(f"toy_tasks.kit.{name}", side_effect=Reached))
+        stack.enter_context(mock.patch.dict(sys.modules, cupy=None))
+        stack.enter_context(mock.patch.object(lengths, "EXAMPLES", 2))
+        yield
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_any_command_line_of_a_task(name):
-    main = main_of(name)
+    main = small.main_of(name)
 
     @given(command_lines(main), st.sampled_from(["utf-8", "ascii"]))
     @settings(max_examples=40 if name == "copy_task" else 6)
@@ -164,78 +153,53 @@ def test_any_command_line_of_a_task(name):
     check()
 
 
-GIANTS = """--d-model 1000000 --heads 1
---d-ff 1000000000
---layers 1000000000
---batch-size 1000000000
---max-length 9999999999 --positions learned
---d-model 9223372036854775806 --heads 1""".splitlines()
+GIANTS = "--d-ff 1000000000", "--layers 1000000000", "--batch-size 1000000000"
+GIANTS += "--d-model 1000000 --heads 1", "--d-model 9223372036854775806 --heads 1"
+GIANTS += ("--max-length 9999999999 --positions learned",)
 
 
 def test_giants_are_refused_before_they_are_built():
     for main, flags in itertools.product((COPYING, pronounce.main), GIANTS):
         with world():
-            code, said = verdict(main, [*(TOY if main is pronounce.main else []), *flags.split()])
+            code, said = verdict(main, [*data_of(main), *flags.split()])
         assert code == 2 and "sizes that need at least" in said, flags
     with world():
         code, said = verdict(COPYING, ["--parts", "100000", "--batch-size", "100000"])
     assert code == 2 and "at most 128, here 128; received 100000" in said
 
 
-def reseal(path: Path, changes: dict) -> None:
-    written = json.loads(path.read_text())
-    del written["crc32"]
-    written["options"] |= changes
-    written["crc32"] = zlib.crc32(json.dumps(written).encode())
-    path.write_text(json.dumps(written))
-
-
 OPTIONS = sorted(json.loads(run_of(pronounce.main)["config.json"])["options"])
+NAMES = st.sampled_from([*OPTIONS, "out", "resume", "help", "more"])
+ANYTHING = st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES
 
 
 @settings(max_examples=30)
-@given(
-    st.sampled_from([(COPYING, "copied"), (pronounce.main, "spoken")]),
-    st.dictionaries(
-        st.sampled_from([*OPTIONS, "out", "resume", "help", "more"]),
-        st.sampled_from([value for value in faults.JUNK if value != 10**400]) | VALUES,
-        min_size=1,
-        max_size=3,
-    ),
-)
-@example((pronounce.main, "spoken"), {"data": "a\0b"})
-def test_a_config_json_that_says_anything(run, changes):
-    main, folder = run
+@given(st.sampled_from([*RUNS]), st.dictionaries(NAMES, ANYTHING, min_size=1, max_size=3))
+@example("spoken", {"data": "a\0b"})
+def test_a_config_json_that_says_anything(folder, changes):
     with world(), until_it_begins():
-        reseal(Path(folder, "config.json"), changes)
-        verdict(main, ["--resume", "--out", folder])
-
-
-def put(kind: str, path: Path) -> None:
-    path.unlink()
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(kind)
+        written = folders.read_config(Path(folder))
+        written["options"] |= changes
+        folders.write_config(Path(folder), written)
+        verdict(RUNS[folder], ["--resume", "--out", folder])
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "/dev/zero", "a loop"])
 def test_something_in_a_file_s_place_is_refused(kind):
+    def put(path: Path) -> None:
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(kind.replace("a loop", path.name))
+
     for name in ("config.json", "last.safetensors", "metrics.jsonl"):
         with world():
-            put(kind.replace("a loop", name), Path("copied", name))
+            put(Path("copied", name))
             assert verdict(COPYING, ["--resume", "--out", "copied"])[0] == 2
-    with world(runs=False):
-        put(kind.replace("a loop", "toy_dev.tsv"), path := Path("words/toy_dev.tsv"))
+    with world(runs={}):
+        put(path := Path("words/toy_dev.tsv"))
         code, said = verdict(pronounce.main, TOY)
     assert code == 2 and f"error: {path} must be a file that can be read; received " in said
-
-
-def test_a_giant_data_file_is_refused_unread(tmp_path):
-    with open(tmp_path / "toy_train.tsv", "wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    said = f"at most {MAX_BYTES:,} bytes; received {MAX_BYTES + 1:,}"
-    with pytest.raises(InputError, match=said):
-        read_pairs(tmp_path / "toy_train.tsv")

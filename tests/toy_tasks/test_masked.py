@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import signal
 from pathlib import Path
 
@@ -14,17 +13,16 @@ import numformer
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
-from tests.toy_tasks.small import assert_refused, shaken
+from tests.toy_tasks.small import shaken
 from toy_tasks import masked
 from toy_tasks.masked import MaskedTask, main
 from toy_tasks.write import WritingTask
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
-TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 6"
-TINY = f"{TINY} --evaluate-every 3 --parts 1".split()
+SIZES = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --parts 1"
+TINY = f"--data text.txt {SIZES} --steps 6 --evaluate-every 3"
 TASK = MaskedTask(TEXT * 5, "_", 8, 100, seed=1)
 HOLE = len(TASK.text.vocabulary) - 1
-pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def test_of_ten_hidden_characters_eight_are_holes_and_one_is_another():
@@ -69,16 +67,19 @@ def test_both_models_are_measured_on_the_same_characters():
         assert TASK.from_one_side(beside) == pytest.approx(np.mean(losses["one"]))
 
 
-def test_a_text_is_learned_from_both_sides_and_from_one(call):
+@pytest.fixture(autouse=True)
+def text_file():
     Path("text.txt").write_text(TEXT)
-    code, out, err = call(main, "--data", "text.txt", *TINY)
-    assert (code, err) == (0, [])
+
+
+def test_a_text_is_learned_from_both_sides_and_from_one(call, succeed):
+    out = succeed(main, TINY)
     figures = r"hidden characters: loss (\d\.\d{4}), from one side (\d\.\d{4})"
     loss = float(re.fullmatch(figures, out[-1])[1])
     run = Path("runs/masked")
-    files = {"best.safetensors", "last.safetensors", "config.json", "metrics.jsonl", "loss.png"}
-    assert {path.name for path in run.iterdir()} == files | {"attention.png", "one-side"}
-    assert {path.name for path in (run / "one-side").iterdir()} == files
+    names = {"best.safetensors", "last.safetensors", "config.json", "metrics.jsonl", "loss.png"}
+    assert {*os.listdir(run)} == names | {"attention.png", "one-side"}
+    assert {*os.listdir(run / "one-side")} == names
     trained = numformer.load(run)
     assert trained.metadata["best"]["held_out_loss"] == pytest.approx(loss, abs=1e-4)
     assert type(numformer.load(run / "one-side").model) is LanguageModel
@@ -87,50 +88,43 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call):
     shown, filled = texts.groups()
     assert len(filled) == len(shown) == 32 and "_" in shown and "_" not in filled
     assert all(symbol in ("_", other) for symbol, other in zip(shown, filled, strict=True))
-    code, lines, err = call(main, "--run", str(run), "--input", "the c_t", "the")
+    code, lines, err = call(main, f"--run {run} --input", "the c_t", "the")
     assert code == 0 and err == ["note: there is no '_' to fill (in 'the')"]
     assert re.fullmatch("the c[^_]t", lines[0]) and lines[1] == "the"
 
 
-def test_a_run_that_is_stopped_in_both_trainings_goes_on_to_the_same_end(call, monkeypatch):
-    Path("text.txt").write_text(TEXT)
-    begun = ["--data", "text.txt", *TINY, "--no-plots"]
-    *_, figures = call(main, *begun, "--out", "whole")[1]
-    for kind in (MaskedTask, WritingTask):
-        draw = kind.batch
+def test_a_run_stopped_in_both_trainings_goes_on_to_the_same_end(call, succeed, monkeypatch):
+    *_, figures = succeed(main, f"{TINY} --no-plots --out whole")
+    for kind, flags in {MaskedTask: f"{TINY} --no-plots", WritingTask: "--resume"}.items():
 
-        def stop(task, step, kind=kind, draw=draw):
+        def stop(task, step, kind=kind, draw=kind.batch):
             if step == 5 and type(task) is kind:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             return draw(task, step)
 
         with monkeypatch.context() as patches:
             patches.setattr(kind, "batch", stop)
-            code, _, err = call(main, *(begun or ["--resume"]), "--out", "part")
+            code, _, err = call(main, f"{flags} --out part")
         assert code == 130 and len(err) == 1
         assert err[0].endswith("go on with: python -m toy_tasks.masked --resume --out part")
-        begun = []
-    code, out, _ = call(main, "--resume", "--out", "part")
-    assert code == 0 and out[-1] == figures
+    assert succeed(main, "--resume --out part")[-1] == figures
     for name in ("", "one-side"):
         files = [Path(run, name, "best.safetensors").read_bytes() for run in ("whole", "part")]
         assert files[0] == files[1]
 
 
-def test_a_hole_is_one_visible_character_that_the_text_has_not(call):
-    Path("text.txt").write_text(TEXT)
-    for flags, said in (
-        ("--hole a", "does not stand in the text; received 'a'"),
-        ("--hole __", "one visible character; received --context 64, --hole '__'"),
-        ("--hole ' '", "--hole ' '"),
-        ("--context 0", "--context 0"),
-    ):
-        assert_refused(call(main, "--data", "text.txt", *shlex.split(flags)), said)
-    assert not Path("runs").exists()
+def test_a_hole_is_one_visible_character_that_the_text_has_not(succeed, refuse):
+    for flags, said in {
+        "--hole a": "does not stand in the text; received 'a'",
+        "--hole __": "one visible character; received --context 64, --hole '__'",
+        "--hole ' '": "--hole ' '",
+        "--context 0": "--context 0",
+    }.items():
+        refuse(main, f"--data text.txt {flags}", said)
     Path("text.txt").write_text(TEXT.replace("a", "_"))
-    assert call(main, "--data", "text.txt", *TINY, "--hole", "?", "--no-plots")[0] == 0
-    code, out, err = call(main, "--run", "runs/masked", "--input", "the c?t")
-    assert (code, err) == (0, []) and re.fullmatch(r"the c[^?]t", out[0])
+    succeed(main, f"{TINY} --hole ? --no-plots")
+    (written,) = succeed(main, "--run runs/masked --input 'the c?t'")
+    assert re.fullmatch(r"the c[^?]t", written)
 
 
 @pytest.mark.parametrize(("from_one_side", "code"), [(1.36, 0), (1.34, 1)])
@@ -138,7 +132,7 @@ def test_without_a_file_it_learns_shakespeare_and_is_judged(call, monkeypatch, f
     monkeypatch.setattr(masked, "shakespeare", lambda: TEXT)
     monkeypatch.setattr(MaskedTask, "evaluate", lambda task, model: {"held_out_loss": 1.25})
     monkeypatch.setattr(MaskedTask, "from_one_side", lambda task, model: from_one_side)
-    ended, out, _ = call(main, *TINY, "--no-plots")
+    ended, out, _ = call(main, f"{SIZES} --steps 6 --no-plots")
     assert ended == code
     assert out[-2].endswith("0.1 below that from one side: " + ("MISSED" if code else "reached"))
     assert out[-1] == f"hidden characters: loss 1.2500, from one side {from_one_side:.4f}"

@@ -1,6 +1,7 @@
 """One's own pairs: how they are read, split and told; the script, and what it refuses."""
 
 import datetime
+import io
 import re
 import subprocess
 from pathlib import Path
@@ -9,19 +10,18 @@ import numpy as np
 import pytest
 
 import numformer
-from tests.toy_tasks.small import assert_refused, program
+from tests.toy_tasks.small import program
 from toy_tasks import pairs
 from toy_tasks.kit.dates import dates, in_words, ordinal
 from toy_tasks.pairs import PairsTask, main, split
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1".split()
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --steps 3 --parts 1"
 LINES = [f"{word} {number}\t{number}-{word}" for word in ("ab", "ba", "c") for number in range(30)]
 
 
-def file(name: str, lines: list[str]) -> str:
-    Path(name).write_text("\n".join(lines), encoding="utf-8")
-    return name
+def write(**files: list[str]) -> None:
+    for name, lines in files.items():
+        Path(f"{name}.tsv").write_text("\n".join(lines), encoding="utf-8")
 
 
 def test_a_hash_of_the_source_splits_and_keeps_all_its_targets_together():
@@ -61,12 +61,11 @@ def test_what_is_held_out_and_measured_are_the_development_pairs():
     assert task.evaluate(None) == {"exact_match": 1.0, "symbol_error_rate": 0.0}
 
 
-def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, monkeypatch):
-
+def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, succeed, refuse, monkeypatch):
     several = [*LINES, LINES[0], "c 5\tfive", "c 7\tseven"]
     monkeypatch.setattr(pairs, "MOST_EXAMPLES", (3, 5))
-    code, out, err = call(main, "--data", file("own.tsv", several), *TINY)
-    assert (code, err) == (0, [])  # there is no target
+    write(own=several)
+    out = succeed(main, f"--data own.tsv {TINY}")  # there is no target
     text = "\n".join(out)
     for told in (
         "93 pairs, for example 'ab 0' -> '0-ab'",
@@ -82,29 +81,26 @@ def test_pairs_of_one_s_own_are_learned_and_the_run_answers(call, monkeypatch):
     assert sum(map(int, counts.groups())) == 92
     assert "target" not in out[-2] and re.fullmatch(r"exact match \d\.\d{4}", out[-1])
     assert Path("runs/pairs-own/attention.png").exists()
-    asked = ["--run", "runs/pairs-own", "--input", "abq"]
-    code, out, err = call(main, *asked, "--attention", "a.png")
+    code, out, err = call(main, "--run runs/pairs-own --input abq --attention a.png")
     assert (code, len(out), err) == (0, 1, ["note: training never saw 'q' (in 'abq')"])
     assert Path("a.png").read_bytes().startswith(b"\x89PNG")
-    assert call(main, "--resume", "--out", "runs/pairs-own")[0] == 0
+    succeed(main, "--resume --out runs/pairs-own")
     for flag in ("--heads 3", "--data own.tsv"):
-        refused = call(main, "--run", "runs/pairs-own", "--input", "a", *flag.split())
-        assert_refused(refused, f"received {flag.split()[0]}. Leave")
-    file("own.tsv", several[:-1])
-    assert "the data that it was started with" in call(main, "--resume", "--data", "own.tsv")[2][0]
+        said = f"received {flag.split()[0]}. Leave"
+        refuse(main, f"--run runs/pairs-own --input a {flag}", said)
+    write(own=several[:-1])
+    refuse(main, "--resume --data own.tsv", "the data that it was started with", tells=True)
 
 
-def test_standard_input_is_answered_line_by_line(call, monkeypatch):
-    assert call(main, "--data", file("own.tsv", LINES), *TINY, "--no-plots")[0] == 0
+def test_standard_input_is_answered_line_by_line(succeed, monkeypatch):
+    write(own=LINES)
+    succeed(main, f"--data own.tsv {TINY} --no-plots")
     asked = [f"ab {number % 100}" for number in range(1010)]
     asked[3] = ""
-    Path("asked.txt").write_text("\r\n".join(asked) + "\n", newline="")
-    with open("asked.txt", newline="") as lines:
-        monkeypatch.setattr("sys.stdin", lines)
-        code, out, err = call(main, "--run", "runs/pairs-own")
-    assert (code, len(out), out[3], err) == (0, 1010, "", [])
-    _, some, _ = call(main, "--run", "runs/pairs-own", "--input", *asked[1000:1004])
-    assert out[1000:1004] == some
+    monkeypatch.setattr("sys.stdin", io.StringIO("\r\n".join(asked) + "\n", newline=""))
+    out = succeed(main, "--run runs/pairs-own")
+    assert (len(out), out[3]) == (1010, "")
+    assert out[1000:1004] == succeed(main, "--run runs/pairs-own --input", *asked[1000:1004])
     # A reader that has gone, as in `| head -1`, is no error.
     with program("pairs", "--run", "runs/pairs-own", stdin=subprocess.PIPE) as process:
         process.stdout.close()
@@ -113,11 +109,11 @@ def test_standard_input_is_answered_line_by_line(call, monkeypatch):
         assert (process.stderr.read(), process.wait(60)) == ("", 0)
 
 
-def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
-    data = [file("a.tsv", LINES[:40]), file("b.tsv", LINES[38:60]), file("c.tsv", LINES[60:])]
-    flags = "--no-plots --words source --beam 2 --penalty length --length-penalty 0.5".split()
-    code, out, _ = call(main, "--data", *data, *TINY, *flags)
-    assert code == 0 and "train 40, dev 22, test 30" in out
+def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(succeed):
+    write(a=LINES[:40], b=LINES[38:60], c=LINES[60:])
+    flags = "--no-plots --words source --beam 2 --penalty length --length-penalty 0.5"
+    out = succeed(main, f"--data a.tsv b.tsv c.tsv {TINY} {flags}")
+    assert "train 40, dev 22, test 30" in out
     text = numformer.load("runs/pairs-a").text
     assert text.source.symbols[0] == "0"  # a word
     assert (text.beam, text.length_penalty, text.penalty) == (2, 0.5, "length")
@@ -125,21 +121,12 @@ def test_three_files_are_taken_as_they_are_and_what_they_share_is_told(call):
     assert shared.startswith("2 sources of the development or test file") and "'ba 8'" in shared
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("", "--data with one file or three, or a --demo"),
-        ("--demo dates --data own.tsv", "--data with one file or three, or a --demo"),
-        ("--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'"),
-        ("--data few.tsv", "received none for dev"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line_without_a_trace(flags, said, call):
-    file("own.tsv", LINES)
-    file("bad.tsv", ["a\tb", "b\tc", "c"])
-    file("few.tsv", ["a\tb"])
-    code, _, err = call(main, *flags.split())
-    assert code == 2 and len(err) == 1 and said in err[0] and not Path("runs").exists()
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(refuse):
+    write(own=LINES, bad=["a\tb", "b\tc", "c"], few=["a\tb"])
+    for flags in ("", "--demo dates --data own.tsv"):
+        refuse(main, flags, "--data with one file or three, or a --demo")
+    refuse(main, "--data bad.tsv", "bad.tsv, line 3 must have exactly one TAB; received 'c'")
+    refuse(main, "--data few.tsv", "received none for dev", tells=True)
 
 
 def test_dates_are_those_that_the_words_say():

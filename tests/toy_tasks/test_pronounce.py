@@ -1,46 +1,37 @@
 """Pronunciation: words in, phonemes out; how they are measured; older runs; data that is wrong."""
 
-import json
-import os
 import re
 import shutil
-import zlib
 from pathlib import Path
 
 import pytest
 
 from numformer.trained import load
 from numformer.training.migrations import from_2
-from tests.toy_tasks.small import TINY, assert_refused
+from tests.toy_tasks.small import TINY
 from toy_tasks import pronounce
-from toy_tasks.kit import datasets
+from toy_tasks.kit import datasets, folders
 from toy_tasks.kit.transduction import edit_distance
 from toy_tasks.pairs import PairsTask
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-SMALL = [*TINY, *"--language toy --steps 3 --evaluate-every 2 --out run".split()]
+LEARN = f"{TINY} --language toy --data words --steps 3 --evaluate-every 2 --out run"
 
 
-def learn(call, data, *flags):
-    return call(pronounce.main, *SMALL, "--data", str(data), *flags)
-
-
-def test_a_saved_run_pronounces_words(data, call):
-    code, out, err = learn(call, data, "--beam", "2")
-    assert (code, err, load("run").text.beam) == (0, [], 2)  # this language has no target
+def test_a_saved_run_pronounces_words(data, call, succeed, refuse):
+    out = succeed(pronounce.main, f"{LEARN} --beam 2")  # this language has no target
+    assert load("run").text.beam == 2
     assert re.fullmatch(r"word error rate \d+\.\d\d", out[-1])
-    code, out, err = call(pronounce.main, "--run", "run", "--word", "abc", " cafe\u0301 ")
+    code, out, err = call(pronounce.main, "--run run --word abc", " cafe\u0301 ")
     assert code == 0 and len(out) == 2
     assert re.fullmatch(r"((A|B|CH|<unknown>)( |$))*", out[0])
     assert err == ["note: training never saw 'f' 'é' (in ' cafe\u0301 ')"]
-    assert_refused(call(pronounce.main, "--run", "run", "--word", " "), "at least one symbol")
+    refuse(pronounce.main, "--run run --word ' '", "at least one symbol")
 
 
 @pytest.mark.parametrize(
     ("average", "kept"), [(1, "2: word_error_rate 10"), (5, "3: word_error_rate 20")]
 )
-def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kept):
-
+def test_test_words_are_read_once_and_last(data, succeed, monkeypatch, average, kept):
     measured, rates = [], iter([30.0, 10.0, 20.0, 5.0])
 
     def written(task, model, sources, beam=None):
@@ -53,7 +44,7 @@ def test_test_words_are_read_once_and_last(data, call, monkeypatch, average, kep
     monkeypatch.setattr(pronounce.PronunciationTask, "written", written)
     monkeypatch.setattr(pronounce.PronunciationTask, "measure", measure)
     (data / "toy_test.tsv").write_text("ab\tA B\n", encoding="utf-8")
-    _, out, _ = learn(call, data, "--evaluate-every", "1", "--average", str(average))
+    out = succeed(pronounce.main, f"{LEARN} --evaluate-every 1 --average {average}")
     assert measured == [(6, 1)] * 3 + [(1, 5)]
     assert f"kept at step {kept}.0000" in out
     assert out[-2:] == ["phoneme error rate 1.00", "word error rate 5.00"]
@@ -66,36 +57,30 @@ def test_a_run_of_format_2_keeps_its_beam():
     assert (metadata["text"]["beam"], metadata["text"]["max_length"]) == (pronounce.BEAM, 9)
 
 
-def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, call):
-
+def test_a_run_from_before_there_was_a_setting_goes_on_without_it(data, succeed):
     assert pronounce.DEFAULTS["average"] > 1
-    learn(call, data, "--average", "1")
-    path = Path("run/config.json")
-    settings = json.loads(path.read_text())
-    del settings["crc32"], settings["options"]["average"], settings["options"]["activation"]
-    path.write_text(json.dumps(settings | {"crc32": zlib.crc32(json.dumps(settings).encode())}))
-    code, out, _ = call(pronounce.main, "--resume", "--out", "run", "--data", str(data))
-    assert code == 0 and out[0].startswith("run is finished")
+    succeed(pronounce.main, f"{LEARN} --average 1")
+    settings = folders.read_config(Path("run"))
+    del settings["options"]["average"], settings["options"]["activation"]
+    folders.write_config(Path("run"), settings)
+    out = succeed(pronounce.main, "--resume --out run --data words")
+    assert out[0].startswith("run is finished")
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--language xyz", ["dut, fre, vie_hanoi", "'xyz'", "--data"]),
-        ("--language xyz --data words", ["xyz_train.tsv", "No such file"]),
-        ("--language toy --data words --tying all", ["tying all", '"target"']),
-        ("--language same --data words --tying all", ["tying all", "2 and 2 symbols, not all"]),
-        ("--language toy --data latin", ["toy_test.tsv", "line 2", "UTF-8"]),
-    ],
-)
-def test_what_cannot_be_is_refused_without_a_trace(flags, words, data, call):
+def test_what_cannot_be_is_refused_without_a_trace(data, refuse):
     """Wrong test words too, which are read before training and not after it."""
     for split in ("train", "dev", "test"):
         Path(data, f"same_{split}.tsv").write_text("ab\tA B\n")
     shutil.copytree(data, "latin")
     Path("latin/toy_test.tsv").write_bytes(b"ab\tA B\n\xff\tB\n")
-    assert_refused(call(pronounce.main, *flags.split()), *words)
-    assert {*os.listdir()} == {"words", "latin"}
+    for flags, words in {
+        "--language xyz": ["dut, fre, vie_hanoi", "'xyz'", "--data"],
+        "--language xyz --data words": ["xyz_train.tsv", "No such file"],
+        "--language toy --data words --tying all": ["tying all", '"target"'],
+        "--language same --data words --tying all": ["tying all", "2 and 2 symbols, not all"],
+        "--language toy --data latin": ["toy_test.tsv", "line 2", "UTF-8"],
+    }.items():
+        refuse(pronounce.main, flags, *words)
 
 
 def test_edit_distance_by_hand():

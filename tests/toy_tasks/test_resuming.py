@@ -1,22 +1,22 @@
-"""Runs that go on: to the same bits as straight ones, with their settings, or refused unharmed."""
+"""Runs that go on, to the same bits as straight ones, or begin with the weights of another."""
 
-import functools
 from pathlib import Path
 
 import pytest
 
-from tests.equal_runs import without_seconds
-from tests.toy_tasks.small import RUN, TINY, assert_refused, copying, files_of
-from toy_tasks import pairs, pronounce, sort
-from toy_tasks.kit import sequences
+from numformer.training import load_model
+from tests.equal_runs import assert_same_weights, without_seconds
+from tests.toy_tasks.small import RUN, TINY, copying, main_of
+from toy_tasks import masked, pairs, pronounce, write
+from toy_tasks.kit import training
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
+TEXT = "sea shells, she sells " * 40
 
 
 def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
-    assert call(copying, *RUN, "--out", "straight")[0] == 1
+    call(copying, f"{RUN} --out straight")
     with interrupted_at(5):
-        code, _, err = call(copying, *RUN)
+        code, _, err = call(copying, RUN)
     assert code == 130 and err[0].startswith("stopped at step 5, which is saved; go on")
     config = Path("runs/copy_task/config.json").read_text()
     code, out, err = call(copying, "--resume")
@@ -27,88 +27,143 @@ def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
     assert len(list(Path("runs").iterdir())) == 1
 
 
-def test_a_finished_run_is_resumed_by_testing_it_again(call):
-    """The latest, unless --out names another."""
-    for name in ("copy_task", "copy_task-2"):
-        assert call(copying, *RUN)[1][0].startswith(f"runs/{name}: ")
-    before = Path("runs/copy_task-2/metrics.jsonl").read_bytes()
-    for flags, name in ([], "copy_task-2"), (["--out", "runs/copy_task"], "copy_task"):
-        code, out, _ = call(copying, "--resume", *flags)
-        assert code == 1 and out[0] == f"runs/{name} is finished: all 6 steps were taken"
-    assert Path("runs/copy_task-2/metrics.jsonl").read_bytes() == before
-
-
 def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
     """As one that was asked for them at once; then config.json says so, too."""
-    flags = [*TINY, *"--evaluate-every 2 --log-every 2 --decay inverse_sqrt".split()]
-    assert call(copying, *flags, "--steps", "8", "--out", "straight")[0] == 1
-    assert call(copying, *flags, "--steps", "4")[0] == 1
+    flags = f"{TINY} --evaluate-every 2 --log-every 2 --decay inverse_sqrt --steps"
+    call(copying, f"{flags} 8 --out straight")
+    call(copying, f"{flags} 4")
     with interrupted_at(6):
-        assert call(copying, "--resume", "--steps", "8")[0] == 130
+        assert call(copying, "--resume --steps 8")[0] == 130
     code, out, _ = call(copying, "--resume")  # which knows of 8 by now
     assert code == 1 and out[0] == "going on with runs/copy_task, after step 6 of 8"
     assert without_seconds(Path("runs/copy_task")) == without_seconds(Path("straight"))
 
 
 @pytest.mark.parametrize(("old", "new"), [("a", "x"), ("ba\tB A", "ba\tA B")])
-def test_a_run_on_other_data_is_refused(old, new, data, call):
+def test_a_run_on_other_data_is_refused(old, new, data, succeed, refuse):
     """As many words of other symbols are other data, and so are others of the same symbols."""
-    call(pronounce.main, "--language", "toy", *RUN, "--data", str(data))
-    before = files_of("runs")
+    succeed(pronounce.main, f"{RUN} --language toy --data words")
     for path in data.iterdir():
         path.write_text(path.read_text().replace(old, new))
-    code, _, err = call(pronounce.main, "--resume", "--language", "toy")
-    assert_refused((code, [], err), "data that it was started with")
-    assert files_of("runs") == before
+    refuse(pronounce.main, "--resume --language toy", "data that it was started with", tells=True)
 
 
-def test_a_resumed_run_keeps_its_settings_and_its_script(call):
-    call(copying, *RUN)
-    before = files_of("runs")
-    for flags, key in (
-        ("--d-model 16", "d_model"),
-        ("--seed 3", "seed"),
-        ("--attention-bias", "attention_bias"),
-        ("--quick --out runs/copy_task", "quick"),
-    ):
-        words = f"here {key} = ", f"Leave out --{key.replace('_', '-')}"
-        assert_refused(call(copying, "--resume", *flags.split()), *words)
-    sorting = functools.partial(sequences.main, sort.RULE)
-    refused = call(sorting, "--resume", "--out", "runs/copy_task")
-    assert_refused(refused, "a run of copy_task", "python -m toy_tasks.copy_task")
-    assert files_of("runs") == before
+def test_a_resumed_run_keeps_its_settings_and_its_script(call, refuse):
+    call(copying, RUN)
+    for flags in ("--d-model 16", "--seed 3", "--attention-bias", "--quick --out runs/copy_task"):
+        flag = flags.split()[0]
+        here = f"here {flag.strip('-').replace('-', '_')} = "
+        refuse(copying, f"--resume {flags}", here, f"Leave out {flag}")
+    words = "a run of copy_task", "python -m toy_tasks.copy_task"
+    refuse(main_of("sort"), "--resume --out runs/copy_task", *words)
 
 
-def test_a_damaged_config_json_is_refused(call):
+def test_a_damaged_config_json_is_refused(refuse):
     Path("mine").mkdir()
     for content in ("", "[]", "{}", '{"crc32": 0}', "[" * 10**5):
         Path("mine/config.json").write_text(content)
-        assert_refused(call(copying, "--resume", "--out", "mine"), "config.json", "received mine")
+        refuse(copying, "--resume --out mine", "config.json", "received mine")
 
 
-@pytest.fixture
-def tables():
-    """Two files of pairs, which are named as one file and its second run would be."""
-    for name, shift in (("n", 0), ("n-2", 7)):
-        numbers = range(100 + shift, 140 + shift)
-        Path(f"{name}.tsv").write_text("".join(f"{n}\t{str(n)[::-1]}\n" for n in numbers))
-
-
-def test_without_out_the_latest_run_of_the_task_and_its_data_goes_on(tables, call):
-    """Whatever its folder is called."""
-    for name in ("n", "n-2"):
-        assert call(pairs.main, *RUN, "--data", f"{name}.tsv")[0] == 0
-    call(copying, *RUN)
+def test_the_latest_run_of_a_task_and_its_data_is_resumed_or_that_of_out(call, succeed, refuse):
+    """Whatever its folder is called. One that is finished is tested again."""
+    for name, letters in {"n": "abcd", "n-2": "abxy"}.items():
+        write_pairs(f"{name}.tsv", letters)
+        succeed(pairs.main, f"{RUN} --data {name}.tsv")
+    call(copying, RUN)
     Path("runs/pairs-n").rename("runs/mine")
     Path("runs/old").mkdir()
     Path("runs/old/config.json").write_text("{}")
-    for flags, folder in (
-        ("", "runs/pairs-n-2"),
-        ("--data n.tsv", "runs/mine"),
-        ("--data ./n-2.tsv", "runs/pairs-n-2"),
-    ):
-        code, out, _ = call(pairs.main, "--resume", *flags.split())
-        assert code == 0 and any(line.startswith(f"{folder} is finished") for line in out)
+    metrics = {path: path.read_bytes() for path in Path().glob("runs/*/metrics.jsonl")}
+    for flags, folder in {
+        "": "runs/pairs-n-2",
+        "--out runs/mine": "runs/mine",
+        "--data n.tsv": "runs/mine",
+        "--data ./n-2.tsv": "runs/pairs-n-2",
+    }.items():
+        out = succeed(pairs.main, f"--resume {flags}")
+        assert f"{folder} is finished: all 6 steps were taken" in out
+    code, out, _ = call(copying, "--resume")  # which misses its target as before
+    assert code == 1 and out[0].startswith("runs/copy_task is finished")
+    assert {path: path.read_bytes() for path in metrics} == metrics
     for flags in ("--data absent.tsv", "--demo dates", "--quick"):
         said = f"received no run of pairs with {flags} under runs/. Start one without --resume"
-        assert_refused(call(pairs.main, "--resume", *flags.split()), said)
+        refuse(pairs.main, f"--resume {flags}", said)
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The weights that each run begins with, by its folder."""
+    weights, train = {}, training.train
+
+    def noted(model, task, folder, *others, **how):
+        weights[str(folder)] = model.state_dict()
+        return train(model, task, folder, *others, **how)
+
+    monkeypatch.setattr(training, "train", noted)
+    return weights
+
+
+def write_pairs(name: str, letters: str) -> None:
+    words = [f"{a}{b}{n}" for a in letters for b in letters for n in range(9)]
+    Path(name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+
+
+def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(
+    succeed, call, begun, interrupted_at
+):
+    write_pairs("a.tsv", "abcd")
+    write_pairs("b.tsv", "abxy")
+    succeed(pairs.main, f"{RUN} --words target --data a.tsv")
+    flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4"
+    out = succeed(pairs.main, f"{flags} --no-plots")
+    assert "runs/pairs-a has no 'x' 'y' in its source: unknown to its model" in out
+    assert "begins with the weights of runs/pairs-a" in out
+    started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
+    assert_same_weights(begun["runs/pairs-b"], started.state_dict())
+    for step in (1, 5):  # before and after the run has a best model of its own
+        with interrupted_at(step):
+            call(pairs.main, f"{flags} --no-plots --out mine-{step}")
+    succeed(pairs.main, "--resume --out mine-1")
+    Path("runs/pairs-a").rename("elsewhere")
+    out = succeed(pairs.main, "--resume --out mine-5 --start runs/pairs-a")
+    assert not any("has no" in line for line in out)
+    straight = without_seconds(Path("runs/pairs-b"))
+    assert without_seconds(Path("mine-1")) == without_seconds(Path("mine-5")) == straight
+
+
+def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, begun):
+    Path("a.txt").write_text(TEXT)
+    Path("b.txt").write_text(TEXT.replace("she sells", "he tells"))
+    for main, name, parts in (
+        (write.main, "write", ("",)),
+        (masked.main, "masked", ("", "/one-side")),
+    ):
+        flags = "--context 8 --steps 1 --no-plots"
+        succeed(main, f"{TINY} {flags} --data a.txt")
+        out = succeed(main, f"{flags} --data b.txt --start runs/{name}")
+        assert f"runs/{name} has no 't' in its vocabulary: unknown to its model" in out
+        for part in parts:
+            started, _ = load_model(Path(f"runs/{name}{part}/best.safetensors"))
+            assert_same_weights(begun[f"runs/{name}-2{part}"], started.state_dict())
+    refuse(write.main, f"{flags} --data a.txt --start runs/write --out runs/masked", "new or empty")
+
+
+def test_what_does_not_fit_a_run_is_named(call, refuse):
+    write_pairs("a.tsv", "abcd")
+    Path("a.txt").write_text(TEXT)
+    call(copying, RUN)
+    call(copying, f"{RUN} --layers 2 --out runs/two")
+    call(pairs.main, f"{RUN} --words target --data a.tsv")
+    a, copied = "--data a.tsv --start runs/pairs-a", "--start runs/copy_task"
+    for main, flags, *words in (
+        (copying, "--start absent", "received absent, which is not there"),
+        (copying, "--start runs/pairs-a", "symbols of this task; received runs/pairs-a"),
+        (copying, f"{copied} --d-ff 9", "encoder.layers.0.feed_forward", "here (8, 9)", "others"),
+        (copying, f"{copied} --layers 2", "in runs/copy_task none, and "),
+        (copying, "--start runs/two --layers 1", "here none, in runs/two ("),
+        (pairs.main, f"{a} --words source", "--words 'target'; received --words 'source'"),
+        (write.main, f"--data a.txt {copied}", "without a vocabulary 'vocabulary'"),
+        (copying, f"--run runs/copy_task --input 1 {copied}", "received --start"),
+    ):
+        refuse(main, flags, *words)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.toy_tasks.small import RULES, SHORT
-from toy_tasks import addition, copy_task, images, reverse, sort, walk
+from tests.toy_tasks.small import PAGES, SHORT
+from toy_tasks import images
 from toy_tasks.induction import InductionTask
 from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 from toy_tasks.lengths import LengthTask
@@ -41,21 +41,40 @@ def test_few_held_out_sources_are_for_development_and_for_the_test(complaint):
         assert f"{number} held out" in complaint(task, sources)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_training_never_sees_what_is_evaluated(rule):
+# What sources look like, how long they are, of what, and what is asked for about some of them.
+DRAWN = {
+    "copy_task": (r"\d{1,16}", range(1, 17), "0123456789", {"301": "301"}),
+    "reverse": (r"\d{1,16}", range(1, 17), "0123456789", {"301": "103"}),
+    "sort": (r"\d{1,12}", range(1, 13), "0123456789", {"3014159": "0113459"}),
+    "addition": (r"\d{3}\+\d{3}", [7], "0123456789", {"047+921": "8690", "999+999": "8991"}),
+    "walk": (r"[0-5]{6}", [6], "012345", {"350124": "315420", "524130": "505050"}),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if hasattr(PAGES[name], "RULE")])
+def test_a_rule_and_that_training_never_sees_what_is_evaluated(name):
+    """Every length, every digit in every place: a range that ends one early leaves one out."""
+    (pattern, lengths, symbols, answers), rule = DRAWN[name], PAGES[name].RULE
+    rng = np.random.default_rng(0)
+    sources = [rule.source(rng) for _ in range(2000)]
+    assert all(re.fullmatch(pattern, source) for source in sources)
+    assert {len(source) for source in sources} == {*lengths}
+    for place in {0, 1, 2, 4, lengths[-1] - 1}:
+        assert {source[place] for source in sources if len(source) > place} == {*symbols}
+    assert {source: rule.target(source) for source in answers} == answers
+
     task = SequenceTask(rule, 64, 1)
-    assert len(set(task.test)) == len(task.test) >= 1000
-    assert len(set(task.development)) == len(task.development) >= 256
-    assert not set(task.test) & set(task.development)
-    trained, vocabulary = set(), task.text.source
-    for step in range(1, 7):
-        batch = task.batch(step)
+    held, vocabulary = [*task.test, *task.development], task.text.source
+    assert len(task.test) >= 1000 and len(task.development) >= 256
+    assert len({*held}) == len(held)
+    trained = set()
+    for batch in map(task.batch, range(1, 7)):
         for sides in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
             source, target = ("".join(vocabulary.decode(ids[: ids.index(2)])) for ids in sides)
             assert target == rule.target(source)
             trained.add(source)
     assert len(trained) > 300
-    assert not trained & {source for source, _ in [*task.test, *task.development]}
+    assert not trained & {source for source, _ in held}
 
 
 IMAGES = images.labelled(np.random.default_rng(0).random((20, 4, 4)), np.arange(20) % 2)
@@ -79,42 +98,6 @@ def test_a_batch_is_that_of_its_seed_and_its_step_and_of_no_others(name):
         return [pickle.dumps(task.batch(step).inputs) for task in tasks for step in (1, 2, 3)]
 
     assert len({*batches()}) == 6 and batches() == batches()
-
-
-@pytest.mark.parametrize(
-    ("rule", "source", "target"),
-    [
-        (copy_task.RULE, "301", "301"),
-        (reverse.RULE, "301", "103"),
-        (sort.RULE, "3014159", "0113459"),
-        (addition.RULE, "047+921", "8690"),
-        (addition.RULE, "999+999", "8991"),
-        (walk.RULE, "350124", "315420"),
-        (walk.RULE, "524130", "505050"),
-    ],
-)
-def test_what_a_rule_asks_for(rule, source, target):
-    assert rule.target(source) == target
-
-
-@pytest.mark.parametrize(
-    ("rule", "pattern", "lengths", "symbols"),
-    [
-        (copy_task.RULE, r"\d{1,16}", range(1, 17), "0123456789"),
-        (reverse.RULE, r"\d{1,16}", range(1, 17), "0123456789"),
-        (sort.RULE, r"\d{1,12}", range(1, 13), "0123456789"),
-        (addition.RULE, r"\d{3}\+\d{3}", [7], "0123456789"),
-        (walk.RULE, r"[0-5]{6}", [6], "012345"),
-    ],
-)
-def test_sources_of_a_rule(rule, pattern, lengths, symbols):
-    """Every length, every digit in every place: a range that ends one early leaves one out."""
-    rng = np.random.default_rng(0)
-    sources = [rule.source(rng) for _ in range(2000)]
-    assert all(re.fullmatch(pattern, source) for source in sources)
-    assert {len(source) for source in sources} == {*lengths}
-    for place in {0, 1, 2, 4, lengths[-1] - 1}:
-        assert {source[place] for source in sources if len(source) > place} == {*symbols}
 
 
 def test_exact_match_counts_whole_sequences(monkeypatch):

@@ -1,12 +1,9 @@
 """Studies: several trainings side by side, resumed, broken, stopped, and compared."""
 
-import contextlib
-import copy
 import dataclasses
 import functools
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -19,21 +16,19 @@ from numformer.errors import BrokenNumbers
 from numformer.layer import saving
 from numformer.models import Config, Transformer
 from tests.equal_runs import without_seconds
-from tests.toy_tasks.small import RUN, SHORT, assert_refused, copying, files_of
+from tests.toy_tasks.small import RUN, SHORT, copying, few_held_out
 from toy_tasks import compare, kit
 from toy_tasks.kit import charts, folders, study
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
-SHORT_TASK = SequenceTask(SHORT, 4, 1)
-pytestmark = pytest.mark.usefixtures("empty_folder")
-TINY = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2 --no-plots".split()
+PICTURES = "--steps 6 --evaluate-every 4 --log-every 2 --batch-size 4 --jobs 2"
+TINY = f"{PICTURES} --no-plots"
 
 
 def make(options, at=lambda options, step: None):
     """A tiny model of the copy task; `at(options, step)` happens as a batch is drawn."""
-    task = copy.copy(SHORT_TASK)
-    task.batch_size, task.seed, task.test = options.batch_size, options.seed, task.test[:5]
-    task.development, draw = task.development[:20], task.batch
+    task = SequenceTask(SHORT, options.batch_size, options.seed)
+    draw = task.batch
     task.batch = lambda step: at(options, step) or draw(step)
     sizes = dict.fromkeys(["source_vocabulary", "target_vocabulary"], len(task.text.source))
     return task, Transformer, kit.chosen(options, Config, **sizes)
@@ -42,7 +37,7 @@ def make(options, at=lambda options, step: None):
 def measure(model, task, folder):
     assert not saving() and (folder / "best.safetensors").exists()
     total = float(np.abs(model.output.weight.data).sum(dtype=np.float64))
-    return {"right": len(task.test) / 4, "total": total}
+    return {"right": 1.25, "total": total}
 
 
 def table(results):
@@ -55,9 +50,9 @@ def draw(results, folder):
     charts.chart(folder / "norms.png", "title $x", {"one": curves, "two": curves}, "x", "y")
 
 
-def verdict(results, reached=0):
+def verdict(results):
     least = min(r["right"] for runs in results.values() for r in runs)
-    return "5 sources", {"right": f"{least:.2f}"}, ("right", least >= reached)
+    return "5 sources", {"right": f"{least:.2f}"}, ("right", True)
 
 
 NORMS = study.Study(
@@ -76,45 +71,40 @@ NORMS = study.Study(
 )
 
 
-def norms(arguments):
-    return study.main(NORMS, arguments)
-
-
-def norms_with(**others):
-    return lambda arguments: study.main(dataclasses.replace(NORMS, **others), arguments)
+def norms(arguments, **others):
+    with few_held_out():
+        return study.main(dataclasses.replace(NORMS, **others), arguments)
 
 
 def norms_where(at):
-    return norms_with(make=functools.partial(make, at=at))
+    return functools.partial(norms, make=functools.partial(make, at=at))
 
 
 def runs_of(folder: str) -> dict:
     """What the runs of a study left, but for how long they took and their pictures."""
     runs = {}
-    for run in Path(folder).iterdir():
-        if run.is_dir():
-            files = without_seconds(run)
-            result = json.loads(files.pop("result.json"))
-            options = json.loads(files.pop("config.json"))["options"]
-            assert (options["seed"], options["parts"]) == (result["seed"], 1)
-            files.pop("loss.png", None)
-            runs[run.name] = files, result["total"], result["seed"]
+    for run in filter(Path.is_dir, Path(folder).iterdir()):
+        files = without_seconds(run)
+        result = json.loads(files.pop("result.json"))
+        options = json.loads(files.pop("config.json"))["options"]
+        assert (options["seed"], options["parts"]) == (result["seed"], 1)
+        files.pop("loss.png", None)
+        runs[run.name] = files, result["total"], result["seed"]
     return runs
 
 
-def test_a_study_trains_every_way_with_every_seed_and_compares(call):
-    code, out, err = call(norms, *TINY[:-1], "--seeds", "4", "2")
-    assert (code, err) == (0, [])
+def test_a_study_trains_every_way_with_every_seed_and_compares(call, succeed, refuse):
+    out = succeed(norms, f"{PICTURES} --seeds 4 2")
     assert out[0] == "runs/norms: 4 of 4 runs to train"
     names = ["post-2", "post-4", "pre-norm-2", "pre-norm-4"]
     assert sorted(line.partition(": right 1.2500, ")[0] for line in out[1:5]) == names
-    table = [
+    assert out[5:9] == Path("runs/norms/table.md").read_text().splitlines()
+    assert out[5:9] == [
         "| way      | seeds                  |",
         "| -------- | ---------------------- |",
         "| pre norm | 3.000 (2.000 to 4.000) |",
         "| post     | 3.000 (2.000 to 4.000) |",
     ]
-    assert out[5:9] == table == Path("runs/norms/table.md").read_text().splitlines()
     assert out[-2:] == ["5 sources; target right: reached", "right 1.25"]
     assert "use it: python -m toy_tasks.norms --run runs/norms/pre-norm-4 --input 123" in out
     for picture in ("norms.png", "post-2/loss.png"):
@@ -122,22 +112,17 @@ def test_a_study_trains_every_way_with_every_seed_and_compares(call):
     assert sorted(runs_of("runs/norms")) == names
     for name in names:
         assert numformer.load(f"runs/norms/{name}").model.config.norm == name.partition("-")[0]
-    code, out, _ = call(compare.main, "runs/norms")
-    assert code == 0 and any("row pre" in line for line in out) and "norm" not in out[0]
-    drawn = []  # a study has --seeds, also called --seed
-    for flags in ([], ["--seed", "1"], ["--seed", "5"]):
-        run = ["--run", "runs/norms/post-4", "--input", "12345", "--temperature", "9", *flags]
-        code, out, _ = call(norms, *run)
-        assert code == 0
-        drawn.append(out)
-    assert drawn[0] == drawn[1] != drawn[2]
-    before = files_of("runs")
-    assert_refused(call(copying, "--resume", "--out", "runs/norms"), "that of a study")
-    assert files_of("runs") == before
+    out = succeed(compare.main, "runs/norms")
+    assert any("row pre" in line for line in out) and "norm" not in out[0]
+    use = "--run runs/norms/post-4 --input 12345 --temperature 9"
+    # A study has --seeds, also called --seed.
+    drawn = [call(norms, use + seed)[:2] for seed in ("", " --seed 1", " --seed 5")]
+    assert drawn[2][0] == 0 and drawn[0] == drawn[1] != drawn[2]
+    refuse(copying, "--resume --out runs/norms", "that of a study")
 
 
-def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call):
-    assert call(norms, *TINY, "--seeds", "1", "2", "--out", "straight")[0] == 0
+def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call, succeed):
+    succeed(norms, f"{TINY} --seeds 1 2 --out straight")
 
     def stop(options, step):  # the first process alone, as one run draws its third batch
         if (options.row, options.seed, step) == ("post", 2, 3):
@@ -145,17 +130,16 @@ def test_a_stopped_study_has_saved_and_goes_on_to_the_same_bits(call):
             os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(1)  # until it is told to stop, before it has come to its end
 
-    code, out, err = call(norms_where(stop), *TINY, "--seeds", "1", "2", "--out", "a b")
+    code, out, err = call(norms_where(stop), f"{TINY} --seeds 1 2 --out 'a b'")
     again = "python -m toy_tasks.norms --resume --out 'a b'"
     assert (code, err) == (130, [f"stopped, and every run is saved; go on with: {again}"])
     assert 3 <= folders.stands(Path("a b/post-2"))["step"] <= 8
     before = (Path("a b/post-1") / study.RESULT).read_bytes()
-    code, out, err = call(norms, "--resume", "--out", "a b", "--jobs", "1")
-    assert (code, err) == (0, []) and " of 4 runs to train" in out[0]
-    assert int(out[0].split()[2]) <= 2
+    out = succeed(norms, "--resume --out 'a b' --jobs 1")
+    assert " of 4 runs to train" in out[0] and int(out[0].split()[2]) <= 2
     assert (Path("a b/post-1") / study.RESULT).read_bytes() == before
     assert runs_of("a b") == runs_of("straight")
-    out = call(norms, "--resume", "--out", "a b")[1]
+    out = succeed(norms, "--resume --out 'a b'")
     assert out[0] == "a b: finished, all 4 runs are trained" and out[-1] == "right 1.25"
 
 
@@ -176,65 +160,51 @@ def breaking(how):
         (signal.SIGKILL, 2, "its process was ended"),
         (BrokenNumbers("nan"), 3, "nan"),
     ],
-    ids=["memory", "killed", "broken"],
 )
-def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, how, code, said):
-    ended, out, err = call(breaking(how), *TINY, "--seeds", "1", "2", "--jobs", "1")
+def test_where_a_run_breaks_the_others_end_and_one_line_tells(call, succeed, how, code, said):
+    ended, out, err = call(breaking(how), f"{TINY} --seeds 1 2 --jobs 1")
     assert ended == code and len(err) == 1
     assert err[0].startswith("error: ") and f"pre-norm-1: {said}" in err[0]
     names = [line.partition(":")[0] for line in out[1:]]
     assert names == ["pre-norm-1", "post-1", "pre-norm-2", "post-2"]
     assert "FAILED" in out[1] and "right 1.25" in out[2]
-    assert call(norms, "--resume")[0] == 0
+    succeed(norms, "--resume")
 
 
 def test_a_mistake_in_a_page_is_shown_as_what_it_is(call):
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        call(breaking(ZeroDivisionError()), *TINY)
+        call(breaking(ZeroDivisionError()), TINY)
 
 
-@pytest.fixture(scope="module")
-def studies(tmp_path_factory):
-    """A folder with a study, and three whose config.json none has written."""
-    with contextlib.chdir(folder := tmp_path_factory.mktemp("studies")):
-        norms([*TINY, "--seeds", "1", "2", "--out", "mine"])
-        saved = folders.read_config(Path("mine"))
-        for name, changed in (
-            ("other", saved | {"study": {"name": "others", "rows": {}}}),
-            ("junk", saved | {"options": saved["options"] | {"seeds": [1, "2"]}}),
-            ("damaged", saved),
-        ):
-            Path(name).mkdir()
-            folders.write_config(Path(name), changed)
-        text = Path("damaged/config.json").read_text()
-        Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
-    return folder
+def test_what_cannot_be_is_refused_without_a_trace(succeed, refuse):
+    """A study, and three whose config.json none has written."""
+    succeed(norms, f"{TINY} --seeds 1 2 --out mine")
+    saved = folders.read_config(Path("mine"))
+    for name, changes in {
+        "other": {"study": {"name": "others", "rows": {}}},
+        "junk": {"options": saved["options"] | {"seeds": [1, "2"]}},
+        "damaged": {},
+    }.items():
+        Path(name).mkdir()
+        folders.write_config(Path(name), saved | changes)
+    text = Path("damaged/config.json").read_text()
+    Path("damaged/config.json").write_text(text.replace('"norms"', '"norma"'))
+    for flags, words in {
+        "--seeds 1 1": "every seed is another one; received [1, 1]",
+        "--seeds -1": "a seed is at least 0; received -1",
+        "--d-model 1000000": "sizes that need at least",
+        "--run mine --seeds 1": "--seeds is for answers that are drawn at random; received none",
+        "--resume --out mine --seeds 1": "keeps its settings, here seeds = [1, 2]",
+        "--out mine": "new or empty; received mine",
+        "--resume --out other": "a resumed study is one of norms",
+        "--resume --out damaged": "damaged (its checksum says that config.json was changed)",
+        "--resume --out junk": "no run has seeds",
+    }.items():
+        refuse(norms, flags, words)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("--seeds 1 1", "every seed is another one; received [1, 1]"),
-        ("--seeds -1", "a seed is at least 0; received -1"),
-        ("--d-model 1000000", "sizes that need at least"),
-        ("--run mine --seeds 1", "--seeds is for answers that are drawn at random; received none"),
-        ("--resume --out mine --seeds 1", "keeps its settings, here seeds = [1, 2]"),
-        ("--out mine", "new or empty; received mine"),
-        ("--resume --out other", "a resumed study is one of norms"),
-        ("--resume --out damaged", "damaged (its checksum says that config.json was changed)"),
-        ("--resume --out junk", "no run has seeds"),
-    ],
-)
-def test_what_cannot_be_is_refused_without_a_trace(call, studies, flags, words):
-    shutil.copytree(studies, ".", dirs_exist_ok=True)
-    before = files_of(".")
-    assert_refused(call(norms, *flags.split()), words)
-    assert files_of(".") == before
-
-
-def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call):
-    call(copying, *RUN, "--norm", "post", "--out", "a")
-    flags = [*TINY, "--seeds", "1", "--start", "a", "--out"]
-    assert_refused(call(norms, *flags, "b"), "here (8,), in a none")
-    assert not Path("b").exists()
-    assert call(norms_with(rows={"post": {"norm": "post"}}), *flags, "c")[0] == 0
+def test_a_study_begins_with_a_run_whose_weights_fit_every_row(call, succeed, refuse):
+    call(copying, f"{RUN} --norm post --out a")
+    flags = f"{TINY} --seeds 1 --start a --out"
+    refuse(norms, f"{flags} b", "here (8,), in a none")
+    succeed(functools.partial(norms, rows={"post": {"norm": "post"}}), f"{flags} c")

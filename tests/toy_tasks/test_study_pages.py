@@ -1,6 +1,7 @@
 """The pages that are studies: their data, how they measure, what they say in the end."""
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,24 @@ from toy_tasks.induction import InductionTask
 from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4".split()
+TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4"
 
 
-@pytest.fixture(autouse=True)
-def no_loss_pictures(monkeypatch):
+@pytest.fixture
+def studied(succeed, monkeypatch):
+    """`studied(page, flags, rows, **attributes)`: a study of some rows -> lines, its folder."""
     monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
+
+    def run(page, flags=TINY, rows=(), **attributes) -> tuple[list[str], Path]:
+        few = {row: page.STUDY.rows[row] for row in rows or page.STUDY.rows}
+        attributes["STUDY"] = dataclasses.replace(page.STUDY, rows=few)
+        for name, value in attributes.items():
+            monkeypatch.setattr(page, name, value)
+        out, folder = succeed(page.main, flags), Path(f"runs/{page.STUDY.name}-quick")
+        assert {"table.md", f"{page.STUDY.name}.png"} < {*os.listdir(folder)}
+        return out, folder
+
+    return run
 
 
 def test_sequences_repeat_and_only_what_repeats_is_learned():
@@ -78,11 +90,10 @@ def test_the_worst_seed_decides_about_induction():
         assert figures["two layers"] == f"{lowest:.3f}, one layer {single:.3f}"
 
 
-def test_induction_is_studied_and_drawn(call):
-    code, out, err = call(induction.main, *TINY)
-    assert (code, err) == (0, []) and re.fullmatch(r"two layers \S+, one layer \S+", out[-1])
-    files = {path.name for path in Path("runs/induction-quick").iterdir()}
-    assert {"table.md", "induction.png", "attention.png", "two-layers-3", "one-layer-3"} < files
+def test_induction_is_studied_and_drawn(studied):
+    out, folder = studied(induction)
+    assert re.fullmatch(r"two layers \S+, one layer \S+", out[-1])
+    assert {"attention.png", "two-layers-3", "one-layer-3"} < {*os.listdir(folder)}
 
 
 def test_what_a_task_asks_for():
@@ -110,8 +121,7 @@ def test_batches_hold_short_sources_that_are_not_tested_and_their_answers(name):
     assert task.longest == longest == task.text.context
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_right_counts_whole_answers_that_end(monkeypatch, ends):
+def test_right_counts_whole_answers_that_end(monkeypatch):
     """Written is what is right about every other source, where it ends at all."""
     task = LengthTask("reverse", 4, 1, 6)
 
@@ -123,7 +133,8 @@ def test_right_counts_whole_answers_that_end(monkeypatch, ends):
         return answers if ends else [(answer * 2)[:room] for answer in answers]
 
     monkeypatch.setattr(lengths, "greedy", write)
-    assert task.right(None, 12) == 0.5 * ends
+    for ends in (True, False):
+        assert task.right(None, 12) == 0.5 * ends
 
 
 def test_what_the_study_of_lengths_says():
@@ -140,17 +151,12 @@ def test_what_the_study_of_lengths_says():
     assert head[4] == "15" and row[4] == "0.910 (0.850 to 0.970)"
 
 
-def test_lengths_are_studied_and_drawn(call, monkeypatch):
-    monkeypatch.setattr(lengths, "EXAMPLES", 4)
-    rows = {row: lengths.STUDY.rows[row] for row in ("copy none", "addition learned")}
-    monkeypatch.setattr(lengths, "STUDY", dataclasses.replace(lengths.STUDY, rows=rows))
-    code, out, err = call(lengths.main, *TINY, "--layers", "1")
-    assert (code, err) == (0, [])
+def test_lengths_are_studied_and_drawn(studied, call):
+    rows = "copy none", "addition learned"
+    out, folder = studied(lengths, f"{TINY} --layers 1", rows, EXAMPLES=4)
     assert re.fullmatch(r"best at 1.5 times: \d\.\d{4} \((copy|addition) \w+\)", out[-1])
-    folder = Path("runs/lengths-quick")
-    files = {path.name for path in folder.iterdir()}
-    assert {"table.md", "lengths.png", "copy-none-3", "addition-learned-3"} < files
-    code, out, _ = call(lengths.main, "--run", str(folder / "copy-none-3"), "--input", ".ab=")
+    assert (folder / "addition-learned-3").is_dir()
+    code, out, _ = call(lengths.main, f"--run {folder}/copy-none-3 --input .ab=")
     assert code == 0 and out[0].startswith(".ab=")
 
 
@@ -173,21 +179,19 @@ def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():
 
 
 @pytest.mark.parametrize("task", ablation.TASKS)
-def test_the_ablation_is_studied_and_drawn(call, monkeypatch, task):
-    rows = {row: ablation.STUDY.rows[row] for row in ("base", "E learned positions")}
-    monkeypatch.setattr(ablation, "STUDY", dataclasses.replace(ablation.STUDY, rows=rows))
+def test_the_ablation_is_studied_and_drawn(studied, monkeypatch, task):
     pairs = [(f"{word} .", f". {word[::-1]}") for word in ("ab", "bc", "cab", "dab")]
     data = dict.fromkeys(("train", "dev", "val", "test"), pairs)
-    monkeypatch.setattr(ablation, "pronunciations", lambda language, _: {"xyz": data}[language])
-    monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
     subwords = Subwords.learned((side for pair in pairs for side in pair), 30)
+    monkeypatch.setattr(ablation.translate, "read_corpus", lambda *asked: data)
     monkeypatch.setattr(ablation.translate, "subwords_of", lambda *what, **how: subwords)
-    how = "--task", task, "--data", "any", "--language", "xyz", *TINY
-    code, out, err = call(ablation.main, *how)
-    assert (code, err) == (0, []) and out[-2] == "too close to say: 1 of 1 rows"
-    folder = Path("runs/ablation-quick")
-    files = {path.name for path in folder.iterdir()}
-    assert {"table.md", "ablation.png", "base-3"} < files
+    out, folder = studied(
+        ablation,
+        f"--task {task} --data any --language xyz {TINY}",
+        ("base", "E learned positions"),
+        pronunciations=lambda language, _: {"xyz": data}[language],
+    )
+    assert out[-2] == "too close to say: 1 of 1 rows"
     assert (folder / "base-3/subwords.model").exists() == (task == "translate")
 
 
@@ -198,26 +202,21 @@ def test_every_length_is_tested_on_sequences_that_training_never_sees(length, le
     assert all(len(source) == length and held_out(source) for source in sources)
 
 
-def test_the_bottleneck_is_studied_and_drawn(call, monkeypatch):
+def test_the_bottleneck_is_studied_and_drawn(studied, succeed):
     """The models have about as many parameters, and the context 64 numbers."""
-    monkeypatch.setattr(bottleneck, "TESTED", 3)
-    monkeypatch.setattr(bottleneck, "LONGEST", 4)
-    flags = "--quick --steps 1 --seeds 1 --batch-size 4".split()
     with few_held_out():
-        code, out, err = call(bottleneck.main, *flags)
-    assert (code, err) == (0, [])
-    folder = Path("runs/bottleneck-quick")
+        flags = "--quick --steps 1 --seeds 1 --batch-size 4"
+        out, folder = studied(bottleneck, flags, TESTED=3, LONGEST=4)
     assert out[-1].startswith("at length 4: attention 0.") and ", fixed context 0." in out[-1]
     table = (folder / "table.md").read_text().splitlines()
     head = ["letters", "bits", "attention", "fixed context", "Transformer"]
     assert [cell.strip() for cell in table[0].split("|")[1:6]] == head
     assert len(table) == 2 + 4 + 2 and table[5].startswith("| 4          | 19   |")
-    assert (folder / "bottleneck.png").stat().st_size
     models = [load(folder / f"{row}-1").model for row in ("attention", "fixed-context")]
     sizes = [model.parameter_counts()["total"] for model in models]
     assert max(sizes) < 1.05 * min(sizes) and models[1].config.d_model == 64
-    flags = ["--run", str(folder / "attention-1"), "--input", "abc", "--attention", "map.png"]
-    assert call(bottleneck.main, *flags)[0] == 0 and Path("map.png").is_file()
+    succeed(bottleneck.main, f"--run {folder}/attention-1 --input abc --attention map.png")
+    assert Path("map.png").is_file()
 
 
 def test_the_target_is_about_every_length_and_every_seed_with_attention():

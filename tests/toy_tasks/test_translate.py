@@ -1,10 +1,11 @@
 """The translator: files in every shape, a run that is whole by itself, figures of any test set."""
 
 import argparse
-import filecmp
 import itertools
 import shlex
 import shutil
+import zlib
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,19 @@ from numformer.data.moses import detokenized
 from numformer.generation import Translation, log_probabilities
 from numformer.models import Config, Transformer
 from numformer.trained import load
-from numformer.training.checkpoints import load_checkpoint
-from numformer.training.run_folder import read_metrics
-from tests.equal_runs import without_seconds
-from toy_tasks.kit import corpus
+from tests import equal_runs
+from toy_tasks.kit import corpus, translation
 from toy_tasks.kit.corpus import read_corpus, read_parallel
 from toy_tasks.kit.translation import TranslationTask, scores
 from toy_tasks.translate import main
 
-pytestmark = pytest.mark.usefixtures("empty_folder")
-
 WORDS = "a:ein dog:hund man:mann runs:läuft sits:sitzt and:und fast:schnell ,:, here:hier"
 WORDS = dict(pair.split(":") for pair in WORDS.split())
-TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1".split()
-TINY += "--vocabulary 50 --evaluate-every 3 --log-every 1 --no-plots --beam 2".split()
+TINY = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --max-tokens 60 --steps 6 --parts 1 --data data"
+TINY += " --vocabulary 50 --evaluate-every 3 --log-every 1 --no-plots --beam 2"
+OWN = "--d-model 8 --d-ff 8 --heads 1 --layers 1 --no-plots --steps 2 --max-tokens 64"
+OWN += " --languages en fr --out run"
+GOES_ON = f"{TINY} --bpe-dropout 0.2 --decay inverse_sqrt"
 
 
 def sentences(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
@@ -48,7 +48,7 @@ def write(name: str, lines: list[str], end: str = "\n", encoding: str = "utf-8")
     return path
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def data() -> Path:
     for number, (split, count) in enumerate({"train": 40, "val": 6, "test": 5}.items()):
         for language, lines in zip(("en", "de"), sentences(count, number), strict=True):
@@ -56,65 +56,51 @@ def data() -> Path:
     return Path("data")
 
 
-def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, call):
+def test_a_run_is_whole_by_itself_and_goes_on_bit_for_bit(data, succeed, refuse, call):
     """In the middle of an epoch, with other cuts each time and several batches in an update."""
-    how = [*TINY, "--data", str(data), "--bpe-dropout", "0.2", "--accumulate", "2"]
-    how += ["--decay", "inverse_sqrt"]
-    code, out, err = call(main, *how, "--out", "whole")
-    assert (code, err) == (0, []) and out[-1].startswith("BLEU ")
+    flags = f"{GOES_ON} --accumulate 2 --out"
+    out = succeed(main, f"{flags} whole")
+    assert out[-1].startswith("BLEU ")
     assert "40 pairs, " in out[0] and "% of their positions padding" in out[0]
-    call(main, *how, "--out", "part", "--steps", "4")
+    succeed(main, f"{flags} part --steps 4")
     Path("part/subwords.model").unlink()  # as where it was killed early
-    code, again, err = call(main, "--resume", "--out", "part", "--steps", "6")
-    assert (code, err) == (0, []) and again[-1] == out[-1]
-    assert filecmp.cmp("part/subwords.model", "whole/subwords.model", shallow=False)
-    lines = [read_metrics(Path(name, "metrics.jsonl")) for name in ("whole", "part")]
-    lines = [[(line["step"], line["loss"]) for line in of if "loss" in line] for of in lines]
-    assert lines[0] == lines[1] and len(lines[0]) == 6
-    again = call(main, "--resume", "--out", "part", "--max-tokens", "9")
-    assert "Leave out --max-tokens" in again[2][0]
-    weights = [without_seconds(Path(name))["best.safetensors"] for name in ("whole", "part")]
-    assert weights[0] == weights[1]
+    assert succeed(main, "--resume --out part --steps 6")[-1] == out[-1]
+    straight, resumed = (equal_runs.files(Path(name)) for name in ("whole", "part"))
+    for name in ("subwords.model", "best.safetensors"):
+        assert straight[name] == resumed[name]
+    losses = [equal_runs.logged(Path(name), "loss") for name in ("whole", "part")]
+    assert losses[0] == losses[1] and len(losses[0]) == 6
+    refuse(main, "--resume --out part --max-tokens 9", "Leave out --max-tokens")
 
     for path in data.iterdir():
         path.unlink()
-    code, out, err = call(main, "--run", "whole", "--text", "A dog, and a MAN.", "a ☃")
+    code, out, err = call(main, "--run whole --text", "A dog, and a MAN.", "a ☃")
     assert code == 0 and len(out) == 2 and "never saw" in err[0] and "☃" in err[0]
     english, german = sentences(5, 9)
-    raw = write("raw.en", [*english, ""], "\r\n", "utf-8-sig")
-    right = write("raw.de", [*german, "nichts"])
-    code, out, _ = call(main, "--run", "whole", "--source", str(raw), "--reference", str(right))
-    assert code == 0 and out[0] == "1 lines with an empty side count all the same"
+    write("raw.en", [*english, ""], "\r\n", "utf-8-sig")
+    write("raw.de", [*german, "nichts"])
+    out = call(main, "--run whole --source raw.en --reference raw.de")[1]
+    assert out[0] == "1 lines with an empty side count all the same"
     assert "BLEU, tokens" in out[1] and "tok:none" in out[1] and "BLEU, sentences" in out[3]
     assert out[-1].startswith("BLEU ")
-    strange = write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
-    code, out, err = call(main, "--run", "whole", "--source", str(strange))
+    write("strange.en", ["a ☃ dog", "", "a " * 99], "\r\n")
+    code, out, err = call(main, "--run whole --source strange.en")
     assert code == 0 and len(out) == 3 and out[1] == "" and all(out[::2])
     assert "1 of 3 sentences have what training never saw: '☃'" in err[0] and len(err) == 2
     assert "1 of 3 sentences are longer than any of training" in err[1]
-    code, lines, _ = call(main, "--run", "whole", "--source", str(strange), "--n-best", "2")
-    best = [lines[place].partition("\t")[2] for place in (0, 2, 3)]
-    assert code == 0 and best == out and len(lines) == 5 and lines[2] == ""
-    code, gaps, _ = call(main, "--run", "whole", "--n-best", "2", "--text", "", english[0])
-    code, out, _ = call(main, "--run", "whole", "--n-best", "2", "--text", english[0])
+    lines = call(main, "--run whole --source strange.en --n-best 2")[1]
+    assert [lines[place].partition("\t")[2] for place in (0, 2, 3)] == out
+    assert len(lines) == 5 and lines[2] == ""
+    gaps = call(main, "--run whole --n-best 2 --text", "", english[0])[1]
+    out = call(main, "--run whole --n-best 2 --text", english[0])[1]
     assert gaps == ["", *out]
-    values = [float(line.split("\t")[0]) for line in out]
-    assert code == 0 and len(values) == 2 and values == sorted(values, reverse=True)
-    assert len({line.split("\t")[1] for line in out}) == 2
+    values, texts = zip(*(line.split("\t") for line in out), strict=True)
+    assert float(values[0]) >= float(values[1]) and len({*texts}) == 2
 
 
 def task_of(pairs: dict, **others) -> TranslationTask:
-    settings = dict(
-        batch_size=60,
-        accumulate=2,
-        bpe_dropout=0.0,
-        cased=False,
-        languages=["en", "de"],
-        beam=2,
-        length_penalty=1.0,
-        penalty="paper",
-        seed=1,
-    )
+    settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, cased=False, seed=1)
+    settings |= dict(languages=["en", "de"], beam=2, length_penalty=1.0, penalty="paper")
     subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
     return TranslationTask(pairs, subwords, argparse.Namespace(**(settings | others)))
 
@@ -140,13 +126,13 @@ def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):
         logits = model.forward(source, np.concatenate([start, target[:, :-1]], axis=1))[0]
         log_p += log_probabilities(logits)[range(target.size), target[0]].sum()
     lengths = [len(subwords.split(target)) + 1 for _, target in pairs["val"]]
-    monkeypatch.setattr("toy_tasks.kit.translation.HELD_OUT", 4)  # batches of unlike weights
+    monkeypatch.setattr(translation, "HELD_OUT", 4)  # batches of unlike weights
     measured, loss = task.evaluate(model), -log_p / sum(lengths)
     assert measured["held_out_loss"] == pytest.approx(loss, rel=1e-5)
     assert measured["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
     longest = max(len(subwords.split(target)) for _, target in pairs["train"])
     assert task.text.max_length == 2 * longest  # what is unlike training may be longer
-    monkeypatch.setattr("toy_tasks.kit.translation.MOST", 8)
+    monkeypatch.setattr(translation, "MOST", 8)
     shorter = task_of(pairs)
     assert 0 < len(shorter.pairs) < 40 and len(shorter.batches.pairs) == len(shorter.pairs)
     assert max(len(subwords.split(line)) for pair in shorter.pairs for line in pair) < 8
@@ -165,47 +151,33 @@ def test_bpe_dropout_cuts_each_sentence_side_and_epoch_by_random_numbers_of_its_
     assert len({*sources}) > 3 and sources != targets
 
 
-@pytest.fixture
-def how(data, call) -> list[str]:
-    """The flags of a run that has taken 4 steps, in the folder "run"."""
-    flags = [*TINY, "--data", str(data), "--bpe-dropout", "0.2", "--decay", "inverse_sqrt"]
-    call(main, *flags, "--out", "run", "--steps", "4")
-    return flags
-
-
-def test_a_run_goes_on_with_the_data_that_it_was_begun_with(how, data, call):
+def test_a_run_goes_on_with_the_data_that_it_was_begun_with(data, succeed, refuse):
+    succeed(main, f"{TINY} --out run")
     for path in sorted(data.iterdir()):
         right = path.read_text()
         path.write_text("".join(reversed(right.splitlines(keepends=True))))
-        code, _, err = call(main, "--resume", "--out", "run")
-        assert code == 2 and "data that it was started with" in err[0], path
+        refuse(main, "--resume --out run", "data that it was started with", tells=True)
         path.write_text(right)
 
 
-def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(how, call, monkeypatch):
+def test_a_run_that_goes_on_cuts_no_epoch_but_its_own(succeed, monkeypatch):
     """A file says where the others end; without it they are counted again."""
+    succeed(main, f"{GOES_ON} --out run --steps 4")
     sampled, cut = TranslationTask.sampled, []
     note = lambda task, epoch: cut.append(epoch) or sampled(task, epoch)  # noqa: E731
     monkeypatch.setattr(TranslationTask, "sampled", note)
-    for steps, epochs in (("45", [0, 1, 2]), ("46", [2]), ("47", [0, 1, 2])):
+    for steps, epochs in ((45, [0, 1, 2]), (46, [2]), (47, [0, 1, 2])):
         cut.clear()
-        if steps == "47":
+        if steps == 47:
             Path("run/epochs.json").write_text("{}")
-        assert call(main, "--resume", "--out", "run", "--steps", steps)[0] == 0
+        succeed(main, f"--resume --out run --steps {steps}")
         assert [*dict.fromkeys(cut)] == epochs
-    call(main, *how, "--out", "straight", "--steps", "47")
-    weights = [load_checkpoint(Path(f"{name}/last.safetensors"))[0] for name in ("run", "straight")]
-    assert all((weights[0][name] == weights[1][name]).all() for name in weights[1])
+    succeed(main, f"{GOES_ON} --out straight --steps 47")
+    run, straight = (equal_runs.last(Path(name))[0] for name in ("run", "straight"))
+    equal_runs.assert_same_weights(run, straight)
 
 
-def test_a_test_that_was_trained_on_is_told(data, call):
-    for language in ("en", "de"):
-        shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
-    _, out, _ = call(main, *TINY, "--data", str(data))
-    assert "40 sentences of the test, 40 of which are trained on, too" in out
-
-
-def test_each_language_has_its_own_rules_for_tokens(call, monkeypatch):
+def test_each_language_has_its_own_rules_for_tokens(succeed, monkeypatch):
     """French apostrophes belong to the word before them, English ones to what follows."""
     sides = "L'homme n'est pas là.", "The man's hat isn't here."
     tokens = "l' homme n' est pas là .", "the man 's hat isn 't here ."
@@ -220,30 +192,26 @@ def test_each_language_has_its_own_rules_for_tokens(call, monkeypatch):
         return [text.target.split(tokens[1]) for _ in texts]
 
     monkeypatch.setattr(Translation, "write", answer)
-    flags = [*TINY, "--data", "data", "--languages", "fr", "en", "--out", "run"]
-    _, out, _ = call(main, *flags, "--vocabulary", "40")
+    out = succeed(main, f"{TINY} --languages fr en --out run --vocabulary 40")
     assert out[-1] == "BLEU 100.00" and shlex.join([sides[0].lower()]) in "\n".join(out)
     for how in (["--text", sides[0]], ["--source", "data/test.fr"]):
-        assert {*call(main, "--run", "run", *how)[1]} == {sides[1].lower()}
+        assert {*succeed(main, "--run run", *how)} == {sides[1].lower()}
     assert {*asked} == {tokens[0]}
 
 
-def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, call):
-    how = "--subwords unigram --vocabulary 30 --languages de en --beam 3 --penalty paper"
-    how = [*TINY, "--data", str(data), *how.split(), "--length-penalty", "0.5"]
+def test_the_flags_of_decoding_and_of_words_are_kept_and_used(data, succeed):
+    flags = f"{TINY} --subwords unigram --vocabulary 30 --languages de en --beam 3 --penalty paper"
     for seed in "12":
-        code, _, err = call(main, *how, "--seed", seed, "--out", f"seed{seed}")
-        assert (code, err) == (0, [])
+        succeed(main, f"{flags} --length-penalty 0.5 --seed {seed} --out seed{seed}")
     text = load(Path("seed1")).text
     assert (text.beam, text.length_penalty, text.penalty) == (3, 0.5, "paper")
     assert (text.from_, text.to) == ("de", "en")
     lines = [line for pair in read_corpus(data, ("de", "en"))["train"] for line in pair]
     assert text.source.model == Subwords.learned(lines, 30, "unigram").model
-    asked = "--n-best", "2", "--text", "ein hund läuft"
-    alone = [tuple(call(main, "--run", f"seed{seed}", *asked)[1]) for seed in "12"]
-    both = call(main, "--run", "seed1", "--ensemble", "seed2", *asked)[1]
-    assert len({*alone, tuple(both)}) == 3
-    assert call(main, "--run", "seed2", "--ensemble", "seed1", *asked)[1] == both
+    runs = "seed1", "seed2", "seed1 --ensemble seed2", "seed2 --ensemble seed1"
+    asked = "--n-best 2 --text 'ein hund läuft'"
+    *alone, both, turned = (tuple(succeed(main, f"--run {run} {asked}")) for run in runs)
+    assert len({*alone, both}) == 3 and turned == both
 
 
 def test_figures_are_sacrebleu_s_of_what_was_written_against_the_right_ones(capsys):
@@ -278,56 +246,111 @@ def test_files_in_every_shape_are_read(capsys):
     assert "train: 1 lines with an empty side are left out" in capsys.readouterr().out
 
 
-REFUSED = {
-    "--data data --languages en fr": "train*.fr",
-    "--data none": "which is no folder",
-    "--data data --vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
-    "--data data --max-tokens 5": "a batch of 5 tokens",
-    "--data data --accumulate 0": "--accumulate is from 1 to",
-    "--data data --bpe-dropout 1.5": "a share",
-    "--data data --bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
-    "--data data --languages ** de": "a language is the end of a file's name",
-    "--n-best 2": "--n-best is for a trained model; received no --run",
-    "--ensemble x": "no --run",
-    "--run x --reference y": "no --source",
-    "--run x --source y --text a": "--source goes without --text",
-    "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
-    "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
-}
-WRONG = [
-    ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),
-    ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
-    ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
-    ("val.tok.de", ["ein"] * 5, "6 and 5 lines"),
-    ("test.tok.en", [""] * 5, "a test has sentences on both sides; received none"),
-]
-
-
-def test_what_cannot_be_is_refused_in_a_line(data, call, complaint):
-    for flags, said in REFUSED.items():
-        tiny = [] if "--run" in flags else TINY
-        code, _, err = call(main, *tiny, *flags.split())
-        assert code == 2 and len(err) == 1 and said in err[0]
-    learned = "--data data --positions learned --max-length 60".split()
-    for name, lines, said in WRONG:
+def test_what_cannot_be_is_refused_in_a_line(data, refuse, complaint):
+    for flags, said in {
+        "--languages en fr": "train*.fr",
+        "--data none": "which is no folder",
+        "--vocabulary 9": "--vocabulary 9: subwords are at least 25: ",
+        "--max-tokens 5": "a batch of 5 tokens",
+        "--accumulate 0": "--accumulate is from 1 to",
+        "--bpe-dropout 1.5": "a share",
+        "--bpe-dropout 0.1 --subwords unigram": "is for --subwords bpe",
+        "--languages ** de": "a language is the end of a file's name",
+        "--n-best 2": "--n-best is for a trained model; received no --run",
+        "--ensemble x": "no --run",
+        "--run x --reference y": "no --source",
+        "--run x --source y --text a": "--source goes without --text",
+        "--run x --n-best 2 --text a --attention a.png": "--n-best goes without --atten",
+        "--run x --n-best 2 --source y --reference z": "--reference goes without --n-best",
+    }.items():
+        refuse(main, flags if "--run" in flags else f"{TINY} {flags}", said)
+    for name, lines, said in (
+        ("test.tok.en", ["dog " * 60, *"abcd"], "= 60; received a task that needs 241"),
+        ("test.tok.en", ["dog " * 5000, *"abcd"], "4096 subwords; received 20,000 in line 1"),
+        ("val.tok.de", ["hund " * 300] * 6, "val holds pairs of fewer than 256 subwords"),
+        ("val.tok.de", ["ein"] * 5, "6 and 5 lines"),
+        ("test.tok.en", [""] * 5, "a test has sentences on both sides; received none"),
+    ):
         right = (data / name).read_text()
         write(f"data/{name}", lines)
-        code, _, err = call(main, *TINY, *learned)
-        assert code == 2 and len(err) == 1 and said in err[0]
+        refuse(main, f"{TINY} --positions learned --max-length 60", said, tells=True)
         (data / name).write_text(right)
     write("data/val.tok.de", ["läuft"] * 6, encoding="latin-1")
-    assert "must be UTF-8" in call(main, *TINY, "--data", "data")[2][0]
+    refuse(main, TINY, "must be UTF-8")
     other = write("other.de", ["a", "b"]), write("other.en", ["a"])
     assert "2 and 1 lines" in complaint(read_parallel, *other, ("de", "en"))
 
 
-def test_a_translator_begins_with_the_weights_and_subwords_of_another(data, call):
-    call(main, *TINY, "--data", str(data), "--out", "a")
+def test_a_translator_begins_with_the_weights_and_subwords_of_another(data, succeed, refuse):
+    succeed(main, f"{TINY} --out a")
     for path in data.glob("train*"):
         path.write_text(path.read_text().replace("e", "o"))
-    flags = f"--data {data} --start a --steps 6 --max-tokens 60 --no-plots --out b"
-    code, out, err = call(main, *flags.split())
-    assert (code, err) == (0, []) and "begins with the weights of a" in out
+    flags = "--data data --start a --steps 6 --max-tokens 60 --no-plots --out b"
+    assert "begins with the weights of a" in succeed(main, flags)
     assert Path("a/subwords.model").read_bytes() == Path("b/subwords.model").read_bytes()
-    code, _, err = call(main, *flags.split(), "--vocabulary", "60")
-    assert code == 2 and "here with --vocabulary 50; received --vocabulary 60" in err[0]
+    refuse(main, f"{flags} --vocabulary 60", "here with --vocabulary 50; received --vocabulary 60")
+
+
+def test_a_file_of_pairs_is_split_by_its_sources(capsys, call, refuse):
+    lines = [f"The Dog {number}!\tL'Oiseau {number}." for number in range(60)]
+    Path("own.tsv").write_text("\n".join(lines))
+    corpus = read_corpus(Path("own.tsv"), ("en", "fr"))
+    assert ("the dog 7 !", "l&apos; oiseau 7 .") in {*chain(*corpus.values())}
+    assert sum(map(len, corpus.values())) == 60 and capsys.readouterr().out == ""
+    for split, numbers in {"test": {0}, "val": {1}, "train": {*range(2, 10)}}.items():
+        assert {zlib.crc32(source.encode()) % 10 for source, _ in corpus[split]} == numbers
+    code, out, _ = call(main, f"{OWN} --data own.tsv")
+    size = len(load("run").text.source)
+    said = f"--vocabulary 4,000: the texts have {size:,} subwords, which are all used"
+    assert (code, out[0]) == (0, said)
+    assert call(main, "--resume --out run")[0] == 0
+    Path("own.tsv").write_text("a dog\tun chien")
+    few = "holds pairs of sentences; received none"
+    refuse(main, f"{OWN} --data own.tsv --out new", few)
+
+
+def test_sources_that_are_trained_on_and_judged_by_are_told(data, capsys, succeed):
+    for split, sources in {"train": "a b c", "val": "c d", "test": "a b e"}.items():
+        for language in ("en", "de"):
+            Path(f"{split}.{language}").write_text("\n".join(sources.split()))
+    read_corpus(Path(), ("en", "de"))
+    told = ["val: 1 of 2 sources are trained on, too", "test: 2 of 3 sources are trained on, too"]
+    assert capsys.readouterr().out.splitlines() == told
+    for language in ("en", "de"):
+        shutil.copy(data / f"train.tok.{language}", data / f"test.tok.{language}")
+    told = "40 sentences of the test, 40 of which are trained on, too"
+    assert told in succeed(main, TINY)
+
+
+def test_cased_sentences_are_learned_and_written_as_they_are(call, refuse, monkeypatch):
+    """With capitals, curly quotes and what looks like an escape; BLEU tells capitals apart."""
+    lines = [f"The  Dog’s “hat” &amp; {number}!\tL'Oiseau {number}, là." for number in range(60)]
+    Path("own.tsv").write_text("\n".join(lines))
+    corpus = read_corpus(Path("own.tsv"), ("en", "fr"), True)
+    pair = "The Dog’s “hat” &amp; 7!", "L'Oiseau 7, là."
+    assert pair in {*chain(*corpus.values())}
+    refuse(main, f"{OWN} --cased", "--cased is for sentences with capitals")
+    asked = []
+
+    def answer(text, model, sources):
+        asked.extend(map(text.source.join, sources))
+        return [text.target.split(pair[1]) for _ in sources]
+
+    monkeypatch.setattr(Translation, "write", answer)
+    code, out, _ = call(main, f"{OWN} --cased --data own.tsv --bpe-dropout 0.1")
+    assert code == 0 and asked == [source for source, _ in corpus["test"]]
+    assert "".join(out).count("case:mixed") == 2 and "tokens: " not in "".join(out)
+    assert call(main, "--run run --text", f" {pair[0]} ")[1] == [pair[1]]
+    Path("new.en").write_text(lines[7].partition("\t")[0])
+    asked.clear()
+    for reference, bleu in {
+        pair[1]: "100.00",
+        pair[1].lower(): "66.87",  # (4/5 3/4 2/3 1/2)^(1/4)
+    }.items():
+        Path("new.fr").write_text(reference)
+        code, out, _ = call(main, "--run run --source new.en --reference new.fr")
+        assert (code, out[-1]) == (0, f"BLEU {bleu}") and len(out) == 3
+    assert call(main, "--run run --source new.en")[1] == [pair[1]]
+    assert {*asked} == {pair[0]}
+    call(main, "--data own.tsv --start run --steps 1 --max-tokens 64 --no-plots --out next")
+    assert load("next").text.from_ == ""

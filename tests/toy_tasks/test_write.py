@@ -1,29 +1,30 @@
-"""Any text, and Shakespeare: windows, measure, what is written and refused, presets."""
+"""Any text, and Shakespeare: windows, measure, what is written and refused; one's own subwords."""
 
 import io
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from numformer.data import Vocabulary
+from numformer.data import Subwords, Vocabulary
 from numformer.generation import Continuation
 from numformer.layer import inference, pack
 from numformer.models.language_model import LanguageModel
 from numformer.trained import load
 from numformer.training import load_model, save_model
-from tests.toy_tasks.small import assert_refused, shaken
+from tests.toy_tasks import small
 from toy_tasks import masked, pairs, shakespeare, write
-from toy_tasks.write import WritingTask, main
+from toy_tasks.write import WritingTask, main, split
 
 TEXT = "the cat sat on the mat. a dog ran. \n" * 40
-TINY = "--context 8 --d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick --length 20"
-TINY = TINY.split()
-pytestmark = pytest.mark.usefixtures("empty_folder")
+LINES = [f"the  dog {number}\tder Hund {number}" for number in range(60)]
+PARAGRAPHS = "the cat sat on the mat.\n\n  a dog ran.\n" * 60
+OWN = f"--data own.txt {small.TINY} --steps 2 --out run"
+SIZES = "--d-model 8 --d-ff 8 --heads 2 --layers 1 --batch-size 4 --quick"
+TINY = f"{SIZES} --context 8 --length 20"
 
 
 def test_windows_are_followed_by_themselves_and_none_is_held_out():
@@ -32,7 +33,6 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
         ids, following = task.batch(step).inputs
         assert_array_equal(ids[:, 1:], following[:, :-1])
         assert ids.shape == following.shape == (5, 8)
-    assert (task.batch(1).ids != task.batch(2).ids).any()
     assert_array_equal(np.r_[task.training, task.unseen], task.text.vocabulary.encode(TEXT))
     ranges = []
     task.windows = lambda ids, starts: ranges.append((ids is task.training, starts.max())) or 1
@@ -41,7 +41,8 @@ def test_windows_are_followed_by_themselves_and_none_is_held_out():
 
 
 def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
-    task, model = WritingTask(TEXT * 10, 8, 4, seed=1), shaken(LanguageModel, len({*TEXT}) + 4)
+    task = WritingTask(TEXT * 10, 8, 4, seed=1)
+    model = small.shaken(LanguageModel, len({*TEXT}) + 4)
     with inference():
         measured = task.evaluate(model)["held_out_loss"]
         starts = np.arange(0, len(task.unseen) - 8, 8)
@@ -53,7 +54,7 @@ def test_the_measure_is_the_mean_over_all_windows_of_the_held_out_part():
 @pytest.mark.parametrize("context", [1, 2, 5, 64])
 def test_it_writes_on_beyond_its_context(context):
     symbols = sorted({*TEXT})
-    model = shaken(LanguageModel, len(symbols) + 4)
+    model = small.shaken(LanguageModel, len(symbols) + 4)
     model.output.weight.data[:4] = 0  # no special symbol is ever the most probable one
     model.output.weight.data[4:] += 1
     text = Continuation(Vocabulary(symbols), context)
@@ -61,127 +62,176 @@ def test_it_writes_on_beyond_its_context(context):
     assert written.startswith("the cat") and len(written) == 37
 
 
-def learn(call, text: str = TEXT, *flags) -> list[str]:
-    """What a run on this text prints; it is in runs/write-quick."""
+def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call, succeed):
+    text, run = "le café est bon " * 60, Path("runs/write-quick")
     Path("text.txt").write_text(text, encoding="utf-8")
-    code, out, err = call(main, "--data", "text.txt", *TINY, *flags)
-    assert (code, err) == (0, [])
-    return out
-
-
-def test_a_text_is_learned_and_the_run_goes_on_from_a_prompt(call):
-    text = "le café est bon " * 60
-    out, run = learn(call, text), Path("runs/write-quick")
+    out = succeed(main, f"--data text.txt {TINY}")
     assert re.fullmatch(r"held-out loss \d\.\d{4}", out[-1])
     shown = next(line for line in out if line.startswith("what it writes after "))
     assert shown.split("'")[1] in text
-    pictures = {"loss.png", "attention.png"}
-    assert {"best.safetensors", "config.json"} | pictures <= {path.name for path in run.iterdir()}
+    for name in ("best.safetensors", "config.json", "loss.png", "attention.png"):
+        assert (run / name).exists()
     best = load_model(run / "best.safetensors")[1]["best"]
     assert best["held_out_loss"] == pytest.approx(float(out[-1].split()[-1]), abs=1e-4)
-    prompt = "le cafe\N{COMBINING ACUTE ACCENT}"
-    code, out, err = call(
-        main, "--run", str(run), "--prompt", prompt + "ç", "--length", "12", "--greedy"
-    )
+    prompt = "le cafe\N{COMBINING ACUTE ACCENT}ç"
+    code, out, err = call(main, f"--run {run} --length 12 --greedy --prompt", prompt)
     assert code == 0 and err == ["note: training never saw 'ç' (in 'le cafe\u0301ç')"]
     assert "\n".join(out).startswith("le caféç") and len("\n".join(out)) == 8 + 12
-    assert call(main, "--resume", "--quick", "--length", "5")[0] == 0
+    assert call(main, "--resume --quick --length 5")[0] == 0
     (of,) = load(run).attention("est bon le café").maps
     assert "".join(of.reads) == "".join(of.looks_at) == " le café"
 
 
 @pytest.mark.parametrize("page", [write, masked, pairs])
-def test_of_a_model_without_attention_maps_none_are_drawn(page, call, monkeypatch):
+def test_of_a_model_without_attention_maps_none_are_drawn(page, succeed, monkeypatch):
     monkeypatch.setattr("toy_tasks.kit.training.loss_curve", lambda *how: None)
     for kind in ("continuation", "infilling", "transduction"):
         monkeypatch.setattr(f"numformer.generation.{kind}.attention_weights", lambda *inputs: {})
     lines = [f"{number}\t{number}" for number in range(60)] if page is pairs else [TEXT]
     Path("text.txt").write_text("\n".join(lines))
-    tiny = [flag for flag in TINY if page is write or flag not in ("--length", "20")]
-    tiny = tiny[2:] if page is pairs else tiny
-    code, _, err = call(page.main, "--data", "text.txt", *tiny, "--out", "run")
-    assert (code, err) == (0, [])
+    context = "--context 8" * (page is not pairs)
+    succeed(page.main, f"--data text.txt {SIZES} {context} --out run")
     assert not Path("run/attention.png").exists()
 
 
-def test_a_run_is_sampled_where_that_is_asked_for_and_the_seed_reproduces_it(call, monkeypatch):
+def test_a_run_is_sampled_where_that_is_asked_for_as_its_seed_says(call, succeed, monkeypatch):
     """Each line is drawn by random numbers of its own, however the lines come."""
-    learn(call, TEXT, "--no-plots")
-    use = ["--run", "runs/write-quick", "--length", "30"]
+    Path("text.txt").write_text(TEXT)
+    succeed(main, f"--data text.txt {TINY} --no-plots")
+    use = "--run runs/write-quick --length 30"
 
-    def asked(*flags, prompts=("the",)):
-        return call(main, *use, "--prompt", *prompts, *flags)[1]
+    def asked(flags="", *prompts):
+        return succeed(main, f"{use} {flags} --prompt the", *prompts)
 
     for setting in ("--temperature 3", "--top-k 9", "--top-p 0.99"):
-        sampled = [*setting.split(), "--seed"]
-        drawn = asked(*sampled, "5")
-        assert drawn == asked(*sampled, "5") != asked(*sampled, "6")
+        sampled = f"{setting} --seed"
+        drawn = asked(f"{sampled} 5")
+        assert drawn == asked(f"{sampled} 5") != asked(f"{sampled} 6")
         assert drawn != asked() == asked()
-    lines = "the\n\nthe\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    together = call(main, *use, *sampled, "5")[1]
-    assert together == [*drawn, "", *asked(*sampled, "5", prompts=("the", "the"))[len(drawn) :]]
+    keyboard, pipe = io.StringIO("the\n\nthe\n"), io.StringIO("the\n\nthe\n")
+    monkeypatch.setattr("sys.stdin", pipe)
+    together = succeed(main, f"{use} {sampled} 5")
+    assert together == [*drawn, "", *asked(f"{sampled} 5", "the")[len(drawn) :]]
     assert together != [*drawn, "", *drawn]
-    keyboard = io.StringIO(lines)
     keyboard.isatty = lambda: True
     monkeypatch.setattr("sys.stdin", keyboard)
-    assert call(main, *use, *sampled, "5")[1] == [*drawn, "", *asked(*sampled, "6")]
+    assert call(main, f"{use} {sampled} 5")[1] == [*drawn, "", *asked(f"{sampled} 6")]
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("", "a text to learn from, or a run to use"),
-        ("--data text.txt --run runs/write", "as it was trained; received --data"),
-        ("--data short.txt", "20 times the 65 characters"),
-        ("--data text.txt --positions learned --max-length 7 --context 8", "max_length = 7"),
-        ("--run runs/write --prompt a --length 0", "at least 1; received 0"),
-        ("--run runs/write --prompt ''", "at least one symbol"),
-        ("--run other --prompt a", "how they become its ids"),
-        ("--run runs/write --prompt a --seed 1 --greedy", "drawn at random; received none"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_line_without_a_trace(call, flags, said):
+def test_what_cannot_be_is_refused_in_one_line_without_a_trace(succeed, refuse):
     Path("text.txt").write_text(TEXT)
     Path("short.txt").write_text("short")
-    for name in ("runs/write", "other"):
+    for name, symbols in {"runs/write": "a", "other": "ab"}.items():
         Path(name).mkdir(parents=True)
-        text = Continuation(Vocabulary("a" if name == "runs/write" else "ab"), 8)
-        pack(model := shaken(LanguageModel, 5))
+        text = Continuation(Vocabulary(symbols), 8)
+        pack(model := small.shaken(LanguageModel, 5))
         save_model(Path(name, "best.safetensors"), model, text=text.description(), task="a word")
-    assert_refused(call(main, *shlex.split(flags)), said)
-    assert {path.name for path in Path("runs").iterdir()} == {"write"}
-    assert call(main, "--run", "runs/write", "--prompt", "a")[2] == []  # whatever its task says
+    for flags, said in {
+        "": "a text to learn from, or a run to use",
+        "--data text.txt --run runs/write": "as it was trained; received --data",
+        "--data short.txt": "20 times the 65 characters",
+        "--data text.txt --positions learned --max-length 7 --context 8": "max_length = 7",
+        "--run runs/write --prompt a --length 0": "at least 1; received 0",
+        "--run runs/write --prompt ''": "at least one symbol",
+        "--run other --prompt a": "how they become its ids",
+        "--run runs/write --prompt a --seed 1 --greedy": "drawn at random; received none",
+    }.items():
+        refuse(main, flags, said)
+    succeed(main, "--run runs/write --prompt a")  # whatever its task says
 
 
-def test_a_preset_is_other_defaults_which_flags_replace_and_a_resumed_run_keeps(call):
+def test_a_preset_is_other_defaults_which_a_resumed_run_keeps_and_a_target(call, succeed, refuse):
     def saved() -> dict:
         return json.loads(Path("runs/shakespeare-quick/config.json").read_text())["options"]
 
     Path("input.txt").write_text(TEXT)  # the folder of the file will do
-    flags = ["--data", ".", "--preset", "hour", *TINY, "--steps", "6", "--no-plots"]
-    code, out, err = call(shakespeare.main, *flags)
-    assert code == 0 and not err and re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
+    out = succeed(shakespeare.main, f"--data . --preset hour {TINY} --steps 6 --no-plots")
+    assert re.fullmatch(r"validation loss \d\.\d{4}", out[-1])
     asked = dict(d_model=8, d_ff=8, layers=1, heads=2, context=8, steps=6, batch_size=4)
     options = saved()
     assert options | shakespeare.PRESETS["hour"] | asked == options
-    code, out, _ = call(shakespeare.main, "--resume", "--quick")
-    assert code == 0 and "is finished" in out[0] and saved() == options
-    refused = call(shakespeare.main, "--resume", "--quick", "--preset", "quarter")
-    assert_refused(refused, "a resumed run keeps its settings")
-    run = ["--run", "runs/shakespeare-quick", "--prompt", "the ", "--greedy"]
-    code, out, _ = call(shakespeare.main, *run, "--length", "9")
-    assert code == 0 and len("\n".join(out)) == 4 + 9
-    assert_refused(call(shakespeare.main, *run, "--preset", "hour"), "received --preset")
-
-
-def test_each_length_has_its_target(call):
-    Path("input.txt").write_text(TEXT)
+    out = succeed(shakespeare.main, "--resume --quick")
+    assert "is finished" in out[0] and saved() == options
+    keeps = "a resumed run keeps its settings"
+    refuse(shakespeare.main, "--resume --quick --preset quarter", keeps)
+    run = "--run runs/shakespeare-quick --prompt 'the ' --greedy"
+    assert len("\n".join(succeed(shakespeare.main, f"{run} --length 9"))) == 4 + 9
+    refuse(shakespeare.main, f"{run} --preset hour", "received --preset")
     assert shakespeare.TARGETS.keys() == {None, *shakespeare.PRESETS}
-    text = " ".join(call(shakespeare.main, "--help")[1])
+    text = " ".join(succeed(shakespeare.main, "--help"))
     assert all(f"{target:.2f}" in text for target in shakespeare.TARGETS.values())
-    flags = [flag for flag in TINY if flag != "--quick"]
-    code, out, _ = call(
-        shakespeare.main, "--data", "input.txt", *flags, "--steps", "2", "--no-plots"
-    )
+    flags = TINY.replace("--quick", "--steps 2 --no-plots")
+    code, out, _ = call(shakespeare.main, f"--data input.txt {flags}")
     assert code == 1 and out[-2].endswith("target validation loss 1.75: MISSED")
+
+
+@pytest.mark.parametrize(
+    ("page", "data", "rest"), [(pairs, "\n".join(LINES), ""), (write, PARAGRAPHS, "--context 8")]
+)
+def test_a_run_of_subwords_keeps_them_and_takes_plain_text(page, data, rest, succeed, refuse):
+    Path("own.txt").write_text(data)
+    said = "\n".join(succeed(page.main, f"{OWN} {rest} --subwords 5000"))
+    kept, text = Subwords(Path("run/subwords.model").read_bytes()), load("run").text
+    assert f"--subwords 5,000: the texts have {len(kept)} subwords" in said
+    assert text.read.model == kept.model
+    asked = "the  dog"
+    assert text.symbols(asked) == kept.split(asked) and len(kept.split(asked)) < 5
+    out = "\n".join(succeed(page.main, "--run run --input", asked))
+    assert out.startswith(asked) == (page is write) and "\u2581" not in out
+    assert "is finished" in "".join(succeed(page.main, "--resume --out run"))
+    Path("run/subwords.model").write_bytes(Subwords.learned(["ab" * 9], 9, exact=True).model)
+    refuse(page.main, "--resume --out run", "data that it was started with", tells=True)
+    too_few = f"{OWN} {rest} --out new --subwords 0"
+    refuse(page.main, too_few, "--subwords 0: subwords are at least ", tells=True)
+
+
+def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, succeed, refuse):
+    data = {name: [("the dog", "der Hund")] * 3 for name in ("train", "dev", "test")}
+    words = Subwords.learned(["the dog der Hund"], 60, exact=True)
+    task = pairs.PairsTask(data, 2, 1, known=2 * (words,))
+    assert task.text.source is task.text.target is words
+    task.written = lambda model, sources, **how: [words.join(words.split("der Hund"))]
+    assert task.evaluate(None)["exact_match"] == 1.0
+    data["test"] = [("the dog", "☃d" * 128)]
+    assert pairs.PairsTask(data, 2, 1, known=2 * (words,)).longest == 257
+    data["test"] = [("the dog", "☃d" * 128 + "☃")]
+    said = complaint(pairs.PairsTask, data, 2, 1, known=2 * (words,))
+    assert "at most 256 subwords; received 257 in '☃d☃d" in said
+    Path("own.txt").write_text("\n".join([*LINES, "the dog " * 40 + "\tder Hund"]))
+    both = "--data own.txt --words --subwords 40"
+    refuse(pairs.main, both, "made of words or of subwords; received both")
+    succeed(pairs.main, f"{OWN} --subwords 400")
+
+
+def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_character(
+    succeed,
+):
+    text = PARAGRAPHS + "☃" * 20
+    training, unseen = split(text)
+    assert (len(training), len(unseen)) == (2070, 230) and training + unseen == text
+    Path("own.txt").write_text(text)
+    out = succeed(main, f"{OWN} --context 8 --subwords 40")
+    words = load("run").text.vocabulary
+    assert "☃" not in words.symbols and len(words) == 40
+    task = WritingTask(text, 8, 4, 1, known=words)
+    assert words.join(words.decode(task.training)) == training
+    figures = dict(line.rsplit(" ", 1) for line in out[-2:])
+    ratio = len(words.split(unseen)) / len(unseen)
+    ours = float(figures["loss of a subword"]) * ratio
+    assert float(figures["held-out loss"]) == pytest.approx(ours, abs=1e-4) and ratio < 0.7
+    told = WritingTask(text, 8, 4, 1).description(), task.description()
+    assert told[1].pop("subwords") and told[0] == told[1]
+
+
+def test_a_text_of_subwords_has_windows_on_both_sides(complaint):
+    words = Subwords.learned([PARAGRAPHS], 60, exact=True)
+    count = len(words.split(PARAGRAPHS))
+    said = complaint(WritingTask, PARAGRAPHS, count // 20, 4, 1, known=words)
+    assert f"subwords of a window; received {count} subwords" in said
+    assert "20 times the 6 characters" in complaint(WritingTask, "ab" * 59, 5, 4, 1)
+    assert len(WritingTask("ab" * 60, 5, 4, 1).unseen) == 12
+    short = "a b c d e " * 90 + "w" * 100  # whose last tenth has few subwords
+    words = Subwords.learned([short], 99, exact=True)
+    unseen = len(words.split(split(short)[1]))
+    assert WritingTask(short, unseen - 1, 4, 1, known=words).unseen_windows()
+    assert "20 times" in complaint(WritingTask, short, unseen, 4, 1, known=words)

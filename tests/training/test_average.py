@@ -71,6 +71,7 @@ def test_what_is_evaluated_saved_and_used_is_the_mean(tmp_path, count, parts):
 def test_a_run_that_ends_before_its_last_step_keeps_the_best_mean(tmp_path):
     task = Copying([0.5, 0.9, 0.1, 0.2])
     assert run(tmp_path, steps=50, task=task, average=2, patience=2)[1]["step"] == 10
+    assert last(tmp_path)[1]["step"] == 20
 
 
 @pytest.mark.parametrize(("steps", "parts"), [((10,), 2), ((4, 13), 1)])

@@ -4,13 +4,12 @@ import os
 
 import numpy as np
 import pytest
-from tiny_runs import SIZES, Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
+from tiny_runs import Copying, HoldingOut, Own, recipe, run, send_ctrl_c, tiny
 
 from numformer.errors import BrokenNumbers
 from numformer.layer import training
 from numformer.layers import ReLU, ScaledDotProductAttention
 from numformer.layers.cross_entropy import CrossEntropy
-from numformer.models import Config
 from numformer.training.broken_numbers import first_broken
 from numformer.training.loop import Schedule, train
 from numformer.training.optimizers import Optimizer
@@ -171,5 +170,5 @@ def test_a_measure_or_a_held_out_loss_that_is_no_number_stops_training(tmp_path,
     text = broken(tiny(), tmp_path / "b", HoldingOut())
     assert "step 1: the evaluation's held_out_loss is nan" in text
     breaks.append(True)
-    text = broken(Own(Config.base(9, **SIZES), seed=5), tmp_path / "c")
+    text = broken(tiny(Own), tmp_path / "c")
     assert f"whole.{LOSS}" in text

@@ -12,13 +12,7 @@ from numformer.training.checkpoints import save_checkpoint
 from numformer.training.files import PARTIAL
 from numformer.training.loop import train
 from numformer.training.parts import Parts
-from tests.equal_runs import (
-    assert_same_run,
-    assert_same_weights,
-    files,
-    last,
-    without_seconds,
-)
+from tests.equal_runs import assert_same_run, assert_same_weights, files, last, without_seconds
 
 
 @pytest.mark.parametrize("folder", ["new/below", "there"])

@@ -72,8 +72,8 @@ class Own(Transformer):
         return Halved(super().objective(label_smoothing))
 
 
-def tiny(**changes) -> Transformer:
-    return Transformer(Config.base(9, **(SIZES | changes)), seed=5)
+def tiny(kind=Transformer, **changes) -> Transformer:
+    return kind(Config.base(9, **(SIZES | changes)), seed=5)
 
 
 def recipe(**changes) -> Recipe:

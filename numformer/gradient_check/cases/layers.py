@@ -1,5 +1,7 @@
 """Every layer once, small, with what makes mistakes visible: how to build it and its inputs."""
 
+from functools import partial
+
 import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H, V
@@ -28,6 +30,11 @@ from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
+
+
+def placed_attention(settings, inputs, g):
+    return MultiHeadAttention(D, H, g.rng, p_drop=0.3, **settings()), inputs(g)
+
 
 ELEMENTWISE = [
     Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),
@@ -163,10 +170,7 @@ ATTENTION = [
         Case(
             f"{name}_attention_{kind}",
             "multi_head_attention",
-            lambda g, settings=settings, inputs=inputs: (
-                MultiHeadAttention(D, H, g.rng, p_drop=0.3, **settings()),
-                inputs(g),
-            ),
+            partial(placed_attention, settings, inputs),
             dict(heads=H, attention_dropout=0.3, positions=name),
         )
         for name, settings in POSITIONS_IN_ATTENTION.items()

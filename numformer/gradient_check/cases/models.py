@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
 from numformer.layers import CELLS
@@ -12,10 +13,10 @@ from numformer.models.masked import MaskedLanguageModel
 from numformer.models.recurrent import AttentionDecoder, RecurrentEncoderDecoder
 from numformer.models.vision import VisionTransformer
 
-SIZES = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
-SMALL = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
+SIZES: dict[str, Any] = dict(d_model=D, d_ff=F, heads=H, layers=2, p_drop=0.2)
+SMALL: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V, **SIZES)
 
-VARIATIONS = {
+VARIATIONS: dict[str, dict[str, Any]] = {
     "post_norm": {},
     "pre_norm": dict(norm="pre"),
     "rms_norm": dict(norm="pre", normalization="rms"),
@@ -34,7 +35,7 @@ VARIATIONS = {
     "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
 }
 # What may stand where attention stands, each with settings by which little is seen.
-MIXED = {
+MIXED: dict[str, dict[str, Any]] = {
     "attention": {},
     "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
     "window": dict(mixers="window", window=2),
@@ -96,9 +97,9 @@ def language_model(changes: dict, g):
     return LanguageModel(config, 3), [g.target_in]
 
 
-LANGUAGE = dict(vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned") | dict(
-    max_length=6
-)
+LANGUAGE: dict[str, Any] = dict(
+    vocabulary=V, d_model=D, d_ff=F, heads=H, layers=2, positions="learned"
+) | dict(max_length=6)
 
 
 def of_language_model(name: str, **changes) -> Case:
@@ -127,7 +128,7 @@ def mixed() -> list[Case]:
     table = []
     for name, changes in MIXED.items():
         mixer_of = changes.get("mixers", name).partition(",")[0]
-        case = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
+        case: Callable = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
         if table[-1]()[0].looks_ahead:
             table.append(case(f"{name}_mixer_looking_ahead", build=mixer_that_looks_ahead))
@@ -157,7 +158,7 @@ def attention_decoder(cell, g):
 
 def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = None) -> Case:
     """A recurrent encoder-decoder; with `smoothing` its objective, where padding is left out."""
-    sizes = dict(source_vocabulary=V, target_vocabulary=V + 2, d_model=D)
+    sizes: dict[str, Any] = dict(source_vocabulary=V, target_vocabulary=V + 2, d_model=D)
     config = RecurrentEncoderDecoder.Config(**sizes, cell=cell, context=context, p_drop=p_drop)
 
     def build(g):
@@ -166,7 +167,8 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
             return model, [g.source, g.target_in]
         return Objective(model, smoothing), [g.source, g.target_in, g.target_out]
 
-    name, settings = f"recurrent_{cell}_{context}", dict(config=config)
+    name = f"recurrent_{cell}_{context}"
+    settings: dict[str, Any] = dict(config=config)
     if smoothing is None:
         return Case(name, "recurrent_encoder_decoder", build, settings)
     settings |= dict(smoothing=smoothing, model="recurrent_encoder_decoder")
@@ -174,7 +176,7 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
 
 
 MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
-OF_IMAGES = dict(height=4, width=6, classes=7, **SIZES)
+OF_IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
 GREY = VisionTransformer.Config(**OF_IMAGES, channels=1)
 COLOURED = VisionTransformer.Config(**OF_IMAGES, channels=3, norm="pre", positions="sinusoidal")
 

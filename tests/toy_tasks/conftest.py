@@ -1,0 +1,38 @@
+"""What tests of tasks share: an empty folder, and scripts that succeed or refuse."""
+
+import pytest
+
+from tests.toy_tasks.small import assert_refused, files_of
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(empty_folder):
+    pass
+
+
+@pytest.fixture
+def succeed(call):
+    """`succeed(main, flags, *texts)`: exit code 0 and no line of errors -> the lines printed."""
+
+    def run(main, flags="", *texts) -> list[str]:
+        code, out, err = call(main, flags, *texts)
+        assert (code, err) == (0, [])
+        return out
+
+    return run
+
+
+@pytest.fixture
+def refuse(call):
+    """`refuse(main, flags, *words)`: exit code 2, one line of errors with `words`, and no trace.
+
+    Nothing else is printed, unless it `tells` of its data before.
+    """
+
+    def run(main, flags, *words, tells=False):
+        before = files_of(".")
+        code, out, err = call(main, flags)
+        assert_refused((code, [] if tells else out, err), *words)
+        assert files_of(".") == before
+
+    return run
