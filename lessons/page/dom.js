@@ -18,7 +18,8 @@ export function element(tag, attributes = {}, ...children) {
 /** A number as a matrix shows it: two decimals, an exact 0 or integers without, a true minus. */
 export function written(value, whole = false) {
   if (value === null) return "−∞";
-  const text = whole || value === 0 ? String(value) : value.toFixed(2);
+  // What lies in the middle goes away from 0, whatever the last bits of its sum.
+  const text = whole || value === 0 ? String(value) : (value + Math.sign(value) * 1e-9).toFixed(2);
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
 }
 
