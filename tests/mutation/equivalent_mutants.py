@@ -13,6 +13,8 @@ How many pairs a batch has is not asked where it is filled by tokens.
     data/batching.py: super().__init__(pairs, 2, seed, pool)
 Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
+A truth of NumPy is read as one of Python.
+    layers/places.py: return self.valid.all()
 NumPy counts in Python's integers.
     data/batching.py: return np.count_nonzero(self.target_out != PADDING)
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
