@@ -23,7 +23,7 @@ from tests.gpu import __main__ as gpu
 from tests.toy_tasks.small import RUN, copying, few_held_out
 from tests.training.tiny_runs import SIZES, Copying
 
-FLAGS = [*RUN, *"--parts 2 --average 2 --evaluate-every 2".split()]
+FLAGS = f"{RUN} --parts 2 --average 2 --evaluate-every 2"
 # float32, after some steps of Adam, which makes large what is small
 CLOSE = dict(rtol=1e-3, atol=1e-5)
 
@@ -201,17 +201,16 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(
     empty_folder, interrupted_at, call, stand_in
 ):
     """From its start, resumed on the other of the two, and in its answers."""
-
     for backend, out in ("numpy", "host"), ("cupy", "device"):
-        assert call(copying, *FLAGS, "--backend", backend, "--out", out)[0] == 1  # it learns little
+        assert call(copying, f"{FLAGS} --backend {backend} --out {out}")[0] == 1  # it learns little
     assert_same_runs("device", "host")
     for first, second in (("cupy", "numpy"), ("numpy", "cupy")):
         with interrupted_at(5):
-            assert call(copying, *FLAGS, "--backend", first, "--out", first)[0] == 130
-        assert call(copying, "--backend", second, "--resume", "--out", first)[0] == 1
+            assert call(copying, f"{FLAGS} --backend {first} --out {first}")[0] == 130
+        assert call(copying, f"--backend {second} --resume --out {first}")[0] == 1
         assert_same_runs(first, "host")
-    asked = ["--run", "device", "--input", "314", "75", "--backend"]
-    host, device = (call(copying, *asked, backend) for backend in ("numpy", "cupy"))
+    asked = "--run device --input 314 75 --backend"
+    host, device = (call(copying, f"{asked} {backend}") for backend in ("numpy", "cupy"))
     assert host == device and len(host[1]) == 2
 
 
@@ -226,13 +225,8 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
-    for what in (
-        "30 rows, float32",
-        "linear, float64",
-        "from NumPy to CuPy",
-        "beam search",
-        "host",
-    ):
+    layers, others = ["30 rows, float32", "linear, float64"], ["from NumPy to CuPy", "beam search"]
+    for what in [*layers, *others, "host"]:
         assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
 
 

@@ -279,17 +279,6 @@ def test_inference_saves_nothing_and_drops_nothing(name, xp):
     assert_same(output, forward(layer, inputs))
 
 
-def test_a_state_is_a_copy(xp):
-    layer, _ = prepare("linear", xp)
-    state = layer.state_dict()
-    layer.load_state_dict(state)
-    for array in state.values():
-        array.fill(np.nan)
-    assert not any(
-        xp.isnan(parameter.data).any() for parameter in layer.named_parameters().values()
-    )
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @every_part
 def test_no_formula_changes_the_dtype(name, xp, dtype):
