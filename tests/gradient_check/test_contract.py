@@ -165,7 +165,6 @@ def test_two_forwards_may_precede_two_backwards(name, xp):
     dy_first, dy_second = (upstream_for(forward(layer, first), seed) for seed in (1, 2))
     of_first, parameters_first = separate(layer, first, 1, dy_first)
     of_second, parameters_second = separate(layer, second, 2, dy_second)
-
     layer.zero_grad()
     forward(layer, first, 1)
     forward(layer, second, 2)
@@ -206,20 +205,18 @@ def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
     Arrays of a device cannot be frozen, so there the copies alone catch it.
     """
     layer, inputs = prepare(name, xp)
-    parameters = [parameter.data for parameter in layer.named_parameters().values()]
-    frozen = [value for value in inputs if dtype_kind(value)] + parameters
-    copies = freeze(frozen)
-    output = forward(layer, inputs)
-    dy = upstream_for(output)
-    frozen += [output, dy]
-    copies += freeze([output, dy])
+    copies = freeze([value for value in inputs if dtype_kind(value)])
+    copies += freeze([parameter.data for parameter in layer.named_parameters().values()])
+    copies += freeze([output := forward(layer, inputs)])
+    copies += freeze([dy := upstream_for(output)])
     backward(layer, dy)
-    for array, copy in zip(frozen, copies, strict=True):
+    for array, copy in copies:
         assert_same(array, copy)
 
 
-def freeze(arrays) -> list:
-    copies = [array.copy() for array in arrays]
+def freeze(arrays) -> list[tuple]:
+    """Each with a copy."""
+    copies = [(array, array.copy()) for array in arrays]
     for array in arrays:
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
