@@ -85,9 +85,6 @@ def assert_same(found, expected):
     assert_array_equal(to_host(found), to_host(expected))
 
 
-# The list of cases itself.
-
-
 def layers_of(cls=Layer) -> list[type[Layer]]:
     """Every kind of layer of the library that has a forward."""
     ours = cls.__module__.startswith("numformer.") and cls.forward is not Layer.forward
@@ -133,9 +130,6 @@ def test_every_layer_has_a_case_a_reference_its_equations_and_a_public_name():
             importlib.import_module(module.name)
     assert len(layers_of()) > 10
     assert not {*lacking()}, "\n".join(["missing:", *sorted({*lacking()})])
-
-
-# Gradients.
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -195,9 +189,6 @@ def assert_all_close(found, expected):
         assert_allclose(to_host(one), to_host(other), **TIGHT)
 
 
-# Ownership.
-
-
 @every_part
 def test_nobody_writes_into_arguments_parameters_or_outputs(name, xp):
     """Frozen arrays make writing raise; the copies catch writing through an older view.
@@ -244,9 +235,6 @@ def test_what_backward_returns_shares_memory_with_nothing(name, xp, dropping):
         assert not xp.shares_memory(one, other)
 
 
-# Saved values and modes.
-
-
 @every_part
 def test_each_forward_serves_one_backward(name, xp):
     layer, inputs = prepare(name, xp)
@@ -287,9 +275,6 @@ def test_no_formula_changes_the_dtype(name, xp, dtype):
     arrays = [output, *saved, *gradients, *parameter_gradients(layer)]
     assert {array.dtype for array in arrays} == {np.dtype(dtype)}
     assert all(xp.isfinite(array).all() for array in arrays)
-
-
-# The device.
 
 
 @every_part
