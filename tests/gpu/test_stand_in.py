@@ -212,9 +212,6 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(empty_folder, call, stan
     assert host == device and len(host[1]) == 2
 
 
-# The report on a real card, python -m tests.gpu.
-
-
 def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
