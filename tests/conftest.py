@@ -1,8 +1,6 @@
 """What test files share: random numbers, array modules, complaints, scripts and their data."""
 
-import contextlib
 import shlex
-import signal
 import sys
 
 import cupy_stand_in
@@ -15,7 +13,6 @@ from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
 from toy_tasks.kit import exit_code
-from toy_tasks.kit.sequences import SequenceTask
 
 # Not tested where processes are not forked, which keep what a test replaced; on Windows also not
 # what asks for the signals, limits, locks, words of errors and slashes of POSIX.
@@ -131,23 +128,3 @@ def data(tmp_path):
     for split in ("train", "dev", "test"):
         (folder / f"toy_{split}.tsv").write_text("\n".join(words), encoding="utf-8")
     return folder
-
-
-@pytest.fixture
-def interrupted_at(monkeypatch):
-    """`with interrupted_at(step)`: Ctrl-C as a sequence task draws the batch of this step."""
-
-    @contextlib.contextmanager
-    def interrupted(step: int):
-        batch = SequenceTask.batch
-
-        def draw(task, at):
-            if at == step:
-                signal.raise_signal(signal.SIGINT)
-            return batch(task, at)
-
-        with monkeypatch.context() as patches:
-            patches.setattr(SequenceTask, "batch", draw)
-            yield
-
-    return interrupted

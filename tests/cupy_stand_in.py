@@ -81,13 +81,9 @@ class ndarray:
     T = property(lambda self: ndarray(self._memory.T))
 
     def __len__(self):
-        if not self.ndim:
-            raise TypeError("len() of unsized object")
         return len(self._memory)
 
     def __iter__(self):
-        if not self.ndim:
-            raise TypeError("iteration over a 0-d array")
         return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype=None, copy=None):
@@ -132,9 +128,6 @@ class ndarray:
             _require_different(self, parts, "several values for one place of an array")
         self._memory[parts] = value
 
-    def fill(self, value):
-        self._memory.fill(_of_scalar_or_device(value))
-
     def take(self, indices, axis=None):
         return ndarray(self._memory.take(_of_scalar_or_device(indices), axis, mode="wrap"))
 
@@ -170,8 +163,12 @@ def _axes(key) -> int:
     return 0 if key is None or key is Ellipsis else key.ndim if _is_mask(key) else 1
 
 
-def _binary(compute):
-    return lambda self, other: _device(compute(self._memory, _of_scalar_or_device(other)))
+def _operator(compute):
+    return lambda *operands: _device(compute(*map(_of_scalar_or_device, operands)))
+
+
+def _reversed(compute):
+    return lambda self, other: _operator(compute)(other, self)
 
 
 def _in_place(compute):
@@ -182,20 +179,13 @@ def _in_place(compute):
     return method
 
 
-def _reversed(compute):
-    return lambda self, other: _device(compute(_of_scalar_or_device(other), self._memory))
-
-
 for _name in "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift".split():
     _compute, _plain = getattr(operator, _name), _name.rstrip("_")
-    setattr(ndarray, f"__{_plain}__", _binary(_compute))
+    setattr(ndarray, f"__{_plain}__", _operator(_compute))
     setattr(ndarray, f"__r{_plain}__", _reversed(_compute))
     setattr(ndarray, f"__i{_plain}__", _in_place(getattr(operator, f"i{_plain}")))
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(ndarray, f"__{_name}__", _binary(getattr(operator, _name)))
-for _name in ("neg", "pos", "abs", "invert"):
-    _compute = getattr(operator, _name)
-    setattr(ndarray, f"__{_name}__", lambda self, compute=_compute: _device(compute(self._memory)))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):
+    setattr(ndarray, f"__{_name}__", _operator(getattr(operator, _name)))
 
 # Reductions have no `where` and no `initial`, here as in CuPy.
 _KEYWORDS = {"axis", "dtype", "out", "keepdims", "copy", "order", "k", "shape", "kind", "side"}
@@ -212,16 +202,9 @@ def _checked(function, name: str):
     return call
 
 
-def _method(name: str):
-    def method(self, *args, **kwargs):
-        return _checked(getattr(self._memory, name), name)(*args, **kwargs)
-
-    return method
-
-
-for _name in """all any argmax argmin argsort astype clip conj copy cumsum dot max mean min prod
-                ravel repeat reshape squeeze std sum swapaxes transpose var view""".split():
-    setattr(ndarray, _name, _method(_name))
+for _name in """all any argmax argmin argsort astype clip conj copy cumsum dot fill max mean min
+                prod ravel repeat reshape squeeze std sum swapaxes transpose var view""".split():
+    setattr(ndarray, _name, _checked(getattr(np.ndarray, _name), _name))
 
 
 class _Ufunc:

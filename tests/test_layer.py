@@ -87,6 +87,7 @@ def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory
     layer.load_state_dict(before)  # which is of float32
     assert_array_equal(flat.data, np.concatenate([value.ravel() for value in before.values()]))
     assert flat.data.dtype == layer.output.weight.data.dtype == dtype
+    assert not np.shares_memory(layer.state_dict()[LAST], flat.data)
     assert pack(Doubling(), dtype).data.shape == (0,)
 
 

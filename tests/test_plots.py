@@ -1,6 +1,7 @@
 """Attention weights as the forward pass had them, and pictures that are pictures."""
 
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -28,17 +29,15 @@ LAYERS, HEADS = 3, 2
 
 
 @pytest.fixture
-def drawn(monkeypatch, tmp_path):
+def drawn(tmp_path):
     """`drawn(draw, *arguments)` is the Figure that a function draws and saves."""
-    figures, savefig = [], Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **b: (figures.append(self), savefig(self, *a, **b))
-    )
+    savefig = Figure.savefig
 
     def figure_of(draw, *arguments) -> Figure:
-        draw(tmp_path / "drawn.png", *arguments)
+        with mock.patch.object(Figure, "savefig", autospec=True, side_effect=savefig) as saved:
+            draw(tmp_path / "drawn.png", *arguments)
         assert imread(tmp_path / "drawn.png").std() > 0
-        return figures.pop()
+        return saved.call_args.args[0]
 
     return figure_of
 
@@ -141,8 +140,7 @@ def points(axes) -> dict[str, list]:
 def test_loss_curve_shows_losses_on_the_left_the_measure_on_the_right_and_the_rate_below(drawn):
     figure = drawn(loss_curve, TRAINING + MEASURED, "right", "a $title")
     left, below, right = figure.axes
-    of_training = [[s, 1 / s] for s in (2, 4, 6)]
-    of_held_out = [[s, 2 / s] for s in (4, 6)]
+    of_training, of_held_out = [[2, 1 / 2], [4, 1 / 4], [6, 1 / 6]], [[4, 2 / 4], [6, 2 / 6]]
     assert points(left) == {"training loss": of_training, "held-out loss": of_held_out}
     assert points(right) == {"right": [[4, 0.8], [6, 1.2]]}
     assert [*points(below).values()] == [[[s, s / 9] for s in (2, 4, 6)]]

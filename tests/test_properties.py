@@ -34,10 +34,7 @@ batches, heads, lengths, head_sizes = (st.integers(1, most) for most in (4, 4, 6
     seeds,
 )
 def test_weights_are_shares_of_what_the_mask_allows(sizes, mask_axes, share, dtype, factor, seed):
-    """And so every output lies between the smallest and the largest value that is allowed.
-
-    The mask has rows with nothing allowed, and is broadcast along some of its axes.
-    """
+    """Outputs lie between the allowed values; rows allow nothing, and masks are broadcast."""
     (*leading, T, S, d_k, d_v), rng = sizes, np.random.default_rng(seed)
     shapes = (T, d_k), (S, d_k), (S, d_v)
     query, key, value = (rng.standard_normal((*leading, *n)).astype(dtype) for n in shapes)
@@ -60,10 +57,7 @@ def test_weights_are_shares_of_what_the_mask_allows(sizes, mask_axes, share, dty
 
 
 def other_ids(name: str) -> dict:
-    """Ids of other shapes and paddings for a case, drawn by its name: no other case changes them.
-
-    Up to four pairs of up to six ids, one source and one target with some at least.
-    """
+    """Up to four pairs of up to six ids, drawn by a case's name: no other case changes them."""
     rng = np.random.default_rng([*name.encode()])
     row_lengths = rng.integers(0, 7, (rng.integers(1, 5), 2, 1))
     row_lengths[0] = np.maximum(row_lengths[0], 1)
@@ -89,10 +83,7 @@ def test_gradients_agree_with_numerical_ones_for_any_shape(name):
 
 @st.composite
 def extreme_scores(draw):
-    """float32 (B, T, V) up to +-1e4: spread widely or hardly, all equal, or one by far the highest.
-
-    -> rng, scores.
-    """
+    """rng, and float32 (B, T, V) up to +-1e4: spread, all equal, or one by far the highest."""
     rng = np.random.default_rng(draw(seeds))
     shape = draw(st.tuples(batches, lengths, st.integers(2, 70)))  # max_last changes at 64
     scores = draw(st.sampled_from([1e4, 100, 1, 1e-4, 0])) * rng.uniform(-1, 1, shape)

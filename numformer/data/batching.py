@@ -254,16 +254,15 @@ class TokenBatches(EpochBatches):
         return round(self.pool * self.max_tokens / self.mean_length)
 
     def _cut(self, order, pairs):
-        batches: list[list[int]] = []
+        batches: list[list[int]] = [[]]
         longest = 0
         for index in order:
             tokens = _tokens(pairs[index])
-            if batches and max(longest, tokens) * (len(batches[-1]) + 1) <= self.max_tokens:
-                batches[-1].append(index)
-                longest = max(longest, tokens)
-            else:
-                batches.append([index])
-                longest = tokens
+            if batches[-1] and max(longest, tokens) * (len(batches[-1]) + 1) > self.max_tokens:
+                batches.append([])
+                longest = 0
+            batches[-1].append(index)
+            longest = max(longest, tokens)
         return batches
 
 

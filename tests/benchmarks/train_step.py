@@ -24,7 +24,13 @@ from typing import NamedTuple
 import numpy as np
 
 from numformer.backend import reuse_freed_memory
+from numformer.data.batching import PairBatch
+from numformer.layers.positional import sinusoidal_table
+from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
 from numformer.training.forks import cores
+from numformer.training.recipe import Recipe
+from numformer.training.trainer import Trainer
+from toy_tasks.write import Windows
 
 
 class Size(NamedTuple):
@@ -54,9 +60,6 @@ P_DROP = SMOOTHING = 0.1
 
 def batches(size: Size, count: int = 8):
     """source, target_in, target_out (B, T), of lengths T / 2 to T; a gpt has ids, following ids."""
-    from numformer.data.batching import PairBatch
-    from toy_tasks.write import Windows
-
     rng = np.random.default_rng(0)
     if size.model == "gpt":
         ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
@@ -73,8 +76,6 @@ def batches(size: Size, count: int = 8):
 
 
 def numformer_model(size: Size):
-    from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Transformer
-
     if size.model == "lstm":
         settings = dict(source_vocabulary=size.V, target_vocabulary=size.V, d_model=size.D)
         settings |= dict(cell="lstm", context="fixed", p_drop=P_DROP)
@@ -89,8 +90,6 @@ def numformer_model(size: Size):
 
 def numformer_step(size: Size) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
-    from numformer.training.recipe import Recipe
-    from numformer.training.trainer import Trainer
 
     class Task:
         data, metric = batches(size), None
@@ -114,8 +113,6 @@ def torch_model(size: Size):
     import torch
     from torch import nn
     from torch.nn import functional
-
-    from numformer.layers.positional import sinusoidal_table
 
     def embedding(count):
         made = nn.Embedding(count, size.D)

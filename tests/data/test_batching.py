@@ -21,20 +21,16 @@ def numbers_in(batch: PairBatch) -> list[int]:
     return (batch.source[:, 0] - 4).tolist()
 
 
-def mixed(count: int = 50) -> list:
+def mixed(count: int) -> list:
     return pairs_of(np.random.default_rng(0).integers(1, 12, count))
 
 
-def test_padding_fills_up_with_0_on_the_right():
+def test_padding_fills_up_with_0_on_the_right_what_are_sequences_of_ids(complaint):
     padded = pad([np.array([5, 6, 7], np.int32), [], (8,), [9, 0]])
     assert_array_equal(padded, [[5, 6, 7], [0, 0, 0], [8, 0, 0], [9, 0, 0]])
     assert np.issubdtype(padded.dtype, np.integer) and pad([[], []]).shape == (2, 0)
-    assert_array_equal(
-        data.pad_sources([[5, 6], [], (7,)]), [[5, 6, END], [END, 0, 0], [7, END, 0]]
-    )
-
-
-def test_what_is_no_sequence_of_ids_is_refused(complaint):
+    closed = data.pad_sources([[5, 6], [], (7,)])
+    assert_array_equal(closed, [[5, 6, END], [END, 0, 0], [7, END, 0]])
     assert "received True, which is of type bool" in complaint(pad, [[5], [True, 6]])
     assert "received 5.0, which" in complaint(pad, [[5.0]])
     assert "received [5, 0, 6]" in complaint(pad, [[7, 8, 9], [5, 0, 6]])
@@ -70,12 +66,6 @@ def test_an_epoch_s_order_is_random_and_by_length_within_pools(size, pool):
         steps = range(first, first + batches[seed].count())
         assert [numbers_in(batches[seed](step)) for step in steps] == expected
         assert len(batches[seed]._batches) == 1  # of the latest epoch alone
-
-
-def test_no_data_and_empty_batches_are_refused(complaint):
-    for count, size in ((0, 8), (5, 0)):
-        said = complaint(EpochBatches, mixed(count), size, seed=1)
-        assert f"at least one pair, and batches of at least 1; received {count} pairs" in said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +147,11 @@ def test_each_epoch_may_have_its_pairs_in_another_form():
     assert asked == [0, 1]
 
 
-def test_a_pair_longer_than_a_batch_is_refused(complaint):
+def test_no_data_empty_batches_and_a_pair_longer_than_a_batch_are_refused(complaint):
+    for count, size in ((0, 8), (5, 0)):
+        said = complaint(EpochBatches, mixed(count), size, seed=1)
+        assert f"at least one pair, and batches of at least 1; received {count} pairs" in said
     assert "a pair of 13" in complaint(TokenBatches, pairs_of([3, 11]), 12, 1)
-    assert TokenBatches(pairs_of([3, 11]), 13, 1).count() == 2
+    batches = TokenBatches(pairs_of([3, 11]), 13, 1)
+    assert batches.count() == 2
+    assert batches._cut([0, 1], pairs_of([19, 3])) == [[0], [1]]  # another cut may be longer

@@ -41,6 +41,9 @@ def test_a_text_is_its_pieces_put_together(subwords):
         ids = subwords.encode(pieces)
         assert min(ids) >= len(SPECIAL) and subwords.decode(ids) == pieces
     assert max(len(subwords.split(text)) for text in TEXTS) > 8  # some words are cut
+    least, most = (Subwords.learned(TEXTS, size) for size in (27, 10**12))  # all that there are
+    assert len(least) == 27 < len(most) < 200
+    assert most.encode(most.split("the smallest")) == most.encode(["▁the", "▁smallest"])
 
 
 def test_the_rarest_character_is_kept_as_it_is():
@@ -111,24 +114,22 @@ def test_what_cannot_be_learned_is_told(complaint, monkeypatch):
     assert "numformer[translate]" in complaint(tokenized, "a", "fr")
 
 
-SENTENCES = [  # the language, a sentence, and its tokens
+SENTENCES = [  # the language, a sentence, its tokens; curly quotation marks become straight ones
     ("en", "A man, who isn't old.", "a man , who isn &apos;t old ."),
     ("en", 'It\'s "3.5" km!', "it &apos;s &quot; 3.5 &quot; km !"),
     ("de", "Ein Mann (aus Köln) läuft.", "ein mann ( aus köln ) läuft ."),
     ("fr", "L'homme court.", "l&apos; homme court ."),
-]
-CURLY = [  # quotation marks and dashes become those of a keyboard
     ("en", "The girl’s “hat” – red…", "the girl &apos;s &quot; hat &quot; - red ..."),
     ("en", "a “hat”, 3\u00a0500 of them", "a &quot; hat &quot; , 3 500 of them"),
     ("de", "„Hut“ sagt er.", "&quot; hut &quot; sagt er ."),
 ]
 
 
-@pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES + CURLY)
+@pytest.mark.parametrize(("language", "sentence", "tokens"), SENTENCES)
 def test_tokens_are_moses_s_and_stay_what_they_are(sentence, language, tokens):
     moses._moses.cache_clear()  # what was made before would hide how it is made
     assert tokenized(sentence, language) == tokens == tokenized(tokens, language)
-    if (language, sentence, tokens) in SENTENCES:
+    if not {*sentence} & {*"“„"}:
         assert detokenized(tokens, language) == sentence.lower()
 
 
@@ -154,12 +155,6 @@ def test_each_side_of_a_translation_has_the_rules_of_its_language(from_, to):
     text, tokens = Translation(words, words, 9, from_=from_, to=to), "l&apos; homme"
     assert (words.join(text.symbols("L'homme")) == tokens) == (from_ == "fr")
     assert (text.join(words.split(tokens)) == "l'homme") == (to == "fr")
-
-
-def test_of_more_subwords_than_the_texts_have_there_are_all_that_they_have():
-    least, most = (Subwords.learned(TEXTS, size) for size in (27, 10**12))
-    assert len(least) == 27 < len(most) < 200
-    assert most.encode(most.split("the smallest")) == most.encode(["▁the", "▁smallest"])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])

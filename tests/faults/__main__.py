@@ -11,10 +11,10 @@ and were. About two minutes.
 import argparse
 import contextlib
 import copy
+import functools
 import io
 import itertools
 import json
-import os
 import re
 import resource
 import subprocess
@@ -33,6 +33,7 @@ from numformer.models import Config, Transformer
 from numformer.training.checkpoints import load_checkpoint, load_model, save_checkpoint
 from numformer.training.files import PARTIAL
 from tests.equal_runs import without_seconds
+from tests.toy_tasks.small import program
 from toy_tasks import kit, reverse
 from toy_tasks.kit.sequences import DEFAULTS, SequenceTask
 
@@ -40,13 +41,7 @@ KILLED = """--steps 240 --d-model 16 --d-ff 16 --heads 2 --layers 1 --batch-size
 --warmup 60 --factor 1 --evaluate-every 8 --log-every 3 --no-plots""".split()
 
 
-def start(*flags) -> subprocess.Popen:
-    """Start `python -m toy_tasks.reverse` on one core."""
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
-    command = [sys.executable, "-m", "toy_tasks.reverse", *map(str, flags)]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, env=environment, **pipes)
+start = functools.partial(program, "reverse")
 
 
 def result(process: subprocess.Popen, folder: Path) -> tuple:

@@ -20,7 +20,7 @@ from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
 from tests.equal_runs import without_seconds
 from tests.gpu import __main__ as gpu
-from tests.toy_tasks.small import RUN, copying, few_held_out
+from tests.toy_tasks.small import RUN, copying, few_held_out, interrupted_at
 from tests.training.tiny_runs import SIZES, Copying
 
 FLAGS = f"{RUN} --parts 2 --average 2 --evaluate-every 2 --backend"
@@ -197,11 +197,8 @@ def assert_same_runs(folder: str, expected: str):
     assert lines == [pytest.approx(line, rel=1e-3) for line in others]
 
 
-def test_a_task_is_on_the_device_what_it_is_on_the_host(
-    empty_folder, interrupted_at, call, stand_in
-):
+def test_a_task_is_on_the_device_what_it_is_on_the_host(empty_folder, call, stand_in):
     """From its start, resumed on the other of the two, and in its answers."""
-
     for backend, out in ("numpy", "host"), ("cupy", "device"):
         assert call(copying, f"{FLAGS} {backend} --out {out}")[0] == 1  # it learns little
     assert_same_runs("device", "host")
@@ -215,9 +212,6 @@ def test_a_task_is_on_the_device_what_it_is_on_the_host(
     assert host == device and len(host[1]) == 2
 
 
-# The report on a real card, python -m tests.gpu.
-
-
 def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     monkeypatch.setenv("CUPY_TF32", "1")
     path = tmp_path / "report.md"
@@ -226,13 +220,8 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     last, text = capsys.readouterr().out.splitlines()[-1], path.read_text()
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
-    for what in (
-        "30 rows, float32",
-        "linear, float64",
-        "from NumPy to CuPy",
-        "beam search",
-        "host",
-    ):
+    layers, others = ["30 rows, float32", "linear, float64"], ["from NumPy to CuPy", "beam search"]
+    for what in [*layers, *others, "host"]:
         assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
 
 

@@ -184,8 +184,7 @@ def divided_by_weights(softmax, right, dy):
 
 REFUSED = "refused"
 GLU = Formula(
-    lambda x: (x @ LEFT) * logistic(x @ RIGHT),
-    lambda dy, a: dy * logistic(a @ RIGHT) @ LEFT.T,
+    lambda x: (x @ LEFT) * logistic(x @ RIGHT), lambda dy, a: dy * logistic(a @ RIGHT) @ LEFT.T
 )
 INPUTS = {
     nf.CrossEntropy: [LOGITS, GIVEN.target_out],

@@ -149,3 +149,10 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     assert network.dropout.p_drop == 0.5 and network.inner.bias is None
     assert "window, identity; received 'none'" in complaint(nf.TowerConfig, mixers="none")
     assert "received ''" in complaint(nf.TowerConfig, mixers="")
+
+
+def test_attention_has_biases_where_its_config_says_so():
+    for bias in (False, True):
+        sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, attention_bias=bias)
+        names = nf.Transformer(nf.Transformer.Config.base(9, **sizes)).named_parameters()
+        assert any(name.endswith("query.bias") for name in names) == bias

@@ -1,10 +1,12 @@
 """What tests of tasks share: every task by its name, one that is learned in no time, programs."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,6 +51,20 @@ def prepare(task, rule, batch_size, seed):
 
 def few_held_out():
     return mock.patch.object(SequenceTask, "__init__", prepare)
+
+
+@contextlib.contextmanager
+def interrupted_at(step: int, kind=SequenceTask):
+    """Ctrl-C as a task of this kind draws the batch of a step."""
+
+    def draw(task, at):
+        if at == step:
+            signal.raise_signal(signal.SIGINT)
+        return batch(task, at)
+
+    batch = kind.batch
+    with mock.patch.object(kind, "batch", draw):
+        yield
 
 
 def copying(arguments: list[str]) -> int:

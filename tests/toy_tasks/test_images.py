@@ -69,11 +69,9 @@ def test_images_are_shifted_and_turned(colours):
 
     assert_allclose(found(), images[0])
     assert found().dtype == np.float32
-    up = np.zeros_like(images[0])
-    up[:-1] = images[0, 1:]
+    up, right = np.zeros((2, *images[0].shape))
+    up[:-1], right[:, 1:] = images[0, 1:], images[0, :, :-1]
     assert_allclose(found(down=-1.0), up)
-    right = np.zeros_like(images[0])
-    right[:, 1:] = images[0, :, :-1]
     assert_allclose(found(right=1.0), right)
     assert_allclose(found(down=-0.25), 0.75 * images[0] + 0.25 * up)
     assert_allclose(found(-0.5, 1.0)[0, 1:], (images[0, 0, :-1] + images[0, 1, :-1]) / 2)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import numformer
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
-from tests.toy_tasks.small import shaken
+from tests.toy_tasks.small import interrupted_at, shaken
 from toy_tasks import masked
 from toy_tasks.masked import MaskedTask, main
 from toy_tasks.write import WritingTask
@@ -93,17 +92,10 @@ def test_a_text_is_learned_from_both_sides_and_from_one(call, succeed):
     assert re.fullmatch("the c[^_]t", lines[0]) and lines[1] == "the"
 
 
-def test_a_run_stopped_in_both_trainings_goes_on_to_the_same_end(call, succeed, monkeypatch):
+def test_a_run_stopped_in_both_trainings_goes_on_to_the_same_end(call, succeed):
     *_, figures = succeed(main, f"{TINY} --no-plots --out whole")
     for kind, flags in {MaskedTask: f"{TINY} --no-plots", WritingTask: "--resume"}.items():
-
-        def stop(task, step, kind=kind, draw=kind.batch):
-            if step == 5 and type(task) is kind:
-                signal.raise_signal(signal.SIGINT)
-            return draw(task, step)
-
-        with monkeypatch.context() as patches:
-            patches.setattr(kind, "batch", stop)
+        with interrupted_at(5, kind):
             code, _, err = call(main, f"{flags} --out part")
         assert code == 130 and len(err) == 1
         assert err[0].endswith("go on with: python -m toy_tasks.masked --resume --out part")

@@ -6,14 +6,14 @@ import pytest
 
 from numformer.training import load_model
 from tests.equal_runs import assert_same_weights, without_seconds
-from tests.toy_tasks.small import RUN, TINY, copying, main_of
+from tests.toy_tasks.small import RUN, TINY, copying, interrupted_at, main_of
 from toy_tasks import masked, pairs, pronounce, write
 from toy_tasks.kit import training
 
 TEXT = "sea shells, she sells " * 40
 
 
-def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
+def test_a_resumed_run_is_the_straight_run(call):
     call(copying, f"{RUN} --out straight")
     with interrupted_at(5):
         code, _, err = call(copying, RUN)
@@ -27,7 +27,7 @@ def test_a_resumed_run_is_the_straight_run(call, interrupted_at):
     assert len(list(Path("runs").iterdir())) == 1
 
 
-def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call, interrupted_at):
+def test_a_run_goes_on_for_more_steps_where_its_rate_does_not_know_the_end(call):
     """As one that was asked for them at once; then config.json says so, too."""
     flags = f"{TINY} --evaluate-every 2 --log-every 2 --decay inverse_sqrt --steps"
     call(copying, f"{flags} 8 --out straight")
@@ -109,9 +109,7 @@ def write_pairs(name: str, letters: str) -> None:
     Path(name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
 
 
-def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(
-    succeed, call, begun, interrupted_at
-):
+def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, begun):
     write_pairs("a.tsv", "abcd")
     write_pairs("b.tsv", "abxy")
     succeed(pairs.main, f"{RUN} --words target --data a.tsv")

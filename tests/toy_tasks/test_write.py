@@ -203,9 +203,7 @@ def test_pairs_share_their_subwords_and_say_which_side_is_too_long(complaint, su
     succeed(pairs.main, f"{OWN} --subwords 400")
 
 
-def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_character(
-    succeed,
-):
+def test_a_text_of_subwords_is_learned_in_its_first_nine_tenths_and_judged_by_character(succeed):
     text = PARAGRAPHS + "☃" * 20
     training, unseen = split(text)
     assert (len(training), len(unseen)) == (2070, 230) and training + unseen == text

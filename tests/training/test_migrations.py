@@ -4,17 +4,15 @@
 what the version that wrote them computed: the logits of a pair, the metrics of the whole run.
 A new format gets its folder by
 
-    python tests/training/test_migrations.py --store
+    python -m tests.training.test_migrations --store
 """
 
 import contextlib
 import functools
 import json
 import shutil
-import signal
 import sys
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,11 +23,12 @@ from numformer.training.checkpoints import load_checkpoint, load_model
 from numformer.training.loop import Interrupted
 from numformer.training.migrations import FORMAT, MIGRATIONS
 from numformer.training.run_folder import read_metrics
+from tests.toy_tasks.small import interrupted_at
 from toy_tasks import reverse
 from toy_tasks.kit import sequences
 from toy_tasks.kit.sequences import SequenceTask, main
 
-STORE = "python tests/training/test_migrations.py --store"
+STORE = "python -m tests.training.test_migrations --store"
 STORED = sorted(Path(__file__).parent.glob("format_*"))
 # Float32 on another processor: the same but for rounding, which twelve steps hardly magnify.
 CLOSE = dict(rtol=1e-3, atol=1e-4)
@@ -93,14 +92,7 @@ def store() -> None:
     flags = "--steps 12 --batch-size 16 --log-every 2 --evaluate-every 4 --parts 2 --no-plots"
     flags += " --d-model 8 --d-ff 8 --heads 2 --layers 1 --p-drop 0.1 --warmup 4 --out"
     main(reverse.RULE, [*flags.split(), str(folder / "finished")])
-    draw = SequenceTask.batch
-
-    def interrupted(task, step):
-        if step == 7:
-            signal.raise_signal(signal.SIGINT)
-        return draw(task, step)
-
-    with mock.patch.object(SequenceTask, "batch", interrupted), contextlib.suppress(Interrupted):
+    with interrupted_at(7), contextlib.suppress(Interrupted):
         main(reverse.RULE, [*flags.split(), str(folder / "interrupted")])
     model, _ = load_model(folder / "finished" / "best.safetensors")
     metrics = read_metrics(folder / "finished" / "metrics.jsonl")
