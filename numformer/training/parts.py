@@ -78,7 +78,7 @@ class Parts:
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                job = index + self.count * number, part, float(part.weight / whole)
+                job = index + self.count * number, part, part.weight / whole
                 jobs[index][1].append(job)
         if self.processes:
             losses = self._everywhere("_compute", jobs)
