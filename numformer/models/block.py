@@ -122,11 +122,6 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
         near = all(MIXERS[name].sees_near for name in self.mixers.split(","))
         return self.positions == "alibi" or (self.positions in ("rotary", "none") and near)
 
-    @property
-    def least_parameters(self) -> int:
-        """No model of this config has fewer: the entries of the matrices of one tower."""
-        return self.entries()
-
     def entries(self, cross: bool = False) -> int:
         """The entries of a tower's matrices and of its table of positions; no tower has fewer."""
         in_turn = [Block.entries(self, n, cross) for n in range(self.mixers.count(",") + 1)]

@@ -85,6 +85,7 @@ def test_no_position_sees_the_future_and_every_one_its_past_and_the_source(kind,
     """98 % accuracy with the right target as input, and nonsense when decoding."""
     model = small(kind, **form)
     logits = read(model, WHOLE)
+    assert getattr(model.config, "both_ways", False) == (kind is nf.Transformer)  # its encoder
     for t in range(WHOLE.shape[1]):
         changed = WHOLE.copy()
         changed[:, t] = 10
@@ -101,6 +102,7 @@ def test_no_position_sees_the_future_and_every_one_its_past_and_the_source(kind,
 def test_every_position_of_what_looks_both_ways_sees_every_other(kind, form):
     model = small(kind, **form)
     logits = model.forward(WHOLE)
+    assert model.config.both_ways
     for t in range(WHOLE.shape[1]):
         changed = WHOLE.copy()
         changed[:, t] = 10
