@@ -491,7 +491,7 @@ OTHERS = {
         lambda z, s: logistic(s) * (1 - logistic(s))
     ),
     "a branch is left out: that through the second operand of `multiply`. Forward's line: "
-    "`lambda x: (x @ LEFT) * logistic(x @ RIGHT),` (test_diagnosis.py, ": of(GLU),
+    "`lambda x: (x @ LEFT) * logistic(x @ RIGHT), ... (test_diagnosis.py, ": of(GLU),
     "a branch is left out: that through `x`": swish(lambda dy, x, s: dy * x * s * (1 - s)),
     "a branch has the wrong sign: that through the second operand": swish(
         lambda dy, x, s: dy * s - dy * x * s * (1 - s)
