@@ -335,15 +335,21 @@ def _one_line(node: ast.AST) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def _is_for_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def _nodes(tree: ast.Module):
     """(node, parent, (field, index), statement, place, in_function) of all that computes.
 
-    Left out: texts, annotations, and what stands in a `raise`.
+    Left out: texts, annotations, `...`, what is for type checkers, and what stands in a `raise`.
     """
 
     def walk(node, statement, place, in_function, in_backward):
         for name, value in ast.iter_fields(node):
             if name in ("annotation", "returns", "type_params", "ctx"):
+                continue
+            if _is_for_checkers(node) and name != "orelse":
                 continue
             many = isinstance(value, list)
             for index, child in enumerate(value if many else [value]):
@@ -363,8 +369,11 @@ def _nodes(tree: ast.Module):
                     continue
                 if isinstance(child, ast.keyword) and child.arg == "strict":
                     continue  # zip's check of the code around it
+                if isinstance(child, ast.Expr) and ast.unparse(child) == "...":
+                    continue
                 within = child if isinstance(child, ast.stmt) else statement
-                yield child, node, (name, index if many else None), within, where, inside
+                if not _is_for_checkers(child):
+                    yield child, node, (name, index if many else None), within, where, inside
                 if isinstance(child, ast.keyword) and child.arg == "axis":
                     continue  # of a matrix some axes have two numbers; `wrong axis` knows them
                 if isinstance(child, ast.Raise | ast.Import | ast.ImportFrom):
