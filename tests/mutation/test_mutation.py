@@ -45,7 +45,8 @@ def test_texts_annotations_and_complaints_are_left_alone_and_names_tell_mutants_
     assert kinds == [("other constant", False), ("missing statement", True)]
     text = "if TYPE_CHECKING:\n    a = 1\nelse:\n    b: int = 2\ndef f():\n    ...\n"
     (mutant,) = Source("here.py", text, Path("here.py")).mutants
-    assert mutant.change == "2 -> 3"    text = "def f(a):\n    return a + a, a + a, f(a)\n"
+    assert mutant.change == "2 -> 3"
+    text = "def f(a):\n    return a + a, a + a, f(a)\n"
     both = [Source("here.py", code, Path("here.py")).mutants for code in (text, "\n\n" + text)]
     names, later = ([mutant.name for mutant in mutants] for mutants in both)
     assert len(set(names)) == len(names) > 6
