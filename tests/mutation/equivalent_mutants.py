@@ -36,9 +36,6 @@ No texts have so few characters, none so many subwords; sentencepiece takes both
     data/subwords.py: max(6, size)
     data/subwords.py: 11 ** 6
     data/subwords.py: 10 ** 7
-START and END are sentencepiece's own numbers.
-    data/subwords.py: pad_id=PADDING, eos_id=END,
-    data/subwords.py: bos_id=START, unk_id=UNKNOWN
 How much sentencepiece tells of its work on standard error.
     data/subwords.py: normalization_rule_name='identity', **SPECIAL_IDS
     data/subwords.py: minloglevel=3
@@ -59,9 +56,6 @@ With a reach of all ids nothing lies that far apart: the slices are empty.
 A polynomial of a higher degree, which has all digits of the dtype, too.
     backend.py: _tail_polynomial(8 if
     backend.py: else 19)
-Interpolated for a up to 4.5 alone; beyond, where exp(-a^2 / 2) is below 4e-5, the same polynomial
-is still right in all digits of 1 - tail.
-    backend.py: domain=[0.4, 1]
 The same numbers. As NumPy's own they make each sum in float64 before it is rounded, which takes
 longer.
     backend.py: return interpolated.convert(kind=np.polynomial.Polynomial).coef[::-1]
@@ -117,7 +111,6 @@ When a line is seen on a terminal, and where beside a bar.
     training/loop.py: print(f'step {trainer.step}: {line}', flush=False)
     training/loop.py: print(f'ends here: {over}')
     training/loop.py: print(f'ends here: {over}', flush=False)
-    training/loop.py: its body
 Where nothing is remembered, x and memory both begin one place further; who may see whom, and
 rotary's angles between them, stay.
     layers/attention.py: past.length if past else 1
