@@ -17,8 +17,6 @@ A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
     generation/beam.py: rows = (self.rows, self.log_p,
-NumPy counts in Python's integers.
-    data/batching.py: return np.count_nonzero(self.target_out != PADDING)
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
