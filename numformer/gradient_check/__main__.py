@@ -21,7 +21,7 @@ from numformer.backend import BACKENDS, find_backend
 from numformer.errors import InputError, complain
 from numformer.gradient_check.branches import untaken_branches
 from numformer.gradient_check.cases import CASES
-from numformer.gradient_check.gradients import GradientCheck, check
+from numformer.gradient_check.gradients import SCALES, GradientCheck, check
 from numformer.layer import Layer
 
 
@@ -76,8 +76,12 @@ def _print_elementwise(cases: dict[str, Callable], given: str, xp, worst: int = 
             tensor or "none",
             f"For example --elementwise {case}/{next(iter(checked.tensors))}",
         )
-    explicit, numerical = checked.elementwise(tensor)
     row = checked.row(tensor)
+    for scale in SCALES if row.passed and checked.input_names else ():
+        if (scaled := checked.scaled(scale)) and not scaled.at_scale(tensor, scale).passed:
+            checked, row = scaled, scaled.at_scale(tensor, scale)
+            break
+    explicit, numerical = checked.elementwise(tensor)
     difference = np.nan_to_num(np.abs(explicit - numerical), nan=-1.0)
     print(f"{'index':<20} {'explicit':>18} {'numerical':>18} {'ratio':>12}")
     for flat in np.argsort(-difference, axis=None, kind="stable")[:worst]:

@@ -15,11 +15,15 @@ def slope(x):
     return 1 - np.tanh(x) ** 2
 
 
-def test_a_wrong_slope_that_only_the_tail_has_is_found():
+def test_a_wrong_slope_that_only_the_tail_has_is_found(capsys):
     wrong = Formula(np.tanh, lambda dy, a: dy * np.where(a < -2.5, 0.01, slope(a)))
     (row,) = check(wrong, [X])
     assert not row.passed and "only with inputs times 4, where x is -7.9" in row.meaning
     assert "to -2.5" in row.meaning
+    # Its entries are shown where they are wrong.
+    assert not gradient_check._print_elementwise({"tail": lambda: (wrong, [X])}, "tail/x", np)
+    said = capsys.readouterr().out
+    assert "only with inputs times 4" in said and float(said.splitlines()[1].split()[-1]) > 1.1
 
 
 def test_a_wrong_slope_near_zero_alone_is_found():
