@@ -5,11 +5,13 @@ import json
 import multiprocessing
 import signal
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from tiny_runs import Clock, Copying, HoldingOut, Own, fail, interrupt, run, send_ctrl_c, tiny
+from tqdm import tqdm
 
 from numformer.backend import dropout_stream
 from numformer.data import Vocabulary
@@ -229,8 +231,12 @@ def test_without_a_terminal_a_line_tells_how_far_it_is(tmp_path, clock, capsys, 
 
 
 def test_on_a_terminal_a_bar_tells_how_far_it_is(tmp_path, clock, capsys, monkeypatch):
+    """Which makes room for the line of an evaluation."""
+    room = []
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(tqdm, "external_write_mode", lambda: nullcontext(room.append(1)))
     run(tmp_path, task=slow(clock, {1: 50}))
+    assert len(room) == 2
     err = capsys.readouterr().err
     assert "7/7" in err and f"loss={logged(tmp_path, 'loss')[-1]:.4f}" in err
     assert "step 3 of 7" not in err
