@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -81,7 +81,11 @@ class Trained:
         name = task.get("name") if isinstance(task, dict) else task
         return f"Trained({name}: {type(self.text).__name__}, best {best})"
 
-    def __call__(self, text: str | Sequence[str], **how) -> str | list[str]:
+    @overload
+    def __call__(self, text: str, **how: Any) -> str: ...
+    @overload
+    def __call__(self, text: list[str] | tuple[str, ...], **how: Any) -> list[str]: ...
+    def __call__(self, text, **how):
         """What the model writes for a text; of a list of texts, the list of it.
 
         `how` are the settings of this kind of writing: `beam`, `length_penalty`, `penalty`,

@@ -59,6 +59,8 @@ REFUSED = {
     "model.source.embedding.forward([[4, 5]])": ARRAY,
     "model.forward([[4, 5, 2]], batch.target_in)": f"source ids are ... list ... {SOURCES}",
     "train(model, Reversing(0.5), folder, Schedule(1))": "0.5. Return for example {{'accuracy'",
+    "train(model.config, Reversing(0), folder, 1)": "received Config. Write train(Transformer(con",
+    "train(model, Reversing(0), 2, Recipe())": "a run has a folder, by its path; received int",
     "train(model, Reversing, folder, 1)": "received the class Reversing. Write Reversing(...)",
     "train(model, object(), folder, 1)": "evaluate, description; received object without metric",
     "t = Reversing({'accuracy': 1}); t.batch = lambda step: [([4], [5])]; "

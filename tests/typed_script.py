@@ -6,7 +6,7 @@ import numformer as nf
 from numformer import Array, Layer, PairBatch, Recipe, Transformer, train
 from numformer.gradient_check import check
 
-letters = nf.Vocabulary("abc")
+letters, RNG = nf.Vocabulary("abc"), np.random.default_rng(0)
 
 
 class Scale(Layer):
@@ -21,6 +21,19 @@ class Scale(Layer):
         x = self.pop_saved()["x"]
         self.weight.grad += (dy * x).sum(axis=0)
         return dy * self.weight.data
+
+
+class Two(Layer):
+    """A layer of the library's own."""
+
+    def __init__(self, width: int) -> None:
+        self.norm, self.linear = nf.LayerNorm(width), nf.Linear(width, width, RNG)
+
+    def forward(self, x: Array) -> Array:
+        return self.linear.forward(self.norm.forward(x))
+
+    def backward(self, dy: Array) -> Array:
+        return self.norm.backward(self.linear.backward(dy))
 
 
 class Copy:
@@ -43,7 +56,7 @@ widths: tuple[int, int | None] = model.config.d_model, config.longest
 best = train(model, Copy(), "runs/copy", nf.Schedule(2), Recipe(warmup=2), on_step=print)
 print(best["exact"])
 trained = nf.load("runs/copy")
-print(trained("abc"))
+print(trained("abc").upper(), len(trained(["abc"])))
 with nf.inference():
     print(nf.greedy(model, nf.pad_sources([[4, 5]]), 3))
 objective, optimizer = model.objective(0.1), nf.Adam(nf.pack(model))

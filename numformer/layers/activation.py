@@ -4,7 +4,7 @@ The paper's is ReLU. GELU and SwiGLU came later; tanh is what recurrent networks
 """
 
 from numformer.backend import array_module, normal
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 
 
 def relu(x):
@@ -20,12 +20,12 @@ def relu_backward(dy, positive):
 class ReLU(Layer):
     """x (...) -> max(0, x) (...). The gradient at exactly 0 is 0."""
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         y, positive = relu(x)
         self.save(positive=positive)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return relu_backward(dy, **self.pop_saved())
 
 
@@ -50,12 +50,12 @@ def gelu_backward(dy, slope):
 class GELU(Layer):
     """x (...) -> (...): x times the probability that a standard normal number is below x."""
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         y, slope = gelu(x)
         self.save(slope=slope)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return gelu_backward(dy, **self.pop_saved())
 
 
@@ -114,12 +114,12 @@ class SwiGLU(Layer):
 
     inputs = 2  # that it takes for each value that it gives
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         y, opened = swiglu(x)
         self.save(x=x, opened=opened)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return swiglu_backward(dy, **self.pop_saved())
 
 
@@ -136,10 +136,10 @@ def tanh_backward(dy, y):
 class Tanh(Layer):
     """x (...) -> tanh(x) (...), between -1 and 1."""
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         y = tanh(x)
         self.save(y=y)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return tanh_backward(dy, **self.pop_saved())

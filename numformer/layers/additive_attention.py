@@ -1,9 +1,11 @@
 """Additive attention (Bahdanau, Cho and Bengio 2015): one query at a time looks at a memory."""
 
+from typing import Any
+
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.linear import Linear, linear, linear_backward
 from numformer.layers.softmax import softmax, softmax_backward
 
@@ -46,13 +48,13 @@ class AdditiveAttention(Layer):
         self.query_weight = Linear(d_query, d_hidden, rng).weight
         self.v = Linear(d_hidden, 1, rng).weight
 
-    def forward(self, query, keys, memory, mask=None):
+    def forward(self, query: Array, keys: Array, memory: Array, mask: Array | None = None) -> Array:
         weights_of = self.query_weight.data, self.v.data
         context, weights, hidden = additive_attention(query, keys, memory, mask, *weights_of)
         self.save(query=query, memory=memory, weights=weights, hidden=hidden)
         return context
 
-    def backward(self, dcontext):
+    def backward(self, dcontext: Array) -> Any:
         dquery, dkeys, dmemory, dquery_weight, dv = additive_attention_backward(
             dcontext, query_weight=self.query_weight.data, v=self.v.data, **self.pop_saved()
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from numformer.backend import array_module, matmul
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
 from numformer.layers.memory import Kept, KeysAndValues, Memory
@@ -62,7 +62,14 @@ class ScaledDotProductAttention(Layer):
     def __init__(self, p_drop: float = 0.0):
         self.dropout = Dropout(p_drop)
 
-    def forward(self, query, key, value, mask=None, position_bias=None):
+    def forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        position_bias: Array | None = None,
+    ) -> Array:
         keep = self.dropout.draw((*query.shape[:-1], key.shape[-2]), like=query)
         output, weights, dropped = scaled_dot_product_attention(
             query, key, value, mask, keep, position_bias
@@ -70,7 +77,7 @@ class ScaledDotProductAttention(Layer):
         self.save(query=query, key=key, value=value, weights=weights, dropped=dropped, keep=keep)
         return output
 
-    def backward(self, doutput):
+    def backward(self, doutput: Array) -> Any:
         return scaled_dot_product_attention_backward(doutput, **self.pop_saved())
 
     def saved_weights(self) -> list:
@@ -153,7 +160,9 @@ class MultiHeadAttention(Layer):
         """How many heads keys and values have."""
         return self.heads
 
-    def forward(self, x, memory, reach=None, past: Memory | None = None):
+    def forward(
+        self, x: Array, memory: Array, reach: Any = None, past: Memory | None = None
+    ) -> Array:
         reach = reach_of(reach, x, memory, past.length if past else 0)
         query = split_heads(self.query.forward(x), self.heads, reach.queries)
         if self.rotary:
@@ -163,7 +172,7 @@ class MultiHeadAttention(Layer):
         self.save(reach=reach)
         return self.output.forward(merge_heads(heads, reach.queries))
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         reach = self.pop_saved()["reach"]
         dheads = split_heads(self.output.backward(dy), self.heads, reach.queries)
         dquery, dkey, dvalue = self.attend_backward(dheads, reach)
@@ -230,10 +239,10 @@ class SelfAttention(MultiHeadAttention, Mixer):
 
     looks_ahead = True
 
-    def forward(self, x, reach=None, past: Memory | None = None):  # type: ignore[override]
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:  # type: ignore[override]
         return super().forward(x, x, reach, past)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         dx, dmemory = super().backward(dy)
         dx += dmemory  # x gives the queries, and as memory the keys and values
         return dx

@@ -6,10 +6,12 @@ gate of Gers et al. 2000) and the GRU (Cho et al. 2014). What a cell gets is `a`
 input's share, which the layer around it computes for all positions in one product.
 """
 
+from typing import Any
+
 import numpy as np
 
 from numformer.backend import array_module, matmul
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 from numformer.layers.activation import sigmoid, tanh_backward
 from numformer.layers.linear import Linear, linear_backward
 
@@ -161,12 +163,12 @@ class Cell(Layer):
 class RNNCell(Cell):
     """a (B, H), state h (B, H) -> h' = tanh(a + h W)."""
 
-    def forward(self, a, state):
+    def forward(self, a: Array, state: Array) -> Array:
         new = rnn(a, state, self.weight.data)
         self.save(state=state, new=new)
         return new
 
-    def backward(self, dnew):
+    def backward(self, dnew: Array) -> Any:
         return self._add(*rnn_backward(dnew, weight=self.weight.data, **self.pop_saved()))
 
 
@@ -186,12 +188,12 @@ class LSTMCell(Cell):
             made.bias.data[self.size : 2 * self.size] = 1
         return made
 
-    def forward(self, a, state):
+    def forward(self, a: Array, state: Array) -> Array:
         new, gates, tanh_c = lstm(a, state, self.weight.data)
         self.save(state=state, gates=gates, tanh_c=tanh_c)
         return new
 
-    def backward(self, dnew):
+    def backward(self, dnew: Array) -> Any:
         return self._add(*lstm_backward(dnew, weight=self.weight.data, **self.pop_saved()))
 
 
@@ -200,10 +202,10 @@ class GRUCell(Cell):
 
     gates = 3
 
-    def forward(self, a, state):
+    def forward(self, a: Array, state: Array) -> Array:
         new, gates, product = gru(a, state, self.weight.data)
         self.save(state=state, gates=gates, product=product)
         return new
 
-    def backward(self, dnew):
+    def backward(self, dnew: Array) -> Any:
         return self._add(*gru_backward(dnew, weight=self.weight.data, **self.pop_saved()))

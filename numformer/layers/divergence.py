@@ -1,8 +1,10 @@
 """How far two predictions of the same thing are apart, which R-Drop makes small."""
 
+from typing import Any
+
 from numformer.backend import array_module, dot_last, rows
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.softmax import softmax
 
 
@@ -42,7 +44,7 @@ class Divergence(Layer):
     others out. `backward` takes dloss and returns the gradients of both logits.
     """
 
-    def forward(self, first, second, valid=None):
+    def forward(self, first: Array, second: Array, valid: Any = None) -> Array:
         if first.shape != second.shape:
             raise InputError(
                 "two logits that are compared have one shape",
@@ -61,7 +63,7 @@ class Divergence(Layer):
         self.save(p=p, q=q, log_ratio=log_ratio, count=count, means=means, shape=shape)
         return apart
 
-    def backward(self, dloss=1.0):
+    def backward(self, dloss: Any = 1.0) -> Any:
         saved = self.pop_saved()
         shape = saved.pop("shape")
         return tuple(gradient.reshape(shape) for gradient in divergence_backward(dloss, **saved))

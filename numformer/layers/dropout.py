@@ -2,7 +2,7 @@
 
 from numformer.backend import dropout_stream
 from numformer.errors import InputError
-from numformer.layer import Layer, training
+from numformer.layer import Array, Layer, training
 
 
 def dropout(x, keep):
@@ -35,11 +35,11 @@ class Dropout(Layer):
             return None
         return dropout_stream.keep(shape, self.p_drop, like)
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         keep = self.draw(x.shape, like=x)
         self.save(keep=keep)
         return dropout(x, keep)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         dx = dropout_backward(dy, **self.pop_saved())
         return dx.copy() if dx is dy else dx  # what a backward returns is never its argument

@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.backend import array_module, rows, scatter_add
 from numformer.errors import InputError
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 
 
 def embed(ids, weight):
@@ -69,12 +69,12 @@ class Embedding(Layer):
             )
         self.weight = weight
 
-    def forward(self, ids):
+    def forward(self, ids: Array) -> Array:
         check_ids(ids, len(self.weight.data))
         ids = array_module(self.weight.data).asarray(ids)
         self.save(ids=ids)
         return embed(ids, self.weight.data)
 
-    def backward(self, dx):
+    def backward(self, dx: Array) -> None:
         embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
         return None

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.activation import ReLU
 from numformer.layers.dropout import Dropout
 from numformer.layers.linear import Linear
@@ -32,11 +32,11 @@ class FeedForward(Layer):
         self.dropout = Dropout(p_drop)
         self.outer = Linear(d_ff, d_model, rng, bias)
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         hidden = self.activation.forward(self.inner.forward(x))
         return self.outer.forward(self.dropout.forward(hidden))
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         dhidden = self.dropout.backward(self.outer.backward(dy))
         return self.inner.backward(self.activation.backward(dhidden))
 

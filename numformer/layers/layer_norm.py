@@ -3,7 +3,7 @@
 import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows, mean_last, sum_rows
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 from numformer.layers.width import require_width
 
 
@@ -54,13 +54,13 @@ class LayerNorm(Layer):
         self.beta = Parameter(np.zeros(d_model))
         self.epsilon = epsilon
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         require_width(self, x, self.gamma.size)
         y, x_hat, rstd = layer_norm(x, self.gamma.data, self.beta.data, self.epsilon)
         self.save(x_hat=x_hat, rstd=rstd)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         dx, dgamma, dbeta = layer_norm_backward(dy, **self.pop_saved(), gamma=self.gamma.data)
         self.gamma.grad += dgamma
         self.beta.grad += dbeta

@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.backend import matmul, rows, sum_rows
 from numformer.errors import InputError
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 from numformer.layers.width import require_width
 
 
@@ -42,12 +42,12 @@ class Linear(Layer):
     def _weight_and_bias(self):
         return self.weight.data, self.bias and self.bias.data
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[0])
         self.save(x=x)
         return linear(x, *self._weight_and_bias())
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         x = self.pop_saved()["x"]
         dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
         self.weight.grad += dweight
@@ -72,12 +72,12 @@ class OutputProjection(Layer):
             )
         self.weight = weight
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[1])
         self.save(x=x)
         return linear(x, self.weight.data.T)
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
         self.weight.grad += rows(dlogits).T @ rows(x)
         return matmul(dlogits, self.weight.data)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numformer.backend import array_module
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 
 
 def split_patches(images, size: int):
@@ -34,11 +34,11 @@ class Patches(Layer):
     def __init__(self, size: int):
         self.size = size
 
-    def forward(self, images):
+    def forward(self, images: Array) -> Array:
         self.save(shape=images.shape)
         return split_patches(images, self.size)
 
-    def backward(self, dpatches):
+    def backward(self, dpatches: Array) -> Array:
         return split_patches_backward(dpatches, **self.pop_saved(), size=self.size)
 
 
@@ -62,11 +62,11 @@ class ClassToken(Layer):
     def __init__(self, d_model: int, rng: np.random.Generator):
         self.token = Parameter(rng.normal(0, d_model**-0.5, d_model))
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         self.save()
         return prepend(x, self.token.data)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         self.pop_saved()
         dx, dtoken = prepend_backward(dy)
         self.token.grad += dtoken

@@ -1,7 +1,7 @@
 """Some places of a batch, for what only these are needed for."""
 
 from numformer.backend import array_module, rows
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 
 
 def pick(x, places):
@@ -23,10 +23,10 @@ class Pick(Layer):
     `places` is a host array of integers: (2, 1) of x (B, T, D) is place 2 T + 1.
     """
 
-    def forward(self, x, places):
+    def forward(self, x: Array, places: Array) -> Array:
         places = array_module(x).asarray(places)
         self.save(places=places, shape=x.shape)
         return pick(x, places)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return pick_backward(dy, **self.pop_saved())

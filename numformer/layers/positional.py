@@ -11,7 +11,7 @@ import numpy as np
 
 from numformer.backend import array_module, scatter_add
 from numformer.errors import InputError
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 
 
 def sinusoidal_table(length: int, d_model: int, xp=np):
@@ -56,12 +56,12 @@ class SinusoidalPositions(Layer):
     def __init__(self):
         self._table = PositionTable(sinusoidal_table)
 
-    def forward(self, x, positions: np.ndarray | None = None):
+    def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
         table = self._table.of(positions.max() + 1, like=x)
         return x + table[array_module(x).asarray(positions)]
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return dy.copy()
 
 
@@ -71,10 +71,10 @@ class NoPositions(Layer):
     A causal mask alone tells something of the order, too: how many symbols there are to look at.
     """
 
-    def forward(self, x, positions: np.ndarray | None = None):
+    def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         return x
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return dy.copy()
 
 
@@ -92,7 +92,7 @@ class LearnedPositions(Layer):
     def __init__(self, max_length: int, d_model: int, rng: np.random.Generator):
         self.weight = Parameter(rng.normal(0, d_model**-0.5, (max_length, d_model)))
 
-    def forward(self, x, positions: np.ndarray | None = None):
+    def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions
         if positions.max() >= len(self.weight.data):
             raise InputError(
@@ -104,7 +104,7 @@ class LearnedPositions(Layer):
         self.save(positions=positions)
         return x + self.weight.data[positions]
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         positions = self.pop_saved()["positions"]
         dy_of_position = dy.reshape(-1, *dy.shape[-2:]).sum(axis=0)  # over the batch
         scatter_add(self.weight.grad, positions, dy_of_position)  # y = x + P[positions]

@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.backend import array_module, rows
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.cells import Cell
 
 
@@ -68,7 +68,9 @@ class Recurrent(Layer):
         self.context = cell.input(d_context, rng, bias=False) if d_context else None
         self.cell, self.backwards = cell, backwards
 
-    def forward(self, x, lengths=None, start=None, context=None):
+    def forward(
+        self, x: Array, lengths: Any = None, start: Any = None, context: Any = None
+    ) -> Array:
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp, self.backwards)
         a = self.input.forward(rows(x).take(steps.places, axis=0))
@@ -102,7 +104,7 @@ class Recurrent(Layer):
         state = self.cell.forward(self.input.forward(x) + share, state)
         return state, state[:, : self.cell.size]
 
-    def backward(self, dh):
+    def backward(self, dh: Array) -> Any:
         """Backward through time is the loop reversed, and there is no more to it.
 
         Each step of the loop was a forward of the one cell, which saved a record on its stack. The

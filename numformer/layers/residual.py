@@ -1,9 +1,10 @@
 """The residual connection around every sublayer, with its norm and dropout (sections 3.1, 5.4)."""
 
 from collections.abc import Callable
+from typing import Any
 
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.dropout import Dropout
 from numformer.layers.layer_norm import LayerNorm
 
@@ -34,12 +35,12 @@ class Residual(Layer):
         self.norm = normalization(d_model)
         self.norm_first = norm == "pre"
 
-    def forward(self, x, *others):
+    def forward(self, x: Array, *others: Any) -> Array:
         if self.norm_first:
             return x + self.dropout.forward(self.sublayer.forward(self.norm.forward(x), *others))
         return self.norm.forward(x + self.dropout.forward(self.sublayer.forward(x, *others)))
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         dsum = dy if self.norm_first else self.norm.backward(dy)
         gradients = self.sublayer.backward(self.dropout.backward(dsum))
         dx, *dothers = gradients if isinstance(gradients, tuple) else (gradients,)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numformer.backend import array_module, dot_last, dot_rows
-from numformer.layer import Layer, Parameter
+from numformer.layer import Array, Layer, Parameter
 from numformer.layers.width import require_width
 
 
@@ -45,13 +45,13 @@ class RMSNorm(Layer):
         self.gamma = Parameter(np.ones(d_model))
         self.epsilon = epsilon
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Array:
         require_width(self, x, self.gamma.size)
         y, x_hat, rrms = rms_norm(x, self.gamma.data, self.epsilon)
         self.save(x_hat=x_hat, rrms=rrms)
         return y
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         dx, dgamma = rms_norm_backward(dy, **self.pop_saved(), gamma=self.gamma.data)
         self.gamma.grad += dgamma
         return dx

@@ -9,7 +9,7 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.positional import PositionTable
 
 
@@ -63,10 +63,10 @@ class Rotary(Layer):
         table = self._table.of(positions.max() + 1, like)
         return table[array_module(like).asarray(positions)]
 
-    def forward(self, x, positions: np.ndarray | None = None):
+    def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         turns = self.turns(x, np.arange(x.shape[-2]) if positions is None else positions)
         self.save(turns=turns)
         return rotary(side_by_side(x), turns)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Array:
         return rotary_backward(side_by_side(dy), **self.pop_saved())

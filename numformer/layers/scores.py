@@ -1,6 +1,7 @@
 """How well a query fits a key: the two score functions of section 3.2.1, and one between them."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +34,12 @@ class DotProductScore(Layer):
     def __init__(self, scaled: bool = True):
         self.scaled = scaled
 
-    def forward(self, query, key):
+    def forward(self, query: Array, key: Array) -> Array:
         scale = 1 / math.sqrt(query.shape[-1]) if self.scaled else 1.0
         self.save(query=query, key=key, scale=scale)
         return dot_product_score(query, key, scale)
 
-    def backward(self, dscores):
+    def backward(self, dscores: Array) -> Any:
         return dot_product_score_backward(dscores, **self.pop_saved())
 
 
@@ -71,12 +72,12 @@ class MultiplicativeScore(Layer):
     def __init__(self, d_query: int, d_key: int, rng: np.random.Generator):
         self.weight = Linear(d_query, d_key, rng).weight
 
-    def forward(self, query, key):
+    def forward(self, query: Array, key: Array) -> Array:
         scores, projected = multiplicative_score(query, key, self.weight.data)
         self.save(query=query, key=key, projected=projected)
         return scores
 
-    def backward(self, dscores):
+    def backward(self, dscores: Array) -> Any:
         dquery, dkey, dweight = multiplicative_score_backward(
             dscores, weight=self.weight.data, **self.pop_saved()
         )
@@ -123,12 +124,12 @@ class AdditiveScore(Layer):
     def _weights(self) -> tuple[Array, Array, Array]:
         return self.query_weight.data, self.key_weight.data, self.v.data
 
-    def forward(self, query, key):
+    def forward(self, query: Array, key: Array) -> Array:
         scores, hidden = additive_score(query, key, *self._weights())
         self.save(query=query, key=key, hidden=hidden)
         return scores
 
-    def backward(self, dscores):
+    def backward(self, dscores: Array) -> Any:
         saved = self.pop_saved()
         dquery, dkey, dquery_weight, dkey_weight, dv = additive_score_backward(
             dscores, saved["query"], saved["key"], *self._weights(), saved["hidden"]

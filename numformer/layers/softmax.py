@@ -1,7 +1,7 @@
 """softmax(x)_s = exp(x_s) / sum_u exp(x_u) over the entries that a mask allows."""
 
 from numformer.backend import array_module, dot_last, masked, max_last, sum_last
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers.reach import require_mask
 
 
@@ -40,10 +40,10 @@ def softmax_backward(dweights, weights):
 class Softmax(Layer):
     """scores (..., S), mask broadcast to it -> weights (..., S) that sum to 1 (or 0)."""
 
-    def forward(self, scores, mask=None):
+    def forward(self, scores: Array, mask: Array | None = None) -> Array:
         weights = softmax(scores, mask)
         self.save(weights=weights)
         return weights
 
-    def backward(self, dweights):
+    def backward(self, dweights: Array) -> Array:
         return softmax_backward(dweights, **self.pop_saved())

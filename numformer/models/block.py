@@ -7,7 +7,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.errors import InputError
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers import (
     ACTIVATIONS,
     ATTENTIONS,
@@ -146,12 +146,12 @@ class InputEmbedding(Layer):
         self.positions = POSITIONS[config.positions](config.max_length, config.d_model, rng)
         self.dropout = Dropout(config.p_drop)
 
-    def forward(self, ids, places: Places | None = None):
+    def forward(self, ids: Array, places: Places | None = None) -> Array:
         places = places or Places.whole(*ids.shape)
         x = self.embedding.forward(places.pick(ids))
         return self.dropout.forward(self.positions.forward(x, places.of_rows))
 
-    def backward(self, dx):
+    def backward(self, dx: Array) -> Any:
         return self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))
 
 
@@ -185,13 +185,20 @@ class Block(Layer):
         parts: list[Any] = [config.mixer_of(layer), *[CrossAttention] * cross, FeedForward]
         return sum(part.entries(config) for part in parts)
 
-    def forward(self, x, reach=None, memory=None, memory_reach=None, past: Memory | None = None):
+    def forward(
+        self,
+        x: Array,
+        reach: Any = None,
+        memory: Array | None = None,
+        memory_reach: Any = None,
+        past: Memory | None = None,
+    ) -> Array:
         x = self.mixer.forward(x, reach, past)
         if self.cross_attention:
             x = self.cross_attention.forward(x, memory, memory_reach, past)
         return self.feed_forward.forward(x)
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         dx = self.feed_forward.backward(dy)
         if not self.cross_attention:
             return self.mixer.backward(dx)
@@ -243,12 +250,19 @@ class Tower(Layer):
         self.norm = normalization(config.d_model) if config.norm == "pre" else None
         self.cross = cross
 
-    def forward(self, x, reach=None, memory=None, memory_reach=None, past: Memory | None = None):
+    def forward(
+        self,
+        x: Array,
+        reach: Any = None,
+        memory: Array | None = None,
+        memory_reach: Any = None,
+        past: Memory | None = None,
+    ) -> Array:
         for block in self.layers:
             x = block.forward(x, reach, memory, memory_reach, past)
         return self.norm.forward(x) if self.norm else x
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         dx, dmemory = self.norm.backward(dy) if self.norm else dy, 0
         for block in reversed(self.layers):
             if self.cross:

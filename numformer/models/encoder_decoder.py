@@ -7,6 +7,7 @@ import numpy as np
 from numformer import settings
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
 from numformer.errors import InputError
+from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
 from numformer.layers.memory import Kept
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
@@ -89,7 +90,7 @@ class Transformer(Model):
         self.decoder = decoder
         self.output = OutputProjection(output.weight)
 
-    def forward(self, source, target, skip_padding: bool = False):
+    def forward(self, source: Array, target: Array, skip_padding: bool = False) -> Array:
         require_pair(source, target, skip_padding)
         sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
         memory = self._encode(source, sources)
@@ -98,7 +99,7 @@ class Transformer(Model):
         x = self.decoder.forward(x, reach, memory, Reach(targets, sources))
         return self.output.forward(x)
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> None:
         dx, dmemory = self.decoder.backward(self.output.backward(dlogits))
         self.target.backward(dx)
         self.source.backward(self.encoder.backward(dmemory))

@@ -9,6 +9,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.data.vocabulary import SPECIAL
+from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
 from numformer.models.model import Model, State, require_batch
@@ -54,13 +55,13 @@ class LanguageModel(Model):
         self.tower = Tower(config, rng, causal=True)
         self.output = OutputProjection(embedding.weight)
 
-    def forward(self, ids, past: Memory | None = None):
+    def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)
         places = Places.whole(len(ids), ids.shape[1], past.length if past else 0)
         x = self.input.forward(ids, places)
         return self.output.forward(self.tower.forward(x, Reach(places, causal=True), past=past))
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> None:
         return self.input.backward(self.tower.backward(self.output.backward(dlogits)))
 
     def predictions(self, ids, following, *valid):

@@ -7,6 +7,7 @@ import numpy as np
 
 from numformer.data.vocabulary import PADDING
 from numformer.errors import InputError
+from numformer.layer import Array
 from numformer.layers import Embedding, OutputProjection, Pick, Places, Reach
 from numformer.models import language_model
 from numformer.models.block import InputEmbedding, Tower
@@ -42,7 +43,7 @@ class MaskedLanguageModel(Model):
         self.pick = Pick()
         self.output = OutputProjection(embedding.weight)
 
-    def forward(self, ids, asked: np.ndarray | None = None):
+    def forward(self, ids: Array, asked: np.ndarray | None = None) -> Array:
         require_batch(
             ids,
             "ids are a NumPy array (B, T)",
@@ -55,7 +56,7 @@ class MaskedLanguageModel(Model):
             x = self.pick.forward(x, asked)
         return self.output.forward(x)
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> None:
         dx = self.output.backward(dlogits)
         if self.pop_saved()["picked"]:
             dx = self.pick.backward(dx)

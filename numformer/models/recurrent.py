@@ -14,7 +14,7 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, rows
 from numformer.data.vocabulary import PADDING, SPECIAL, START
-from numformer.layer import Layer
+from numformer.layer import Array, Layer
 from numformer.layers import (
     CELLS,
     AdditiveAttention,
@@ -82,7 +82,7 @@ class AttentionDecoder(Layer):
         self.cross_attention = AdditiveAttention(cell.size, cell.size, rng)
         self.cell = cell
 
-    def forward(self, x, lengths, start, memory, mask):
+    def forward(self, x: Array, lengths: Any, start: Any, memory: Array, mask: Any) -> Array:
         xp, (batch, longest, _) = array_module(x), x.shape
         steps = Steps(batch, longest, lengths, xp)
         start, memory, mask = (x.take(steps.order, axis=0) for x in (start, memory, mask))
@@ -110,7 +110,7 @@ class AttentionDecoder(Layer):
         """What `step` looks at every time."""
         return [self.keys.forward(memory), memory, mask]
 
-    def backward(self, dy):
+    def backward(self, dy: Array) -> Any:
         saved, size = self.pop_saved(), self.cell.size
         steps, looked_at = saved["steps"], saved["looked_at"]
         xp, (batch, longest, _) = array_module(dy), dy.shape
@@ -179,7 +179,7 @@ class RecurrentEncoderDecoder(Model):
         self.readout = Linear(3 * size if config.attends else size, size, rng)
         self.output = OutputProjection(self.target.weight)
 
-    def forward(self, source, target, skip_padding: bool = False):
+    def forward(self, source: Array, target: Array, skip_padding: bool = False) -> Array:
         require_pair(source, target, skip_padding)
         start, looked_at = self._encode(source)
         x = self.dropout.forward(self.target.forward(target))
@@ -188,7 +188,7 @@ class RecurrentEncoderDecoder(Model):
         self.save(real=real, shape=y.shape)
         return self._logits(y if real is None else rows(y).take(real, axis=0))
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> None:
         saved = self.pop_saved()
         real, shape = saved["real"], saved["shape"]
         dy = self.tanh.backward(self.dropout.backward(self.output.backward(dlogits)))

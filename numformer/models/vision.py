@@ -7,6 +7,7 @@ import numpy as np
 from numformer import settings
 from numformer.backend import array_module, dtype_kind
 from numformer.errors import InputError
+from numformer.layer import Array
 from numformer.layers import POSITIONS, ClassToken, Dropout, Linear, Patches, Pick
 from numformer.models.block import Tower, TowerConfig
 from numformer.models.model import Model
@@ -87,14 +88,14 @@ class VisionTransformer(Model):
         self.pick = Pick()
         self.output = Linear(config.d_model, config.classes, rng)
 
-    def forward(self, images):
+    def forward(self, images: Array) -> Array:
         x = self.patches.forward(self._images(images))
         x = self.token.forward(self.embedding.forward(x))
         x = self.tower.forward(self.dropout.forward(self.positions.forward(x)))
         first = np.arange(len(x)) * self.config.length  # the class token of each image
         return self.output.forward(self.pick.forward(x, first))
 
-    def backward(self, dlogits):
+    def backward(self, dlogits: Array) -> Array:
         dx = self.tower.backward(self.pick.backward(self.output.backward(dlogits)))
         dx = self.token.backward(self.positions.backward(self.dropout.backward(dx)))
         return self.patches.backward(self.embedding.backward(dx))

@@ -1,6 +1,7 @@
 """The training loop that every task and every model shares."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -145,6 +146,12 @@ def train(
     gradient turn NaN or infinite, before they touch the weights; and OSError where a file cannot be
     written. What was saved before stands.
     """
+    if not isinstance(model, Model):
+        fix = "Write train(Transformer(config), task, folder, steps)."
+        raise InputError("train takes a model", type(model).__name__, fix)
+    if not isinstance(folder, str | os.PathLike):
+        fix = "Write train(model, task, folder, steps)."
+        raise InputError("a run has a folder, by its path", type(folder).__name__, fix)
     _require_task(task)
     if not _at_work.acquire(blocking=False):
         raise InputError(

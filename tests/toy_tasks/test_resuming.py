@@ -114,14 +114,15 @@ def test_pairs_begin_with_the_weights_sizes_and_symbols_of_a_run(succeed, call, 
     write_pairs("b.tsv", "abxy")
     succeed(pairs.main, f"{RUN} --words target --data a.tsv")
     flags = "--data b.tsv --start runs/pairs-a --steps 6 --evaluate-every 2 --batch-size 4"
-    out = succeed(pairs.main, f"{flags} --no-plots")
+    out = succeed(pairs.main, f"{flags} --activation gelu --no-plots")
+    assert "activation is gelu, in runs/pairs-a it was relu" in out
     assert "runs/pairs-a has no 'x' 'y' in its source: unknown to its model" in out
     assert "begins with the weights of runs/pairs-a" in out
     started, _ = load_model(Path("runs/pairs-a/best.safetensors"))
     assert_same_weights(begun["runs/pairs-b"], started.state_dict())
     for step in (1, 5):  # before and after the run has a best model of its own
         with interrupted_at(step):
-            call(pairs.main, f"{flags} --no-plots --out mine-{step}")
+            call(pairs.main, f"{flags} --activation gelu --no-plots --out mine-{step}")
     succeed(pairs.main, "--resume --out mine-1")
     Path("runs/pairs-a").rename("elsewhere")
     out = succeed(pairs.main, "--resume --out mine-5 --start runs/pairs-a")
@@ -150,6 +151,7 @@ def test_every_kind_of_text_begins_with_the_weights_of_a_run(succeed, refuse, be
 def test_what_does_not_fit_a_run_is_named(call, refuse):
     write_pairs("a.tsv", "abcd")
     Path("a.txt").write_text(TEXT)
+    Path("z.tsv").write_text("".join(f"x{'z' * n}\ty\n" for n in range(99)))
     call(copying, RUN)
     call(copying, f"{RUN} --layers 2 --out runs/two")
     call(pairs.main, f"{RUN} --words target --data a.tsv")
@@ -165,3 +167,5 @@ def test_what_does_not_fit_a_run_is_named(call, refuse):
         (copying, f"--run runs/copy_task --input 1 {copied}", "received --start"),
     ):
         refuse(main, flags, *words)
+    strange = "--data z.tsv --start runs/pairs-a"
+    refuse(pairs.main, strange, "runs/pairs-a, which has none of those of its source", tells=True)

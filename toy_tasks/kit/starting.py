@@ -48,6 +48,12 @@ def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[V
     for name, lines in texts.items() if run == options.start else ():
         symbols = sorted({symbol for line in lines for symbol in known[name].split(line)})
         unknown = [symbol for symbol in symbols if known[name].encode([symbol]) == [UNKNOWN]]
+        if symbols and unknown == symbols:
+            raise InputError(
+                "--start takes a run that knows symbols of this data",
+                f"{run}, which has none of those of its {name}",
+                "Name a run on such texts, or train without --start.",
+            )
         if unknown:
             some = " ".join(map(repr, unknown[:20])) + " ..." * (len(unknown) > 20)
             print(f"{run} has no {some} in its {name}: unknown to its model")
@@ -76,6 +82,9 @@ def take_weights(model: Model, text: Text | None, run: Path) -> None:
             f"{name}, here {here}, in {run} {there}{others}",
             "Leave out the flags of sizes, which are then the run's, or name another run.",
         )
+    for name, there in asdict(saved.config).items():
+        if (here := getattr(model.config, name)) != there:
+            print(f"{name} is {here}, in {run} it was {there}")
     model.load_state_dict(saved.state_dict())
 
 
