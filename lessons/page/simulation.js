@@ -247,7 +247,7 @@ class Simulation {
     const arrays = this.arrays();
     for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
     this.finish?.();
-    if (byReader && this.now) for (const view of this.views) view.mark?.(this.now, arrays, this.chosen);
+    if (byReader && this.now) for (const view of this.views) view.changed?.(this.now, arrays, this.chosen);
     this.glide(this.now, arrays);
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
     const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
@@ -258,6 +258,40 @@ class Simulation {
       return control ? control.join("") : line;
     });
     this.code.innerHTML = lines.join("\n");
+  }
+
+  /**
+   * Let the controls of these names be where they are used, one slot at a time: `slots` has the
+   * names for each, and each keeps room for them. A button shows all controls in their old place.
+   */
+  share(slots) {
+    const [place, moved] = [this.controlsPlace, new Set([...slots.values()].flat())];
+    if (!moved.size) return;
+    place.append(element("button", { type: "button", class: "play all-controls", "aria-expanded": "false" }, "All controls"));
+    place.lastChild.onclick = ({ target }) => {
+      target.setAttribute("aria-expanded", place.classList.toggle("all"));
+      target.textContent = place.classList.contains("all") ? "Fewer controls" : "All controls";
+      this.use(this.slot);
+    };
+    this.use = (slot) => {
+      this.slot = slot;
+      const names = place.classList.contains("all") ? [] : (slots.get(slot) ?? []);
+      for (const name of moved) (names.includes(name) ? slot : place).append(this.controls[name].element);
+      for (const name of moved) this.controls[name].element.classList.toggle("unused", !names.includes(name));
+      place.append(place.querySelector(".all-controls"));
+    };
+    let room = 0;
+    new ResizeObserver(() => {
+      if (room === place.clientWidth) return;
+      room = place.clientWidth;
+      const now = this.slot;
+      for (const slot of slots.keys()) {
+        slot.style.minHeight = 0;
+        this.use(slot);
+        slot.style.minHeight = slots.get(slot).length ? `${slot.offsetHeight}px` : "";
+      }
+      this.use(now);
+    }).observe(place);
   }
 
   /** Let the numbers move to those of other arrays; faster where one change follows another. */

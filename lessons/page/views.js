@@ -24,7 +24,7 @@ class Matrices {
     this.element = element("div", { class: "groups pile" }, ...this.groups.map(({ place }) => place));
   }
 
-  mark(before, after) {
+  changed(before, after) {
     for (const table of this.there) table.mark(before[table.of.name], after[table.of.name]);
   }
 
