@@ -11,11 +11,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
+from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
 
-COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", ":", "-.")
+COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY, QUERY, KEY, VALUE), ("-", "--", ":", "-.", *3 * "-")
+OWN = {"query": 4, "key": 5, "value": 6}  # the numbers of the colours of what is named so
+SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, "white", BLUE])
 LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units
 MARKDOWN = {"note", "say", "ask", "answer"}  # names of fields
 Arrays = Mapping[str, np.ndarray]
@@ -55,6 +58,14 @@ def figure(value: float) -> str:
     return np.format_float_positional(float(f"{value + 0:.3g}"), trim="-").replace("-", "−")
 
 
+def power(value: float) -> str:
+    """A number of a logarithmic axis: a power of ten that is far from 1 by its exponent."""
+    exponent = np.log10(value)
+    if abs(exponent) < 3 or exponent != round(exponent):
+        return figure(value)
+    return "10" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def tenth(x: np.ndarray) -> np.ndarray:
     """To one decimal; what lies in the middle goes up, as in JavaScript."""
     return np.floor(10 * x + 1e-7 + 0.5) / 10
@@ -91,6 +102,9 @@ class Of:
     largest: float
     below: str = ""
     words: Sequence[str] = ()
+
+    def more(self, page) -> dict:
+        return {"role": role(self.symbol)}
 
     def matrix(self, arrays: Arrays) -> Matrix:
         array = np.atleast_2d(arrays[self.name])
@@ -167,9 +181,12 @@ class Heatmap(View):
     kind: ClassVar = "heatmap"
 
     def levels(self, array: np.ndarray) -> list[list[int]]:
-        """How strong each cell's colour is, 0 to 255."""
-        share = (array - self.low) / (self.high - self.low)
-        return np.floor(255 * np.clip(share, 0, 1) + 0.5).astype(int).tolist()
+        """How strong each cell's colour is, 0 to 255; with a minus where the number is negative."""
+        if self.low < 0:
+            share, sign = np.abs(array) / max(-self.low, self.high), np.where(array < 0, -1, 1)
+        else:
+            share, sign = (array - self.low) / (self.high - self.low), 1
+        return (sign * np.floor(255 * np.clip(share, 0, 1) + 0.5)).astype(int).tolist()
 
     def names(self, arrays: Arrays) -> list[list[str]]:
         """What stands beside the rows and above the columns."""
@@ -183,7 +200,9 @@ class Heatmap(View):
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
-        axes.imshow(arrays[self.name], vmin=self.low, vmax=self.high, cmap="Blues", aspect="auto")
+        options = dict(cmap=SIGNED if self.low < 0 else "Blues", aspect="auto")
+        low = -max(-self.low, self.high) if self.low < 0 else self.low
+        axes.imshow(arrays[self.name], vmin=low, vmax=max(-low, self.high), **options)
         axes.set(xlabel=self.columns, ylabel=self.rows)
         for names, axis in zip(self.names(arrays), (axes.yaxis, axes.xaxis), strict=True):
             if names:
@@ -226,7 +245,7 @@ class Axis:
         return [float(at) for at in ticks if self.low <= at * (1 + 1e-9) and at <= self.high]
 
     def more(self, page) -> dict:
-        ticks = [(tick, figure(tick)) for tick in self.ticks()]
+        ticks = [(tick, power(tick) if self.log else figure(tick)) for tick in self.ticks()]
         if self.names:
             ticks = [(row + 0.5, name) for row, name in enumerate(self.names)]
         return {"ticks": [{"at": float(self.share(at)), "label": label} for at, label in ticks]}
@@ -239,7 +258,8 @@ class Drawn:
     Or (N, 3) "work": the row, begin and end of each piece, which fills up as the marker passes it.
 
     `label` says what it is, `names` stand beside its points, and `sizes` names an array (N,) from 0
-    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`.
+    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`; a
+    query, a key and a value, by their names, have their own.
     """
 
     name: str
@@ -249,6 +269,10 @@ class Drawn:
     names: Sequence[str] = ()
     sizes: str = ""
     colour: int | None = None
+
+    def coloured(self, number: int) -> int:
+        """The number of its colour, where it is the one of this number that is drawn."""
+        return OWN.get(self.name, number if self.colour is None else self.colour)
 
     def points(self, arrays: Arrays) -> np.ndarray:
         array = np.atleast_2d(arrays[self.name])
@@ -281,13 +305,13 @@ class Chart(View):
         return (260, 260) if self.square else (408, 220)
 
     def more(self, page) -> dict:
-        colours = [n if drawn.colour is None else drawn.colour for n, drawn in enumerate(self.of)]
+        colours = [drawn.coloured(number) for number, drawn in enumerate(self.of)]
         return {"size": self.size, "colours": colours}
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
         for number, drawn in enumerate(self.of):
-            points, colour = drawn.points(arrays), number if drawn.colour is None else drawn.colour
+            points, colour = drawn.points(arrays), drawn.coloured(number)
             style = dict(color=COLOURS[colour], label=drawn.label or None)
             if drawn.form == "line":
                 axes.plot(*points.T, linestyle=STROKES[colour], **style)
@@ -393,11 +417,9 @@ class Diagram(View):
         axes.axis("off")
 
     def shown(self, arrays, chosen):
-        return {
-            "at": self.blocks[int(arrays[self.at])].name,
-            "texts": self.texts(arrays),
-            "way": int(arrays[self.way]) if self.way else 1,
-        }
+        at, way = self.blocks[int(arrays[self.at])].name, int(arrays[self.way]) if self.way else 1
+        lit = [edge for edge in self.edges if edge[1 if way > 0 else 0] == at]
+        return {"at": at, "texts": self.texts(arrays), "way": way, "lit": lit}
 
 
 @dataclass(frozen=True)

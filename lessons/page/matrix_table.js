@@ -17,6 +17,7 @@ export class MatrixTable {
     this.element = element("div", { class: "matrix-box", "data-matrix": of.name, "data-role": of.role }, this.table);
     this.longest = 0;
     for (const array of arrays) this.widen(this.texts(array));
+    if (arrays.length) this.set(arrays[0]); // a row of empty cells would be lower
   }
 
   /** What stands in the cells for an array. */

@@ -56,7 +56,7 @@ export class Stepper {
     const { options } = this.simulation.data.controls.find(({ name }) => name === picked);
     Object.assign(this, { arrays, label: options[chosen[picked]].label });
     const at = chosen[control];
-    if (this.at === undefined) this.first(arrays);
+    if (this.at === undefined) this.first();
     if (at !== this.at) this.open(at);
     for (const [name, table] of Object.entries(this.tables)) {
       table.set(arrays[name]);
@@ -72,14 +72,13 @@ export class Stepper {
     for (const [name, table] of Object.entries(this.tables)) table.mark(before[name], after[name]);
   }
 
-  /** Fill all steps, and find which controls each of them uses: those whose change begins there. */
-  first(arrays) {
+  /** Spell out all steps, and find which controls each of them uses: those whose change begins there. */
+  first() {
     const { controls } = this.simulation.data;
     const [changed, slots] = [controls.map((control) => this.simulation.changes(control)), new Map()];
     this.steps.forEach((step, at) => {
       this.at = at;
       Object.assign(this, this.made[at]);
-      for (const [name, table] of Object.entries(this.tables)) table.set(arrays[name]);
       this.spell();
       const made = new Set(this.steps.slice(0, at).flatMap(({ inputs, results }) => (inputs.length ? results : [])));
       const uses = (_, n) => [...step.inputs, ...step.results].some((of) => changed[n].has(of)) && !step.inputs.some((of) => changed[n].has(of) && made.has(of));
@@ -125,7 +124,6 @@ export class Stepper {
     const library = step.of ? element("div", { class: "library", html: `<p class="note">numformer, in ${step.of}</p>${step.code}${step.note}` }) : null;
     const lines = element("div", { class: "lines" }, element("div", { class: "equation", html: step.equation }), library);
     const [from, to] = [step.inputs, step.results].map((of) => of.map((name) => tables[name].element));
-    for (const made of to) made.classList.add("result");
     const arrow = from.length ? [element("span", { class: "arrow", "aria-hidden": "true" })] : [];
     const result = step.results.at(-1);
     const worked = element("div", { class: "worked", tabindex: step.worked.length ? 0 : null });
@@ -133,6 +131,7 @@ export class Stepper {
     for (const each of parts.querySelectorAll("pre, .equation")) each.tabIndex = 0;
     const slot = element("div", { class: "slot" });
     const numbers = element("div", { class: "step-numbers" }, element("div", { class: "matrices" }, ...from, ...arrow, ...to), worked, slot);
+    tables[result]?.element.classList.add("result");
     tables[result]?.rove((cell) => this.use(cell));
     return { element: element("div", { class: "step" }, parts, numbers), tables, result, worked, slot };
   }

@@ -7,7 +7,7 @@ import { Stepper } from "./stepper.js";
 // stands on the page, what they were. Nothing here computes: the numbers come from numformer.
 
 const LEFT = 52, BOTTOM = 40; // the room of a chart's axes, as in views.py
-const STROKES = ["", "6 3", "2 3", "8 3 2 3"]; // so that colour alone tells nothing
+const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that colour alone tells nothing
 const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
 const pairs = (text) => text.split(" ").map((point) => point.split(",").map(Number));
 
@@ -54,7 +54,7 @@ class Heatmap {
     const [row, column] = [side(data.row_names), side(data.column_names)].map(longest);
     const [down, across] = [[row, "000"], [column, "000"]].map(longest);
     this.says = roomy("p", { class: "readout", "aria-live": "polite" }, [`${data.rows} ${down}, ${data.columns} ${across}: −0.00000`]);
-    this.sides[0].style.minWidth = `${row.length}ch`;
+    this.sides[0].dataset.all = side(data.row_names).join("\n");
     const stack = element("div", { class: "stack" }, this.canvas, data.row ? this.mark : null, this.cursor);
     const words = [element("span", { class: "rows" }, `${data.rows} ↓`), element("span", { class: "columns" }, `${data.columns} →`)];
     this.element = element("div", { class: "heatmap" }, ...words, ...this.sides, stack, this.says.element);
