@@ -246,7 +246,7 @@ class Simulation {
   update(byReader = true) {
     const arrays = this.arrays();
     for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
-    this.finish?.();
+    this.settle?.();
     if (byReader && this.now) for (const view of this.views) view.changed?.(this.now, arrays, this.chosen);
     this.glide(this.now, arrays);
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
@@ -301,19 +301,19 @@ class Simulation {
     const show = (arrays) => this.views.forEach((view) => view.set(arrays, this.chosen));
     this.begun = begun;
     this.now = to;
-    this.finish = () => (cancelAnimationFrame(this.frame), (this.finish = null), show(to));
+    this.settle = () => (cancelAnimationFrame(this.gliding), (this.settle = null), show(to));
     const step = (now) => {
       const share = (now - begun) / time;
-      if (share >= 1) return this.finish();
+      if (share >= 1) return this.settle();
       show(Object.fromEntries(Object.entries(to).map(([name, array]) => [name, between(from[name], array, Math.max(0, share) ** 0.6)])));
-      this.frame = requestAnimationFrame(step);
+      this.gliding = requestAnimationFrame(step);
     };
-    from && time > 30 ? step(begun) : this.finish();
+    from && time > 30 ? step(begun) : this.settle();
   }
 
   /** What stands on the page once numbers have come to rest: of every view, and of thumbnails by the name of their control. */
   shown() {
-    this.finish?.();
+    this.settle?.();
     const small = Object.entries(this.controls).filter(([, { small }]) => small?.length);
     const thumbnails = small.map(([name, control]) => [name, control.small.map(levelsOf)]);
     return { views: this.views.map((view) => view.shown()), thumbnails: Object.fromEntries(thumbnails) };

@@ -164,7 +164,7 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
 
 # The texts of a stage that are smaller than 11 pixels on the screen.
 SMALL = """figure => [...figure.querySelectorAll(".simulation-stage *")].filter((part) => {
-  const scale = part.ownerSVGElement ? part.getScreenCTM().a : 1;
+  const scale = part.ownerSVGElement ? part.getScreenCTM?.().a : 1;
   const texts = [...part.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   return texts && part.getClientRects().length
     && scale * parseFloat(getComputedStyle(part).fontSize) < 10.95;
