@@ -191,12 +191,9 @@ class Heatmap(View):
     def names(self, arrays: Arrays) -> list[list[str]]:
         """What stands beside the rows and above the columns."""
         given = self.row_names, self.column_names
-        return [
-            [self.vocabulary[int(n)] for n in arrays[words]]
-            if words and isinstance(words, str)
-            else list(words)
-            for words in given
-        ]
+        numbered = [arrays[words] if isinstance(words, str) and words else () for words in given]
+        spelled = [[self.vocabulary[int(n)] for n in ids] for ids in numbered]
+        return [made or list(words) for made, words in zip(spelled, given, strict=True)]
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
@@ -322,30 +319,17 @@ class Chart(View):
                 done = [COLOURS[colour] if b <= now else GREY for b in end]
                 axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
             elif drawn.form == "arrows":
-                none = np.zeros(len(points))
-                axes.quiver(
-                    none,
-                    none,
-                    *points.T,
-                    angles="xy",
-                    scale_units="xy",
-                    scale=1,
-                    width=0.006,
-                    **style,
-                )
+                style |= dict(angles="xy", scale_units="xy", scale=1, width=0.006)
+                axes.quiver(*np.zeros_like(points.T), *points.T, **style)
             else:
                 sizes = 20 + 180 * arrays[drawn.sizes] if drawn.sizes else 40
                 axes.scatter(*points.T, s=sizes, **style)
             for name, point in zip(drawn.names, points, strict=False):
                 axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
         for name, axis in ("x", self.x), ("y", self.y):
-            axes.set(
-                **{
-                    f"{name}label": axis.label,
-                    f"{name}lim": (axis.low, axis.high),
-                    f"{name}scale": "log" if axis.log else "linear",
-                }
-            )
+            scale = "log" if axis.log else "linear"
+            given = {"label": axis.label, "lim": (axis.low, axis.high), "scale": scale}
+            axes.set(**{f"{name}{what}": value for what, value in given.items()})
         axes.set_aspect("equal" if self.square else "auto")
         if self.y.names:
             axes.set_yticks(np.arange(len(self.y.names)) + 0.5, self.y.names)
@@ -403,14 +387,9 @@ class Diagram(View):
             axes.annotate("", where[b], where[a], arrowprops=dict(arrowstyle="->", color=GREY))
         for number, block in enumerate(self.blocks):
             colour = ORANGE if number == int(arrays[self.at]) else BLUE
-            axes.text(
-                *where[block.name],
-                "\n".join([block.label, *texts[number : number + 1]]),
-                ha="center",
-                va="center",
-                fontsize=8,
-                bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour),
-            )
+            box = dict(boxstyle="round", facecolor="white", edgecolor=colour)
+            text = "\n".join([block.label, *texts[number : number + 1]])
+            axes.text(*where[block.name], text, ha="center", va="center", fontsize=8, bbox=box)
         columns, rows = zip(*where.values(), strict=True)
         axes.set_xlim(min(columns) - 0.6, max(columns) + 0.6)
         axes.set_ylim(max(rows) + 0.6, min(rows) - 0.6)

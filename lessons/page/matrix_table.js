@@ -1,4 +1,4 @@
-import { element, roving, written } from "./dom.js";
+import { element, written } from "./dom.js";
 
 /** A matrix as a table: what an `Of` of views.py says of it, as wide as the longest of `arrays`. */
 export class MatrixTable {
@@ -61,11 +61,6 @@ export class MatrixTable {
   /** Outline the cells for which `test(row, column)` holds, by a class. */
   outline(kind, test) {
     this.cells.forEach((cells, row) => cells.forEach((cell, column) => cell.classList.toggle(kind, test(row, column))));
-  }
-
-  /** Let the keyboard and the pointer reach every entry; `reached(cell)` hears of it, and of null. */
-  rove(reached) {
-    roving(this.cells, reached);
   }
 
   shown() {

@@ -208,6 +208,7 @@ class Simulation {
   /** Every array that a name stands for; where those are computed here, what some options give. */
   every(name) {
     const { pool, table, controls } = this.data;
+    if (this.data.repeats) return []; // what steps of training give is not known before
     if (!table[""]) return [...new Set(table[name].index)].map((place) => pool[place]);
     const some = ({ kind, values }) => values.map((value, n) => (kind === "entries" ? value : n)).filter((_, n) => n % Math.ceil(values.length / TRIED) === 0);
     const states = [{}, ...controls.filter(({ live }) => live).flatMap((each) => some(each).map((value) => ({ [each.name]: value })))];
@@ -311,7 +312,7 @@ class Simulation {
     from && time > 30 ? step(begun) : this.settle();
   }
 
-  /** What stands on the page once numbers have come to rest: of every view, and of thumbnails by the name of their control. */
+  /** What stands on the page once all is at rest: of every view, of thumbnails by their control. */
   shown() {
     this.settle?.();
     const small = Object.entries(this.controls).filter(([, { small }]) => small?.length);

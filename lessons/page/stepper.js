@@ -1,4 +1,4 @@
-import { element, lightTogether, roomy, seen, turned, written } from "./dom.js";
+import { element, lightTogether, roomy, roving, seen, turned, written } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 
 // Steps through arrays, there and back: words, matrices, the arithmetic of a row, an equation and
@@ -132,7 +132,7 @@ export class Stepper {
     const slot = element("div", { class: "slot" });
     const numbers = element("div", { class: "step-numbers" }, element("div", { class: "matrices" }, ...from, ...arrow, ...to), worked, slot);
     tables[result]?.element.classList.add("result");
-    tables[result]?.rove((cell) => this.use(cell));
+    if (result) roving(tables[result].cells, (cell) => this.use(cell));
     return { element: element("div", { class: "step" }, parts, numbers), tables, result, worked, slot };
   }
 

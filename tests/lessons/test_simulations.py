@@ -209,8 +209,35 @@ def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
             np.testing.assert_allclose(names[name], arrays[name], atol=1e-9, err_msg=name)
 
 
+# Chooses an option, and tells whether numbers are on their way.
+GLIDES = """(figure, [name, option]) => {
+  figure.simulation.choose(name, option);
+  return Boolean(figure.simulation.settle);
+}"""
+
+
 KINDS = {view.kind: case for case in reversed(simulations()) for view in case.values[1].views}
 CASES = {case.id: case for case in KINDS.values()}  # every view occurs in one
+
+
+@pytest.mark.parametrize(("page", "simulation"), CASES.values())
+def test_its_numbers_glide_and_its_state_is_in_the_address(page, simulation, open_page):
+    control = next(c for c in simulation.controls if not isinstance(c, Entries))
+    other = 0 if control.start else len(control.options) - 1
+    for motion in ("no-preference", "reduce"):
+        opened = open_page(page, reduced_motion=motion)
+        figure = opened.locator(f"#{simulation.name}")
+        opened.wait_for_timeout(400)  # what follows a change at once is there at once
+        glides = figure.evaluate(GLIDES, [control.name, other])
+        assert glides == (motion == "no-preference")
+    opened.wait_for_function(f"location.hash.startsWith('#{simulation.name}?')")
+    before = figure.evaluate(SHOWN)
+    opened.reload()
+    assert figure.evaluate(SHOWN) == before
+    touch = figure.locator("svg.dragged").evaluate_all(
+        "all => all.map((chart) => getComputedStyle(chart).touchAction)"
+    )
+    assert {*touch} <= {"pan-y"}, "a finger on a chart scrolls the page"
 
 
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())
