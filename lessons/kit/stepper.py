@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lessons.kit.lesson import BLUE, role
+from lessons.kit.lesson import BLUE
 from lessons.kit.simulation import Control
 from lessons.kit.trace import Line, find
 from lessons.kit.views import Of, View, told
@@ -132,8 +132,7 @@ def equation(text: str, symbols: Mapping[str, str], page) -> str:
     for number, (name, latex) in enumerate(symbols.items()):
         symbol = re.sub("</?math[^>]*>", "", page.math(latex))
         mathml = mathml.replace(
-            f"<mi>{chr(0xE000 + number)}</mi>",
-            f'<mrow data-matrix="{name}" data-role="{role(latex)}">{symbol}</mrow>',
+            f"<mi>{chr(0xE000 + number)}</mi>", f'<mrow data-matrix="{name}">{symbol}</mrow>'
         )
     return mathml
 

@@ -61,7 +61,7 @@ def figure(value: float) -> str:
 def power(value: float) -> str:
     """A number of a logarithmic axis: a power of ten that is far from 1 by its exponent."""
     exponent = np.log10(value)
-    if abs(exponent) < 3 or exponent != round(exponent):
+    if abs(exponent) < 2.5:
         return figure(value)
     return "10" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 

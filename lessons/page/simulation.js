@@ -244,12 +244,17 @@ class Simulation {
     return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));
   }
 
-  update(byReader = true) {
+  /** Show the arrays; what a reader changed is marked. */
+  show(byReader = false) {
     const arrays = this.arrays();
-    for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
     this.settle?.();
     if (byReader && this.now) for (const view of this.views) view.changed?.(this.now, arrays, this.chosen);
     this.glide(this.now, arrays);
+  }
+
+  update(byReader = true) {
+    for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
+    this.show(byReader);
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
     const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
     const chosen = this.data.controls.map(({ name, kind, options }) => [`${name} = `, code(kind, options, this.chosen[name])]);

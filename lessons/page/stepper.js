@@ -129,6 +129,7 @@ export class Stepper {
     const worked = element("div", { class: "worked", tabindex: step.worked.length ? 0 : null });
     const parts = element("div", { class: "step-words" }, words, lines);
     for (const each of parts.querySelectorAll("pre, .equation")) each.tabIndex = 0;
+    for (const { dataset } of parts.querySelectorAll("[data-matrix]")) dataset.role = this.data.of[dataset.matrix].role;
     const slot = element("div", { class: "slot" });
     const numbers = element("div", { class: "step-numbers" }, element("div", { class: "matrices" }, ...from, ...arrow, ...to), worked, slot);
     tables[result]?.element.classList.add("result");
