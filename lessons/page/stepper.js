@@ -30,7 +30,7 @@ export class Stepper {
     const bar = element("div", { class: "turn" }, this.previous, this.place.element, this.next);
     this.track = track;
     this.made = this.steps.map((step) => this.make(step));
-    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench pile" }, ...this.made.map((made) => made.element)));
+    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench pile" }, ...this.made.map((made) => made.step)));
     this.element.addEventListener("keydown", (event) => {
       const by = turned(event)?.[1];
       if (!by || event.target.closest("pre, td, input, select")) return;
@@ -102,7 +102,7 @@ export class Stepper {
     const { offsetLeft, offsetWidth } = this.dots[at];
     this.track.scrollTo({ left: offsetLeft - (this.track.clientWidth - offsetWidth) / 2 });
     Object.assign(this, this.made[at]);
-    seen(this.made.map((made) => made.element), this.made[at].element);
+    seen(this.made.map((made) => made.step), this.step);
     this.simulation.use?.(this.slot);
   }
 
@@ -134,7 +134,7 @@ export class Stepper {
     const numbers = element("div", { class: "step-numbers" }, element("div", { class: "matrices" }, ...from, ...arrow, ...to), worked, slot);
     tables[result]?.element.classList.add("result");
     if (result) roving(tables[result].cells, (cell) => this.use(cell));
-    return { element: element("div", { class: "step" }, parts, numbers), tables, result, worked, slot };
+    return { step: element("div", { class: "step" }, parts, numbers), tables, result, worked, slot };
   }
 
   /** Whether the picked row is read from a matrix by its rows or, in a product, by its columns. */
