@@ -118,6 +118,14 @@ class Of:
         return matrix.cells()
 
 
+def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str], row: int):
+    """Draw matrices beside each other, a row of those that are marked outlined."""
+    for axes, shown in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
+        shown.matrix(arrays).draw(axes)
+        if shown.name in marked:
+            axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
+
+
 @dataclass(frozen=True)
 class Matrices(View):
     """Matrices side by side, an arrow before each name in `after`.
@@ -144,13 +152,8 @@ class Matrices(View):
         return [by_name[name] for name in self.groups[int(arrays[self.group])] if name != "→"]
 
     def draw(self, figure, arrays, chosen):
-        there = self.there(arrays)
-        axes_in_a_row = figure.subplots(1, len(there), squeeze=False)[0]
-        for axes, of in zip(axes_in_a_row, there, strict=True):
-            of.matrix(arrays).draw(axes)
-            if of.name in self.marked:
-                row = chosen[self.picked]
-                axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
+        row = chosen.get(self.picked, 0)
+        draw_in_a_row(figure, self.there(arrays), arrays, self.marked, row)
 
     def shown(self, arrays, chosen):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}

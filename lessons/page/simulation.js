@@ -51,7 +51,10 @@ class Control {
     this.ranges = [this.range(label, options.length, () => this.choose(Number(this.ranges[0].value)))];
     const button = (text, onclick) => (plays ? element("button", { type: "button", class: "play", onclick }, text) : null);
     this.button = button("▶ Play", () => this.play());
-    this.faster = button("1 ×", () => this.hasten());
+    this.faster = button("1 ×", () => {
+      this.speed = SPEEDS[(SPEEDS.indexOf(this.speed) + 1) % SPEEDS.length];
+      this.faster.textContent = `${this.speed} ×`;
+    });
     this.faster?.setAttribute("aria-label", "Speed");
     return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output.element, ...this.ranges, this.button, this.faster);
   }
@@ -92,11 +95,6 @@ class Control {
       this.timer = setTimeout(on, 700 / this.speed);
     };
     this.timer = setTimeout(on, 700 / this.speed);
-  }
-
-  hasten() {
-    this.speed = SPEEDS[(SPEEDS.indexOf(this.speed) + 1) % SPEEDS.length];
-    this.faster.textContent = `${this.speed} ×`;
   }
 
   set(index) {
