@@ -277,25 +277,26 @@ class Simulation {
       target.textContent = place.classList.contains("all") ? "Fewer controls" : "All controls";
       this.use(this.slot);
     };
+    for (const [slot, names] of slots) {
+      slot.replaceChildren(...names.map((name) => element("div", { class: "pile", "data-for": name }, this.ghost(name))));
+    }
     this.use = (slot) => {
       this.slot = slot;
-      const names = place.classList.contains("all") ? [] : (slots.get(slot) ?? []);
-      for (const name of moved) (names.includes(name) ? slot : place).append(this.controls[name].element);
-      for (const name of moved) this.controls[name].element.classList.toggle("unused", !names.includes(name));
+      for (const name of moved) {
+        const there = place.classList.contains("all") ? null : slot.querySelector(`[data-for="${name}"]`);
+        (there ?? place).append(this.controls[name].element);
+        this.controls[name].element.classList.toggle("unused", !there);
+      }
       place.append(place.querySelector(".all-controls"));
     };
-    let room = 0;
-    new ResizeObserver(() => {
-      if (room === place.clientWidth) return;
-      room = place.clientWidth;
-      const now = this.slot;
-      for (const slot of slots.keys()) {
-        slot.style.minHeight = 0;
-        this.use(slot);
-        slot.style.minHeight = slots.get(slot).length ? `${slot.offsetHeight}px` : "";
-      }
-      this.use(now);
-    }).observe(place);
+  }
+
+  /** What takes the room of a control where it may come to be. */
+  ghost(name) {
+    const made = this.controls[name].element.cloneNode(true);
+    for (const part of [made, ...made.querySelectorAll("*")]) for (const of of ["name", "data-control", "data-entry"]) part.removeAttribute(of);
+    made.classList.add("away");
+    return made;
   }
 
   /** Let the numbers move to those of other arrays; faster where one change follows another. */
