@@ -23,6 +23,9 @@ from matplotlib.figure import Figure
 
 PICTURES = Path("runs/lessons")  # where pictures go when there is no window
 BLUE, ORANGE, GREEN, GREY = "#3b82c4", "#d9772b", "#3f9d6b", "#8a8f98"  # on white and on black
+# A query, a key, a value, and what comes of them, in every lesson; as in page/style.css.
+QUERY, KEY, VALUE = "#c2408a", "#17948c", "#8163d6"
+ROLES = {"q": "query", "k": "key", "v": "value"}  # by the letter of a symbol
 INK = "#0a0b0c"  # text and axes; on a page it becomes the colour of the text around the picture
 STYLE = {
     "axes.edgecolor": INK,
@@ -113,6 +116,16 @@ def aligned(text: str) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
+def role(symbol: str) -> str:
+    """Of a query, a key or a value, or "": what a symbol in LaTeX, as dW^Q or K_h, stands for."""
+    letters = re.match(r"(?:\\mathrm\{d\}|\\?partial|d|\\hat|\\tilde|[ {])*([A-Zabkqv])", symbol)
+    letter = letters[1] if letters else ""
+    if letter in ("W", "b"):  # weights, by whom they make
+        made = re.search(r"[\^_]\{?([QKVqkv])", symbol)
+        letter = made[1] if made else ""
+    return ROLES.get(letter.lower(), "")
+
+
 def scientific(number: float) -> str:
     """4e-12 as a formula in Markdown."""
     digits, power = f"{number:.0e}".split("e")
@@ -198,7 +211,8 @@ class Matrix(Piece):
                 body += f'<td style="background: rgb(var(--{side}) / {strength:.2f})">{cell}</td>'
             body += "</tr>"
         shape = " × ".join(map(str, self.numbers.shape))
-        caption = f"{page.math(self.symbol)} <small>({shape})</small>"
+        symbol = f'<span data-role="{role(self.symbol)}">{page.math(self.symbol)}</span>'
+        caption = f"{symbol} <small>({shape})</small>"
         return (
             f'<div class="scroll" tabindex="0"><table class="matrix"><caption>{caption}</caption>'
             f"<thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -216,7 +230,9 @@ class Matrix(Piece):
         axes.set_xticks(range(columns), self.columns, fontsize=6.5)
         axes.set_yticks(range(rows), self.rows, fontsize=6.5)
         axes.tick_params(length=0, pad=1, top=False, labeltop=True, labelbottom=False)
-        axes.set_title(f"${self.symbol}$  ({rows} × {columns})", fontsize=9, loc="left")
+        colour = {"query": QUERY, "key": KEY, "value": VALUE}.get(role(self.symbol), INK)
+        title = f"${self.symbol}$  ({rows} × {columns})"
+        axes.set_title(title, fontsize=9, loc="left", color=colour)
         for side in axes.spines.values():
             side.set_color((0.5, 0.5, 0.5, 0.6))
 

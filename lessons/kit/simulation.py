@@ -189,12 +189,8 @@ class Simulation(Picture):
             for c in self._controls(live=True):
                 values[c.name] = recording.given(f"given {c.name}", c.value(c.start))
             for name, array in self.compute(**values).items():
-                recording.name(
-                    name,
-                    recorded.asarray(
-                        np.asarray(array, float) if isinstance(array, np.ndarray) else array
-                    ),
-                )
+                array = np.asarray(array, float) if isinstance(array, np.ndarray) else array
+                recording.name(name, recorded.asarray(array))
         return recording.told()
 
     def computed(self) -> dict:
@@ -227,11 +223,8 @@ class Simulation(Picture):
     def html(self, page) -> str:
         page.script("simulation")
         parts = told({"controls": self.controls, "views": self.views}, page)
-        data = json.dumps(
-            {"name": self.name, **parts, **self.computed()},
-            separators=(",", ":"),
-            ensure_ascii=False,
-        )
+        parts = {"name": self.name, **parts, **self.computed()}
+        data = json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
         return f"""\
@@ -279,9 +272,8 @@ class Simulation(Picture):
             values = {c.name: int(w.val) for c, w in zip(controls, figure.widgets, strict=True)}
             chosen = self.at_start() | values
             for axes, control in zip(places, controls, strict=True):
-                axes.set_title(
-                    f"{control.label}: {control.options[chosen[control.name]].label}", fontsize=9
-                )
+                label = control.options[chosen[control.name]].label
+                axes.set_title(f"{control.label}: {label}", fontsize=9)
             stage.clear()
             self.draw_views(stage, self.arrays(chosen), chosen)
             figure.canvas.draw_idle()

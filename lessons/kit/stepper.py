@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lessons.kit.lesson import BLUE
 from lessons.kit.simulation import Control
 from lessons.kit.trace import Line, find
-from lessons.kit.views import Of, View, told
+from lessons.kit.views import Of, View, draw_in_a_row, told
 
 
 @dataclass(frozen=True)
@@ -106,11 +105,7 @@ class Stepper(View):
 
     def draw(self, figure, arrays, chosen):
         step, of = self._now(chosen)
-        for axes, array in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
-            array.matrix(arrays).draw(axes)
-            if array.name in self.marked:
-                row = chosen[self.picked]
-                axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
+        draw_in_a_row(figure, of, arrays, self.marked, chosen[self.picked])
         figure.suptitle(f"{chosen[self.control] + 1}. {step.title}", fontsize=11)
 
     def shown(self, arrays, chosen):

@@ -11,11 +11,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Matrix, plain
+from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
 
-COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY), ("-", "--", ":", "-.")
+COLOURS, STROKES = (BLUE, ORANGE, GREEN, GREY, QUERY, KEY, VALUE), ("-", "--", ":", "-.", *3 * "-")
+OWN = {"query": 4, "key": 5, "value": 6}  # the numbers of the colours of what is named so
+SIGNED = LinearSegmentedColormap.from_list("signed", [ORANGE, "white", BLUE])
 LEFT, BOTTOM = 52, 40  # the room of a chart's axes, in SVG's units
 MARKDOWN = {"note", "say", "ask", "answer"}  # names of fields
 Arrays = Mapping[str, np.ndarray]
@@ -55,6 +58,14 @@ def figure(value: float) -> str:
     return np.format_float_positional(float(f"{value + 0:.3g}"), trim="-").replace("-", "−")
 
 
+def power(value: float) -> str:
+    """A number of a logarithmic axis: a power of ten that is far from 1 by its exponent."""
+    exponent = np.log10(value)
+    if abs(exponent) < 2.5:
+        return figure(value)
+    return "10" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def tenth(x: np.ndarray) -> np.ndarray:
     """To one decimal; what lies in the middle goes up, as in JavaScript."""
     return np.floor(10 * x + 1e-7 + 0.5) / 10
@@ -92,6 +103,9 @@ class Of:
     below: str = ""
     words: Sequence[str] = ()
 
+    def more(self, page) -> dict:
+        return {"role": role(self.symbol)}
+
     def matrix(self, arrays: Arrays) -> Matrix:
         array = np.atleast_2d(arrays[self.name])
         return Matrix(self.symbol, array, self.rows, self.columns, self.largest)
@@ -102,6 +116,14 @@ class Of:
         if self.words:
             return [[self.words[int(x)] for x in row] for row in matrix.numbers]
         return matrix.cells()
+
+
+def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str], row: int):
+    """Draw matrices beside each other, a row of those that are marked outlined."""
+    for axes, shown in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
+        shown.matrix(arrays).draw(axes)
+        if shown.name in marked:
+            axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
 
 
 @dataclass(frozen=True)
@@ -130,13 +152,8 @@ class Matrices(View):
         return [by_name[name] for name in self.groups[int(arrays[self.group])] if name != "→"]
 
     def draw(self, figure, arrays, chosen):
-        there = self.there(arrays)
-        axes_in_a_row = figure.subplots(1, len(there), squeeze=False)[0]
-        for axes, of in zip(axes_in_a_row, there, strict=True):
-            of.matrix(arrays).draw(axes)
-            if of.name in self.marked:
-                row = chosen[self.picked]
-                axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
+        row = chosen.get(self.picked, 0)
+        draw_in_a_row(figure, self.there(arrays), arrays, self.marked, row)
 
     def shown(self, arrays, chosen):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
@@ -167,23 +184,25 @@ class Heatmap(View):
     kind: ClassVar = "heatmap"
 
     def levels(self, array: np.ndarray) -> list[list[int]]:
-        """How strong each cell's colour is, 0 to 255."""
-        share = (array - self.low) / (self.high - self.low)
-        return np.floor(255 * np.clip(share, 0, 1) + 0.5).astype(int).tolist()
+        """How strong each cell's colour is, 0 to 255; with a minus where the number is negative."""
+        if self.low < 0:
+            share, sign = np.abs(array) / max(-self.low, self.high), np.where(array < 0, -1, 1)
+        else:
+            share, sign = (array - self.low) / (self.high - self.low), 1
+        return (sign * np.floor(255 * np.clip(share, 0, 1) + 0.5)).astype(int).tolist()
 
     def names(self, arrays: Arrays) -> list[list[str]]:
         """What stands beside the rows and above the columns."""
         given = self.row_names, self.column_names
-        return [
-            [self.vocabulary[int(n)] for n in arrays[words]]
-            if words and isinstance(words, str)
-            else list(words)
-            for words in given
-        ]
+        numbered = [arrays[words] if isinstance(words, str) and words else () for words in given]
+        spelled = [[self.vocabulary[int(n)] for n in ids] for ids in numbered]
+        return [made or list(words) for made, words in zip(spelled, given, strict=True)]
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
-        axes.imshow(arrays[self.name], vmin=self.low, vmax=self.high, cmap="Blues", aspect="auto")
+        options = dict(cmap=SIGNED if self.low < 0 else "Blues", aspect="auto")
+        low = -max(-self.low, self.high) if self.low < 0 else self.low
+        axes.imshow(arrays[self.name], vmin=low, vmax=max(-low, self.high), **options)
         axes.set(xlabel=self.columns, ylabel=self.rows)
         for names, axis in zip(self.names(arrays), (axes.yaxis, axes.xaxis), strict=True):
             if names:
@@ -226,7 +245,7 @@ class Axis:
         return [float(at) for at in ticks if self.low <= at * (1 + 1e-9) and at <= self.high]
 
     def more(self, page) -> dict:
-        ticks = [(tick, figure(tick)) for tick in self.ticks()]
+        ticks = [(tick, power(tick) if self.log else figure(tick)) for tick in self.ticks()]
         if self.names:
             ticks = [(row + 0.5, name) for row, name in enumerate(self.names)]
         return {"ticks": [{"at": float(self.share(at)), "label": label} for at, label in ticks]}
@@ -239,7 +258,8 @@ class Drawn:
     Or (N, 3) "work": the row, begin and end of each piece, which fills up as the marker passes it.
 
     `label` says what it is, `names` stand beside its points, and `sizes` names an array (N,) from 0
-    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`.
+    to 1 of how large its dots are. Its colour is the next one, or that of the number `colour`; a
+    query, a key and a value, by their names, have their own.
     """
 
     name: str
@@ -249,6 +269,10 @@ class Drawn:
     names: Sequence[str] = ()
     sizes: str = ""
     colour: int | None = None
+
+    def coloured(self, number: int) -> int:
+        """The number of its colour, where it is the one of this number that is drawn."""
+        return OWN.get(self.name, number if self.colour is None else self.colour)
 
     def points(self, arrays: Arrays) -> np.ndarray:
         array = np.atleast_2d(arrays[self.name])
@@ -281,13 +305,13 @@ class Chart(View):
         return (260, 260) if self.square else (408, 220)
 
     def more(self, page) -> dict:
-        colours = [n if drawn.colour is None else drawn.colour for n, drawn in enumerate(self.of)]
+        colours = [drawn.coloured(number) for number, drawn in enumerate(self.of)]
         return {"size": self.size, "colours": colours}
 
     def draw(self, figure, arrays, chosen):
         axes = figure.subplots()
         for number, drawn in enumerate(self.of):
-            points, colour = drawn.points(arrays), number if drawn.colour is None else drawn.colour
+            points, colour = drawn.points(arrays), drawn.coloured(number)
             style = dict(color=COLOURS[colour], label=drawn.label or None)
             if drawn.form == "line":
                 axes.plot(*points.T, linestyle=STROKES[colour], **style)
@@ -298,30 +322,17 @@ class Chart(View):
                 done = [COLOURS[colour] if b <= now else GREY for b in end]
                 axes.barh(row + 0.5, end - begin, 0.8, begin, color=done, alpha=0.6)
             elif drawn.form == "arrows":
-                none = np.zeros(len(points))
-                axes.quiver(
-                    none,
-                    none,
-                    *points.T,
-                    angles="xy",
-                    scale_units="xy",
-                    scale=1,
-                    width=0.006,
-                    **style,
-                )
+                style |= dict(angles="xy", scale_units="xy", scale=1, width=0.006)
+                axes.quiver(*np.zeros_like(points.T), *points.T, **style)
             else:
                 sizes = 20 + 180 * arrays[drawn.sizes] if drawn.sizes else 40
                 axes.scatter(*points.T, s=sizes, **style)
             for name, point in zip(drawn.names, points, strict=False):
                 axes.annotate(name, point, (4, 4), textcoords="offset points", fontsize=8)
         for name, axis in ("x", self.x), ("y", self.y):
-            axes.set(
-                **{
-                    f"{name}label": axis.label,
-                    f"{name}lim": (axis.low, axis.high),
-                    f"{name}scale": "log" if axis.log else "linear",
-                }
-            )
+            scale = "log" if axis.log else "linear"
+            given = {"label": axis.label, "lim": (axis.low, axis.high), "scale": scale}
+            axes.set(**{f"{name}{what}": value for what, value in given.items()})
         axes.set_aspect("equal" if self.square else "auto")
         if self.y.names:
             axes.set_yticks(np.arange(len(self.y.names)) + 0.5, self.y.names)
@@ -379,25 +390,18 @@ class Diagram(View):
             axes.annotate("", where[b], where[a], arrowprops=dict(arrowstyle="->", color=GREY))
         for number, block in enumerate(self.blocks):
             colour = ORANGE if number == int(arrays[self.at]) else BLUE
-            axes.text(
-                *where[block.name],
-                "\n".join([block.label, *texts[number : number + 1]]),
-                ha="center",
-                va="center",
-                fontsize=8,
-                bbox=dict(boxstyle="round", facecolor="white", edgecolor=colour),
-            )
+            box = dict(boxstyle="round", facecolor="white", edgecolor=colour)
+            text = "\n".join([block.label, *texts[number : number + 1]])
+            axes.text(*where[block.name], text, ha="center", va="center", fontsize=8, bbox=box)
         columns, rows = zip(*where.values(), strict=True)
         axes.set_xlim(min(columns) - 0.6, max(columns) + 0.6)
         axes.set_ylim(max(rows) + 0.6, min(rows) - 0.6)
         axes.axis("off")
 
     def shown(self, arrays, chosen):
-        return {
-            "at": self.blocks[int(arrays[self.at])].name,
-            "texts": self.texts(arrays),
-            "way": int(arrays[self.way]) if self.way else 1,
-        }
+        at, way = self.blocks[int(arrays[self.at])].name, int(arrays[self.way]) if self.way else 1
+        lit = [edge for edge in self.edges if edge[1 if way > 0 else 0] == at]
+        return {"at": at, "texts": self.texts(arrays), "way": way, "lit": lit}
 
 
 @dataclass(frozen=True)

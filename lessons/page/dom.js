@@ -26,6 +26,30 @@ export function written(value, whole = false) {
 /** A number as it is read out: up to three digits that say something. */
 export const figure = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
 
+/**
+ * A text that changes, in a place that has room for the longest of `texts`, so that nothing jumps:
+ * `say(text)` changes it, `element` is the place.
+ */
+export function roomy(tag, attributes, texts) {
+  const said = element("span");
+  const room = element("span", { class: "away", "aria-hidden": "true" });
+  const say = (text) => {
+    if (text.length > room.textContent.length) room.textContent = text;
+    said.textContent = text;
+  };
+  texts.forEach(say);
+  return { element: element(tag, { ...attributes, class: `${attributes.class ?? ""} pile` }, said, room), said, say };
+}
+
+/** Pieces of HTML in one place, as high as the highest of them: `show(html)` lets one be seen. */
+export function pile(pieces) {
+  const parts = new Map(pieces.map((html) => [html, element("div", { html })]));
+  return { element: element("div", { class: "note pile" }, ...parts.values()), show: (html) => seen([...parts.values()], parts.get(html)) };
+}
+
+/** Let one of the parts that share a place be seen. */
+export const seen = (parts, part) => parts.forEach((other) => other.classList.toggle("away", other !== part));
+
 /** By how many rows and columns an arrow key moves; undefined for all other keys. */
 export const turned = (event) =>
   event.altKey || event.ctrlKey || event.metaKey

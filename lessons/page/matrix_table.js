@@ -1,8 +1,8 @@
-import { element, roving, written } from "./dom.js";
+import { element, written } from "./dom.js";
 
-/** A matrix as a table: what an `Of` of views.py says of it. */
+/** A matrix as a table: what an `Of` of views.py says of it, as wide as the longest of `arrays`. */
 export class MatrixTable {
-  constructor(of) {
+  constructor(of, arrays = []) {
     this.of = of;
     const attributes = { type: "button", class: "matrix-symbol", "data-matrix": of.name, "aria-label": `${of.symbol.plain}: show where it stands` };
     const button = element("button", { ...attributes, html: of.symbol.math });
@@ -13,19 +13,34 @@ export class MatrixTable {
     const note = element("span", { class: "matrix-note" }, of.below);
     const caption = element("caption", {}, button, ` (${of.rows.length} × ${of.columns.length})`, note);
     const parts = [caption, element("thead", {}, element("tr", {}, element("td"), ...head)), element("tbody", {}, ...body)];
-    this.element = element("div", { class: "matrix-box", "data-matrix": of.name }, element("table", {}, ...parts));
+    this.table = element("table", {}, ...parts);
+    this.element = element("div", { class: "matrix-box", "data-matrix": of.name, "data-role": of.role }, this.table);
+    this.longest = 0;
+    for (const array of arrays) this.widen(this.texts(array));
+    if (arrays.length) this.set(arrays[0]); // a row of empty cells would be lower
+  }
+
+  /** What stands in the cells for an array. */
+  texts(array) {
+    const { words } = this.of;
+    const values = Array.isArray(array[0]) ? array : [array];
+    const whole = values.flat().every((x) => x === null || Number.isInteger(x));
+    return values.map((line) => line.map((value) => (words.length ? words[value] : written(value, whole))));
+  }
+
+  widen(texts) {
+    const longest = Math.max(...texts.flat().map((text) => text.length));
+    if (longest > this.longest) this.table.style.setProperty("--chars", (this.longest = longest));
   }
 
   set(array) {
     const { largest, words } = this.of;
-    const values = Array.isArray(array[0]) ? array : [array];
-    const whole = values.flat().every((x) => x === null || Number.isInteger(x));
-    values.forEach((line, row) =>
+    const texts = this.texts(array);
+    this.widen(texts);
+    (Array.isArray(array[0]) ? array : [array]).forEach((line, row) =>
       line.forEach((value, column) => {
         const cell = this.cells[row][column];
-        const text = words.length ? words[value] : written(value, whole);
-        if (cell.textContent && cell.textContent !== text) flash(cell);
-        cell.textContent = text;
+        if (cell.textContent !== texts[row][column]) cell.textContent = texts[row][column];
         cell.classList.toggle("zero", value === 0);
         cell.classList.toggle("hidden-entry", value === null || (words.length > 0 && value === 0));
         const share = words.length ? 0 : Math.min(1, Math.abs(value ?? 0) / largest);
@@ -35,25 +50,21 @@ export class MatrixTable {
     );
   }
 
+  /** Mark the cells that change between two arrays, where not all of them do. */
+  mark(before, after) {
+    const [from, to] = [before, after].map((array) => this.texts(array));
+    const changed = this.cells.flatMap((line, row) => line.filter((_, column) => from[row][column] !== to[row][column]));
+    if (changed.length === this.cells.flat().length) return;
+    for (const cell of changed) cell.animate({ boxShadow: ["inset 0 0 0 2px var(--ink)", "inset 0 0 0 2px transparent"] }, 1200);
+  }
+
   /** Outline the cells for which `test(row, column)` holds, by a class. */
   outline(kind, test) {
     this.cells.forEach((cells, row) => cells.forEach((cell, column) => cell.classList.toggle(kind, test(row, column))));
-  }
-
-  /** Let the keyboard and the pointer reach every entry; `reached(cell)` hears of it, and of null. */
-  rove(reached) {
-    roving(this.cells, reached);
   }
 
   shown() {
     const picked = this.cells.findIndex((line) => line[0].classList.contains("picked"));
     return { cells: this.cells.map((line) => line.map((cell) => cell.textContent)), picked: picked < 0 ? null : picked };
   }
-}
-
-/** Mark a cell as changed, by an animation that starts anew. */
-function flash(cell) {
-  cell.classList.remove("changed");
-  void cell.offsetWidth;
-  cell.classList.add("changed");
 }

@@ -1,10 +1,14 @@
-import { element } from "./dom.js";
+import { element, pile, roomy } from "./dom.js";
 import { Replay } from "./replay.js";
 import { levelsOf, paint, VIEWS } from "./views.js";
 
 // Simulations: controls, the arrays of what they are set to, and views that show these. Where a
 // control is live, the lines of numformer that compute them are repeated here (replay.js);
-// otherwise all arrays were computed when the page was built.
+// otherwise all arrays were computed when the page was built. Numbers glide to what they become.
+
+const GLIDE = 260; // milliseconds at most
+const SPEEDS = [1, 2, 4, 0.5]; // of what plays
+const TRIED = 12; // options of a live control, to see how long numbers get
 
 const buttons = (id, data, inputs, label) => {
   const labels = inputs.map((input, n) => element("label", {}, input, label(n)));
@@ -17,14 +21,15 @@ const radios = (id, options, chosen) =>
 class Control {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation, id: `${simulation.id}-${data.name}`, small: [], inputs: [], ranges: [] });
-    this.note = element("div", { class: "note" });
-    this.output = element("output");
+    this.note = pile(data.options.map(({ note }) => note));
+    this.output = roomy("output", {}, data.options.map(({ label }) => label));
+    this.speed = SPEEDS[0];
     const attributes = { class: "control", "data-control": data.name, hidden: data.kind === "steps" };
-    this.element = element("div", attributes, this[data.kind](), this.note);
+    this.element = element("div", attributes, this[data.kind](), this.note.element);
   }
 
-  choose(index) {
-    this.simulation.choose(this.data.name, index);
+  choose(index, played = false) {
+    this.simulation.choose(this.data.name, index, played);
   }
 
   choice(label = (n) => element("span", {}, this.data.options[n].label)) {
@@ -44,8 +49,14 @@ class Control {
   slider() {
     const { label, options, plays } = this.data;
     this.ranges = [this.range(label, options.length, () => this.choose(Number(this.ranges[0].value)))];
-    this.button = plays ? element("button", { type: "button", class: "play", onclick: () => this.play() }, "▶ Play") : null;
-    return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output, ...this.ranges, this.button);
+    const button = (text, onclick) => (plays ? element("button", { type: "button", class: "play", onclick }, text) : null);
+    this.button = button("▶ Play", () => this.play());
+    this.faster = button("1 ×", () => {
+      this.speed = SPEEDS[(SPEEDS.indexOf(this.speed) + 1) % SPEEDS.length];
+      this.faster.textContent = `${this.speed} ×`;
+    });
+    this.faster?.setAttribute("aria-label", "Speed");
+    return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output.element, ...this.ranges, this.button, this.faster);
   }
 
   /** A stepper sets it. */
@@ -58,7 +69,7 @@ class Control {
     const { across, label } = this.data;
     const chosen = () => this.choose(Number(this.ranges[1].value) * across.length + Number(this.ranges[0].value));
     this.ranges = ["across", "up"].map((way) => this.range(`${label}, ${way}`, across.length, chosen));
-    return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output, ...this.ranges);
+    return element("div", { class: "range" }, element("span", { class: "label" }, label), this.output.element, ...this.ranges);
   }
 
   /** Choose the point of a pad that is nearest. */
@@ -71,24 +82,26 @@ class Control {
   play() {
     const last = this.data.options.length - 1;
     const stop = () => {
-      this.timer = clearInterval(this.timer);
+      this.timer = clearTimeout(this.timer);
       this.button.textContent = "▶ Play";
     };
     if (this.timer) return stop();
     if (this.simulation.chosen[this.data.name] === last) this.choose(0);
     this.button.textContent = "❚❚ Pause";
-    this.timer = setInterval(() => {
+    const on = () => {
       const next = Math.min(last, this.simulation.chosen[this.data.name] + 1);
-      this.choose(next);
-      if (next === last) stop();
-    }, 700);
+      this.choose(next, true);
+      if (next === last) return stop();
+      this.timer = setTimeout(on, 700 / this.speed);
+    };
+    this.timer = setTimeout(on, 700 / this.speed);
   }
 
   set(index) {
     const { options, across, of, name } = this.data;
     const { label, note } = options[index];
-    this.note.innerHTML = note;
-    this.output.textContent = label;
+    this.note.show(note);
+    this.output.say(label);
     if (this.inputs.length) this.inputs[index].checked = true;
     this.ranges.forEach((range, n) => {
       range.value = !across ? index : n ? Math.floor(index / across.length) : index % across.length;
@@ -103,7 +116,7 @@ class Control {
 class Entries {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation });
-    this.note = element("div", { class: "note" });
+    this.note = pile(data.options.map(({ note }) => note));
     this.entries = data.rows.map((row, i) =>
       data.columns.map((column, j) => {
         const label = `${data.symbol.plain} of ${row}, entry ${column}`;
@@ -116,7 +129,7 @@ class Entries {
     const rows = data.rows.map((row, i) => element("tr", {}, element("th", { scope: "row" }, row), ...cells(i)));
     const caption = element("caption", { html: `${data.symbol.math} <span>type any entry</span>` });
     const choice = buttons(id, data, this.inputs, (n) => element("span", {}, data.options[n].label));
-    const parts = [choice, element("table", {}, caption, element("tbody", {}, ...rows)), this.note];
+    const parts = [choice, element("table", {}, caption, element("tbody", {}, ...rows)), this.note.element];
     this.element = element("div", { class: "control entries", "data-control": data.name }, ...parts);
   }
 
@@ -128,7 +141,7 @@ class Entries {
   set(matrix) {
     const begun = this.data.values.findIndex((value) => String(value) === String(matrix));
     this.inputs.forEach((input, n) => (input.checked = n === begun));
-    this.note.innerHTML = this.data.options[begun]?.note ?? "";
+    this.note.show(this.data.options[begun]?.note);
     this.entries.forEach((line, i) =>
       line.forEach((entry, j) => {
         if (document.activeElement !== entry || entry.valueAsNumber !== matrix[i][j]) entry.value = matrix[i][j];
@@ -149,18 +162,64 @@ class Simulation {
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
+    this.tried = null;
     const groups = { controls: Object.values(this.controls), views: this.views };
     for (const [name, parts] of Object.entries(groups)) {
-      stage.append(element("div", { class: name }, ...parts.map((part) => part.element)));
+      stage.append((this[`${name}Place`] = element("div", { class: name }, ...parts.map((part) => part.element))));
     }
     this.code = figure.querySelector(".simulation-code code");
     this.update();
+    this.linked(figure);
+    window.addEventListener("hashchange", () => this.linked(figure));
   }
 
-  /** Set a control: to the option of an index, or entries to a matrix. */
-  choose(name, chosen) {
+  /** Set a control: to the option of an index, or entries to a matrix; by a reader, unless played. */
+  choose(name, chosen, played = false) {
     this.chosen[name] = chosen;
+    this.update(!played);
+    clearTimeout(this.telling);
+    this.telling = setTimeout(() => this.tell(), 400);
+  }
+
+  /** Put what is chosen into the address, so that a link leads to it: #NAME?control=index. */
+  tell() {
+    const differ = this.data.controls.filter(({ name, start }) => String(this.chosen[name]) !== String(start));
+    const said = new URLSearchParams(differ.map(({ name }) => [name, this.chosen[name]]));
+    history.replaceState(null, "", `#${this.id}?${said}`);
+  }
+
+  /** Choose what the address says. */
+  linked(figure) {
+    const [id, said] = location.hash.slice(1).split("?");
+    if (id !== this.id || said === undefined) return;
+    for (const [name, text] of new URLSearchParams(said)) {
+      const { kind, options, rows, columns } = this.data.controls.find((each) => each.name === name) ?? {};
+      const numbers = text.split(",").map(Number);
+      if (kind === "entries" && numbers.length === rows.length * columns.length && numbers.every(Number.isFinite)) {
+        this.chosen[name] = rows.map((_, n) => numbers.slice(n * columns.length, (n + 1) * columns.length));
+      } else if (options?.[text] && kind !== "entries") this.chosen[name] = Number(text);
+    }
     this.update();
+    figure.scrollIntoView();
+  }
+
+  /** Every array that a name stands for; where those are computed here, what some options give. */
+  every(name) {
+    const { pool, table, controls } = this.data;
+    if (this.data.repeats) return []; // what steps of training give is not known before
+    if (!table[""]) return [...new Set(table[name].index)].map((place) => pool[place]);
+    const some = ({ kind, values }) => values.map((value, n) => (kind === "entries" ? value : n)).filter((_, n) => n % Math.ceil(values.length / TRIED) === 0);
+    const states = [{}, ...controls.filter(({ live }) => live).flatMap((each) => some(each).map((value) => ({ [each.name]: value })))];
+    this.tried ??= pool.flatMap((_, place) => states.map((state) => this.computed(place, { ...this.chosen, ...state })));
+    return this.tried.map((arrays) => arrays[name]);
+  }
+
+  /** The names of the arrays that a control changes. */
+  changes({ name, kind, options, start }) {
+    const others = kind === "entries" ? [start.map((row) => row.map((x) => x + 0.37))] : options.map((_, n) => n).slice(0, TRIED);
+    const told = (state) => Object.entries(this.arrays(state)).map(([of, array]) => [of, JSON.stringify(array)]);
+    const before = Object.fromEntries(told({}));
+    return new Set(others.flatMap((other) => told({ [name]: other }).flatMap(([of, text]) => (text === before[of] ? [] : of))));
   }
 
   /** The arrays of what is chosen, or of what is with these `changes`. */
@@ -183,10 +242,17 @@ class Simulation {
     return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));
   }
 
-  update() {
+  /** Show the arrays; what a reader changed is marked. */
+  show(byReader = false) {
     const arrays = this.arrays();
+    this.settle?.();
+    if (byReader && this.now) for (const view of this.views) view.changed?.(this.now, arrays, this.chosen);
+    this.glide(this.now, arrays);
+  }
+
+  update(byReader = true) {
     for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
-    for (const view of this.views) view.set(arrays, this.chosen);
+    this.show(byReader);
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
     const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
     const chosen = this.data.controls.map(({ name, kind, options }) => [`${name} = `, code(kind, options, this.chosen[name])]);
@@ -198,12 +264,72 @@ class Simulation {
     this.code.innerHTML = lines.join("\n");
   }
 
-  /** What stands on the page: of every view, and of thumbnails by the name of their control. */
+  /**
+   * Let the controls of these names be where they are used, one slot at a time: `slots` has the
+   * names for each, and each keeps room for them. A button shows all controls in their old place.
+   */
+  share(slots) {
+    const [place, moved] = [this.controlsPlace, new Set([...slots.values()].flat())];
+    if (!moved.size) return;
+    place.append(element("button", { type: "button", class: "play all-controls", "aria-expanded": "false" }, "All controls"));
+    place.lastChild.onclick = ({ target }) => {
+      target.setAttribute("aria-expanded", place.classList.toggle("all"));
+      target.textContent = place.classList.contains("all") ? "Fewer controls" : "All controls";
+      this.use(this.slot);
+    };
+    for (const [slot, names] of slots) {
+      slot.replaceChildren(...names.map((name) => element("div", { class: "pile", "data-for": name }, this.ghost(name))));
+    }
+    this.use = (slot) => {
+      this.slot = slot;
+      for (const name of moved) {
+        const there = place.classList.contains("all") ? null : slot.querySelector(`[data-for="${name}"]`);
+        (there ?? place).append(this.controls[name].element);
+        this.controls[name].element.classList.toggle("unused", !there);
+      }
+      place.append(place.querySelector(".all-controls"));
+    };
+  }
+
+  /** What takes the room of a control where it may come to be. */
+  ghost(name) {
+    const made = this.controls[name].element.cloneNode(true);
+    for (const part of [made, ...made.querySelectorAll("*")]) for (const of of ["name", "data-control", "data-entry"]) part.removeAttribute(of);
+    made.classList.add("away");
+    return made;
+  }
+
+  /** Let the numbers move to those of other arrays; faster where one change follows another. */
+  glide(from, to) {
+    const begun = performance.now();
+    const time = matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : Math.min(GLIDE, 0.8 * (begun - this.begun));
+    const show = (arrays) => this.views.forEach((view) => view.set(arrays, this.chosen));
+    this.begun = begun;
+    this.now = to;
+    this.settle = () => (cancelAnimationFrame(this.gliding), (this.settle = null), show(to));
+    const step = (now) => {
+      const share = (now - begun) / time;
+      if (share >= 1) return this.settle();
+      show(Object.fromEntries(Object.entries(to).map(([name, array]) => [name, between(from[name], array, Math.max(0, share) ** 0.6)])));
+      this.gliding = requestAnimationFrame(step);
+    };
+    from && time > 30 ? step(begun) : this.settle();
+  }
+
+  /** What stands on the page once all is at rest: of every view, of thumbnails by their control. */
   shown() {
+    this.settle?.();
     const small = Object.entries(this.controls).filter(([, { small }]) => small?.length);
     const thumbnails = small.map(([name, control]) => [name, control.small.map(levelsOf)]);
     return { views: this.views.map((view) => view.shown()), thumbnails: Object.fromEntries(thumbnails) };
   }
+}
+
+/** An array on its way to another one of its shape; whole numbers, which may be names, do not move. */
+function between(from, to, share) {
+  if (from === to || from?.length !== to?.length) return to;
+  if (Array.isArray(to)) return to.map((part, n) => between(from[n], part, share));
+  return to === null || from === null || (Number.isInteger(from) && Number.isInteger(to)) ? to : from + share * (to - from);
 }
 
 /** Numbers to 6 decimals, as those that were computed when the page was built; -Infinity as null. */

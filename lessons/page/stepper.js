@@ -1,9 +1,10 @@
-import { element, lightTogether, turned, written } from "./dom.js";
+import { element, lightTogether, roomy, roving, seen, turned, written } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 
 // Steps through arrays, there and back: words, matrices, the arithmetic of a row, an equation and
 // the library's line. A symbol, its matrix and its name in the code light up together. A link to
-// #step-NAME from anywhere on the page opens the step of that name.
+// #step-NAME from anywhere on the page opens the step of that name. All steps are there, in one
+// place, and one of them is seen: so nothing moves from step to step.
 
 export class Stepper {
   constructor(data, simulation) {
@@ -24,10 +25,12 @@ export class Stepper {
     const track = element("nav", { class: "track", "aria-label": "Steps", style: `--columns: ${forward.length}` }, way("forward →"), ...there, way("← backward"), ...mirrored);
     const turn = (name, by, text) => element("button", { type: "button", class: name, onclick: () => this.go(this.at + by) }, text);
     [this.previous, this.next] = [turn("previous", -1, "← Previous"), turn("next", 1, "Next →")];
-    this.place = element("span", { class: "place", "aria-live": "polite" });
-    [this.words, this.numbers, this.worked] = ["step-words", "step-numbers", "worked"].map((name) => element("div", { class: name }));
-    const bar = element("div", { class: "turn" }, this.previous, this.place, this.next);
-    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench" }, this.words, this.numbers));
+    this.title = (n) => `${n + 1} of ${this.steps.length}: ${this.steps[n].title}`;
+    this.place = roomy("span", { class: "place", "aria-live": "polite" }, this.steps.map((_, n) => this.title(n)));
+    const bar = element("div", { class: "turn" }, this.previous, this.place.element, this.next);
+    this.track = track;
+    this.made = this.steps.map((step) => this.make(step));
+    this.element = element("div", { class: "stepper" }, track, bar, element("div", { class: "bench pile" }, ...this.made.map((made) => made.step)));
     this.element.addEventListener("keydown", (event) => {
       const by = turned(event)?.[1];
       if (!by || event.target.closest("pre, td, input, select")) return;
@@ -53,6 +56,7 @@ export class Stepper {
     const { options } = this.simulation.data.controls.find(({ name }) => name === picked);
     Object.assign(this, { arrays, label: options[chosen[picked]].label });
     const at = chosen[control];
+    if (this.at === undefined) this.first();
     if (at !== this.at) this.open(at);
     for (const [name, table] of Object.entries(this.tables)) {
       table.set(arrays[name]);
@@ -63,37 +67,74 @@ export class Stepper {
     this.spell();
   }
 
-  /** Put there what a step shows. */
+  changed(before, after, chosen) {
+    if (chosen[this.data.control] !== this.at) return; // a step that opens has not changed
+    for (const [name, table] of Object.entries(this.tables)) table.mark(before[name], after[name]);
+  }
+
+  /** Spell out all steps, and find which controls each of them uses: those whose change begins there. */
+  first() {
+    const { controls } = this.simulation.data;
+    const [changed, slots] = [controls.map((control) => this.simulation.changes(control)), new Map()];
+    this.steps.forEach((step, at) => {
+      this.at = at;
+      Object.assign(this, this.made[at]);
+      this.spell();
+      const made = new Set(this.steps.slice(0, at).flatMap(({ inputs, results }) => (inputs.length ? results : [])));
+      const uses = (_, n) => [...step.inputs, ...step.results].some((of) => changed[n].has(of)) && !step.inputs.some((of) => changed[n].has(of) && made.has(of));
+      slots.set(this.slot, controls.filter(uses).map(({ name }) => name));
+    });
+    this.at = undefined;
+    this.simulation.share(slots);
+  }
+
+  /** Let a step be seen. */
   open(at) {
-    const step = this.steps[(this.at = at)];
+    this.at = at;
     const focused = document.activeElement;
     [this.previous.disabled, this.next.disabled] = [at === 0, at === this.steps.length - 1];
     if (focused?.disabled) (at ? this.previous : this.next).focus(); // or the keyboard loses its place
-    this.place.textContent = `${at + 1} of ${this.steps.length}: ${step.title}`;
+    this.place.say(this.title(at));
     this.dots.forEach((dot, n) => {
       dot.classList.toggle("passed", n < at);
       n === at ? dot.setAttribute("aria-current", "step") : dot.removeAttribute("aria-current");
     });
-    this.tables = Object.fromEntries([...step.inputs, ...step.results].map((name) => [name, new MatrixTable(this.data.of[name])]));
-    this.result = step.results.at(-1);
+    const { offsetLeft, offsetWidth } = this.dots[at];
+    this.track.scrollTo({ left: offsetLeft - (this.track.clientWidth - offsetWidth) / 2 });
+    Object.assign(this, this.made[at]);
+    seen(this.made.map((made) => made.step), this.step);
+    this.simulation.use?.(this.slot);
+  }
+
+  /** What a step shows. */
+  make(step) {
+    const tables = Object.fromEntries([...step.inputs, ...step.results].map((name) => [name, new MatrixTable(this.data.of[name], this.simulation.every(name))]));
     const inverted = this.steps.findIndex(({ id }) => id === step.inverts);
     const undone = element("button", { type: "button", class: "link", onclick: () => this.go(inverted) }, `${inverted + 1}, ${this.steps[inverted]?.name}`);
     const derived = element("a", { href: `#${step.see}` }, "Where this is derived");
-    const words = [
+    const back = inverted < 0 ? [] : ["Goes back through step ", undone, step.see ? ". " : null];
+    const words = element(
+      "div",
+      { class: "says" },
       element("h4", {}, step.title),
       element("div", { html: step.say }),
-      inverted < 0 ? null : element("p", { class: "undoes" }, "Goes back through step ", undone),
-      step.see ? element("p", { class: "undoes" }, derived) : null,
-      element("div", { class: "equation", html: step.equation }),
-      step.of ? element("div", { class: "library", html: `<p class="note">numformer, in ${step.of}</p>${step.code}${step.note}` }) : null,
+      element("p", { class: "undoes" }, ...back, step.see ? derived : null),
       step.ask ? element("details", { class: "ask" }, element("summary", { html: step.ask }), element("div", { html: step.answer })) : null,
-    ];
-    this.words.replaceChildren(...words.filter((each) => each));
-    const [from, to] = [step.inputs, step.results].map((of) => of.map((name) => this.tables[name].element));
+    );
+    const library = step.of ? element("div", { class: "library", html: `<p class="note">numformer, in ${step.of}</p>${step.code}${step.note}` }) : null;
+    const lines = element("div", { class: "lines" }, element("div", { class: "equation", html: step.equation }), library);
+    const [from, to] = [step.inputs, step.results].map((of) => of.map((name) => tables[name].element));
     const arrow = from.length ? [element("span", { class: "arrow", "aria-hidden": "true" })] : [];
-    this.numbers.replaceChildren(element("div", { class: "matrices" }, ...from, ...arrow, ...to), this.worked);
-    for (const each of this.words.querySelectorAll("pre, .equation")) if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
-    this.tables[this.result]?.rove((cell) => this.use(cell));
+    const result = step.results.at(-1);
+    const worked = element("div", { class: "worked", tabindex: step.worked.length ? 0 : null });
+    const parts = element("div", { class: "step-words" }, words, lines);
+    for (const each of parts.querySelectorAll("pre, .equation")) each.tabIndex = 0;
+    for (const { dataset } of parts.querySelectorAll("[data-matrix]")) dataset.role = this.data.of[dataset.matrix].role;
+    const slot = element("div", { class: "slot" });
+    const numbers = element("div", { class: "step-numbers" }, element("div", { class: "matrices" }, ...from, ...arrow, ...to), worked, slot);
+    tables[result]?.element.classList.add("result");
+    if (result) roving(tables[result].cells, (cell) => this.use(cell));
+    return { step: element("div", { class: "step" }, parts, numbers), tables, result, worked, slot };
   }
 
   /** Whether the picked row is read from a matrix by its rows or, in a product, by its columns. */

@@ -1,4 +1,4 @@
-import { element, figure, roving, turned } from "./dom.js";
+import { element, figure, roomy, roving, seen, turned } from "./dom.js";
 import { MatrixTable } from "./matrix_table.js";
 import { Stepper } from "./stepper.js";
 
@@ -7,29 +7,31 @@ import { Stepper } from "./stepper.js";
 // stands on the page, what they were. Nothing here computes: the numbers come from numformer.
 
 const LEFT = 52, BOTTOM = 40; // the room of a chart's axes, as in views.py
-const STROKES = ["", "6 3", "2 3", "8 3 2 3"]; // so that colour alone tells nothing
+const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that colour alone tells nothing
 const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
 const pairs = (text) => text.split(" ").map((point) => point.split(",").map(Number));
 
 class Matrices {
-  constructor(data) {
+  constructor(data, simulation) {
     this.data = data;
-    this.tables = data.of.map((of) => new MatrixTable(of));
-    this.element = element("div", { class: "matrices" });
-    if (!data.groups.length) this.place(data.of.flatMap(({ name }) => (data.after.includes(name) ? ["→", name] : [name])));
+    const arrow = () => element("span", { class: "arrow", "aria-hidden": "true" });
+    const all = data.of.flatMap(({ name }) => (data.after.includes(name) ? ["→", name] : [name]));
+    this.groups = (data.groups.length ? data.groups : [all]).map((names) => {
+      const tables = names.map((name) => name !== "→" && new MatrixTable(data.of.find((of) => of.name === name), simulation.every(name)));
+      const place = element("div", { class: "matrices" }, ...tables.map((table) => table?.element ?? arrow()));
+      return { place, there: tables.filter(Boolean) };
+    });
+    this.element = element("div", { class: "groups pile" }, ...this.groups.map(({ place }) => place));
   }
 
-  /** Let the matrices of these names be there and no others; "→" is an arrow. */
-  place(names) {
-    if (names === this.names) return;
-    const arrow = () => element("span", { class: "arrow", "aria-hidden": "true" });
-    const found = names.map((name) => this.tables.find((table) => table.of.name === name));
-    this.element.replaceChildren(...found.map((table) => table?.element ?? arrow()));
-    [this.names, this.there] = [names, found.filter(Boolean)];
+  changed(before, after) {
+    for (const table of this.there) table.mark(before[table.of.name], after[table.of.name]);
   }
 
   set(arrays, chosen) {
-    if (this.data.groups.length) this.place(this.data.groups[arrays[this.data.group]]);
+    const group = this.groups[this.data.groups.length && arrays[this.data.group]];
+    this.there = group.there;
+    seen(this.groups.map(({ place }) => place), group.place);
     for (const table of this.there) {
       const { name } = table.of;
       table.set(arrays[name]);
@@ -48,10 +50,14 @@ class Heatmap {
     this.canvas = element("canvas", { tabindex: 0, role: "img" });
     [this.cursor, this.mark] = ["cursor", "mark"].map((name) => element("div", { class: name }));
     this.sides = ["beside", "above"].map((name) => element("div", { class: name, "aria-hidden": "true" }));
-    this.says = element("p", { class: "readout", "aria-live": "polite" });
+    const side = (words) => (typeof words !== "string" || !words ? [...words] : [...new Set(simulation.every(words).flat())].map((id) => data.vocabulary[id]));
+    const [row, column] = [side(data.row_names), side(data.column_names)].map(longest);
+    const [down, across] = [[row, "000"], [column, "000"]].map(longest);
+    this.says = roomy("p", { class: "readout", "aria-live": "polite" }, [`${data.rows} ${down}, ${data.columns} ${across}: −0.00000`]);
+    this.sides[0].dataset.all = side(data.row_names).join("\n");
     const stack = element("div", { class: "stack" }, this.canvas, data.row ? this.mark : null, this.cursor);
     const words = [element("span", { class: "rows" }, `${data.rows} ↓`), element("span", { class: "columns" }, `${data.columns} →`)];
-    this.element = element("div", { class: "heatmap" }, ...words, ...this.sides, stack, this.says);
+    this.element = element("div", { class: "heatmap" }, ...words, ...this.sides, stack, this.says.element);
     this.at = [0, 0];
     this.canvas.addEventListener("keydown", (event) => {
       const turn = turned(event);
@@ -88,7 +94,7 @@ class Heatmap {
     const [down, across] = [100 / counts[0], 100 / counts[1]];
     this.cursor.style.cssText = `top: ${r * down}%; left: ${c * across}%; height: ${down}%; width: ${across}%`;
     const [of, by] = this.at.map((at, n) => this.names[n][at] ?? at);
-    this.says.textContent = `${this.data.rows} ${of}, ${this.data.columns} ${by}: ${figure(this.array[r][c])}`;
+    this.says.say(`${this.data.rows} ${of}, ${this.data.columns} ${by}: ${figure(this.array[r][c])}`);
   }
 
   shown() {
@@ -97,23 +103,30 @@ class Heatmap {
   }
 }
 
-/** Colour a canvas, one pixel for each entry; what is `high` is opaque, what is `low` clear. */
+const longest = (texts) => texts.reduce((long, text) => (text.length > long.length ? text : long), "");
+
+/**
+ * Colour a canvas, one pixel for each entry; what is `high` is opaque, what is `low` clear. Where
+ * that is below 0, numbers below 0 have a colour of their own, and 0 is clear.
+ */
 export function paint(canvas, array, { low, high }) {
   [canvas.height, canvas.width] = [array.length, array[0].length];
   const context = canvas.getContext("2d", { willReadFrequently: true });
   const image = context.createImageData(canvas.width, canvas.height);
   array.flat().forEach((value, n) => {
-    const share = Math.max(0, Math.min(1, (value - low) / (high - low)));
-    image.data.set([59, 130, 196, Math.floor(255 * share + 0.5)], 4 * n);
+    const size = low < 0 ? Math.abs(value) / Math.max(-low, high) : (value - low) / (high - low);
+    const colour = low < 0 && value < 0 ? [217, 119, 43] : [59, 130, 196];
+    image.data.set([...colour, Math.floor(255 * Math.max(0, Math.min(1, size)) + 0.5)], 4 * n);
   });
   context.putImageData(image, 0, 0);
 }
 
-/** How strong the colour of each pixel of a canvas is. */
+/** How strong the colour of each pixel of a canvas is, with a minus where it is that of minus. */
 export function levelsOf(canvas) {
   const { width, height } = canvas;
   const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
-  const row = (n) => Array.from({ length: width }, (_, column) => data[4 * (n * width + column) + 3]);
+  const level = (at) => data[at + 3] * (data[at] > data[at + 2] ? -1 : 1) || 0;
+  const row = (n) => Array.from({ length: width }, (_, column) => level(4 * (n * width + column)));
   return Array.from({ length: height }, (_, n) => row(n));
 }
 
@@ -133,7 +146,10 @@ class Chart {
     this.head = `head-${simulation.id}-${simulation.data.views.indexOf(data)}`;
     const arrow = element("marker", { id: this.head, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, element("path", { d: "M0,0 L8,4 L0,8 z", fill: "context-stroke" }));
     this.rule = line({ y1: 0, y2: height, class: "rule" });
-    this.says = element("p", { class: "readout", "aria-live": "polite" });
+    const lines = marker ? of.filter(({ form }) => form === "line") : [];
+    const widest = (values) => longest(values.map(figure));
+    const most = lines.map(({ name, label }) => `${label} ${widest(simulation.every(name).flat())}`);
+    this.says = roomy("p", { class: "readout", "aria-live": "polite" }, marker ? [[`${x.label} ${widest(data.at)}`, ...most].join(", ")] : []);
     this.svg = element(
       "svg",
       { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": [`${y.label} against ${x.label}`, ...of.flatMap(({ label }) => label || [])].join(", ") },
@@ -148,7 +164,7 @@ class Chart {
     );
     const sample = (n) => element("svg", { viewBox: "0 0 28 8", "aria-hidden": "true" }, element("g", stroke(n), element("line", { x1: 2, x2: 26, y1: 4, y2: 4 })));
     const key = of.flatMap(({ label }, n) => (label ? [element("li", {}, sample(n), label)] : []));
-    this.element = element("div", { class: data.square ? "chart square" : "chart" }, this.svg, element("ul", { class: "key" }, ...key), marker ? this.says : null);
+    this.element = element("div", { class: data.square ? "chart square" : "chart" }, this.svg, element("ul", { class: "key" }, ...key), marker ? this.says.element : null);
     const moved = (event) => {
       const box = this.svg.getBoundingClientRect();
       const scale = box.width / (LEFT + width + 8);
@@ -157,8 +173,16 @@ class Chart {
     };
     if (!marker && !data.pad) return;
     this.svg.classList.add("dragged");
-    this.svg.addEventListener("pointerdown", (event) => (this.svg.setPointerCapture(event.pointerId), moved(event)));
-    this.svg.addEventListener("pointermove", (event) => event.buttons && moved(event));
+    // A finger that begins on the chart may mean to scroll the page: what it moves is the point of
+    // a pad, or a marker sideways; a tap is heard of when it ends.
+    this.svg.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "touch" && !event.target.closest(".handle")) return;
+      this.svg.setPointerCapture(event.pointerId);
+      moved(event);
+    });
+    this.svg.addEventListener("pointermove", (event) => event.buttons && (marker || event.pointerType !== "touch" || event.target.closest(".handle")) && moved(event));
+    this.svg.addEventListener("click", moved);
+    if (data.pad) this.svg.append((this.handle = element("circle", { class: "handle", r: 26 })));
   }
 
   /** What a pointer at this share of both axes means to a marker or to the point of a pad. */
@@ -196,10 +220,16 @@ class Chart {
       const marks = form === "work" ? array.map(piece) : MARKS[form].startsWith("poly") ? [path(), ...(form === "line" && marker ? [one(places[this.mark])] : [])] : places.map(one);
       this.groups[n].replaceChildren(...marks, ...names.map((text, i) => element("text", { x: places[i][0] + 7, y: places[i][1] - 7 }, text)));
     });
+    if (this.handle) {
+      const { across } = this.simulation.controls[this.data.pad].data;
+      const index = chosen[this.data.pad];
+      const [cx, cy] = this.place([across[index % across.length], across[Math.floor(index / across.length)]]);
+      for (const [name, value] of Object.entries({ cx, cy })) this.handle.setAttribute(name, value);
+    }
     if (!marker) return;
     for (const end of ["x1", "x2"]) this.rule.setAttribute(end, this.place([at[this.mark], this.data.y.low])[0]);
     const each = of.filter(({ form }) => form === "line").map(({ name, label }) => `${label} ${figure(arrays[name][this.mark])}`);
-    this.says.textContent = [`${x.label} ${figure(at[this.mark])}`, ...each].join(", ");
+    this.says.say([`${x.label} ${figure(at[this.mark])}`, ...each].join(", "));
   }
 
   shown() {
@@ -230,7 +260,7 @@ class Diagram {
     const places = Object.fromEntries(data.blocks.map((block) => [block.name, middle(block)]));
     this.edges = data.edges.map(([from, to]) => {
       const [[x1, y1], [x2, y2]] = [places[from], places[to]];
-      return element("line", { class: "edge", x1, y1, x2, y2, "data-edge": `${from} ${to}` });
+      return element("line", { class: "edge", x1, y1, x2, y2 });
     });
     this.blocks = data.blocks.map(({ name, label }, n) => {
       const [x, y] = places[name];
@@ -258,36 +288,37 @@ class Diagram {
       block.classList.toggle("active", blocks[n].name === active);
       if (values) block.querySelector(".value").textContent = figure(arrays[values][n]);
     });
-    for (const edge of this.edges) {
-      const [from, to] = edge.dataset.edge.split(" ");
-      edge.classList.toggle("active", (Number(this.svg.dataset.way) > 0 ? to : from) === active);
-    }
+    const end = Number(this.svg.dataset.way) > 0 ? 1 : 0;
+    this.edges.forEach((edge, n) => edge.classList.toggle("active", this.data.edges[n][end] === active));
   }
 
   shown() {
     const texts = [...this.svg.querySelectorAll(".value")].map((value) => value.textContent);
-    return { at: this.svg.querySelector(".block.active").dataset.block, texts, way: Number(this.svg.dataset.way) };
+    const lit = this.data.edges.filter((_, n) => this.edges[n].classList.contains("active"));
+    return { at: this.svg.querySelector(".block.active").dataset.block, texts, way: Number(this.svg.dataset.way), lit };
   }
 }
 
 class Figures {
-  constructor(data) {
+  constructor(data, simulation) {
     this.data = data;
-    this.values = Object.keys(data.of).map((name) => element("dd", { "data-figure": name }));
-    const lines = Object.values(data.of).map((label, n) => element("div", {}, element("dt", {}, label), this.values[n]));
+    const value = (name) => roomy("dd", {}, simulation.every(name).map((array) => this.text(name, array)));
+    this.values = Object.fromEntries(Object.keys(data.of).map((name) => [name, value(name)]));
+    const lines = Object.entries(data.of).map(([name, label]) => element("div", {}, element("dt", {}, label), this.values[name].element));
     this.element = element("dl", { class: "figures" }, ...lines);
   }
 
-  set(arrays) {
+  text(name, array) {
     const { spelled, vocabulary } = this.data;
-    for (const value of this.values) {
-      const name = value.dataset.figure;
-      value.textContent = [arrays[name]].flat().map((x) => (spelled.includes(name) ? vocabulary[x] : figure(x))).join(" ");
-    }
+    return [array].flat().map((x) => (spelled.includes(name) ? vocabulary[x] : figure(x))).join(" ");
+  }
+
+  set(arrays) {
+    for (const [name, value] of Object.entries(this.values)) value.say(this.text(name, arrays[name]));
   }
 
   shown() {
-    return Object.fromEntries(this.values.map((value) => [value.dataset.figure, value.textContent]));
+    return Object.fromEntries(Object.entries(this.values).map(([name, { said }]) => [name, said.textContent]));
   }
 }
 

@@ -55,38 +55,41 @@ DRIVE = """(figure, states) => states.map((state) => {
       say(ranges[1], Math.floor(value / count), "input");
     }
   }
+  const shown = figure.simulation.shown();
   const code = figure.querySelector(".simulation-code code").textContent.trim();
-  const worked = [...figure.querySelectorAll(".worked dd")].map((line) => line.textContent);
+  const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
+  const worked = [...lines].map((line) => line.textContent);
+  const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
   const { replay } = figure.simulation;
   const names = Object.keys(replay?.names ?? {}).filter((name) => !name.startsWith("given "));
   const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
   const replayed = Object.fromEntries(names.map((name) => [name, texts(replay.get(name))]));
-  return { ...figure.simulation.shown(), code, worked, replayed };
+  return { ...shown, code, worked, replayed, height };
 })"""
 
 
 SHOWN = "figure => JSON.stringify(figure.simulation.shown())"
 FOCUSED = "document.activeElement.closest('[data-control]')?.dataset.control"
-# Follows the link to each step -> of each the step that is shown, how high it is, and where the
-# link to its derivation leads.
+# Follows the link to each step -> of each the step that is shown, and where the link to its
+# derivation leads.
 FOLLOW = """async (figure, steps) => {
   const seen = [];
   for (const step of steps) {
     const changed = new Promise((done) => addEventListener("hashchange", done, { once: true }));
     location.hash = `#step-${step}`;
     await changed;
-    const links = [...figure.querySelectorAll("a")];
+    const links = [...figure.querySelectorAll(".step:not(.away) a")];
     const link = links.find((link) => link.textContent === "Where this is derived");
-    const { height } = figure.querySelector(".bench").getBoundingClientRect();
-    seen.push([figure.simulation.shown().views[0].step, height, link?.hash.slice(1) ?? ""]);
+    seen.push([figure.simulation.shown().views[0].step, link?.hash.slice(1) ?? ""]);
   }
   return seen;
 }"""
 # Points at the symbol of each of these matrices -> the matrices of what lights up.
 POINT = """(figure, names) => names.map((name) => {
-  const symbol = figure.querySelector(`.matrix-box[data-matrix="${name}"] .matrix-symbol`);
+  const step = figure.querySelector(".step:not(.away)");
+  const symbol = step.querySelector(`.matrix-box[data-matrix="${name}"] .matrix-symbol`);
   symbol.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-  return [...figure.querySelectorAll(".lit")].map((part) => part.dataset.matrix);
+  return [...step.querySelectorAll(".lit")].map((part) => part.dataset.matrix);
 })"""
 
 
@@ -139,9 +142,11 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
         for name in replayed:
             computed = np.array(replayed[name], float)
             np.testing.assert_allclose(computed, arrays[name], 1e-12, 1e-12, err_msg=name)
-        del shown["worked"]
+        del shown["worked"], shown["height"]
         assert shown == wanted(simulation, chosen), chosen
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
+    if figure.locator(".all-controls").count():
+        figure.locator(".all-controls").click()
     left = {control.name for control in simulation.controls if control.kind != "steps"}
     seen = {figure.evaluate(SHOWN)}
     figure.locator(".controls :is(input, select)").first.focus()
@@ -155,6 +160,39 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
         opened.keyboard.press("Tab")
     assert left == set(), f"the keyboard does not reach {left}"
     assert len(seen) > 1, "the keyboard changes nothing"
+
+
+# The texts of a stage that are smaller than 11 pixels on the screen.
+SMALL = """figure => [...figure.querySelectorAll(".simulation-stage *")].filter((part) => {
+  const scale = part.ownerSVGElement ? part.getScreenCTM?.().a : 1;
+  const texts = [...part.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  return texts && part.getClientRects().length
+    && scale * parseFloat(getComputedStyle(part).fontSize) < 10.95;
+}).map((part) => part.textContent)"""
+# How far down the first screen of a stepper goes: what a phone shows of it, or all.
+REACH = """(figure, onPhone) => {
+  const bottom = (part) => part.getBoundingClientRect().bottom;
+  const step = figure.querySelector(".step:not(.away)");
+  const parts = onPhone ? [".says > :nth-child(2)", ".worked", ".result .picked"] : ["*"];
+  const shown = parts.flatMap((of) => [...step.querySelectorAll(of)]).map(bottom);
+  const top = figure.querySelector(onPhone ? ".turn" : ".simulation-stage");
+  return Math.max(...shown) - top.getBoundingClientRect().top;
+}"""
+
+
+@every_simulation
+def test_nothing_jumps_and_all_fits_a_screen_or_a_phone(page, simulation, open_page):
+    """A stage keeps its height, a step with its controls fits, and all can be read."""
+    for width, height in (1280, 900), (390, 844):
+        figure = open_page(page, width).locator(f"#{simulation.name}")
+        heights = [shown["height"] for shown in figure.evaluate(DRIVE, states_of(simulation))]
+        assert max(heights) - min(heights) < 1, f"{width}: {sorted(set(heights))}"
+        assert figure.evaluate(SMALL) == []
+        for view in simulation.views:
+            for number, step in enumerate(getattr(view, "steps", ())):
+                figure.evaluate(DRIVE, [{view.control: number}])
+                reach = figure.evaluate(REACH, width == 390)
+                assert reach <= height, f"{step.id} needs {reach} of {height} pixels at {width}"
 
 
 @every_simulation
@@ -171,8 +209,35 @@ def test_the_python_below_it_gives_its_numbers(page, simulation, capsys):
             np.testing.assert_allclose(names[name], arrays[name], atol=1e-9, err_msg=name)
 
 
+# Chooses an option, and tells whether numbers are on their way.
+GLIDES = """(figure, [name, option]) => {
+  figure.simulation.choose(name, option);
+  return Boolean(figure.simulation.settle);
+}"""
+
+
 KINDS = {view.kind: case for case in reversed(simulations()) for view in case.values[1].views}
 CASES = {case.id: case for case in KINDS.values()}  # every view occurs in one
+
+
+@pytest.mark.parametrize(("page", "simulation"), CASES.values())
+def test_its_numbers_glide_and_its_state_is_in_the_address(page, simulation, open_page):
+    control = next(c for c in simulation.controls if not isinstance(c, Entries))
+    other = 0 if control.start else len(control.options) - 1
+    for motion in ("no-preference", "reduce"):
+        opened = open_page(page, reduced_motion=motion)
+        figure = opened.locator(f"#{simulation.name}")
+        opened.wait_for_timeout(400)  # what follows a change at once is there at once
+        glides = figure.evaluate(GLIDES, [control.name, other])
+        assert glides == (motion == "no-preference")
+    opened.wait_for_function(f"location.hash.startsWith('#{simulation.name}?')")
+    before = figure.evaluate(SHOWN)
+    opened.reload()
+    assert figure.evaluate(SHOWN) == before
+    touch = figure.locator("svg.dragged").evaluate_all(
+        "all => all.map((chart) => getComputedStyle(chart).touchAction)"
+    )
+    assert {*touch} <= {"pan-y"}, "a finger on a chart scrolls the page"
 
 
 @pytest.mark.parametrize(("page", "simulation"), CASES.values())
@@ -207,9 +272,8 @@ def test_a_stepper_walks_by_buttons_keys_and_links(page, simulation, open_page):
     )
     headings = opened.locator("h2[id], h3[id]").evaluate_all("all => all.map(({ id }) => id)")
     shown = figure.evaluate(FOLLOW, [step.id for step in view.steps])
-    for step, (name, height, derived) in zip(view.steps, shown, strict=True):
+    for step, (name, derived) in zip(view.steps, shown, strict=True):
         assert name == step.id and (derived in headings if step.see else not derived), step.see
-        assert height < 760, f"{name}: words, equation, code and matrices fit a screen"
 
     # Each line of arithmetic, computed again from the digits that it prints, gives what it says.
     lines = []
