@@ -140,8 +140,8 @@ makes a column of the weights.""",
     Exercise(
         lesson=2,
         title="The river, backwards",
-        task="""You set the width of the river's lookup with a slider. It could be learned: that takes
-a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
+        task="""You set the width of the river's lookup with a slider. It could be learned: that
+takes a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
 number where it was used, and with which slope. There are many queries now, one for each row of the
 weights.""",
         solution=river_backward,

@@ -12,9 +12,8 @@ from numpy.testing import assert_allclose
 
 import lessons
 from lessons.lesson_02 import lookup
-from lessons.lesson_02.lookup import DAY, HARD, TEMPERATURES, key, value
+from lessons.lesson_02.lookup import DAY, HARD, key, move_the_wish, value
 from numformer.layers import attention
-
 
 BEGINNINGS = [(1.0, 2.0), (2.0, 0.5), (1.5, -1.5), (-1.0, -1.5)]  # of which the text speaks
 
@@ -37,7 +36,7 @@ def loss(q, temperature: float) -> float:
 @pytest.mark.parametrize("score", ["dot product", "distance"])
 @pytest.mark.parametrize("temperature", [HARD, 0.125, 0.5, 2.0, 8.0, math.inf])
 def test_the_glass_is_mixed_by_plain_formulas(score, temperature):
-    assert temperature in [option.value for option in TEMPERATURES]
+    assert temperature in [option.value for option in move_the_wish.controls[1].options]
     for q in itertools.product(lookup.GRID[::4], lookup.GRID[::4]):
         shown = lookup.wish(np.array(q), temperature, score)
         expected = shares(q, temperature, score == "distance")
