@@ -79,10 +79,10 @@ def normed(x, scale):
     ("old", "new", "words"),
     [
         ("2).mean(", "2).max(", "In the variance, the largest entry stands where a mean belongs."),
-        ("(x - mean) ** 2", "x**2", "In the variance, one of two parts is missing."),
+        ("(x - mean) ** 2", "x**2", "In the variance, a part is missing."),
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),
-        ("+= scale", "= scale", "In y, one of two parts is missing."),
+        ("+= scale", "= scale", "In y, a part is missing."),
         ("scale * (", "scale / (", "In y, a factor is turned round: it divides where it has to"),
     ],
 )
