@@ -80,10 +80,7 @@ RIGHT = {
     ],
     "attention_backward": [attention()],
     "tempered_backward": [tempered("-np.sum(dZ * Z / tau)", "sum(dZ)")],
-    "mended_attention_backward": [
-        altered("mended_attention_backward", " / doutput.shape[0]"),
-        attention().replace("def attention", "def mended_attention"),
-    ],
+    "mended_additive_backward": [altered("mended_additive_backward", " / dscores.shape[0]")],
 }
 
 WRONG = {
@@ -109,10 +106,10 @@ WRONG = {
 } | {
     name: {altered(name, old, new): words for old, new, words in rows}
     for name, rows in {
-        "mended_attention_backward": [
+        "mended_additive_backward": [
             ("", "", "Not begun yet."),
-            ("/ doutput.shape[0]", "* (1 / len(doutput))", "What was wrong at first is still"),
-            ("(dweights - average)", "dweights", "a part is missing"),
+            ("/ dscores.shape[0]", "* (1 / len(dscores))", "What was wrong at first is still"),
+            ("v * slopes / dscores.shape[0]", "v", "a part is missing"),
         ],
         "through_time_backward": [
             ("np.zeros((1, h.shape[1]))", "h[-1:]", "you take the last state"),
