@@ -7,11 +7,11 @@
 # %%
 import numpy as np
 
-from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_01 import through_time, timeline
-from lessons.lesson_01.distance import gradient_by_distance, measured, typical
+from lessons.lesson_01.distance import gradient_by_distance, typical
 from lessons.lesson_01.exercises import EXERCISES
 from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, collapse, trained
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
@@ -198,10 +198,6 @@ def back_through_three_words():
 
 
 # %% [markdown]
-# How does the cell get $h_{t-1}$ and $h_t$ back? Each forward step puts a record of them on a
-# stack, and each backward step takes the latest one off it. So every step back gets the numbers of
-# its own step forward, by construction, and adds its part to the gradient of the one weight.
-#
 # ## Why gradients vanish
 #
 # Put the two formulas together. A gradient goes one step back by
@@ -228,23 +224,19 @@ def back_through_three_words():
 
 # %%
 @show
-def jacobians_of_the_example():
-    """The Jacobians of two steps, their product, and what powers do."""
-    third, second = (np.diag(1 - h**2) @ weight.T for h in states[[2, 1]])
+def lengths_in_the_example():
+    """How long the gradient is at each word of the example, and what powers do."""
     lengths = np.linalg.norm(backward[:, 2], axis=-1)
     scaled = [np.linalg.norm(read(s, at_the_end)[1][0, 2]) for s in (0.5, 2)]
     return [
-        Matrix("J_3", third, units, units, 1),
-        Matrix("J_2", second, units, units, 1),
-        Matrix("J_3 J_2", third @ second, units, units, 1),
         Words(rf"""
             In the example the gradient has the length {lengths[2]:.2f} at *good*,
             {lengths[1]:.2f} at *very* and {lengths[0]:.2f} at *not*. $W$ alone would have made it
             longer twice; the slopes took that away. Half of $W$ lets only {scaled[0]:.2f} through
             to *not*, twice $W$ {scaled[1]:.2f}.
 
-            Two steps do little harm. A text has many more. A factor of 0.9 at every step leaves
-            {0.9**100:.5f} after 100 steps; a factor of 1.1 makes {1.1**100:,.0f} of 1.
+            A text has more steps than two: a factor of 0.9 at every step leaves {0.9**100:.5f}
+            after 100 steps, and a factor of 1.1 makes {1.1**100:,.0f} of 1.
         """),
     ]
 
@@ -298,12 +290,8 @@ def an_lstm_reads():
     """The LSTM on three words, and the library's lines."""
     notes = {
         "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
-        "gates += a": "What the word contributes to each of them.",
-        "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
-        "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
         "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
         "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
-        "tanh_c = ": "The memory as it is shown, between −1 and 1.",
         "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
     }
     rows, _ = lstm_there_and_back()
@@ -356,13 +344,8 @@ def the_lines_of_lstm_backward():
         "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it was
             shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
         "dc += dnew": "And what comes from the next step.",
-        "da = gates * gates": "The slopes of all four, from what forward kept: first the squares,",
-        "xp.subtract(gates": r"then $\sigma - \sigma^2$ for the gates",
-        "xp.subtract(1": "and $1 - g^2$ for $g$.",
-        "di *=": r"Slope times gradient: $\mathrm{d}i_t = \mathrm{d}c_t \odot g_t$,",
-        "df *=": r"$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}$,",
-        "do *=": r"$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$,",
-        "dg *=": r"$\mathrm{d}g_t = \mathrm{d}c_t \odot i_t$.",
+        "df *=": r"""The forget gate: its slope, from the line before, times its gradient
+            $\mathrm{d}c_t \odot c_{t-1}$. The other three go the same way.""",
         "dstate[:, :size]": r"""Through the product: $\mathrm{d}a_t\,W^\top$, and the step's part of
             $\mathrm{d}W$.""",
         "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t \odot
@@ -430,14 +413,10 @@ def what_was_measured():
     """How far a gradient reaches in the three layers as they begin, and with other settings."""
     rnn, lstm, attention = map(typical, ("RNN", "LSTM", "attention"))
     first = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)]
-    seeds = [np.argmax(measured(kind) < 1, axis=1) for kind in ("RNN", "LSTM")]
-    of_rnn, of_lstm = (f"{each.min()} to {each.max()}" for each in seeds)
     return Words(rf"""
-        Each curve is the mean of five seeds (geometric). As they begin, the RNN is below a
-        hundredth after {first[0]} words (the seeds by themselves: {of_rnn}), the LSTM after
-        {first[1]} ({of_lstm}). Forty words back it is {scientific(rnn[40])} % and
-        {lstm[40]:.2f} %. A straight line on this axis means the same factor at every step: a
-        product of Jacobians.
+        As they begin, the RNN is below a hundredth after {first[0]} words and the LSTM after
+        {first[1]} (each curve is the geometric mean of five seeds). A straight line on this axis
+        means the same factor at every step: a product of Jacobians.
 
         In self-attention nothing is far. Its result for the last word is a mixture of all words, so
         a word gets its gradient in a single step, by the weight that the last word gives it. Here
@@ -461,11 +440,10 @@ def what_was_measured():
 # last state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all that
 # the writer ever learns of the source: a **fixed context**, as long for a word as for a page.
 #
-# Is it too small? Count. Take random letters, to be written in reverse. One of 26 letters is
-# $\log_2 26 \approx 4.7$ bits, 20 of them are 94 bits. Let the state have 64 numbers. Then each has
-# to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would fit! But each
-# further letter makes the number of sources 26 times larger, and all of them need states that the
-# writer can tell apart. That has to be learned, and through vanishing gradients.
+# Is it too small? Count. 20 random letters are $20 \log_2 26 \approx 94$ bits. If the state has 64
+# numbers, each has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would
+# fit! But each further letter makes the number of sources 26 times larger, and all of them need
+# states that the writer can tell apart. That has to be learned, and through vanishing gradients.
 #
 # Bahdanau, Cho and Bengio (2015) let the writer look at the source instead. All states of the
 # reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $r$ is compared with
@@ -479,11 +457,9 @@ def what_was_measured():
 # Between a letter that is written and a letter that was read there is now one step, whatever the
 # length.
 #
-# The simulation at the top shows both, and in it wherever a state is needed we use a GRU, a cell
-# with two gates and no separate memory. They were trained for this page, on 8 letters. Its weights
-# $A$ show where the writer looks; nobody told it. The diagonal that rises to the right is the
-# reversal: to write the first letter it looks at the last one. It learned that from the letters
-# alone, because the softmax lets the gradient through to the scores.
+# The simulation at the top shows both. (Wherever a state is needed we use a GRU, a cell with two
+# gates and no separate memory.) The weights $A$ show where the writer looks. Nobody told it: the
+# softmax lets the gradient through to the scores.
 #
 # Does it also happen to larger models? `python -m toy_tasks.bottleneck` trains some with about
 # 75,000 parameters each on up to 20 of 26 letters (a few minutes). Before you look: where will the
@@ -491,39 +467,22 @@ def what_was_measured():
 
 
 # %%
-def falls(results: dict[str, list[float]]):
-    """Draws the share of sources that are right against their length."""
-
-    def draw(figure):
-        axes = figure.subplots()
-        for (kind, right), style in zip(results.items(), ("C0o-", "C1s-", "C2--"), strict=False):
-            axes.plot(range(1, len(right) + 1), right, style, ms=4, label=kind)
-        axes.set(xlabel="letters", ylabel="reversed without a mistake", ylim=(-0.03, 1.05))
-        axes.legend(loc="center left")
-
-    return draw
-
-
 @show
 def the_fall_by_length():
     """Accuracy by length for a fixed context and for additive attention."""
     fixed, attention = (trained(kind) for kind in KINDS)
     counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
-    recorded, at_20 = MEASURED["fixed context"], [right[19] for right in MEASURED.values()]
+    recorded, at = MEASURED["fixed context"], (1, 5, 10, 15, 20)
     return [
-        Picture(
-            "lesson_01_bottleneck",
-            falls(MEASURED),
-            "Share of sources reversed, by length. "
-            "Attention and the Transformer stay at 1. The fixed context falls from 7 letters "
-            "on, to a half at 10 and to nothing at 16.",
-            "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds).",
+        table(
+            ["letters", *map(str, at)],
+            [(kind, *(f"{right[n - 1]:.2f}" for n in at)) for kind, right in MEASURED.items()],
+            "Share of new sources reversed without a mistake, mean of three seeds.",
         ),
         Words(f"""
-            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); at 10 it is
-            right in {recorded[9]:.2f} of the cases, at 20 in {at_20[0]:.2f}. Attention is at
-            {at_20[1]:.2f} there, and the Transformer, which has no state at all, at {at_20[2]:.2f}.
-            The fixed context did not have less to learn with: {PARAMETERS[0]:,} parameters
+            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); then it falls.
+            Attention hardly ever fails, and neither does the Transformer, which has no state at
+            all. The fixed context did not have less to learn with: {PARAMETERS[0]:,} parameters
             against {PARAMETERS[1]:,}, and more than twice the steps.
 
             The small pair of the simulation shows the same, with {counts[0]:,} and {counts[1]:,}
@@ -650,13 +609,12 @@ def often_told():
     """Popular claims, counted and measured."""
     at = [f"{typical('LSTM', bias)[20]:.3g}" for bias in (0, 1)]
     return Words(f"""
-        **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it begins
+        **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
         small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
         at $n = 2d$. That is the row of 128 words in the table above, and 1,024 words in a model 512
-        wide. Below that attention needs fewer, and at any length it has hardly anything to wait
-        for. (A plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square
-        does win, in operations and in memory. Which is slower by the clock depends on the machine:
-        on how many multiplications it can do at once.
+        wide. Below that attention needs fewer. (A plain RNN, with $2nd^2$, always needs the
+        fewest.) For very long texts the square does win, in operations and in memory. Which is
+        slower by the clock depends on how many multiplications the machine can do at once.
 
         **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only as
         the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives from 20

@@ -198,12 +198,6 @@ it. Write it, for one step: `a` and `e` are what the word contributes.""",
                 "In the gradient of the gate, the gate itself is a factor. Where it was used, its "
                 "factor was what it let through, and that does not contain it.",
             ),
-            Mistake(
-                "dgate",
-                lambda dnew, dkept, n, h, f: dnew * (n - h) + dkept * f * h,
-                "What the new may see of the old state is the gate times the state: the factor of "
-                "the gate there is the state alone.",
-            ),
         ],
         properties=[apart(0, "sequence")],
         done="With the gate shut the gradient of the old state passes whole: the same open path as "
