@@ -220,28 +220,12 @@ def back_through_three_words():
 # $|W| < 1$, the gradient **must vanish**. If $|W| > 1$ it **may explode**, but need not, because
 # the slopes work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu et al.
 # 2013).
-
-
-# %%
-@show
-def lengths_in_the_example():
-    """How long the gradient is at each word of the example, and what powers do."""
-    lengths = np.linalg.norm(backward[:, 2], axis=-1)
-    scaled = [np.linalg.norm(read(s, at_the_end)[1][0, 2]) for s in (0.5, 2)]
-    return [
-        Words(rf"""
-            In the example the gradient has the length {lengths[2]:.2f} at *good*,
-            {lengths[1]:.2f} at *very* and {lengths[0]:.2f} at *not*. $W$ alone would have made it
-            longer twice; the slopes took that away. Half of $W$ lets only {scaled[0]:.2f} through
-            to *not*, twice $W$ {scaled[1]:.2f}.
-
-            A text has more steps than two: a factor of 0.9 at every step leaves {0.9**100:.5f}
-            after 100 steps, and a factor of 1.1 makes {1.1**100:,.0f} of 1.
-        """),
-    ]
-
-
-# %% [markdown]
+#
+# The blocks of the simulation show these lengths: 1.41 at *good*, 1.03 at *very*, 1.02 at *not*.
+# $W$ alone would have made the gradient longer twice; the slopes took that away. Three words do
+# little harm, but a text is longer: a factor of 0.9 at every step leaves 0.00003 after 100 steps,
+# and a factor of 1.1 makes 13,781 of 1.
+#
 # An exploding gradient is easy to see and to cut: scale it down whenever it is too long
 # (*clipping*, lesson 8). A vanished one cannot be scaled up again. The sum over all words still has
 # a healthy length; only the far ones have no share in it. So the network learns from what is near.
@@ -426,10 +410,9 @@ def what_was_measured():
         far off.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
-        it there: a little less and the far words are lost, a little more and they drown out the
-        rest. For the LSTM a wide range of settings lets a good part arrive. Within it the LSTM can
-        learn, gate by gate and word by word, what to keep. But see what the bias does: at 0 a gate
-        keeps half, and the LSTM forgets nearly as fast as the RNN.
+        it there. For the LSTM a wide range of settings lets a good part arrive. Within it the LSTM
+        can learn, gate by gate and word by word, what to keep. But see what the bias does: at 0 a
+        gate keeps half, and the LSTM forgets nearly as fast as the RNN.
     """)
 
 
@@ -524,15 +507,14 @@ def who_waits() -> Simulation:
 #
 # With $n$ words and $d$ numbers for each, Table 1 says of the two:
 #
-# | layer | operations | one after another | longest path |
-# |---|---|---|---|
-# | self-attention | $O(n^2 d)$ | $O(1)$ | $O(1)$ |
-# | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ |
+# | layer | operations | one after another | longest path | kept for the way back |
+# |---|---|---|---|---|
+# | self-attention | $O(n^2 d)$ | $O(1)$ | $O(1)$ | $O(n^2 + n d)$ |
+# | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ | $O(n d)$ |
 #
-# The *path* is how many steps lie between two words: what a gradient has to survive. Now count on
-# numformer's layers, both 64 wide: the multiplications ("mult.") of all matrix products; what comes
-# one after another, the records on the cell's stack or the four products of attention; and the
-# numbers that a forward keeps for its backward.
+# The *path* is how many steps lie between two words: what a gradient has to survive. (The last
+# column is ours.) Now count the multiplications of all matrix products in numformer's layers, both
+# 64 wide.
 
 
 # %%
@@ -542,39 +524,20 @@ def multiplications(layer, n: int) -> int:
     return n * sum(weights) + (0 if isinstance(layer, Recurrent) else 2 * n * n * 64)
 
 
-def steps_and_memory(layer, n: int) -> tuple[int, int]:
-    """How many steps of a forward follow each other, and how many numbers it keeps."""
-    x, recurrent = np.zeros((1, n, 64), np.float32), isinstance(layer, Recurrent)
-    layer.forward(x) if recurrent else layer.forward(x, x)
-    steps = len(layer.cell.saved) if recurrent else timeline.STAGES
-    saved = [a for one in layer.layers_within() for record in one.saved for a in record.values()]
-    arrays = [a if a.base is None else a.base for a in saved if isinstance(a, np.ndarray)]
-    layer.clear_saved()
-    return steps, sum({id(a): a.size for a in arrays}.values())  # each once, whatever its names
-
-
 rng = np.random.default_rng(0)
+LENGTHS = 32, 64, 128, 256, 512
 LSTM, ATTENTION = Recurrent(LSTMCell(64, rng), 64, rng), MultiHeadAttention(64, 4, rng)
 
 
 @show
 def counted():
-    """Multiplications, steps and memory of a forward, by the number of words."""
-    rows = []
-    for n in (32, 64, 128, 256, 512):
-        done = [multiplications(each, n) / 1e6 for each in (LSTM, ATTENTION)]
-        (a, kept), (b, also) = (steps_and_memory(each, n) for each in (LSTM, ATTENTION))
-        rows.append((n, *(f"{x:.2f}" for x in done), a, b, f"{kept:,}", f"{also:,}"))
-    columns = "million mult.", "one after another", "numbers kept"
-    return [
-        table(["words", *(f"{a}: {b}" for b in columns for a in ("LSTM", "attention"))], rows),
-        Words("""
-            Twice the words double everything that the LSTM needs, steps included. In attention the
-            steps stay the same, and what there is for every *pair* of words grows fourfold. Table 1
-            counts only that part, and only one product of a recurrent layer. Here all are counted:
-            the four matrices of attention, and the eight of an LSTM.
-        """),
-    ]
+    """Multiplications of a forward, by the number of words."""
+    counts = [(n, *(multiplications(each, n) for each in (LSTM, ATTENTION))) for n in LENGTHS]
+    return table(
+        ["words", "million, LSTM", "million, attention"],
+        [(n, *(f"{count / 1e6:.2f}" for count in row)) for n, *row in counts],
+        "All are counted: the four matrices of attention, the eight of an LSTM, and the pairs.",
+    )
 
 
 # %% [markdown]
@@ -606,19 +569,13 @@ def counted():
 # %%
 @show
 def often_told():
-    """Popular claims, counted and measured."""
-    at = [f"{typical('LSTM', bias)[20]:.3g}" for bias in (0, 1)]
-    return Words(f"""
+    """A popular claim, counted."""
+    return Words("""
         **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
         small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
-        at $n = 2d$. That is the row of 128 words in the table above, and 1,024 words in a model 512
-        wide. Below that attention needs fewer. (A plain RNN, with $2nd^2$, always needs the
+        at $n = 2d$. That is the row of 128 words in the table above. Below that attention needs fewer. (A plain RNN, with $2nd^2$, always needs the
         fewest.) For very long texts the square does win, in operations and in memory. Which is
         slower by the clock depends on how many multiplications the machine can do at once.
-
-        **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only as
-        the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives from 20
-        words back; with the bias 0 it is {at[0]} %.
     """)
 
 

@@ -129,11 +129,6 @@ comes to state `t` from outside the loop; the states are given as forward left t
             ),
             Mistake(
                 "dweight",
-                lambda before, da: np.outer(before[1], da[1]),
-                "One word's part is all that is left of dweight: each replaces the one before.",
-            ),
-            Mistake(
-                "dweight",
                 lambda before, da, h: before.T @ (da / (1 - h**2)),
                 "The weight stands inside the tanh: go back through the tanh first.",
             ),

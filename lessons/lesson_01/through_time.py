@@ -69,6 +69,8 @@ def compute(moment, scale, loss) -> dict[str, np.ndarray]:
     }
 
 
+MOMENTS = [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]]
+MOMENTS = [Option(n, name) for n, name in enumerate(MOMENTS)]
 SCALES = [n / 10 for n in range(31)]
 
 through_time = Simulation(
@@ -81,18 +83,7 @@ through_time = Simulation(
     "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",
     size=(7.6, 5.6),
     controls=[
-        Slider(
-            "moment",
-            "Moment",
-            [
-                Option(n, name)
-                for n, name in enumerate(
-                    [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]]
-                )
-            ],
-            plays=True,
-            live=True,
-        ),
+        Slider("moment", "Moment", MOMENTS, plays=True, live=True),
         Slider("scale", "W times", SCALES, SCALES.index(1), live=True),
         Entries(
             "loss",

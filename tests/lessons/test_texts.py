@@ -20,7 +20,7 @@ from lessons.kit.run import run
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
 SAID = {
     1: """
-    1.41 at *good*, 1.03 at *very* and 1.02 at *not* … a hundredth after 10 words and the LSTM after
+    1.41 at *good*, 1.03 at *very*, 1.02 at *not* … a hundredth after 10 words and the LSTM after
     27 (
     """,
     2: """
