@@ -573,9 +573,10 @@ def often_told():
     return Words("""
         **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
         small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
-        at $n = 2d$. That is the row of 128 words in the table above. Below that attention needs fewer. (A plain RNN, with $2nd^2$, always needs the
-        fewest.) For very long texts the square does win, in operations and in memory. Which is
-        slower by the clock depends on how many multiplications the machine can do at once.
+        at $n = 2d$, the row of 128 words in the table above. Below that attention needs fewer. (A
+        plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square does win,
+        in operations and in memory. Which is slower by the clock depends on how many
+        multiplications the machine can do at once.
     """)
 
 

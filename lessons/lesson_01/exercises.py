@@ -132,7 +132,6 @@ comes to state `t` from outside the loop; the states are given as forward left t
                 lambda before, da, h: before.T @ (da / (1 - h**2)),
                 "The weight stands inside the tanh: go back through the tanh first.",
             ),
-            Mistake("h", lambda h: np.tanh(h), "The tanh is taken twice: a state is one."),
             Mistake(
                 "da",
                 passed_back(slope=lambda h: h - h**2),
@@ -181,11 +180,6 @@ it. Write it, for one step: `a` and `e` are what the word contributes.""",
                 "de",
                 lambda dn, n: dn * (n - n**2),
                 "In de, the slope is that of a sigmoid. What is new came out of a tanh.",
-            ),
-            Mistake(
-                "da",
-                lambda dgate, f: dgate * (1 - f**2),
-                "In da, the slope is that of a tanh. The gate came out of a sigmoid.",
             ),
             Mistake(
                 "dgate",
