@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Scaled dot-product attention
 #
-# > A word looks at other words and takes something from each. How much from which? Why is there a
-# > $\sqrt{d_k}$? And how does a mistake in the result find its way back to the word that caused it?
+# > A word looks at other words and takes something from each. How much from which? And how does a
+# > mistake in the result find its way back to the word that caused it?
 
 
 # %%
