@@ -2,47 +2,56 @@
 # # The recurrence bottleneck
 #
 # > Why do recurrent networks forget? And what does attention do about it?
-#
-# Read *not very good*. When you reach *good*, you still know that there was a *not*, and so you
-# know what is meant. You carried it along.
-#
-# A *recurrent* network reads in this way: word after word, and what it knows of all that it has
-# read it carries along as one vector, its **state**. Before the Transformer nearly all networks
-# that read or wrote text were of this kind. They had three troubles:
-#
-# - **They forget.** What was read long ago hardly reaches the end, and when the end was wrong, the
-#   news of it hardly reaches what was read long ago.
-# - **They squeeze.** However long a sentence is, it has to pass through one vector.
-# - **They wait.** No word can be read before the word before it.
-#
-# This lesson follows a recurrent network through three words and back, by hand. Then it measures
-# all three troubles, and what attention does about each.
+
 
 # %%
 import numpy as np
 
-from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_01 import through_time, timeline
-from lessons.lesson_01.distance import gradient_by_distance, measured, typical
+from lessons.lesson_01.distance import gradient_by_distance, typical
 from lessons.lesson_01.exercises import EXERCISES
-from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, trained
+from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, collapse, trained
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from numformer.gradient_check.gradients import check
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward
 
+
+@show
+def write_it_backwards() -> Simulation:
+    """The simulation: one vector for a whole word, beside attention."""
+    return collapse
+
+
 # %% [markdown]
+# Read *not very good*. When you reach *good*, you still know that there was a *not*, and so you
+# know what is meant. You carried it along.
+#
+# A *recurrent* network reads in this way: word after word, carrying along everything it knows about
+# what it has read as one vector, its **state**. Before the Transformer nearly all networks that
+# read or wrote text were of this kind. They had three troubles:
+#
+# - **They squeeze.** However long a sentence is, it has to pass through one vector. You have just
+#   seen what comes of it.
+# - **They forget.** What was read long ago hardly reaches the end, and when the end was wrong,
+#   hardly any of the error gets back to early words.
+# - **They wait.** No word can be read before the word before it.
+#
+# This lesson follows a recurrent network through three words and back, by hand. Then it measures
+# all three troubles, and what attention does about each.
+#
 # ## Read three words
 #
-# The simplest recurrent network (Elman 1990) has one rule. The new state is made of the old state
-# and of the word at hand:
+# The simplest recurrent network (Elman 1990) has one rule. The new state is made from the old state
+# and the current word:
 #
 # $$h_t = \tanh(a_t + h_{t-1} W)$$
 #
-# Here $h_{t-1}$ is the state before word $t$, a row of $H$ numbers, and $W$ is a learned matrix
-# $(H, H)$, the same at every step. What the word gives is $a_t$. In a model that is the word's own
+# Here $h_{t-1}$ is the state before word $t$, a row of $d$ numbers, and $W$ is a learned matrix
+# $(d, d)$, the same at every step. What the word contributes is $a_t$: in a model, the word's own
 # vector times another learned matrix, plus a bias. It needs no state, so it is computed for all
 # words at once, and we take it as given. The tanh keeps each number between −1 and 1.
 #
@@ -62,11 +71,11 @@ states = forward[:, 4]
 
 @show
 def three_states():
-    """The example: what each word gives, the states that come out, and the library's lines."""
+    """The example: what each word contributes, the states that come out, the library's lines."""
     before, product, a, total, new = forward[1]
     notes = {
         "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
-        "new += a": "What the word gives is added: $a_t + h_{t-1} W$.",
+        "new += a": "What the word contributes is added: $a_t + h_{t-1} W$.",
         "array_module(new).tanh": "Each number between −1 and 1. (`array_module`: NumPy.)",
         "return new": "The new state $h_t$.",
     }
@@ -77,7 +86,7 @@ def three_states():
         Words(f"""
             By hand, the state after *very*. Before it the state was {comma(before)}. Times $W$, the
             first entry is {comma(before[0])} · 0.5 + 0 · (−1) ≈ {comma(product[0], 3)}, the second
-            {comma(before[0])} · 1 + 0 · 0.5 ≈ {comma(product[1], 3)}. Add what *very* gives,
+            {comma(before[0])} · 1 + 0 · 0.5 ≈ {comma(product[1], 3)}. Add what *very* contributes,
             {comma(a, 1)}: that is {comma(total, 3)}. Its tanh is {comma(new, 3)}.
 
             Here is the rule in the library. The layer around it, `Recurrent`, calls it once for
@@ -90,12 +99,13 @@ def three_states():
 # %% [markdown]
 # ## Step through it, there and back
 #
-# Suppose that a loss looks at the last state and finds: u should be smaller, v should be larger.
-# That is the gradient (1, −1) of the last state. What should *not* have done differently? The
-# answer has to travel back through every step. Right below, each line of "backward" is derived.
+# Suppose a loss looks at the last state and finds: u should be smaller, v should be larger. That is
+# the gradient (1, −1) of the last state. What should the word *not* have contributed instead? The
+# answer has to travel back through every step. Each line of "backward" is derived right below.
 #
-# Guess first: $W$ makes every vector 1.118 times longer (its rows stand at a right angle to each
-# other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way back?
+# Guess first: $W$ makes every vector 1.118 times longer (its rows are at right angles to each
+# other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way back? Then
+# set $\mathrm{d}y$ yourself, and scale $W$.
 
 
 # %%
@@ -115,31 +125,32 @@ def there_and_back() -> Simulation:
 # Let $\mathrm{d}x$ be the gradient of the loss with respect to $x$. Go backwards, and ask of each
 # number where it was used.
 #
-# **The state $h_t$ is used twice.** It is the output $y_t$ of its step, at which a loss or another
-# layer may look. (In our example only $\mathrm{d}y_3 = (1, -1)$ is not 0.) And the next step uses
-# $h_{t,i}$ in $s_{t+1,j}$, for every $j$, with the factor $W_{ij}$. Contributions of all uses add
-# up:
+# **The state $h_t$ is used twice.** It is the output $y_t$ of its step, which a loss or another
+# layer may read. (In our example only $\mathrm{d}y_3 = (1, -1)$ is not 0.) And the next step uses
+# $h_{t,i}$ in $s_{t+1,j}$, for every $j$, with the factor $W_{ij}$. The contributions of all uses
+# add up:
 #
 # $$\mathrm{d}h_{t,i} = \mathrm{d}y_{t,i} + \sum_j \mathrm{d}s_{t+1,j}\,W_{ij}, \qquad\text{that
 # is}\qquad \mathrm{d}h_t = \mathrm{d}y_t + \mathrm{d}s_{t+1}\,W^\top$$
 #
 # After the last step nothing follows, so there the second part is 0.
 #
-# **The sum $s_t$ is used in the tanh.** Its slope is $1 - \tanh^2$, and the tanh is there as $h_t$:
+# **The sum $s_t$ is used in the tanh.** Its slope is $1 - \tanh^2$, and the tanh is already there
+# as $h_t$:
 #
 # $$\mathrm{d}s_{t,j} = \mathrm{d}h_{t,j}\,(1 - h_{t,j}^2)$$
 #
 # **The word's share $a_t$ is added to the sum** with the factor 1, so $\mathrm{d}a_t =
 # \mathrm{d}s_t$. From here on we write $\mathrm{d}a_t$ for both.
 #
-# **The weight $W_{ij}$ is used in $s_{t,j}$ of every step**, with the factor $h_{t-1,i}$, for there
-# is only one $W$. So it collects from all of them:
+# **The weight $W_{ij}$ is used in $s_{t,j}$ of every step**, with the factor $h_{t-1,i}$, because
+# there is only one $W$. So it collects from all of them:
 #
 # $$\mathrm{d}W_{ij} = \sum_t h_{t-1,i}\,\mathrm{d}a_{t,j}, \qquad\text{that is}\qquad
 # \mathrm{d}W = \sum_t h_{t-1}^\top\,\mathrm{d}a_t$$
 #
-# That is all. It is called *backpropagation through time*, and there is nothing in it but the chain
-# rule on a loop. $W$ is square, so shapes will not tell you if you forget its transpose.
+# That is all. It is called *backpropagation through time*, and it is nothing but the chain rule
+# applied to a loop. $W$ is square, so shapes will not warn you if you forget its transpose.
 
 
 # %%
@@ -160,7 +171,7 @@ def back_through_three_words():
             $\mathrm{d}y_t$ (here `dh[:, t]`) to what the next step left in `dstate`: now it is
             $\mathrm{d}h_t$. Then the cell goes one step back. `count` says how many sequences have
             a word here; in our example it is 1.""",
-        "dx[steps.places]": "What the words' shares got goes on to the words at once.",
+        "dx[steps.places]": "The gradients of the shares go on to the words, all at once.",
     }
     (_, _, dh3, da3, before), h3 = backward[2], states[2]
     slopes = 1 - h3**2
@@ -187,72 +198,49 @@ def back_through_three_words():
 
 
 # %% [markdown]
-# How does the cell know $h_{t-1}$ and $h_t$ again? Each forward puts a record of them on a stack,
-# each backward takes the latest one from it. So each step back meets the numbers of its own step
-# forward, by construction, and each adds its part to the gradient of the one weight.
-#
 # ## Why gradients vanish
 #
 # Put the two formulas together. A gradient goes one step back by
 #
 # $$\mathrm{d}h_{t-1} = \mathrm{d}h_t\,J_t, \qquad J_t = D_t\,W^\top$$
 #
-# where $D_t$ has the slopes $1 - h_t^2$ on its diagonal and 0 elsewhere (and nothing else looks at
+# where $D_t$ has the slopes $1 - h_t^2$ on its diagonal and 0 elsewhere (if nothing else reads
 # $h_{t-1}$). $J_t$ is the *Jacobian* of a step. Over many steps it is a product:
 #
 # $$\mathrm{d}h_1 = \mathrm{d}h_T\,J_T\,J_{T-1} \cdots J_2$$
 #
-# A product of many factors goes to 0, or grows beyond all bounds, unless the factors are near 1.
-# The factors here are matrices, but it is the same. Two things decide:
+# A product of many factors goes to 0, or grows without limit, unless the factors are near 1. The
+# factors here are matrices, but it is the same. Two things decide:
 #
 # - The slopes $D_t$ are never above 1, and far below it where a unit is saturated.
-# - $W$ can make a vector longer, at most $m$ times, where $m$ is its largest singular value. (In
-#   our example it is 1.118 in every direction.)
+# - $W$ can make a vector longer, at most $|W|$ times, where $|W|$, its norm, is its largest
+#   singular value. (In our example it is 1.118 in every direction.)
 #
-# So a step makes a gradient at most $m$ times as long, and $k$ steps at most $m^k$ times. If
-# $m < 1$, the gradient **must vanish**. If $m > 1$ it **may explode**, but need not, for the slopes
-# work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu et al. 2013).
-
-
-# %%
-@show
-def jacobians_of_the_example():
-    """The Jacobians of two steps, their product, and what powers do."""
-    third, second = (np.diag(1 - h**2) @ weight.T for h in states[[2, 1]])
-    lengths = np.linalg.norm(backward[:, 2], axis=-1)
-    scaled = [np.linalg.norm(read(s, at_the_end)[1][0, 2]) for s in (0.5, 2)]
-    return [
-        Matrix("J_3", third, units, units, 1),
-        Matrix("J_2", second, units, units, 1),
-        Matrix("J_3 J_2", third @ second, units, units, 1),
-        Words(rf"""
-            In the example the gradient has the length {lengths[2]:.2f} at *good*,
-            {lengths[1]:.2f} at *very* and {lengths[0]:.2f} at *not*. $W$ alone would have made it
-            longer twice; the slopes took that away. Half of $W$ lets only {scaled[0]:.2f} through
-            to *not*, twice $W$ {scaled[1]:.2f}.
-
-            Two steps do little harm. A text has many more. A factor of 0.9 at every step leaves
-            {0.9**100:.5f} after 100 steps; a factor of 1.1 makes {1.1**100:,.0f} of 1.
-        """),
-    ]
-
-
-# %% [markdown]
-# An exploding gradient is easily seen and cut: scale it down whenever it is too long (*clipping*,
-# lesson 8). A vanished one cannot be scaled up again. The sum over all words still has a healthy
-# length; only the far ones have no share in it. So the network learns from what is near.
+# So a step makes a gradient at most $|W|$ times as long, and $k$ steps at most $|W|^k$ times. If
+# $|W| < 1$, the gradient **must vanish**. If $|W| > 1$ it **may explode**, but need not, because
+# the slopes work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu et al.
+# 2013).
+#
+# The blocks of the simulation show these lengths: 1.41 at *good*, 1.03 at *very*, 1.02 at *not*.
+# $W$ alone would have made the gradient longer twice; the slopes took that away. Three words do
+# little harm, but a text is longer: a factor of 0.9 at every step leaves 0.00003 after 100 steps,
+# and a factor of 1.1 makes 13,781 of 1.
+#
+# An exploding gradient is easy to see and to cut: scale it down whenever it is too long
+# (*clipping*, lesson 8). A vanished one cannot be scaled up again. The sum over all words still has
+# a healthy length; only the far ones have no share in it. So the network learns from what is near.
 #
 # ## The LSTM: a memory with gates
 #
 # If the factors have to be near 1, build them so. The LSTM (Hochreiter and Schmidhuber 1997, with
-# the forget gate of Gers et al. 2000) has a second vector beside $h$, the **memory** $c$. It is not
-# multiplied by a matrix from step to step, and goes through no tanh:
+# the forget gate of Gers et al. 2000) has a second vector beside $h$, the **memory** $c$. From step
+# to step it is multiplied by no matrix and goes through no tanh:
 #
 # $$c_t = f_t \odot c_{t-1} + i_t \odot g_t, \qquad h_t = o_t \odot \tanh(c_t)$$
 #
 # ($\odot$: entry by entry.) The **forget gate** $f$ says how much of the memory is kept, the
 # **input gate** $i$ how much of something new, $g$, is written, and the **output gate** $o$ how
-# much of it is shown. Each of the four is made as the RNN makes its state, of the word and of the
+# much of it is shown. Each of the four is made as the RNN makes its state, from the word and the
 # last $h$. Gates have the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ and lie between 0 and 1:
 #
 # $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i), \quad
@@ -260,6 +248,7 @@ def jacobians_of_the_example():
 #
 # Here are our three words again, with a memory of one number. *not* writes something negative. What
 # does *very* have to do, so that it is not lost?
+
 
 # %%
 lstm_share = np.array([[2, 0, -2, -2], [-2, 2, -2, 1], [0, 2, 2, 1]], float)  # i, f, o, g
@@ -285,12 +274,8 @@ def an_lstm_reads():
     """The LSTM on three words, and the library's lines."""
     notes = {
         "gates = matmul": "One product for all four: $W$ has $W^i, W^f, W^o, W^g$ side by side.",
-        "gates += a": "What the word gives to each of them.",
-        "sigmoid(gated": "Three quarters of them become gates, between 0 and 1,",
-        "xp.tanh(g": "the last quarter what may be written, between −1 and 1.",
         "xp.multiply(f, c": r"The memory is kept as far as $f$ says, $f_t \odot c_{t-1}$,",
         "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
-        "tanh_c = ": "The memory as it is shown, between −1 and 1.",
         "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
     }
     rows, _ = lstm_there_and_back()
@@ -299,7 +284,7 @@ def an_lstm_reads():
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
         Words(f"""
             *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}.
-            (What words give to the gates stands in the code.) By hand, its memory is
+            (What words contribute to the gates is in the code.) By hand, its memory is
             {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈ {comma(c, 2)}. Its output
             gate is nearly shut, so it shows only {comma(o)} · ({comma(tanh_c)}) ≈ {comma(h, 2)} of
             it. *good* writes {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still
@@ -311,6 +296,11 @@ def an_lstm_reads():
 
 # %% [markdown]
 # ### The way back through an LSTM
+#
+# What matters of it is one line: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no
+# matrix in it and no slope. Where the gate is open, the gradient passes whole.
+#
+# <details><summary>All of it, derived, with the library's lines</summary>
 #
 # From the next step come two gradients now, one for $h_t$ and one for $c_t$. Ask again where each
 # number was used. From $h_t = o_t \odot \tanh(c_t)$:
@@ -325,9 +315,9 @@ def an_lstm_reads():
 # \mathrm{d}c_{t-1} = \mathrm{d}c_t \odot f_t$$
 #
 # Then each gate goes back through its own curve. The slope of the sigmoid is $\sigma - \sigma^2$,
-# so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$; that of the tanh is
-# $1 - g_t^2$. And all four go back through their product: $\mathrm{d}h_{t-1} = \mathrm{d}a_t
-# W^\top$ and $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$, as in the RNN.
+# so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$; that of the tanh is $1 -
+# g_t^2$. And all four go back through their product: $\mathrm{d}h_{t-1} = \mathrm{d}a_t W^\top$ and
+# $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$, as in the RNN.
 
 
 # %%
@@ -338,13 +328,8 @@ def the_lines_of_lstm_backward():
         "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it was
             shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
         "dc += dnew": "And what comes from the next step.",
-        "da = gates * gates": "The slopes of all four, from what forward kept: first the squares,",
-        "xp.subtract(gates": r"then $\sigma - \sigma^2$ for the gates",
-        "xp.subtract(1": "and $1 - g^2$ for $g$.",
-        "di *=": r"Slope times gradient: $\mathrm{d}i_t = \mathrm{d}c_t \odot g_t$,",
-        "df *=": r"$\mathrm{d}f_t = \mathrm{d}c_t \odot c_{t-1}$,",
-        "do *=": r"$\mathrm{d}o_t = \mathrm{d}h_t \odot \tanh(c_t)$,",
-        "dg *=": r"$\mathrm{d}g_t = \mathrm{d}c_t \odot i_t$.",
+        "df *=": r"""The forget gate: its slope, from the line before, times its gradient
+            $\mathrm{d}c_t \odot c_{t-1}$. The other three go the same way.""",
         "dstate[:, :size]": r"""Through the product: $\mathrm{d}a_t\,W^\top$, and the step's part of
             $\mathrm{d}W$.""",
         "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t \odot
@@ -365,6 +350,8 @@ def the_lines_of_lstm_backward():
 
 
 # %% [markdown]
+# </details>
+#
 # ### Is it true?
 #
 # Move the inputs and the weights a little, measure how the result changes, compare. Here for five
@@ -392,9 +379,9 @@ def gradient_check():
 # comes to the *last* result alone. How much of it does each word get?
 #
 # Guess first. How far back does each of the three reach before only a hundredth is left? Both
-# recurrent cells have a setting on which all depends. For the RNN it is the size of $W$: numformer
-# begins with a matrix that leaves every length as it is, times 1 on the slider. For the LSTM it is
-# the bias of the forget gate, which begins at 1.
+# recurrent cells have one setting that everything depends on. For the RNN it is the size of $W$:
+# numformer begins with a matrix that leaves every length as it is, times 1 on the slider. For the
+# LSTM it is the bias of the forget gate, which begins at 1.
 
 
 # %%
@@ -410,115 +397,81 @@ def what_was_measured():
     """How far a gradient reaches in the three layers as they begin, and with other settings."""
     rnn, lstm, attention = map(typical, ("RNN", "LSTM", "attention"))
     first = [int(np.argmax(curve < 1)) for curve in (rnn, lstm)]
-    seeds = [np.argmax(measured(kind) < 1, axis=1) for kind in ("RNN", "LSTM")]
-    of_rnn, of_lstm = (f"{each.min()} to {each.max()}" for each in seeds)
     return Words(rf"""
-        Each curve is the mean of five seeds (geometric). As they begin, the RNN is below a
-        hundredth after {first[0]} words (the seeds by themselves: {of_rnn}), the LSTM after
-        {first[1]} ({of_lstm}). Forty words back it is {scientific(rnn[40])} % and
-        {lstm[40]:.2f} %. A straight line on this axis means the same factor at every step: a
-        product of Jacobians.
+        As they begin, the RNN is below a hundredth after {first[0]} words and the LSTM after
+        {first[1]} (each curve is the geometric mean of five seeds). A straight line on this axis
+        means the same factor at every step: a product of Jacobians.
 
         In self-attention nothing is far. Its result for the last word is a mixture of all words, so
         a word gets its gradient in a single step, by the weight that the last word gives it. Here
         the others get {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last
-        word gets itself (which gets more, for it also chose where to look). With more words each
-        share is smaller, for the weights sum to 1. It counts how *many* there are, not how far off.
+        word itself gets (it gets more, because it also chose where to look). With more words each
+        share is smaller, because the weights sum to 1. What counts is how *many* there are, not how
+        far off.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
-        it there: a little less and the far words are lost, a little more and they drown the rest.
-        For the LSTM there is a wide range in which a good part arrives. There it can learn, gate by
-        gate and word by word, what to keep. But see what the bias does: at 0 a gate keeps half, and
-        the LSTM forgets nearly as fast as the RNN.
+        it there. For the LSTM a wide range of settings lets a good part arrive. Within it the LSTM
+        can learn, gate by gate and word by word, what to keep. But see what the bias does: at 0 a
+        gate keeps half, and the LSTM forgets nearly as fast as the RNN.
     """)
 
 
 # %% [markdown]
 # ## One vector for a whole sentence
 #
-# To translate, one network reads the source, and another one writes the target, beginning with the
+# To translate, one network reads the source, and another one writes the target, starting from the
 # last state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all that
 # the writer ever learns of the source: a **fixed context**, as long for a word as for a page.
 #
-# Is it too small? Count. Take random letters, to be written in reverse. One of 26 letters is
-# $\log_2 26 \approx 4.7$ bits, 20 of them are 94 bits. Let the state have 64 numbers. Then each
-# has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would fit! But with
-# each further letter there are 26 times as many sources, and all of them need states that the
-# writer can tell apart. That has to be learned, and through vanishing gradients.
+# Is it too small? Count. 20 random letters are $20 \log_2 26 \approx 94$ bits. If the state has 64
+# numbers, each has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would
+# fit! But each further letter makes the number of sources 26 times larger, and all of them need
+# states that the writer can tell apart. That has to be learned, and through vanishing gradients.
 #
 # Bahdanau, Cho and Bengio (2015) let the writer look at the source instead. All states of the
-# reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $q$ is compared with
+# reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $r$ is compared with
 # every one of them, and what it gets is their mixture:
 #
-# $$e_s = \tanh(q\,W_q + h_s W_k) \cdot v, \qquad A = \mathrm{softmax}(e), \qquad
+# $$e_s = \tanh(r\,W_r + h_s W_h) \cdot v, \qquad A = \mathrm{softmax}(e), \qquad
 # \text{context} = \sum_s A_s\,h_s$$
 #
-# This is **additive attention**, and where attention began. The vector $v$ and both matrices are
-# learned; lesson 3 has the backward of a softmax and compares the ways to score. Between a letter
-# that is written and a letter that was read there is now one step, whatever the length.
+# This is **additive attention**, and this is where attention began. The vector $v$ and both
+# matrices are learned; lesson 3 has the backward of a softmax and compares the ways to score.
+# Between a letter that is written and a letter that was read there is now one step, whatever the
+# length.
 #
-# Two measurements, in which all that has a state is a GRU, a cell with two gates and no memory
-# apart. The first was made with `python -m toy_tasks.bottleneck`, which trains models with about
-# 75,000 parameters each on up to 20 of 26 letters (a few minutes). The second is trained for this
-# page: 8 letters, up to 8 of them, with 16 numbers for the fixed context. Before you look: where
-# will the fixed context begin to fail, and how fast?
+# The simulation at the top shows both. (Wherever a state is needed we use a GRU, a cell with two
+# gates and no separate memory.) The weights $A$ show where the writer looks. Nobody told it: the
+# softmax lets the gradient through to the scores.
+#
+# Does it also happen to larger models? `python -m toy_tasks.bottleneck` trains some with about
+# 75,000 parameters each on up to 20 of 26 letters (a few minutes). Before you look: where will the
+# fixed context begin to fail, and how fast?
 
 
 # %%
-def falls(results: dict[str, list[float]]):
-    """Draws the share of sources that are right against their length."""
-
-    def draw(figure):
-        axes = figure.subplots()
-        for (kind, right), style in zip(results.items(), ("C0o-", "C1s-", "C2--"), strict=False):
-            axes.plot(range(1, len(right) + 1), right, style, ms=4, label=kind)
-        axes.set(xlabel="letters", ylabel="reversed without a mistake", ylim=(-0.03, 1.05))
-        axes.legend(loc="center left")
-
-    return draw
-
-
 @show
 def the_fall_by_length():
-    """Accuracy by length for a fixed context and for additive attention, measured twice."""
+    """Accuracy by length for a fixed context and for additive attention."""
     fixed, attention = (trained(kind) for kind in KINDS)
     counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
-    recorded, at_20 = MEASURED["fixed context"], [right[19] for right in MEASURED.values()]
+    recorded, at = MEASURED["fixed context"], (1, 5, 10, 15, 20)
     return [
-        Picture(
-            "lesson_01_bottleneck",
-            falls(MEASURED),
-            "Share of sources reversed, by length. "
-            "Attention and the Transformer stay at 1. The fixed context falls from 7 letters "
-            "on, to a half at 10 and to nothing at 16.",
-            "**26 letters** (`python -m toy_tasks.bottleneck`, mean of three seeds).",
-        ),
-        Picture(
-            "lesson_01_reversal",
-            falls({kind: trained(kind).right for kind in KINDS}),
-            "Share of sources reversed, by length from 1 to 8. Attention stays near 1, the "
-            "fixed context falls to nearly nothing.",
-            "**8 letters**, trained for this page, tested on sources that it never saw.",
+        table(
+            ["letters", *map(str, at)],
+            [(kind, *(f"{right[n - 1]:.2f}" for n in at)) for kind, right in MEASURED.items()],
+            "Share of new sources reversed without a mistake, mean of three seeds.",
         ),
         Words(f"""
-            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); at 10 it is
-            right in {recorded[9]:.2f} of the cases, at 20 in {at_20[0]:.2f}. Attention is at
-            {at_20[1]:.2f} there, and the Transformer, which has no state at all, at {at_20[2]:.2f}.
-            It is not that the fixed context had less to learn with: {PARAMETERS[0]:,} parameters
+            With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); then it falls.
+            Attention hardly ever fails, and neither does the Transformer, which has no state at
+            all. The fixed context did not have less to learn with: {PARAMETERS[0]:,} parameters
             against {PARAMETERS[1]:,}, and more than twice the steps.
 
-            The small pair shows the same, with {counts[0]:,} and {counts[1]:,} parameters: at 8
-            letters {fixed.right[-1]:.2f} against {attention.right[-1]:.2f}. No model was asked for
-            more letters than it had trained on; lesson 5 asks what happens then.
-
-            Where does the writer look? Nobody told it. Here are its weights for a word that it
-            never saw. A row is a letter that it writes (⊣ is the end), a column one that it read.
-        """),
-        Matrix("A", attention.weights("beach"), [*"hcaeb⊣"], [*"beach⊣"], 1),
-        Words("""
-            The diagonal that rises to the right is the reversal: to write the first letter it looks
-            at the last one. It learned where to look from the letters alone, for the softmax lets
-            the gradient through to the scores.
+            The small pair of the simulation shows the same, with {counts[0]:,} and {counts[1]:,}
+            parameters: at 8 letters {fixed.right[-1]:.2f} against {attention.right[-1]:.2f}. No
+            model was asked for more letters than it had trained on; lesson 5 asks what happens
+            then.
         """),
     ]
 
@@ -526,14 +479,14 @@ def the_fall_by_length():
 # %% [markdown]
 # ## Who has to wait
 #
-# The third trouble. $h_t$ cannot be computed before $h_{t-1}$: a text of 1,000 words is 1,000
-# products one after the other, and on the way back as many, while a processor that could do
+# The third trouble. $h_t$ cannot be computed before $h_{t-1}$: a text of 1,000 words means 1,000
+# products one after the other, and as many on the way back, while a processor that could do
 # thousands of things at once does one. In self-attention a word needs the other words of the layer
 # *below*, and these are all there.
 #
-# In the simulation a *turn* is the time of one product. A recurrent step takes one (the
-# product with what comes from below is not counted). A layer of self-attention takes four: queries,
-# keys and values; scores; blend; output. Guess: with 4 words and 2 layers, which is done first?
+# In the simulation a *turn* is the time of one product. A recurrent step takes one (not counting
+# the product with what comes from below). A layer of self-attention takes four, one after the
+# other; lesson 3 shows them. Guess: with 4 words and 2 layers, which is done first?
 
 
 # %%
@@ -547,22 +500,21 @@ def who_waits() -> Simulation:
 # With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward,
 # self-attention $4L$, and each as many back. With 4 words and 2 layers that is 5 against 8: where
 # there is little to do at once, the recurrent network wins. It loses because sentences are longer.
-# And look at the last figures: self-attention needs a worker for each word. If there is only one,
-# all that can be gained is lost.
+# And look at the last figures: self-attention needs a worker for each word. With only one, there is
+# nothing to gain.
 #
-# ### Operations, path and memory side by side
+# <details><summary>Operations, path and memory: Table 1 of the paper, counted</summary>
 #
-# This is Table 1 of the paper for the two, with $n$ words and $d$ numbers for each:
+# With $n$ words and $d$ numbers for each, Table 1 says of the two:
 #
-# | layer | operations | one after another | longest path |
-# |---|---|---|---|
-# | self-attention | $O(n^2 d)$ | $O(1)$ | $O(1)$ |
-# | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ |
+# | layer | operations | one after another | longest path | kept for the way back |
+# |---|---|---|---|---|
+# | self-attention | $O(n^2 d)$ | $O(1)$ | $O(1)$ | $O(n^2 + n d)$ |
+# | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ | $O(n d)$ |
 #
-# The *path* is how many steps lie between two words: what a gradient has to survive. Now count on
-# numformer's layers, both 64 wide: the multiplications ("mult.") of all matrix products; what comes
-# one after another, the records on the cell's stack or the four products of attention; and the
-# numbers that a forward keeps for its backward.
+# The *path* is how many steps lie between two words: what a gradient has to survive. (The last
+# column is ours.) Now count the multiplications of all matrix products in numformer's layers, both
+# 64 wide.
 
 
 # %%
@@ -572,83 +524,59 @@ def multiplications(layer, n: int) -> int:
     return n * sum(weights) + (0 if isinstance(layer, Recurrent) else 2 * n * n * 64)
 
 
-def steps_and_memory(layer, n: int) -> tuple[int, int]:
-    """How many steps of a forward follow each other, and how many numbers it keeps."""
-    x, recurrent = np.zeros((1, n, 64), np.float32), isinstance(layer, Recurrent)
-    layer.forward(x) if recurrent else layer.forward(x, x)
-    steps = len(layer.cell.saved) if recurrent else timeline.STAGES
-    saved = [a for one in layer.layers_within() for record in one.saved for a in record.values()]
-    arrays = [a if a.base is None else a.base for a in saved if isinstance(a, np.ndarray)]
-    layer.clear_saved()
-    return steps, sum({id(a): a.size for a in arrays}.values())  # each once, whatever its names
-
-
 rng = np.random.default_rng(0)
+LENGTHS = 32, 64, 128, 256, 512
 LSTM, ATTENTION = Recurrent(LSTMCell(64, rng), 64, rng), MultiHeadAttention(64, 4, rng)
 
 
 @show
 def counted():
-    """Multiplications, steps and memory of a forward, by the number of words."""
-    rows = []
-    for n in (32, 64, 128, 256, 512):
-        done = [multiplications(each, n) / 1e6 for each in (LSTM, ATTENTION)]
-        (a, kept), (b, also) = (steps_and_memory(each, n) for each in (LSTM, ATTENTION))
-        rows.append((n, *(f"{x:.2f}" for x in done), a, b, f"{kept:,}", f"{also:,}"))
-    columns = "million mult.", "one after another", "numbers kept"
-    return [
-        table(["words", *(f"{a}: {b}" for b in columns for a in ("LSTM", "attention"))], rows),
-        Words("""
-            Twice the words double all that the LSTM needs, steps included. In attention the steps
-            stay as they are, and what is there for every *pair* of words grows fourfold. Table 1
-            counts only that part, and of a recurrent layer only one product. Here all are counted:
-            the four matrices of attention (it has 4 heads), and the eight of an LSTM.
-        """),
-    ]
+    """Multiplications of a forward, by the number of words."""
+    counts = [(n, *(multiplications(each, n) for each in (LSTM, ATTENTION))) for n in LENGTHS]
+    return table(
+        ["words", "million, LSTM", "million, attention"],
+        [(n, *(f"{count / 1e6:.2f}" for count in row)) for n, *row in counts],
+        "All are counted: the four matrices of attention, the eight of an LSTM, and the pairs.",
+    )
 
 
 # %% [markdown]
-# A model that *writes* word by word waits in any case, for the next word is not there yet. Then a
-# recurrent network needs one state, whatever the length, and attention needs the keys and values of
-# all words so far. That is the price of not forgetting.
+# </details>
+#
+# A model that *writes* word by word waits in any case, because the next word is not there yet. For
+# that, a recurrent network needs one state, whatever the length, and attention needs something of
+# every word so far. That is the price of not forgetting.
 #
 # ## To take with you
 #
-# $H$ is the size of the state, $\mathrm{d}y_t$ what comes to $h_t$ from outside the loop.
+# $d$ is the size of the state, $\mathrm{d}y_t$ what comes to $h_t$ from outside the loop.
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | $h_t = \tanh(a_t + h_{t-1}W)$ | $\mathrm{d}a_t = \mathrm{d}h_t \odot (1 - h_t^2)$ | $(H)$ |
-# | | $\mathrm{d}h_{t-1} = \mathrm{d}y_{t-1} + \mathrm{d}a_t W^\top$ | $(H)$ |
-# | | $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$ | $(H, H)$ |
-# | $T - 1$ steps | $\mathrm{d}h_1 = \mathrm{d}h_T J_T \cdots J_2$, $J_t = D_t W^\top$ | $(H)$ |
-# | $c_t = f_t c_{t-1} + i_t g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t f_t$ | $(H)$ |
-# | $h_t = o_t \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t o_t (1 - \tanh^2(c_t))$ | $(H)$ |
+# | $h_t = \tanh(a_t + h_{t-1}W)$ | $\mathrm{d}a_t = \mathrm{d}h_t \odot (1 - h_t^2)$ | $(d)$ |
+# | | $\mathrm{d}h_{t-1} = \mathrm{d}y_{t-1} + \mathrm{d}a_t W^\top$ | $(d)$ |
+# | | $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$ | $(d, d)$ |
+# | $T - 1$ steps | $\mathrm{d}h_1 = \mathrm{d}h_T J_T \cdots J_2$, $J_t = D_t W^\top$ | $(d)$ |
+# | $c_t = f_t c_{t-1} + i_t g_t$ | $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t f_t$ | $(d)$ |
+# | $h_t = o_t \tanh(c_t)$ | $\mathrm{d}c_t$ gets $\mathrm{d}h_t o_t (1 - \tanh^2(c_t))$ | $(d)$ |
 #
-# A product of many factors vanishes or explodes. Clipping helps against the second. Against the
-# first helps only another path: a memory with an open gate, or attention, one step long.
-
-# %% [markdown]
+# A product of many factors vanishes or explodes. Clipping cures exploding; only another path cures
+# vanishing: a memory with an open gate, or attention, one step long.
+#
 # ## Often told: check it
 
 
 # %%
 @show
 def often_told():
-    """Popular claims, counted and measured."""
-    at = [f"{typical('LSTM', bias)[20]:.3g}" for bias in (0, 1)]
-    return Words(f"""
-        **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it begins
+    """A popular claim, counted."""
+    return Words("""
+        **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
         small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
-        at $n = 2d$. That is the row of 128 words in the table above, and 1,024 words in a model 512
-        wide. Below that attention needs fewer, and at any length it has hardly anything to wait
-        for. (A plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square
-        does win, in operations and in memory. What is slower by the clock depends on the machine:
-        on how many multiplications it can do at once.
-
-        **“An LSTM has no vanishing gradient.”** It has a path on which the gradient fades only as
-        the forget gate says. As numformer's LSTM begins, with the bias 1, {at[1]} % arrives from 20
-        words back; with the bias 0 it is {at[0]} %.
+        at $n = 2d$, the row of 128 words in the table above. Below that attention needs fewer. (A
+        plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square does win,
+        in operations and in memory. Which is slower by the clock depends on how many
+        multiplications the machine can do at once.
     """)
 
 

@@ -1,18 +1,8 @@
 # %% [markdown]
 # # Attention as a soft lookup
 #
-# > What does it mean to look something up softly? Why would one want to, and what does it cost?
-#
-# A dictionary has an answer for you if you know exactly what to ask for. Ask for *lemon*, and you
-# find it. Ask for *lemmon*, and you find nothing.
-#
-# A neural network has to look things up, too. But its question is a handful of numbers that some
-# layer has computed. They never fit anything exactly. And the network has to *learn* what to ask:
-# someone must be able to tell it "a little more to the left, please".
-#
-# Attention is a lookup that can be asked anything, and that can be told so. In this lesson you
-# build it from a Python dictionary in three small steps. Then you derive its gradients by hand, and
-# watch a question learn to find its answer.
+# > What does it mean to look something up softly? Why would you want to, and what does it cost?
+
 
 # %%
 import numpy as np
@@ -54,18 +44,42 @@ from lessons.lesson_02.lookup import (
     temperature,
     true_level,
     value,
-    walk,
 )
 from numformer.layers.attention import scaled_dot_product_attention_backward
 from numformer.layers.scores import dot_product_score, dot_product_score_backward
 from numformer.layers.softmax import softmax, softmax_backward
 
+
+@show
+def the_wish() -> Simulation:
+    """The simulation: move the query, see the weights and the blend."""
+    return move_the_wish
+
+
 # %% [markdown]
+# Before you read on, find out by dragging:
+#
+# - Where must the wish be for the glass to be nearly pure carrot?
+# - Set the temperature to 0 and move the wish slowly from the cherry to the lemon. When does the
+#   glass change, and when does it not? Then do the same at 2.
+# - Put the wish in the middle, (0, 0). Does the temperature matter there?
+# - Try to get a glass of mostly *apple*, whose label lies inside the area spanned by the others.
+#   Then change the score to *distance*.
+#
+# A dictionary gives you an answer if you know exactly what to ask for. Ask it for *lemon* and you
+# find something; ask for *lemmon* and you find nothing. Neural networks look things up, too, but
+# their question is a handful of numbers that never match anything exactly. And a network has to
+# *learn* what to ask: something must be able to tell it "a little more to the left, please".
+#
+# Attention is a lookup that takes any question and can be corrected in this way. In this lesson you
+# build it from a Python dictionary in three small steps, derive its gradients by hand, and watch a
+# question learn to find its answer.
+#
 # ## Five jugs
 #
-# A juice bar has five jugs. On each jug is a label that tells its taste in two numbers: how sweet
-# and how sour it is, compared with other juices. Inside is the juice. What matters to us about a
-# glass of it are again two numbers: what it costs, and how much vitamin C it holds.
+# The juice bar has five jugs. A label on each gives its taste in two numbers: how sweet and how
+# sour it is compared with other juices. Inside is the juice. What we care about in a glass of it is
+# again two numbers: what it costs, and how much vitamin C it holds.
 #
 # A guest does not know the jugs. She says which taste she is after: a little sweet (1) and quite
 # sour (2).
@@ -87,9 +101,9 @@ def the_jugs():
 
 
 # %% [markdown]
-# Query and keys have equally many numbers, because they are compared with each other. Keys and
-# values come in pairs. But the two need not resemble each other: what a thing is found by is not
-# what it gives.
+# Query and keys have the same number of entries, because they are compared with each other. Keys
+# and values come in pairs, but the two need not be alike: what a thing is found by is not what it
+# gives.
 #
 # ## Exact, hard, soft
 #
@@ -104,29 +118,29 @@ def the_jugs():
 # KeyError: (1, 2)
 # ```
 #
-# No label says just what our guest wants, so she gets nothing.
+# No label says exactly what our guest wants, so she gets nothing.
 #
-# **Hard.** Let the guest have the jug that fits best. How well does a label fit? We take the dot
-# product of wish and label as its *score*. It is large where the label offers much of what the wish
-# asks for, and negative where it offers the opposite:
+# **Hard.** Give her the jug that fits best. How well does a label fit? We take the dot product of
+# wish and label as its *score*. It is large where the label offers much of what the wish asks for,
+# and negative where it offers the opposite:
 #
 # $$e_s = q \cdot k_s$$
 #
 # For the lemon this is $1 \cdot (-1) + 2 \cdot 2 = 3$. The jug with the highest score is poured.
 #
-# **Soft.** Let the guest have *all* jugs at once, mixed in one glass: much of a jug that fits well,
-# little of one that does not. The scores have to become shares $a_s$ that are positive and sum
-# to 1. The softmax does that:
+# **Soft.** Give her *all* jugs at once, mixed in one glass: a lot of a jug that fits well, a little
+# of one that does not. The scores have to become shares $a_s$ that are positive and sum to 1. That
+# is what the softmax does:
 #
 # $$z_s = \frac{e_s}{\tau} \qquad a_s = \frac{e^{z_s}}{\sum_u e^{z_u}}$$
 #
-# The number $\tau$ is called the *temperature*; here it is 2. What comes into the glass is a mean
-# of all contents, in which each counts by its share:
+# The number $\tau$ is called the *temperature*; here it is 2. The glass then holds a mean of all
+# contents, each weighted by its share:
 #
 # $$o = \sum_s a_s\,v_s$$
 #
-# Before you look: the cherry has the highest score, the lemon the second. Will the glass hold more
-# vitamin C than cherry juice does, or less?
+# Before you look: the cherry has the highest score, the lemon the second highest. Will the glass
+# hold more vitamin C than cherry juice does, or less?
 
 
 # %%
@@ -175,18 +189,20 @@ def hard_and_soft():
 #
 # ## The temperature is a bridge
 #
-# A softmax looks at differences. Let $m$ be the largest $z_s$, and subtract it everywhere. Nothing
-# changes, since above and below the line the same factor $e^{-m}$ comes in:
+# A softmax looks at differences. Let $m$ be the largest $z_s$, and subtract it from every score.
+# That changes nothing, because the same factor $e^{-m}$ appears above and below the line:
 #
 # $$a_s = \frac{e^{z_s-m}}{\sum_u e^{z_u-m}}$$
 #
-# Now every exponent is 0 or negative, and it is a difference of scores divided by $\tau$. That
-# tells what happens at both ends:
+# Now every exponent is 0 or negative: a difference of scores divided by $\tau$. That settles both
+# extremes:
 #
 # - **Cold**, $\tau \to 0$: an exponent below 0 goes to $-\infty$ and its share to 0. Only the
 #   highest score is left: the hard lookup.
 # - **Hot**, $\tau \to \infty$: every exponent goes to 0, and $e^0 = 1$. All shares become equal,
-#   whatever was asked: the mean of all contents.
+#   whatever the question was: the mean of all contents.
+#
+# <details><summary>The same wish from cold to hot, in numbers</summary>
 
 
 # %%
@@ -202,50 +218,33 @@ def temperatures():
 
 
 # %% [markdown]
-# There is nothing between the scores and the temperature but a quotient, $q \cdot k_s / \tau$. So
-# it does not matter which of the two you change: **a hot lookup is a lookup with a short query**, a
-# cold one has a long query. A network can turn its own temperature by making its queries longer or
-# shorter.
+# </details>
 #
-# ## Move the wish
+# The scores are simply divided by the temperature, $q \cdot k_s / \tau$. So it does not matter
+# which of the two you change: **a hot lookup is a lookup with a short query**, a cold one has a
+# long query. A network can set its own temperature by making its queries longer or shorter.
 #
-# First guess, then try:
+# ## Why the apple never wins
 #
-# - Where must the wish be, so that the glass is nearly pure carrot?
-# - Set the temperature to 0. Move the wish slowly from the cherry to the lemon. When does the glass
-#   change, and when not? Then do it at 2.
-# - Put the wish in the middle, (0, 0). Does the temperature matter there?
-# - Try to get a glass of mostly *apple*. Its label lies inside the area that the others span. Then
-#   change the score to *distance*.
-
-
-# %%
-@show
-def the_wish() -> Simulation:
-    """Move the query, see the weights and the blend."""
-    return move_the_wish
-
-
-# %% [markdown]
-# Did the apple ever have the largest share? By dot product it cannot. Its label (1, 0) is a
-# weighted mean of the other labels. Then its score is the same mean of the other scores, and a mean
-# is never above the largest. By distance it wins wherever the wish is close to it.
+# By dot product the apple cannot have the largest share. Its label (1, 0) is a weighted mean of the
+# other labels, so its score is the same mean of the other scores, and a mean is never above the
+# largest. By distance it wins wherever the wish is close to it.
 #
 # The two scores are less different than they look:
 #
 # $$-|q - k_s|^2 / 2 = q \cdot k_s - |k_s|^2 / 2 - |q|^2 / 2$$
 #
-# The last term is the same for all jugs, so the softmax does not see it. A distance is a dot
-# product with a handicap for long keys. If all keys are equally long, the two agree, and then a
-# dot product really finds the nearest key.
+# The last term is the same for all jugs, so the softmax ignores it. A distance is a dot product
+# with a handicap for long keys. If all keys are equally long, the two agree, and then a dot product
+# really does find the nearest key.
 #
 # ## The equation and its lines
 #
-# The Transformer's paper says it in two sentences (section 3.2): *"An attention function can be
+# The Transformer paper says it in two sentences (section 3.2): *"An attention function can be
 # described as mapping a query and a set of key-value pairs to an output, where the query, keys,
 # values, and output are all vectors. The output is computed as a weighted sum of the values, where
 # the weight assigned to each value is computed by a compatibility function of the query with the
-# corresponding key."* From here on we say *weight* for a share, as everybody does.
+# corresponding key."* From here on we say *weight* instead of share, as everybody does.
 #
 # With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
 #
@@ -293,11 +292,10 @@ def the_lines_of_forward():
 # %% [markdown]
 # ## What softness buys, and what it costs
 #
-# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson, independently of each other,
-# asked: what is a value at a place where nobody has measured? Take a river, and measured pairs: the
-# hour $k_s$, and the level $v_s$ at that hour. Their answer is a weighted mean of *all*
-# measurements, in which those nearby count most. With the bell curve of Gauss this *kernel
-# regression* is
+# Soft lookup is older than deep networks. In 1964 Nadaraya and Watson independently asked: what is
+# the value at a place where nobody has measured? Take a river, and measured pairs: the hour $k_s$,
+# and the level $v_s$ at that hour. Their answer is a weighted mean of *all* measurements, in which
+# those nearby count most. With the Gaussian bell curve this *kernel regression* is
 #
 # $$o = \sum_s a_s\,v_s \qquad a_s = \frac{w_s}{\sum_u w_u} \qquad w_s = e^{-(q-k_s)^2/2h^2}$$
 #
@@ -320,6 +318,24 @@ def the_river() -> Simulation:
     return smooth_the_river
 
 
+# %% [markdown]
+# Even the best width leaves an error. Its square has two parts, and both follow from the weights.
+#
+# **Noise.** Each measurement is a little off. A mean of $n$ of them with equal weights is off by
+# $\sqrt{n}$ times less. With unequal weights $1 / \sum_s a_s^2$ takes the place of $n$; it is the
+# second figure under the simulation. The wider the lookup, the less noise. This is what softness
+# *buys*.
+#
+# **Blur.** Even from measurements without error the lookup would get a wrong level, because it
+# mixes in what belongs to other hours. It flattens waves and turns a jump into a slope. This is
+# what softness *costs*.
+#
+# There is another cost. A dictionary goes straight to its entry. A soft lookup compares the query
+# with *every* key, each time.
+#
+# <details><summary>Blur and noise by width: where their sum is smallest</summary>
+
+
 # %%
 def expected_error(weights) -> tuple[float, float]:
     """weights (97, 24) of a day's lookups -> blur and noise, the two parts of the squared error."""
@@ -337,40 +353,28 @@ def blur_and_noise():
     rows = [(name, *(f"{x:.3f}" for x in (*parts, sum(parts)))) for name, parts in errors.items()]
     return [
         table(["width, in hours", "blur", "noise", "both"], rows),
-        Words(rf"""
-            The squared error of the curve, on average over the day and over all that the errors of
-            measurement could have been. It has two parts, and both follow from the weights.
-
-            **Noise.** Each measurement is off by about {ERROR}. A mean of $n$ of them with equal
-            weights is off by $\sqrt{{n}}$ times less. With unequal weights $1 / \sum_s a_s^2$
-            stands in the place of $n$; it is the second figure under the simulation. The wider the
-            lookup, the less noise. This is what softness *buys*.
-
-            **Blur.** Even from measurements without error the lookup gets a wrong level, because
-            it mixes in what belongs to other hours. It levels out waves and turns a jump into a
-            slope. This is what softness *costs*.
-
-            Taking the nearest measurement means little blur and all of its noise. The widest
-            lookup has hardly any noise and answers every hour with almost the same mean. The
-            smallest sum lies between them.
-
-            There is another cost. A dictionary goes straight to its entry. A soft lookup compares
-            the query with *every* key, each time.
+        Words("""
+            Expected squared errors, on average over the day and over all that the errors of
+            measurement could have been. The nearest measurement has little blur and all of its
+            noise. The widest lookup has hardly any noise and answers every hour with almost the
+            same mean. The smallest sum lies between them.
         """),
     ]
 
 
 # %% [markdown]
+# </details>
+#
 # ## What a hard lookup cannot tell you
 #
-# Back to the juice bar. Softness buys something else there, and for a neural network it is what
-# counts. Say that the guest wants her glass cheap and full of vitamin C. Then the worse it is for
-# her, the larger is
+# Back to the juice bar. Softness buys something else there, and for a neural network that is what
+# counts. Say that the guest wants her glass cheap and full of vitamin C. Her *loss* tells how far
+# the glass is from that; the larger it is, the worse for her:
 #
 # $$L = o_{\mathrm{price}} - o_{\mathrm{vitamin}}$$
 #
-# This is her *loss*. For a glass of lemon it is $2 - 5 = -3$, the best there is. How should she
-# change her wish? Let her keep its second number, 2, and move the first one.
+# For a glass of lemon it is $2 - 5 = -3$, the best there is. How should she change her wish? Let
+# her keep its second number, 2, and move the first one.
 
 
 # %%
@@ -403,24 +407,25 @@ def a_cliff_and_slopes():
 
 # %% [markdown]
 # The hard lookup knows two answers here, lemon and cherry, and a cliff where their scores are
-# equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat to the right of it. A small
-# step changes nothing: the derivative is 0. At the cliff there is none at all. Nowhere does it say
+# equal: $2x + 2 = -x + 4$, so at $x = 2/3$. The wish stands on the flat part to the right of it. A
+# small step changes nothing: the derivative is 0. At the cliff there is none at all. Nothing says
 # which way is better. The soft lookups have a slope where the wish stands, and all three say: less
 # sweet.
 #
 # A network learns by gradient descent. It asks each of its numbers: if I raise you a little, how
-# much does the loss rise? In front of a hard lookup, in the query and the keys, the answer is
-# always "not at all". (The values do learn. An embedding table is a hard lookup, and the one row
-# that was taken gets a gradient.) That is why the *soft* lookup became a part of networks: all
-# three have a slope. Hard choices can be learned too, by making them at random and rewarding the
-# good ones (Xu et al. 2015 train both kinds), but then the gradient is only estimated.
+# much does the loss rise? With a hard lookup, the answer for the query and the keys is always "not
+# at all". (The values do learn. An embedding table is a hard lookup, and the one row that was taken
+# gets a gradient.) That is why networks use the *soft* lookup: query, keys and values all get a
+# slope. Hard choices can be learned too, by making them at random and rewarding the good ones (Xu
+# et al. 2015 train both kinds), but then the gradient is only estimated.
 #
 # ## The way back
 #
 # Write $\mathrm{d}x$ for the gradient of the loss with respect to $x$: how much $L$ rises for each
 # of the numbers in $x$ when that number rises by a little. What comes after the lookup hands us
-# $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: a coin more raises the loss by 1, a
-# portion of vitamin more lowers it by 1. We owe $\mathrm{d}q$, $\mathrm{d}k_s$ and $\mathrm{d}v_s$.
+# $\mathrm{d}o$, the *upstream gradient*. Here it is $(1, -1)$: one coin more raises the loss by 1,
+# one portion of vitamin more lowers it by 1. We owe $\mathrm{d}q$, $\mathrm{d}k_s$ and
+# $\mathrm{d}v_s$.
 #
 # Go backward through forward, one line at a time, and always ask: *where was this number used, and
 # with which factor?* Each use contributes its factor times the gradient of what it went into.
@@ -435,8 +440,8 @@ def a_cliff_and_slopes():
 #
 # $$\mathrm{d}v_{sc} = a_s\,\mathrm{d}o_c$$
 #
-# A jug hears of the loss as loudly as its share was large. Where was the weight $a_s$ used? In
-# every $o_c$, with the factor $v_{sc}$:
+# The larger a jug's share, the more gradient it gets. Where was the weight $a_s$ used? In every
+# $o_c$, with the factor $v_{sc}$:
 #
 # $$\mathrm{d}a_s = \sum_c v_{sc}\,\mathrm{d}o_c = v_s \cdot \mathrm{d}o$$
 #
@@ -485,8 +490,8 @@ def back_through_the_blend():
 #
 # $$\mathrm{d}z_s = a_s\,(v_s - o) \cdot \mathrm{d}o$$
 #
-# Read it in words. *A score matters as much as its weight, times how far its value lies from the
-# blend, in the direction that matters to the loss.*
+# In words: *a score matters as much as its weight, times how far its value lies from the blend, in
+# the direction that matters to the loss.*
 
 
 # %%
@@ -507,7 +512,7 @@ def back_through_the_softmax():
             the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That of the
             {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as the
             lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is
-            so small that its score hardly hears of it.
+            so small that its score gets hardly any gradient.
         """),
         Beside(
             softmax_backward,
@@ -548,11 +553,11 @@ def back_through_the_score():
         Matrix(r"\mathrm{d}q", dquery, ["wish"], tastes, 2),
         Matrix(r"\mathrm{d}K", dkey, jugs, tastes, 2),
         Words(f"""
-            By hand, what the *sweet* of the wish has: half of
+            By hand, the gradient of *sweet* in the wish: half of
             {by_hand(dscaled[0], key[:, 0], 3)}, that is {told(dquery[0, 0], 3)}. A sweeter wish
             would make the loss rise, a sourer one would make it fall ({told(dquery[0, 1], 3)}). So
-            the guest should ask for less sweet and more sour: for the lemon. Nobody told her of the
-            lemon. It is in the gradient, because the lemon was in the glass.
+            the guest should ask for less sweet and more sour: for the lemon. Nobody told her about
+            the lemon. The gradient knows of it, because the lemon was in the glass.
         """),
         Beside(
             dot_product_score_backward,
@@ -571,7 +576,7 @@ def back_through_the_score():
 # ### Is it true?
 #
 # A gradient is a promise: raise this number by a little, and the loss rises by so much. Test it. We
-# raise and lower each of the 22 numbers by $10^{-5}$ and look what the loss does.
+# raise and lower each of the 22 numbers by $10^{-5}$ and see what the loss does.
 
 
 # %%
@@ -605,29 +610,13 @@ def promises_kept():
 #
 # Now use it. Gradient descent takes a step *against* the gradient, here with the rate 0.5, looks
 # again, and takes the next. One such step by hand: $1 - 0.5 \cdot 1.746 \approx 0.13$ for the
-# sweet, $2 + 0.5 \cdot 0.444 \approx 2.22$ for the sour.
-
-
-# %%
-@show
-def the_first_steps():
-    """The first steps of gradient descent on the query."""
-    path = walk((1.0, 2.0), temperature)[:6]
-    shares_then, glasses = lookup(path, temperature)
-    rows = [
-        (n, *map(told, (*q, a[0], a[2], *o, *(o @ doutput.T))))
-        for n, (q, a, o) in enumerate(zip(path, shares_then, glasses, strict=True))
-    ]
-    return table(["step", *tastes, "cherry", "lemon", *contents, "loss"], rows)
-
-
-# %% [markdown]
-# The wish turns to the lemon, and the glass with it. In the simulation, find out:
+# sweet, $2 + 0.5 \cdot 0.444 \approx 2.22$ for the sour. Step after step the wish turns towards the
+# lemon, and the glass with it. In the simulation, find out:
 #
-# - From (1, 2), which temperature comes to the lemon in the fewest steps?
-# - From (2, 0.5) at 0.25: where does the query end, and why does it stay there?
+# - From (1, 2), which temperature gets to the lemon in the fewest steps?
+# - From (2, 0.5) at 0.25: where does the query end up, and why does it stay there?
 # - From (1.5, −1.5): which temperatures get away from the banana within 30 steps?
-# - Temperature 0, a hard lookup: is there any beginning from which it moves?
+# - Find a beginning from which the query hardly moves at 0.25, and see it move at 2.
 
 
 # %%
@@ -638,18 +627,22 @@ def the_learning_query() -> Simulation:
 
 
 # %% [markdown]
-# A cold lookup is nearly hard, and it has nearly the same trouble. From (2, 0.5) at 0.25 three
-# steps throw the wish deep into the region of the banana, and no gradient is left there to bring it
-# back: one weight is nearly 1, so its value *is* the blend, and all other weights are nearly 0. At
-# the other end, a hot lookup hardly listens to its query, so the query hears little, too: there
-# $\mathrm{d}z$ hardly changes any more, and the factor $1/\tau$ makes it small.
+# A cold lookup is nearly hard, and has nearly the same trouble. From (2, 0.5) at 0.25 three steps
+# throw the wish deep into the region of the banana, and no gradient is left there to bring it back:
+# one weight is nearly 1, so its value *is* the blend, and all other weights are nearly 0. A hot
+# lookup hardly depends on its query, so the query gets hardly any gradient: $\mathrm{d}z$ no longer
+# changes much, and the factor $1/\tau$ makes it small.
 #
 # ### Does every query find the lemon?
 #
 # One path is one path. Now 400 random wishes take 100 steps at several temperatures, each with the
 # best of five rates. How many of them ask for the lemon in the end, so that a hard lookup would
-# pour it? The last row begins hot, at 8, and cools down to 0.25 while it learns. The second column
-# tells how long the gradient is with which our guest's wish would begin.
+# pour it?
+#
+# <details><summary>How many of 400 wishes learn to ask for the lemon, by temperature</summary>
+#
+# The last row starts hot, at 8, and cools down to 0.25 while it learns. The second column tells how
+# long our guest's gradient would be at first.
 
 
 # %%
@@ -680,25 +673,26 @@ def many_wishes():
         for length, (name, (loss, asks)) in zip(lengths, results.items(), strict=True)
     ]
     asks = [each for _, each in results.values()]
-    begin, end = np.linalg.norm(walk((1.0, 2.0), temperature)[[0, -1]], axis=1)
     return [
         table(["temperature", "length of dq at (1, 2)", "ask for the lemon", "mean loss"], rows),
         Words(f"""
             Before the first step {100 * at_first:.0f} % asked for the lemon. A hard lookup would
             leave it at that. In the end it is {100 * asks[1]:.0f} % at temperature 0.1, and
-            {100 * asks[7]:.0f} % at 8. What decides is how the wishes *begin*: where all five jugs
-            are in the glass, the query hears of all five.
-
-            A hot lookup is one with short queries. So the same holds for queries that begin short.
-            And nothing keeps them short: in the simulation, from (1, 2) at temperature 2, the
-            query grows from the length {begin:.1f} to {end:.1f}. A network can begin soft, find out
-            where to look, and then make its own lookups harder. The $\\sqrt{{d_k}}$ of lesson 3
-            sees to it that it begins soft enough.
+            {100 * asks[7]:.0f} % at 8. What decides is how the wishes *begin*: with all five jugs
+            in the glass, the query learns about all five.
         """),
     ]
 
 
 # %% [markdown]
+# </details>
+#
+# Nearly all do where it is hot, and few where it is cold. A hot lookup is one with short queries,
+# so queries that begin short learn as well. And nothing keeps them short: in the simulation, from
+# (1, 2) at temperature 2, the query grows to twice its length. A network can begin soft, find out
+# where to look, and then make its own lookups harder. The $\sqrt{d_k}$ of lesson 3 makes sure that
+# it begins soft enough.
+#
 # ## To take with you
 #
 # One query $q$, keys $k_s$ and values $v_s$, temperature $\tau$. $S$ is the number of keys, $d_k$
@@ -717,8 +711,7 @@ def many_wishes():
 #   all values, and no gradient either.
 # - The result is a mixture of the values. A score's gradient is its weight times how far its value
 #   lies from this mixture, in the direction that matters.
-
-# %% [markdown]
+#
 # ## Often told: check it
 
 
@@ -758,12 +751,11 @@ def often_told():
 
             **“The weights explain the result.”** Other weights may give the same result. The glass
             of our example was mixed with {", ".join(f"{a:.3f}" for a in weights[0])}, and it can be
-            mixed of three jugs as well: {mixture}. Whoever drinks it, or computes on with it,
-            cannot tell the two apart. How much weights explain has been argued about: Jain and
-            Wallace 2019, *Attention is not Explanation*, found other weights with the same
-            predictions in trained models; Wiegreffe and Pinter 2019 answered with *Attention is not
-            not Explanation*. Weights show where a model takes from. That is something. It is not
-            why.
+            mixed from three jugs as well: {mixture}. Nobody who drinks it, and no later layer, can
+            tell the two apart. How much weights explain is disputed: Jain and Wallace 2019,
+            *Attention is not Explanation*, found other weights with the same predictions in trained
+            models; Wiegreffe and Pinter 2019 answered with *Attention is not not Explanation*.
+            Weights show where a model takes from. They do not show why.
         """),
     ]
 
@@ -827,7 +819,7 @@ def quiz() -> list[Question]:
 # python -m lessons check 2 mine.py
 # ```
 #
-# The gradients that the second one asks for are printed nowhere. You have all that it takes.
+# The gradients in the second one are printed nowhere. You have everything you need.
 
 
 # %%
@@ -843,7 +835,7 @@ def exercises():
 # - Watson 1964, *Smooth Regression Analysis*: the lookup without learning.
 # - Weston, Chopra and Bordes 2015, *Memory Networks*, look up hard and have to be told in training
 #   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
-#   softmax there instead, and nobody has to tell them any more.
+#   softmax there instead, and no longer need to be told.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: the soft lookup in translation.
 # - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.

@@ -1,22 +1,9 @@
 # %% [markdown]
 # # Scaled dot-product attention
 #
-# > A word looks at other words and takes something from each. How much from which? Why is there a
-# > $\sqrt{d_k}$? And how does a mistake in the result find its way back to the word that caused it?
-#
-# Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
-# told you how far back. You looked for a noun, and *cat* was one.
-#
-# Attention does this with numbers. A model reads a text as *tokens*; here each word is one. Each
-# token has three vectors:
-#
-# - a **query**: what it looks for,
-# - a **key**: what it offers to those who look,
-# - a **value**: what it hands over when it is looked at.
-#
-# This lesson computes attention for these tokens, first forward and then backward, with numbers
-# so small that you can check each by hand. At the end you have derived every line of the
-# backward pass, and you have written it yourself.
+# > A word looks at other words and takes something from each. How much from which? And how does a
+# > mistake in the result find its way back to the word that caused it?
+
 
 # %%
 import math
@@ -58,19 +45,46 @@ from numformer.layers.attention import (
 )
 from numformer.layers.softmax import softmax, softmax_backward
 
+
+@show
+def stepper() -> Simulation:
+    """The simulation: forward and backward, with the numbers of the example."""
+    return attention
+
+
+# %% [markdown]
+# Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
+# told you how far back. You looked for a noun, and *cat* was one.
+#
+# Attention does this with numbers. A model reads a text as *tokens*; here each word is one. Each
+# token has three vectors:
+#
+# - a **query**: what it looks for,
+# - a **key**: what it offers to those who look,
+# - a **value**: what it hands over when it is looked at.
+#
+# The steps above compute attention for these tokens, first forward and then backward, with numbers
+# small enough to check by hand. Go through the forward steps now. There is a **temperature**, too:
+# it divides all scores once more. Below 1 it makes the weights sharper, above 1 flatter. And there
+# is a mask, which the library applies inside its softmax.
+#
+# The text takes the same steps, slowly. At the end you have derived every line of the backward pass
+# and written it yourself.
+
+
 # %% [markdown]
 # ## Four tokens
 #
-# In a trained model each of these vectors is the token's own vector times a learned matrix. Here
-# we choose them, so that they mean something. The three numbers of a query or key stand for
-# *article*, *noun*, *verb*. *the* looks for its noun. *cat* looks for its article, and a little for
-# a verb. *it* looks for a noun and not for an article. *purrs* looks for its subject: a noun and no
-# other verb.
+# In a trained model each of these vectors is the token's own vector times a learned matrix. Here we
+# choose them so that they mean something. The three numbers of a query or key stand for *article*,
+# *noun*, *verb*. *the* looks for its noun. *cat* looks for its article, and a little for a verb.
+# *it* looks for a noun and not for an article. *purrs* looks for its subject: a noun and no other
+# verb.
 #
 # *cat* offers a noun (2). *it* offers a little of one (1), because a pronoun may stand for a noun,
-# and is no verb (−1). There is one key more than there are queries: every text begins with the mark
-# ⟨s⟩. It has been read before, so nobody needs its result any more, but the others can look at it.
-# Its vectors are all 0: it offers nothing.
+# and is no verb (−1). There is one more key than there are queries: every text begins with the mark
+# ⟨s⟩. It was read before, so nobody needs its result any more, but the others can look at it. Its
+# vectors are all 0: it offers nothing.
 
 
 # %%
@@ -85,8 +99,8 @@ def the_three_vectors_of_each_token():
 
 
 # %% [markdown]
-# Query and key have equally many numbers, $d_k = 3$, because they are compared with each other. A
-# value may have another size, $d_v$; here it is 2, so that we can draw it as a point.
+# Query and key have the same number of entries, $d_k = 3$, because they are compared with each
+# other. A value may have another size, $d_v$; here it is 2.
 #
 # ## Four steps
 #
@@ -96,13 +110,13 @@ def the_three_vectors_of_each_token():
 #
 # $$E = QK^\top$$
 #
-# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by $\sqrt 3 \approx 1.73$. Why that is
-# needed is the question of the next section; for now, do it.
+# **2. Scale.** Each score is divided by $\sqrt{d_k}$, here by $\sqrt 3 \approx 1.73$. The next
+# section shows why.
 #
 # $$Z = \frac{E}{\sqrt{d_k}}$$
 #
-# **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1,
-# so that a row tells how a whole is shared out. The highest score gets the largest weight, but no
+# **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1, so
+# that a row tells how a whole is shared out. The highest score gets the largest weight, but no
 # weight is 0. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
@@ -113,6 +127,7 @@ def the_three_vectors_of_each_token():
 # $$O = AV$$
 #
 # Before you look at the numbers: which token will *it* take most from? And *purrs*?
+
 
 # %%
 scores = query @ key.T
@@ -134,66 +149,33 @@ def four_steps():
 
 
 # %% [markdown]
-# *it* takes most from *cat*, as we wanted. *purrs* takes most from *cat* too, but much from *it*:
-# both could be its subject.
+# *it* takes most from *cat*, as we wanted. So does *purrs*, but it takes a lot from *it*, too: both
+# could be its subject.
 #
 # Check one entry by hand. The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0), so their
 # score is 2 · 2 = 4. Divided by 1.73 it is 2.31.
 #
-# Weights are positive and sum to 1. So a result never leaves the area between the values: it is a
-# mixture of what is there, and nothing else.
-
-
-# %%
-@show
-def results_are_mixtures():
-    """The values and the results as points."""
-
-    def draw(figure):
-        axes = figure.subplots()
-        around = value[[1, 4, 2, 3]]  # the outer values, in the order around their polygon
-        axes.fill(*around.T, color=GREY, alpha=0.15)
-        axes.scatter(*value.T, color=GREY, s=60, label="value")
-        axes.scatter(*output.T, color=BLUE, s=60, label="result")
-        options = dict(textcoords="offset points", ha="center", va="center")
-        for token, corner in zip(keys, value, strict=True):
-            axes.annotate(token, corner, 14 * np.sign(corner - value.mean(axis=0)), **options)
-        for token, point in zip(tokens, output, strict=True):
-            axes.annotate(token, point, (-22, 0), color=BLUE, **options)
-        axes.set(xlabel="x", ylabel="y", aspect="equal")
-        axes.margins(0.2)
-        axes.legend(loc="lower left")
-
-    return Picture(
-        "lesson_03_mixtures",
-        draw,
-        "A four-sided area whose corners are the values of the, cat, it and purrs; that of the "
-        "start lies inside. The four results are points inside it, those of the, it and purrs "
-        "together on the side of cat.",
-        "Each result (blue) lies inside the area between the values (grey). *the*, *it* and "
-        "*purrs* look for a noun, so the corner of *cat* draws them to itself. *cat* looks for its "
-        "article.",
-        (4.6, 3.8),
-    )
+# Weights are positive and sum to 1. So a result never leaves the area between the values, as in
+# lesson 2: it is a mixture of what is there, and nothing else.
 
 
 # %% [markdown]
 # ## Why divide by the root?
 #
-# Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each
-# product $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the
-# mean of $q_i^2$ times that of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances
-# of independent numbers add:
+# Think of a query and a key whose numbers are random: independent, mean 0, variance 1. Each product
+# $q_i k_i$ then has mean 0, too. Its variance is the mean of its square, which is the mean of
+# $q_i^2$ times that of $k_i^2$: 1. A dot product adds $d_k$ such products, and variances of
+# independent numbers add:
 #
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
 #
 # So a typical score has size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1, whatever
 # $d_k$ is. That is all that the scale does (footnote 4 of the paper).
 #
-# What is bad about large scores? The softmax looks at *differences*. If they are large, the
-# highest score takes nearly everything. The row is *saturated*: it hardly answers to a small
-# change. Take the row of *it* and make its scores larger. Then raise the score of *cat* by 0.1,
-# and see how much the weight of *cat* rises.
+# What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
+# score takes nearly everything. The row is *saturated*: it hardly responds to a small change. Take
+# the row of *it* and make its scores larger. Then raise the score of *cat* by 0.1, and see how much
+# the weight of *cat* rises.
 
 
 # %%
@@ -216,12 +198,12 @@ def a_saturated_row():
 
 
 # %% [markdown]
-# A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it
-# so: the gradient is nearly 0, and there is nothing to learn from.
+# A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it:
+# the gradient is nearly 0, and there is nothing to learn from.
 #
-# Now 400 random queries with 16 random keys each, for many $d_k$, with the scale and without.
-# Look at the variance of the scores and at the largest weight of a row. Then send a random
-# gradient to the weights, and see how long the gradient is that arrives at the scores of a row.
+# Now 400 random queries with 16 random keys each, for many $d_k$, with the scale and without. Look
+# at the variance of the scores and at the largest weight of a row. Then send a random gradient to
+# the weights, and see how long the gradient is that arrives at the scores of a row.
 
 
 # %%
@@ -325,14 +307,14 @@ def what_the_scale_does():
 #
 # One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
 # must not look at the words to come, or it would learn to copy them. And sentences of different
-# lengths are filled up to one length, with *padding* that means nothing. A **mask** says for each
-# query which keys it may see. The scores of all others count as $-\infty$. Since $e^{-\infty} = 0$,
-# their weights are exactly 0, and the rest of the row still sums to 1.
+# lengths are padded to the same length with *padding*, which means nothing. A **mask** says for
+# each query which keys it may see. The scores of all others count as $-\infty$. We write $Z'$ for
+# the scores after the mask. Since $e^{-\infty} = 0$, the weights of what is hidden are exactly 0,
+# and the rest of the row still sums to 1.
 #
 # Below are the library's own lines, taken from its source. In the code `scores` holds first $E$,
 # then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
-# more axes in front, for many sentences at once and for several *heads* (lesson 4); these lines
-# carry them along.
+# more axes in front, for many sentences at once; these lines carry them along.
 
 
 # %%
@@ -360,37 +342,18 @@ def the_lines_of_forward():
 
 
 # %% [markdown]
-# ## Step through it, forward and backward
-#
-# The whole computation follows, one step at a time. Go through the forward steps now. Each backward
-# step says where it is derived below, and the derivation leads back to it: read them side by side,
-# or run ahead and see what you can guess.
-#
-# There is a slider for the **temperature**: all scores are divided by one more number. Below 1 it
-# makes the weights sharper, above 1 flatter. The mask is a step of its own here; the library
-# applies it inside its softmax.
-
-
-# %%
-@show
-def stepper() -> Simulation:
-    """The simulation: forward and backward, with the numbers of the example."""
-    return attention
-
-
-# %% [markdown]
 # ## The way back
 #
-# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
-# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
-# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
+# Now go on in the [stepper](#step-upstream), and read its backward steps side by side with what
+# follows. Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for
+# the gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how
+# much $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
 # $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
 # $\mathrm{d}K$ and $\mathrm{d}V$.
 #
 # Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
-# product, the scale and the softmax. The scale is quickly done: $Z = E/\sqrt{d_k}$ gives
-# $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any
-# pattern.
+# product, the scale and the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives $\mathrm{d}E =
+# \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any pattern.
 #
 # ### Through a matrix product
 #
@@ -398,9 +361,9 @@ def stepper() -> Simulation:
 #
 # $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
 #
-# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor
-# $A_{ts}$. By the chain rule each use contributes its factor times the gradient of its result,
-# and the contributions add up:
+# Ask where $V_{sj}$ is used: in $O_{tj}$ of *every* token $t$, each time with the factor $A_{ts}$.
+# By the chain rule each use contributes its factor times the gradient of its result, and the
+# contributions add up:
 #
 # $$\mathrm{d}V_{sj} = \sum_t A_{ts}\,\mathrm{d}O_{tj}$$
 #
@@ -414,7 +377,7 @@ def stepper() -> Simulation:
 #
 # Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
 # the shapes: a gradient has the shape of what it belongs to. Where all sizes differ, as in our
-# example, only one way fits. (So let a test have more keys than queries, and a $d_k$ of its own.)
+# example, only one way fits. (So give a test more keys than queries, and a $d_k$ of its own.)
 
 
 # %%
@@ -456,14 +419,14 @@ def back_through_the_blend():
 #
 # $$a_s = \frac{e^{z_s}}{n}$$
 #
-# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$,
-# then only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of
-# $n$, and that of $n$ is $e^{z_u}$:
+# What happens to the weight $a_s$ when a score $z_u$ rises? If it is another score, $u \ne s$, then
+# only $n$ rises, and the weight shrinks. The derivative of $1/n$ is $-1/n^2$ times that of $n$, and
+# that of $n$ is $e^{z_u}$:
 #
 # $$\frac{\partial a_s}{\partial z_u} = -\frac{e^{z_s}\,e^{z_u}}{n^2} = -\,a_s\,a_u$$
 #
-# If it is its own score, $u = s$, the exponential above the line rises as well, and its
-# derivative is itself:
+# If it is its own score, $u = s$, the exponential above the line rises as well, and its derivative
+# is itself:
 #
 # $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
 # a_s^2$$
@@ -506,11 +469,11 @@ def jacobian():
 #
 # $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
-# These are the steps [C](#step-centred) and [dZ](#step-dscaled) of the simulation. Read it in
-# words. The sum on the right is an *average* of $\mathrm{d}a$, in which each entry counts by its
-# weight. A score gets a positive gradient where more weight for its token would raise
-# the loss by more than this average, and a negative one where by less. Both are in proportion to
-# its weight. Three things follow:
+# These are the steps [dA′](#step-centred) and [dZ](#step-dscaled) of the simulation. In words: the
+# sum on the right is an *average* of $\mathrm{d}a$, in which each entry counts by its weight. A
+# score gets a positive gradient where more weight for its token would raise the loss by more than
+# this average, and a negative one where it would raise it by less. Both are in proportion to its
+# weight. Three things follow:
 #
 # - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
 # - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
@@ -556,7 +519,7 @@ def the_lines_of_softmax_backward():
 # %% [markdown]
 # ### All of it
 #
-# Now read attention from the bottom to the top. Each line of backward goes back through one line of
+# Now read attention from the bottom up. Each line of backward goes back through one line of
 # forward, and its comment quotes that line.
 
 
@@ -635,8 +598,9 @@ def gradient_check():
 # | | $\mathrm{d}K = \mathrm{d}E^\top Q$ | $(S, d_k)$ |
 #
 # Forward has two matrix products, backward four of the same size. That is why a training step costs
-# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again: this is why
-# training needs so much more memory than using a model.
+# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again, which is why
+# training takes so much more memory than using a model.
+
 
 # %% [markdown]
 # ## Other ways to score
@@ -646,21 +610,21 @@ def gradient_check():
 # - **additive** (Bahdanau et al. 2015), a small network with one hidden layer, where $W_q$, $W_k$
 #   and the vector $v$ are learned: $E_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
 # - **multiplicative** (Luong et al. 2015, who call it "general"; the Transformer paper uses the
-#   word for the plain dot product, too), a dot product with a learned matrix in between:
-#   $E_{ts} = q_t W k_s^\top$.
+#   word for the plain dot product, too), a dot product with a learned matrix in between: $E_{ts} =
+#   q_t W k_s^\top$.
 #
 # The paper (section 3.2.1, after Britz et al. 2017) says that for small $d_k$ additive and
 # dot-product attention do equally well, and that additive attention wins for large $d_k$ where the
-# dot product is not scaled. It *suspects* saturation as the reason. Is it so? Here is a small test
-# (`lessons/lesson_03/retrieval.py`).
+# dot product is not scaled. It *suspects* saturation as the reason. Is that so? Here is a small
+# test (`lessons/lesson_03/retrieval.py`).
 #
-# Eight words of one language ask for their translations, which stand in another order. Each
-# translation carries a random value, and its word should fetch just this value: the loss is the
-# mean squared error. The model has a vector for each of 32 words in each language, random at
-# first, and has to learn which fits which. Query and key are these vectors, so their size is
-# $d_k$. There are four score functions: the dot product with and without the scale, the additive
-# and the multiplicative. Each trains for the same 100 steps, three times from other random
-# numbers, with the best of the same four learning rates.
+# Eight words of one language ask for their translations, which come in another order. Each
+# translation carries a random value, and its word should fetch exactly that value: the loss is the
+# mean squared error. The model has a vector for each of 32 words in each language, random at first,
+# and has to learn which belong together. Query and key are these vectors, so their size is $d_k$.
+# There are four score functions: the dot product with and without the scale, the additive and the
+# multiplicative. Each trains for the same 100 steps, three times from different random numbers,
+# with the best of the same four learning rates.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
 
@@ -762,15 +726,15 @@ def four_ways_to_score():
             hardly learns that it was wrong. It does learn, but slowly. The multiplicative score has
             no scale either, and fails in the same way.
 
-            It is the size of the first scores that decides, for every kind of score. Let the matrix
+            What decides is the size of the first scores, for every kind of score. Let the matrix
             of the multiplicative score begin $\sqrt{{d_k}}$ times smaller: it finds
             {100 * small_w.accuracy.mean():.0f} % of the words. The $v$ of the additive score begins
             the smaller the more numbers it has. Let it begin with variance 1 instead: it finds only
             {100 * large_v.accuracy.mean():.0f} %.
 
             One experiment is not a law. Here each word has a vector of its own, with the variance
-            that the paper assumes. Where learned matrices make the queries and keys, or all begins
-            smaller, it may end otherwise.
+            that the paper assumes. Where learned matrices make the queries and keys, or everything
+            begins smaller, the result may differ.
 
             Why does the Transformer not use the additive score? The paper's reason is speed and
             memory. The additive score makes a hidden vector for every *pair* of a query and a key,
@@ -782,8 +746,8 @@ def four_ways_to_score():
 # %% [markdown]
 # ## Often told: check it
 #
-# Some claims about attention are copied from page to page. Here is what comes out when they are
-# computed.
+# Some claims about attention are copied from page to page. Here is what you get when you compute
+# them.
 
 
 # %%

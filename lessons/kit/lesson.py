@@ -62,6 +62,7 @@ PLAIN = [
     (r"^> ", ""),
     (r"\n> ", "\n"),
     (r"\[([^\]]*)\]\([^)]*\)", r"\1"),
+    (r"</?(?:details|summary)>", ""),  # what a page folds
 ]
 SIGNS = (
     "cdot · times × partial ∂ sum Σ infty ∞ approx ≈ ne ≠ ldots … cdots … odot ⊙ le ≤ ge ≥ to → "
@@ -97,7 +98,7 @@ def plain(markdown: str) -> str:
 
     # A block of code may hold blank lines; all others end at one.
     blocks = re.findall(r"^```[\s\S]*?^```$|(?:^.+$\n?)+", markdown, re.MULTILINE)
-    return "\n\n".join(block(text.strip("\n")) for text in blocks)
+    return "\n\n".join(filter(None, (block(text.strip("\n")) for text in blocks)))
 
 
 def aligned(text: str) -> str:

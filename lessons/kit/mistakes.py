@@ -50,10 +50,10 @@ Div | {a} / {b} / {b} | In {it}, a division is done twice.
 Div | {a} * {b} | In {it}, a factor is turned round: it multiplies where it has to divide.
 root | {x} | In {it}, a root is missing.
 Pow | {a} | In {it}, a power is missing.
-Sub | {a} | In {it}, one of two parts is missing.
-Sub | -{b} | In {it}, one of two parts is missing.
+Sub | {a} | In {it}, a part is missing.
+Sub | -{b} | In {it}, a part is missing.
 Sub | {a} + {b} | In {it}, a sign is wrong: one part has to be subtracted.
-Add | {a} | In {it}, one of two parts is missing.
+Add | {a} | In {it}, a part is missing.
 Add | {a} - {b} | In {it}, a sign is wrong: no part has to be subtracted.
 transposed | {x} | In {it}, a transpose is missing.
 transposed | {x}.T | In {it}, `.T` turns round all axes[ of {x}], and not the last two alone.

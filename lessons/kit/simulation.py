@@ -118,6 +118,9 @@ class Pad(Control):
         ]
         object.__setattr__(self, "options", made)
 
+    def more(self, page) -> dict:
+        return {"options": []}  # the page makes them of `across`
+
 
 @dataclass(frozen=True)
 class Entries(Control):

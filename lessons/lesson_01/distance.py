@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from lessons.kit.simulation import Option, Simulation, Slider
+from lessons.kit.simulation import Simulation, Slider
 from lessons.kit.views import Axis, Chart, Drawn, Figures
 from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
@@ -67,44 +67,18 @@ def compute(scale, bias) -> dict[str, np.ndarray]:
     return curves | {f"{name}_kept": kept(curve) for name, curve in curves.items()}
 
 
-BEGINS = "As numformer's cell begins."
-SAID = {
-    "RNN": {
-        0.5: "All is gone after a few words.",
-        1.0: BEGINS + " The matrix keeps every length; the slopes of tanh take from it.",
-        2.0: "Balanced: the matrix makes up for the slopes, on average.",
-        2.5: "It explodes.",
-    },
-    "LSTM": {
-        -2: "The gate is nearly shut.",
-        0: "The gate is half open.",
-        1: BEGINS,
-        4: "The gate is all but open. What grows here grows on the other path, through "
-        "the weights.",
-    },
-}
 gradient_by_distance = Simulation(
     name="distance",
     title="How far back does a gradient reach?",
     say="Move the two sliders, then the marker. Find a scale at which the RNN holds its gradient, "
-    "and a bias at which the LSTM does. Then move the slider one notch further. (What would leave "
-    "the chart is drawn at its edge.)",
+    "and a bias at which the LSTM does. Then move the slider one notch further. (Whatever would "
+    "leave the chart is drawn at its edge.)",
     caption="As the cells begin: what reaches a word, in percent of what reaches the last one.",
     alt="Three curves on a logarithmic axis against the distance from the last word. That of the "
     "RNN falls fastest, that of the LSTM more slowly, that of attention falls once and is flat.",
     controls=[
-        Slider(
-            "scale",
-            "RNN: recurrent weights times",
-            [Option(each, "", SAID["RNN"].get(each, "")) for each in SCALES],
-            SCALES.index(1.0),
-        ),
-        Slider(
-            "bias",
-            "LSTM: bias of the forget gate",
-            [Option(each, "", SAID["LSTM"].get(each, "")) for each in BIASES],
-            BIASES.index(1),
-        ),
+        Slider("scale", "RNN: recurrent weights times", SCALES, SCALES.index(1)),
+        Slider("bias", "LSTM: bias of the forget gate", BIASES, BIASES.index(1)),
         Slider("distance", "Distance, words back", range(WORDS), 20, shows_only=True, plays=True),
     ],
     compute=compute,

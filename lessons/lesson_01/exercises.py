@@ -1,4 +1,4 @@
-"""The exercises of lesson 1: backwards through time, and through a cell that the page has not."""
+"""The exercises of lesson 1: backwards through time, and through cells that are not on the page."""
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from numformer.layers.activation import sigmoid
 
 
 def through_time_backward(doutput, h, weight):
-    """doutput (T, H) -> da (T, H), dweight (H, H).
+    """doutput (T, d) -> da (T, d), dweight (d, d).
 
     Forward was h[t] = tanh(a[t] + h[t - 1] weight) for each of
     the T words, where 0 stands before the first state, with
-    a and h (T, H), weight (H, H).
+    a and h (T, d), weight (d, d).
     """
     # The state before each word. The first word found 0, every other what the word before it left.
     before = np.concatenate([np.zeros((1, h.shape[1])), h[:-1]])
@@ -44,11 +44,11 @@ def rnn(a, weight):
 
 
 def unit_backward(dnew, h, u, r, f, n):
-    """dnew (B, H) -> da, de, dh, each (B, H).
+    """dnew (B, d) -> da, de, dh, each (B, d).
 
     Forward was f = sigmoid(a + h u) and n = tanh(e + (f h) r),
-    new = (1 - f) h + f n, with a, e, h, f, n (B, H). The matrices
-    are u and r (H, H); f h and f n go entry by entry.
+    new = (1 - f) h + f n, with a, e, h, f, n (B, d). The matrices
+    are u and r (d, d); f h and f n go entry by entry.
     """
     # The gradient of n. It was written as far as the gate is open.
     dn = dnew * f
@@ -73,17 +73,45 @@ def unit(a, e, h, u, r):
     return (1 - f) * h + f * n, {"f": f, "n": n}
 
 
-RNN = dict(
-    lesson=1,
-    solution=through_time_backward,
-    forward=rnn,
-    inputs=lambda n: dict(  # so small a weight that not all states end where tanh is flat
-        a=(n.T, n.K), weight=0.2 * np.random.default_rng(5).standard_normal((n.K, n.K))
-    ),
-    called={"T": "the number of words", "K": "the size of the state"},
-)
+def passed_back(slope=lambda h: 1 - h**2, order=reversed):
+    """The loop of `through_time_backward`, another slope in it or in another order."""
+
+    def loop(doutput, h, weight):
+        da, dlater = np.zeros(h.shape), np.zeros(h.shape[1])
+        for t in order(range(len(h))):
+            da[t] = (doutput[t] + dlater) * slope(h[t])
+            dlater = da[t] @ weight.T
+        return da
+
+    return loop
+
+
+def leaky_backward(dnew, c, p, f, g):
+    """dnew (B, d) -> da, de, dc, each (B, d).
+
+    Forward was f = sigmoid(a + p c) and g = tanh(e),
+    new = f c + (1 - f) g, with a, e, c, f, g (B, d) and p (d,),
+    all entry by entry. c is the memory.
+    """
+    # The gradient of the gate. It keeps the old and lets the new in.
+    dgate = dnew * (c - g)
+    # da. The slope of the gate can be had from the gate itself.
+    da = dgate * (f - f**2)
+    # de. What is new was let in as far as the gate is shut, after its tanh.
+    de = dnew * (1 - f) * (1 - g**2)
+    # dc. The memory was used in what is kept of it and in the gate.
+    dc = dnew * f + da * p
+    return da, de, dc
+
+
+def leaky(a, e, c, p):
+    f, g = sigmoid(a + p * c), np.tanh(e)
+    return f * c + (1 - f) * g, {"f": f, "g": g}
+
+
 EXERCISES = [
     Exercise(
+        lesson=1,
         title="A recurrent network, backwards through time",
         task="""Write the whole way back, the loop included. `doutput[t]` is the gradient that
 comes to state `t` from outside the loop; the states are given as forward left them.""",
@@ -101,26 +129,42 @@ comes to state `t` from outside the loop; the states are given as forward left t
             ),
             Mistake(
                 "dweight",
-                lambda before, da: np.outer(before[1], da[1]),
-                "One word's part is all that is left of dweight: each replaces the one before.",
-            ),
-            Mistake(
-                "dweight",
                 lambda before, da, h: before.T @ (da / (1 - h**2)),
                 "The weight stands inside the tanh: go back through the tanh first.",
             ),
-            Mistake("h", lambda h: np.tanh(h), "The tanh is taken twice: a state is one."),
+            Mistake(
+                "da",
+                passed_back(slope=lambda h: h - h**2),
+                "The slope is that of a sigmoid. These states came out of a tanh.",
+            ),
+            Mistake(
+                "da",
+                passed_back(order=lambda words: words),
+                "The loop runs forwards. What a state gets comes from the word *after* it, so the "
+                "last word has to come first.",
+            ),
+            Mistake(
+                "da",
+                passed_back(order=lambda words: words[:0:-1]),
+                "The loop ends one word early: the first word gets nothing. A range ends before "
+                "its second number.",
+            ),
         ],
+        solution=through_time_backward,
+        forward=rnn,
+        inputs=lambda n: dict(  # so small a weight that not all states end where tanh is flat
+            a=(n.T, n.K), weight=0.2 * np.random.default_rng(5).standard_normal((n.K, n.K))
+        ),
+        called={"T": "the number of words", "K": "the size of the state"},
         done="This is backpropagation through time. The library's version does the same for a "
         "whole batch, with a stack of records in the place of your indices.",
-        **RNN,
     ),
     Exercise(
         lesson=1,
         title="A cell with one gate, backwards",
         task="""The *minimal gated unit* (Zhou et al. 2016) has a single gate for what the LSTM has
 three for: it lets the old state go as far as it lets the new one in. The page has no backward of
-it. Write it, for one step: `a` and `e` are what the word gives.""",
+it. Write it, for one step: `a` and `e` are what the word contributes.""",
         solution=unit_backward,
         forward=unit,
         inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), h=(n.B, n.K), u=(n.K, n.K), r=(n.K, n.K)),
@@ -131,23 +175,35 @@ it. Write it, for one step: `a` and `e` are what the word gives.""",
                 lambda dnew, f: dnew * (1 - f),
                 "The two shares of the gate have "
                 "changed places: what is kept of the old is not what is let in.",
-            )
+            ),
+            Mistake(
+                "de",
+                lambda dn, n: dn * (n - n**2),
+                "In de, the slope is that of a sigmoid. What is new came out of a tanh.",
+            ),
+            Mistake(
+                "dgate",
+                lambda dnew, dkept, n, h, f: dnew * f * (n - h) + dkept * h,
+                "In the gradient of the gate, the gate itself is a factor. Where it was used, its "
+                "factor was what it let through, and that does not contain it.",
+            ),
         ],
         properties=[apart(0, "sequence")],
         done="With the gate shut the gradient of the old state passes whole: the same open path as "
         "in the LSTM. Now you can differentiate any cell.",
     ),
     Exercise(
+        lesson=1,
         title="Find the mistake",
-        task="""With this backward a network trains, and learns what depends on the word at hand.
-What depends on the words before it hardly learns. Find the line and mend it.""",
-        to_find="""\
-for t in reversed(range(len(h))):
-    dstate = doutput[t]
-    da[t] = dstate * (1 - h[t] ** 2)
-    dlater = da[t] @ weight.T""",
-        done="Each state heard of its own output alone, and of nothing that came of it later. The "
-        "gradient through time was computed, and then forgotten.",
-        **RNN,
+        task="""A cell with a memory `c`, whose gate sees the memory by a weight `p` for each entry.
+With this backward of one step a network trains, and learns what depends on the word at hand. What
+depends on the words before it hardly learns. Find the line and mend it.""",
+        solution=leaky_backward,
+        forward=leaky,
+        inputs=lambda n: dict(a=(n.B, n.K), e=(n.B, n.K), c=(n.B, n.K), p=(n.K,)),
+        called={"K": "the size of the memory"},
+        to_find="dc = da * p",
+        done="The memory got its gradient only through the gate. The open path, on which a "
+        "gradient passes whole, was closed.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Letters reversed through one vector, or with attention: what was measured, and a small pair."""
+"""Letters reversed through one vector, or with attention: measured, and a pair to play with."""
 
 import functools
 from dataclasses import dataclass
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lessons.kit.simulation import Choice, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
 from numformer import Adam, PairBatch, inference, pack
 from numformer.models import RecurrentEncoderDecoder
 from numformer.training.optimizers import clip_global_norm
@@ -14,31 +16,12 @@ from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 # What `python -m toy_tasks.bottleneck` printed: the exact match on unseen sources of 1 to 20 of 26
 # letters, the mean of three seeds, and how many parameters they have.
 MEASURED = {
-    "fixed context": [
-        1.000,
-        1.000,
-        0.999,
-        0.999,
-        0.996,
-        0.991,
-        0.944,
-        0.884,
-        0.771,
-        0.560,
-        0.432,
-        0.260,
-        0.137,
-        0.064,
-        0.039,
-        0.009,
-        0.001,
-        0.000,
-        0.000,
-        0.000,
-    ],
-    "attention": [*[1.000] * 16, 0.999, 1.000, 1.000, 1.000],
-    "Transformer": [*[1.000] * 3, 0.999, *[1.000] * 15, 0.992],
+    "fixed context": """1.000 1.000 0.999 0.999 0.996 0.991 0.944 0.884 0.771 0.560 0.432 0.260
+        0.137 0.064 0.039 0.009 0.001 0.000 0.000 0.000""",
+    "attention": f"{16 * '1.000 '} 0.999 1.000 1.000 1.000",
+    "Transformer": f"{3 * '1.000 '} 0.999 {15 * '1.000 '} 0.992",
 }
+MEASURED = {kind: [*map(float, right.split())] for kind, right in MEASURED.items()}
 PARAMETERS = 73_984, 74_880  # of the first two
 
 LETTERS, LONGEST, RATE = "abcdefgh", 8, 0.03
@@ -105,20 +88,96 @@ def trained(kind: str) -> Trained:
             clip_global_norm(parameters.grad, 1.0)
             adam.step(RATE * min(1, (step + 1) / 50) * (1 - step / steps))
         with inference():
-            return Trained(
-                model,
-                task,
-                [
-                    float(
-                        np.mean(
-                            [
-                                written == source[::-1]
-                                for written, source in zip(
-                                    task.written(model, sources), sources, strict=True
-                                )
-                            ]
-                        )
-                    )
-                    for sources in map(unseen, range(1, LONGEST + 1))
-                ],
-            )
+            right = [share_right(task, model, unseen(n)) for n in range(1, LONGEST + 1)]
+            return Trained(model, task, right)
+
+
+def share_right(task: SequenceTask, model, sources: list[str]) -> float:
+    written = task.written(model, sources)
+    return float(np.mean([w == backwards(s) for w, s in zip(written, sources, strict=True)]))
+
+
+WORDS = ["abcdefgh", "headache", "deadhead", "hgfedcba"]  # training sees none of them
+
+
+@functools.cache
+def written(kind: str) -> dict[str, str]:
+    """What a model writes for the beginnings of all WORDS."""
+    sources = [word[:n] for word in WORDS for n in range(1, LONGEST + 1)]
+    of = trained(kind)
+    with inference():
+        return dict(zip(sources, of.task.written(of.model, sources), strict=True))
+
+
+def compute(word, length) -> dict[str, np.ndarray]:
+    source, made = word[:length], {}
+    for name, kind in zip(("fixed", "attention"), KINDS, strict=True):
+        made[name] = np.array([*map(LETTERS.index, written(kind)[source])], float)
+        made[f"{name}_right"] = np.array(trained(kind).right)
+    read = [*map(LETTERS.index, source)]
+    end = len(LETTERS)
+    columns, rows = [*read, end], [*read[::-1], end]
+    return made | {
+        "read": np.array(read),
+        "columns": np.array(columns),
+        "rows": np.array(rows),
+        "weights": trained("attention").weights(source),
+    }
+
+
+collapse = Simulation(
+    name="collapse",
+    title="Write it backwards",
+    say="Two small networks have learned to write letters in reverse. Both read letter by letter. "
+    "One has to write from what it remembers, 16 numbers; the other may look back at every letter "
+    "(*attention*). Press **Play**.",
+    caption="What both write, how often they are right by the number of letters, and where the "
+    "second one looks: a row is a letter that it writes, a column one that it read, ⊣ the end.",
+    alt="Two curves against the number of letters: with attention nearly all words are reversed, "
+    "from one vector hardly any of eight letters. Below, a matrix of weights with large ones on "
+    "the diagonal that rises to the right.",
+    size=(7.6, 7.4),
+    controls=[
+        Slider("length", "Letters", range(1, LONGEST + 1), start=LONGEST - 1, plays=True),
+        Choice("word", "Word", WORDS),
+    ],
+    compute=compute,
+    views=[
+        Figures(
+            {
+                "read": "read",
+                "fixed": "written from one vector",
+                "attention": "written with attention",
+            },
+            ["read", "fixed", "attention"],
+            LETTERS,
+        ),
+        Chart(
+            [
+                Drawn("fixed_right", "one vector", at=range(1, LONGEST + 1)),
+                Drawn("attention_right", "attention", at=range(1, LONGEST + 1)),
+            ],
+            Axis("letters", 1, LONGEST),
+            Axis("share of new words that it reverses", 0, 1.05),
+            marker="length",
+            at=range(1, LONGEST + 1),
+        ),
+        Heatmap(
+            "weights",
+            "written",
+            "read",
+            row_names="rows",
+            column_names="columns",
+            vocabulary=[*LETTERS, "⊣"],
+        ),
+    ],
+    code="""\
+from lessons.lesson_01.reversal import np, trained, written
+
+length = 0
+word = 0
+source = word[:length]
+print(written("fixed context")[source], written("attention")[source])
+weights = trained("attention").weights(source)
+print(weights.round(2))""",
+)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.simulation import Entries, Option, Simulation, Slider
 from lessons.kit.views import Block, Diagram, Matrices, Of
 from numformer.layers.cells import rnn, rnn_backward
 
@@ -29,41 +29,49 @@ def read(scale: float, doutput: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
     The latter (4, 2, 2) begins with 0, and goes on with what it is after each backward step.
     """
-    w, state = scale * weight, np.zeros((1, 2))
-    forward, backward, dweights = [], [], [np.zeros((2, 2))]
-    states = [state]
+    w, states, forward = scale * weight, [np.zeros((1, 2))], []
     for a in share[:, None]:
-        state = rnn(a, state, w)
-        forward.append([states[-1], states[-1] @ w, a, states[-1] @ w + a, state])
-        states.append(state)
-    dstate = np.zeros((1, 2))
+        product = states[-1] @ w
+        states.append(rnn(a, states[-1], w))
+        forward.append(np.concatenate([states[-2], product, a, product + a, states[-1]]))
+    backward, dweights, dstate = [], [np.zeros((2, 2))], np.zeros((1, 2))
     for t in (2, 1, 0):
         dnew = doutput[t : t + 1] + dstate
         da, before, dweight = rnn_backward(dnew, states[t], w, states[t + 1])
-        backward.insert(0, [doutput[t : t + 1], dstate, dnew, da, before])
+        backward.insert(0, np.concatenate([doutput[t : t + 1], dstate, dnew, da, before]))
         dweights.append(dweights[-1] + dweight)
         dstate = before
-    ledgers = (np.array(each)[:, :, 0] for each in (forward, backward))
-    return *ledgers, np.array(dweights)
+    return np.stack(forward), np.stack(backward), np.stack(dweights)
+
+
+def at(place, arrays: np.ndarray) -> np.ndarray:
+    """arrays[place], where a reader sets the place."""
+    here = 1.0 * (np.arange(len(arrays)) == place)
+    return (here[:, None, None] * arrays).sum(axis=0)
 
 
 def compute(moment, scale, loss) -> dict[str, np.ndarray]:
     """What is known at a moment: 0 to 2 read the words, 3 to 5 go back through them."""
     forward, backward, dweights = read(scale, loss)
-    word, way = (moment, 1) if moment < 3 else (5 - moment, -1)
-    ledger, rows = (forward, (4, 2)) if way > 0 else (backward, (2, 3))
+    word, way = 2.5 - np.abs(2.5 - moment), np.sign(2.5 - moment)
     known = np.arange(3) * way <= word * way
-    lengths = [np.linalg.norm(ledger[:, row], axis=-1) * known for row in rows]
+    pairs = (forward[:, 4], backward[:, 2]), (forward[:, 2], backward[:, 3])
+    rows = [np.where(way > 0, there, back) for there, back in pairs]
+    lengths = [np.sqrt((row**2).sum(axis=-1)) * known for row in rows]
     return {
-        "at": np.array(word),
-        "way": np.array(way),
+        "at": word,
+        "way": way,
         "weight": scale * weight,
-        "forward": forward[word],
-        "backward": backward[word] * (way < 0),
-        "dweight": dweights[max(0, moment - 2)],
-        "lengths": np.ravel(lengths),
+        "forward": at(word, forward),
+        "backward": at(word, backward) * (way < 0),
+        "dweight": at(np.maximum(0, moment - 2), dweights),
+        "lengths": np.concatenate(lengths),
     }
 
+
+MOMENTS = [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]]
+MOMENTS = [Option(n, name) for n, name in enumerate(MOMENTS)]
+SCALES = [n / 10 for n in range(31)]
 
 through_time = Simulation(
     name="through-time",
@@ -75,51 +83,23 @@ through_time = Simulation(
     "the numbers of a step: the state before, its product with W, the word's share, sum and tanh.",
     size=(7.6, 5.6),
     controls=[
-        Slider(
-            "moment",
-            "Moment",
-            [
-                Option(n, name)
-                for n, name in enumerate(
-                    [f"read {word}" for word in words] + [f"back through {w}" for w in words[::-1]]
-                )
-            ],
-            plays=True,
-        ),
-        Slider(
-            "scale",
-            "W times",
-            [
-                Option(
-                    0.5, "", "Less comes back than went in: the gradient of *not* is the shortest."
-                ),
-                Option(1.0, "", "As in the text."),
-                Option(
-                    2.0,
-                    "",
-                    "A longer W, but also smaller slopes: large sums lie where tanh is flat.",
-                ),
-            ],
-            1,
-        ),
-        Choice(
+        Slider("moment", "Moment", MOMENTS, plays=True, live=True),
+        Slider("scale", "W times", SCALES, SCALES.index(1), live=True),
+        Entries(
             "loss",
             "The loss looks at",
             [
-                Option(
-                    at_the_end,
-                    "the end",
-                    "All that *not* hears comes through two steps.",
-                    "np.array([[0, 0], [0, 0], [1, -1]], float)",
-                ),
+                Option(at_the_end, "the end", "All that reaches *not* comes through two steps."),
                 Option(
                     everywhere,
                     "every word",
-                    "A state has two gradients to add now: its own, and "
-                    "what comes back from the next step.",
-                    "np.array([[0, 1], [1, 0], [1, -1]], float)",
+                    "A state now has two gradients to add: its own, and what comes back from the "
+                    "next step.",
                 ),
             ],
+            symbol=r"\mathrm{d}y",
+            rows=words,
+            columns=units,
         ),
     ],
     compute=compute,
@@ -140,7 +120,7 @@ from lessons.lesson_01.through_time import compute, np
 
 moment = 0
 scale = 1
-loss = 0
+loss = 0  # what comes to each state from outside
 found = compute(moment, scale, loss)
 forward, backward, dweight = found["forward"], found["backward"], found["dweight"]
 print(forward.round(2), backward.round(2), dweight.round(2), sep="\\n\\n")""",

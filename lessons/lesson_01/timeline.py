@@ -7,7 +7,7 @@ from lessons.kit.views import Axis, Chart, Drawn, Figures
 
 LAYERS, WORDS = (1, 2, 4), (4, 8, 16, 24)
 TURNS = range(0, 57, 2)
-STAGES = 4  # of self-attention: queries, keys, values; scores; blend; output
+STAGES = 4  # of self-attention, one after the other
 
 
 def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
@@ -64,7 +64,7 @@ timeline = Simulation(
     name="timeline",
     title="Who waits for whom?",
     say="Press **Play**. A bar is the work for one word in one layer. It begins as soon as all "
-    "that it needs is there: there are as many workers as anyone could use. Then double the words. "
+    "its input is there: there are as many workers as anyone could use. Then double the words. "
     "Which of the two takes longer?",
     caption="Above the recurrent network, below self-attention. A row is a word, the axis is time.",
     alt="Two timelines with a row for each word. In the recurrent network the bars form a "

@@ -1,10 +1,11 @@
-"""The exercises of lesson 2: a soft lookup and that of the river, backwards."""
+"""The exercises of lesson 2: three lookups, backwards."""
 
 import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
 from numformer.backend import matmul
+from numformer.layers.activation import sigmoid
 from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax
 
@@ -44,15 +45,8 @@ def lookup(query, keys, values, tau):
 OWN_WEIGHT = Mistake(
     "dscores",
     lambda dweights, weights: dweights * weights * (1 - weights),
-    "Each score is treated as if it moved its own weight alone. It moves all of them, for they "
+    "Each score is treated as if it moved its own weight alone. It moves all of them, because they "
     "keep adding up to 1.",
-)
-LOOKUP = dict(
-    lesson=2,
-    solution=soft_backward,
-    forward=lookup,
-    inputs=lambda n: dict(query=(n.K,), keys=(n.S, n.K), values=(n.S, n.K_v), tau=np.array(1.7)),
-    mistakes=[OWN_WEIGHT],
 )
 
 
@@ -95,20 +89,59 @@ TWICE = Mistake(
     lambda dscores, away, width: dscores * away / (2 * width**2),
     "The 2 that stands below the square is still there. The slope of a square brings one, too.",
 )
+
+
+def taps_backward(doutput, query, keys, values, tau, shares):
+    """doutput (d_v,) -> dquery, dkeys, dvalues.
+
+    Forward was shares = sigmoid(keys query / tau),
+    output = the sum of shares[s] values[s], with
+    query (d_k,), keys (S, d_k), values (S, d_v), shares (S,),
+    and tau one number.
+    """
+    # The gradient of the shares. It says for each how much the loss rises when more of its value is
+    # taken.
+    dshares = values @ doutput
+    # The gradient of the scores. Each has a sigmoid of its own.
+    dscores = dshares * (shares - shares**2)
+    # The gradient of the products of keys and query. Forward divides them once by the temperature.
+    dproducts = dscores / tau
+    # dquery. The query was used in every product, each time with another key.
+    dquery = dproducts @ keys
+    # dkeys. A key was used in its own product alone, and there it met the query.
+    dkeys = dproducts[:, None] * query
+    # dvalues. A value was used once, in the output, and counts there by its share.
+    dvalues = shares[:, None] * doutput
+    return dquery, dkeys, dvalues
+
+
+def taps(query, keys, values, tau):
+    shares = sigmoid(keys @ query / tau)
+    return shares @ values, {"shares": shares}
+
+
+def sizes(n) -> dict:
+    return dict(query=(n.K,), keys=(n.S, n.K), values=(n.S, n.K_v), tau=np.array(1.7))
+
+
 EXERCISES = [
     Exercise(
+        lesson=2,
         title="The soft lookup, backwards",
         task="""Write the whole backward of a soft lookup with one query and a temperature. All of
 it is in the lesson, by entries; here you need arrays. `values[s]` is a row, and `weights[:, None]`
 makes a column of the weights.""",
+        solution=soft_backward,
+        forward=lookup,
+        inputs=sizes,
+        mistakes=[OWN_WEIGHT],
         done="With a row for each query, instead of one, these are the lines of attention.",
-        **LOOKUP,
     ),
     Exercise(
         lesson=2,
         title="The river, backwards",
-        task="""You set the width of the river's lookup by a slider. It could be learned: that takes
-a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
+        task="""You set the width of the river's lookup with a slider. It could be learned: that
+takes a gradient. So could the hours, if clocks were wrong. The lesson derives neither. Ask of every
 number where it was used, and with which slope. There are many queries now, one for each row of the
 weights.""",
         solution=river_backward,
@@ -118,12 +151,16 @@ weights.""",
         done="Nadaraya and Watson had to choose their width. You can learn it, and where to ask.",
     ),
     Exercise(
+        lesson=2,
         title="Find the mistake",
-        task="""Somebody's queries learn slowly when it is hot, and jump about when it is cold. The
-loss falls all the same. One line is wrong: find it and mend it.""",
+        task="""In another bar every jug has a tap: its share is the sigmoid of its score, and the
+shares need not add up to 1. The queries there learn slowly when it is hot and jump about when it is
+cold. The loss falls all the same. One line is wrong: find it and mend it.""",
+        solution=taps_backward,
+        forward=taps,
+        inputs=sizes,
         to_find="dproducts = dscores / tau / tau",
         done="A gradient that is off by a factor points the right way, so the loss falls and hides "
         "it. Numerical gradients do not.",
-        **LOOKUP,
     ),
 ]

@@ -1,7 +1,5 @@
 """The example of lesson 2, five jugs of juice, and its simulations: move, smooth, learn."""
 
-import functools
-
 import numpy as np
 
 from lessons.kit.simulation import Choice, Option, Pad, Simulation, Slider
@@ -29,7 +27,7 @@ def lookup(query, temperature, key=key, value=value):
 def slope(query, temperature):
     """query (T, 2) -> dquery (T, 2) of the loss, each query's own."""
     weights, _ = lookup(query, temperature)
-    dweights = np.broadcast_to(matmul(doutput, value.T), weights.shape)
+    dweights = 0 * weights + matmul(doutput, value.T)  # a row for each query
     dscores = softmax_backward(dweights, weights)
     return dot_product_score_backward(dscores, query, key, 1 / temperature)[0]
 
@@ -44,43 +42,43 @@ def array(numbers) -> str:
 def wish(query, temperature, score) -> dict[str, np.ndarray]:
     scores = dot_product_score(query[None], key, 1.0)[0]
     if score == "distance":
-        scores -= (query @ query + (key * key).sum(axis=1)) / 2
-    weights = softmax(scores / temperature)
+        scores = scores - (query @ query + (key * key).sum(axis=1)) / 2
+    scaled = scores / temperature
+    weights = softmax(scaled)
     return {
         "query": query,
         "key": key,
         "value": value,
         "corners": value[around],
         "scores": scores,
+        "scaled": scaled,
         "weights": weights,
         "glass": weights @ value,
-        "best": np.flatnonzero(scores == scores.max()),
+        "best": 1.0 * (scores == scores.max()),
     }
 
 
+# Steps of an eighth are exact in binary, so that equal scores are equal on every machine.
+GRID = np.arange(-3, 3.125, 0.125).tolist()
+BETWEEN = [0.125, *np.arange(0.25, 8.25, 0.25).tolist()]
 TEMPERATURES = [
-    Option(HARD, "0 (hard)", "The highest score takes all. Two that are equally high share."),
-    Option(0.25, "0.25", "Scores count four times as much: nearly hard."),
-    0.5,
-    1.0,
-    Option(2.0, "2", "As in the text."),
-    4.0,
-    8.0,
-    Option(np.inf, "∞", "No score counts: every jug gives the same share.", "np.inf"),
+    Option(HARD, "0 (hard)", "The highest score takes all. Equal scores share."),
+    *BETWEEN,
+    Option(np.inf, "∞", "Scores no longer count: every jug gives the same share.", "np.inf"),
 ]
 SCORES = [
     Option("dot product", note="$e_s = q \\cdot k_s$. The longer a key, the louder it is."),
     Option("distance", note="$e_s = -\\frac12 |q - k_s|^2$. The nearest key scores highest."),
 ]
-GRID = np.arange(-3, 3.5, 0.5).tolist()
 
 move_the_wish = Simulation(
     name="wish",
-    title="Move the wish",
-    say="Drag the wish in the left plane, or use its two sliders. A dot is as large as the share "
-    "of its jug. On the right, see where the glass goes.",
-    caption="Left: the wish, and the labels of the jugs. Right: their contents, and the glass. A "
-    "dot is as large as the share of its jug.",
+    title="Order by taste",
+    say="Drag the wish in the left chart. The juice bar mixes a glass from five jugs, with the "
+    "largest share from the jug whose label fits the wish best: the larger a dot, the larger its "
+    "share. Watch where the glass goes on the right. Then turn the temperature down to 0.",
+    caption="Left: the wish and the labels of the jugs. Right: what the jugs contain, and the "
+    "glass. The larger a dot, the larger the share of its jug.",
     alt="Two planes. In the left one the labels of five jugs and a wish between cherry and lemon, "
     "which have the largest dots. In the right one the contents of the jugs, and among them, on "
     "the line from cherry to lemon or near it, the glass.",
@@ -91,8 +89,9 @@ move_the_wish = Simulation(
             "Wish (sweet, sour)",
             start=GRID.index(2) * len(GRID) + GRID.index(1),
             across=GRID,
+            live=True,
         ),
-        Slider("temperature", "Temperature", TEMPERATURES, start=4),
+        Slider("temperature", "Temperature", TEMPERATURES, 1 + BETWEEN.index(2), live=True),
         Choice("score", "Score", SCORES),
     ],
     compute=wish,
@@ -120,13 +119,14 @@ move_the_wish = Simulation(
         Matrices(
             [
                 Of("scores", "e", ["score"], jugs, 6),
+                Of("scaled", r"z = e / \tau", ["scaled"], jugs, 6),
                 Of("weights", "a", ["share"], jugs, 1),
                 Of("glass", "o", ["glass"], contents, 5),
+                Of("best", r"\text{hard}", ["taken"], jugs, 1, words=("no", "yes")),
             ],
             after=["weights", "glass"],
             height=0.5,
         ),
-        Figures({"best": "A hard lookup takes"}, ["best"], jugs, height=0.3),
     ],
     code=f"""\
 import numpy as np
@@ -149,65 +149,19 @@ print(scores, weights.round(3), glass.round(3), sep="\\n")""",
 
 # 2. A curve through measurements: the level of a river, hour by hour, each with an error.
 
-hours, levels = np.array(
-    [
-        [
-            1.3,
-            2.2,
-            3.6,
-            4.5,
-            4.5,
-            6.3,
-            6.6,
-            7.2,
-            8.3,
-            9.4,
-            10.1,
-            10.4,
-            12.3,
-            13.5,
-            14.4,
-            15.2,
-            15.8,
-            16.1,
-            16.4,
-            17.5,
-            18.6,
-            19.5,
-            21.4,
-            23.2,
-        ],
-        [
-            2.0,
-            2.8,
-            3.2,
-            1.5,
-            1.5,
-            1.0,
-            1.9,
-            1.6,
-            2.0,
-            2.1,
-            2.1,
-            2.2,
-            2.4,
-            2.8,
-            1.7,
-            1.8,
-            1.9,
-            3.9,
-            2.8,
-            2.6,
-            2.9,
-            3.7,
-            3.8,
-            4.5,
-        ],
-    ]
+hours = np.array(
+    """1.3 2.2 3.6 4.5 4.5 6.3 6.6 7.2 8.3 9.4 10.1 10.4 12.3 13.5 14.4 15.2 15.8 16.1 16.4 17.5
+    18.6 19.5 21.4 23.2""".split(),
+    float,
+)
+levels = np.array(
+    """2.0 2.8 3.2 1.5 1.5 1.0 1.9 1.6 2.0 2.1 2.1 2.2 2.4 2.8 1.7 1.8 1.9 3.9 2.8 2.6
+    2.9 3.7 3.8 4.5""".split(),
+    float,
 )
 DAY = np.linspace(0, 24, 97)  # each quarter of an hour
 ERROR = 0.4  # the standard deviation of a measurement
-WIDTHS = [0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0]
+WIDTHS = [*(n / 20 for n in range(2, 61)), *(n / 2 for n in range(7, 21)), 15.0, 20.0, 30.0]
 
 
 def true_level(hour):
@@ -221,14 +175,15 @@ def shares(query, width):
 
 
 def river(query, width) -> dict[str, np.ndarray]:
-    weights = shares(np.array([query]), width)[0]
-    curve, closest = shares(DAY, width) @ levels, np.abs(DAY[:, None] - hours).argmin(axis=1)
+    weights = shares(np.reshape(query, 1), width)[0]
+    day = DAY + 0 * query  # so that the page computes what follows, and need not hold it
+    curve = shares(day, width) @ levels
     return {
         "curve": curve,
-        "nearest": levels[closest],
+        "nearest": levels[np.abs(DAY[:, None] - hours).argmin(axis=1)],
         "truth": true_level(DAY),
         "measured": np.stack([hours, levels], axis=1),
-        "sizes": (weights / weights.max()).round(2),
+        "sizes": weights / weights.max(),
         "largest": weights.max(),
         "effective": 1 / (weights @ weights),
         "error": np.sqrt(((curve - true_level(DAY)) ** 2).mean()),
@@ -238,8 +193,8 @@ def river(query, width) -> dict[str, np.ndarray]:
 smooth_the_river = Simulation(
     name="river",
     title="A lookup in a day",
-    say="Move the hour, or drag in the chart. Then make the lookup narrower and wider. A dot is as "
-    "large as its measurement's share, beside the largest one.",
+    say="Press **Play**, or drag in the chart: the dots that make up the level at this hour grow. "
+    "Then make the lookup narrower and wider.",
     caption="The level of a river over a day. Dots are measurements. The soft lookup is smooth, "
     "the nearest measurement is a staircase.",
     alt="A day's levels: 24 measurements, a smooth curve through them, the true level with a jump "
@@ -247,8 +202,8 @@ smooth_the_river = Simulation(
     "where the truth jumps.",
     size=(7.6, 5),
     controls=[
-        Slider("query", "Hour (query)", DAY.tolist(), start=40),
-        Slider("width", "Width h, in hours", WIDTHS, start=3),
+        Slider("query", "Hour (query)", DAY.tolist(), start=40, live=True, plays=True),
+        Slider("width", "Width h, in hours", WIDTHS, start=WIDTHS.index(1), live=True),
     ],
     compute=river,
     views=[
@@ -289,22 +244,13 @@ print(weights.round(3), weights @ levels, largest, effective, sep="\\n")""",
 # 3. A query learns.
 
 RATE, STEPS = 0.5, 30
-BEGINNINGS = {
-    (1.0, 2.0): "As in the text: near the border to the lemon.",
-    (2.0, 0.5): "Between cherry and banana.",
-    (1.5, -1.5): "Deep in the region of the banana.",
-    (-1.0, -1.5): "At the carrot, which is nearly as good as the lemon.",
-}
-STARTS = [
-    Option(at, f"({at[0]:g}, {at[1]:g})".replace("-", "−"), note, array([at]))
-    for at, note in BEGINNINGS.items()
-]
+BEGINNING = np.arange(-3, 3.25, 0.25).tolist()
+SOFTNESS = [n / 20 for n in range(5, 20)] + [n / 4 for n in range(4, 33)]
 
 
-@functools.cache
-def walk(start: tuple[float, float], temperature: float) -> np.ndarray:
+def walk(start, temperature) -> np.ndarray:
     """The queries (STEPS + 1, 2) of gradient descent on the loss."""
-    queries = [np.array([start])]
+    queries = [np.reshape(start, (1, 2))]
     for _ in range(STEPS):
         queries.append(queries[-1] - RATE * slope(queries[-1], temperature))
     return np.concatenate(queries)
@@ -314,12 +260,13 @@ def learn(start, temperature, step) -> dict[str, np.ndarray]:
     path = walk(start, temperature)
     weights, glasses = lookup(path, temperature)
     _, hard = lookup(path, HARD)
+    now = 1.0 * (np.arange(STEPS + 1) == step)  # 1 at this step
     return {
         "path": path,
         "small": np.zeros(STEPS + 1),
-        "query": path[step],
+        "query": now @ path,
         "key": key,
-        "weights": weights[step],
+        "weights": now @ weights,
         "loss": glasses @ doutput[0],
         "hard": hard @ doutput[0],
     }
@@ -328,18 +275,23 @@ def learn(start, temperature, step) -> dict[str, np.ndarray]:
 learning = Simulation(
     name="learning",
     title="A query learns to ask",
-    say="Press **Play**, or move the step. The guest wants a glass that is cheap and full of "
-    "vitamin C: the loss is the price minus the vitamin C. Then choose other temperatures and "
-    "beginnings.",
+    say="Press **Play**: from step to step the query moves to where the loss is lower. Then drag "
+    "its beginning to another place, and change the temperature.",
     caption="The path of a query that learns, from (1, 2) at temperature 2, and its loss.",
     alt="Left the labels of the jugs as dots, and a path of queries that leads from the cherry's "
     "side to beyond the lemon. Below it the loss, which falls from 0.5 to nearly −3, and that of "
     "a hard lookup with the same queries, which falls at once from 3 to −3.",
     size=(7.6, 8),
     controls=[
-        Slider("step", "Step", list(range(STEPS + 1)), plays=True),
-        Slider("temperature", "Temperature", TEMPERATURES[:6], start=4),
-        Choice("start", "Beginning", STARTS),
+        Slider("step", "Step", range(STEPS + 1), plays=True, live=True),
+        Slider("temperature", "Temperature", SOFTNESS, SOFTNESS.index(2), live=True),
+        Pad(
+            "start",
+            "Beginning (sweet, sour)",
+            start=BEGINNING.index(2) * len(BEGINNING) + BEGINNING.index(1),
+            across=BEGINNING,
+            live=True,
+        ),
     ],
     compute=learn,
     views=[
@@ -351,6 +303,7 @@ learning = Simulation(
             ],
             Axis("sweet", -5, 5),
             Axis("sour", -5, 5),
+            pad="start",
             square=True,
         ),
         Chart(
@@ -366,23 +319,14 @@ learning = Simulation(
     ],
     code=f"""\
 import numpy as np
-from numformer.layers.scores import dot_product_score, dot_product_score_backward
-from numformer.layers.softmax import softmax, softmax_backward
+from lessons.lesson_02.lookup import lookup, slope, walk
 
-key = {array(key)}
-value = {array(value)}
-doutput = {array(doutput)}
 start = 0
 temperature = 0
 step = 0
 
-query = start
-for _ in range(step):
-    weights = softmax(dot_product_score(query, key, 1 / temperature))
-    dscores = softmax_backward(doutput @ value.T, weights)
-    dquery, dkey = dot_product_score_backward(dscores, query, key, 1 / temperature)
-    query = query - {RATE} * dquery
-weights = softmax(dot_product_score(query, key, 1 / temperature))[0]
-query = query[0]
-print(query.round(3), weights.round(3), (weights @ value).round(3), sep="\\n")""",
+path = walk(start, temperature)  # {STEPS} times: query -= {RATE} * slope(query, temperature)
+weights = lookup(path, temperature)[0][step]
+query = path[step]
+print(query.round(3), weights.round(3), slope(query[None], temperature))""",
 )

@@ -36,8 +36,8 @@ MATRICES = {
     "scores": ("E", "queries", "keys", 4, FORWARD, "scores = matmul", "scores"),
     "scaled": ("Z", "queries", "keys", 4, FORWARD, "scores *= 1", "scores"),
     "allowed": ("M", "queries", "keys", 1, FORWARD, "def", "mask"),
-    "masked": ("Z", "queries", "keys", 4, SOFTMAX, "scores = masked(", "scores"),
-    "exponentials": ("X", "queries", "keys", 1, SOFTMAX, "xp.exp(", "weights"),
+    "masked": ("Z'", "queries", "keys", 4, SOFTMAX, "scores = masked(", "scores"),
+    "exponentials": ("G", "queries", "keys", 1, SOFTMAX, "xp.exp(", "weights"),
     "total": ("n", "queries", "sum", 5, SOFTMAX, "total = sum_last", "total"),
     "weights": ("A", "queries", "keys", 1, SOFTMAX, "weights /= ", "weights"),
     "output": ("O", "queries", "entries", 2, FORWARD, "return ", ""),
@@ -45,7 +45,7 @@ MATRICES = {
     "dvalue": (r"\mathrm{d}V", "keys", "entries", 4, BACKWARD, "dvalue = ", "dvalue"),
     "dweights": (r"\mathrm{d}A", "queries", "keys", 4, BACKWARD, "dweights = ", "dweights"),
     "average": ("r", "queries", "average", 4, SOFTMAX_BACKWARD, CENTRED, ""),
-    "centred": ("C", "queries", "keys", 4, SOFTMAX_BACKWARD, CENTRED, "dscores"),
+    "centred": (r"\mathrm{d}A'", "queries", "keys", 4, SOFTMAX_BACKWARD, CENTRED, "dscores"),
     "dscaled": (r"\mathrm{d}Z", "queries", "keys", 1, SOFTMAX_BACKWARD, "dscores *= w", "dscores"),
     "dscores": (r"\mathrm{d}E", "queries", "keys", 1, BACKWARD, "dscores *= 1", "dscores"),
     "dquery": (r"\mathrm{d}Q", "queries", "features", 1, BACKWARD, "dquery = ", "dquery"),
@@ -75,7 +75,7 @@ MIRRORED = (
     "query key value",
     "scores masked weights output",
     "dscores dscaled dweights doutput",
-    ("dquery dkey dvalue"),
+    "dquery dkey dvalue",
 )
 
 
@@ -90,7 +90,8 @@ STEPS = (
         "inputs",
         "Three matrices come in",
         "Each token has a **query** (what it looks for), a **key** (what it offers) and a "
-        "**value** (what it hands over), one row each. Pick a token: its query is the marked row.",
+        "**value** (what it hands over), one row each. Pick a token: its query is the marked row. "
+        "Type other numbers into any of the three.",
         "Which key fits the marked query best?",
         "Multiply the query by each key, entry by entry, and add up: that is its score. The "
         "largest fits best. The next step does this for all pairs at once.",
@@ -203,9 +204,8 @@ STEPS = (
         "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
         "follows is **linear** in $\\mathrm{d}O$.",
         "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
-        "They double. And the gradients of a sum are the sums of the gradients: this page holds "
-        "what numformer computed for a 1 in one entry of $\\mathrm{d}O$ and 0 elsewhere, once for "
-        "each entry, and only adds these up.",
+        "They double. And the gradients of a sum are the sums of the gradients. Try it: type "
+        "numbers.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
         [
             Code(
@@ -223,9 +223,9 @@ STEPS = (
         "dvalue",
         "dV",
         "Back to the values",
-        "On the way there, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
-        "On the way back it collects from them, with the same weights: a column of $A$ instead of "
-        "a row.",
+        "Going forward, token $s$ handed its value to all outputs $t$, with weights $A_{ts}$. "
+        "Going back it collects from them, with the same weights: a column of $A$ instead of a "
+        "row.",
         "Hide the last token. What is its row of $\\mathrm{d}V$?",
         "Exactly 0. Nobody looked at it, so its value changes nothing.",
         r"@dvalue = @weights^\top @doutput",
@@ -244,7 +244,7 @@ STEPS = (
         "value $s$ to output $t$. The dot product of that value with row $t$ of $\\mathrm{d}O$ "
         "says how much the loss rises.",
         "Does the mask change $\\mathrm{d}A$?",
-        "No. It says what a weight would do, not whether it may. The mask comes in with the "
+        "No. It says what a weight would do, not whether it may. The mask acts through the "
         "weights, in the next two steps: a hidden entry has weight 0.",
         r"@dweights = @doutput @value^\top",
         [
@@ -259,11 +259,12 @@ STEPS = (
     ),
     Step(
         "centred",
-        "C",
+        "dA′",
         "Softmax, first line: subtract the average",
         "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
         "an entry is above its row's average $r$, in which each counts by its weight.",
-        "Let only one weight of a row be large (temperature 0.25). Which entry of $C$ goes to 0?",
+        "Let only one weight of a row be large (temperature 0.25). Which entry of $\\mathrm{d}A'$ "
+        "goes to 0?",
         "The one with the large weight: it is nearly the average itself.",
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
@@ -295,7 +296,7 @@ STEPS = (
         "dscores",
         "dE",
         "The same scale again",
-        "What was divided by $\\sqrt{d_k}$ on the way there is divided by it on the way back.",
+        "What was divided by $\\sqrt{d_k}$ going forward is divided by it going back.",
         "Leave this line out by mistake. Which gradients are wrong, and by which factor?",
         "$\\mathrm{d}Q$ and $\\mathrm{d}K$ by $\\sqrt{d_k}$. $\\mathrm{d}V$ is right: it left the "
         "path earlier. That pattern is how the mistake is found.",
@@ -367,18 +368,7 @@ MASKS = [
         "np.tile(np.arange(4)[:, None] != 2, 5)",
     ),
 ]
-TEMPERATURES = [
-    Option(0.25, "0.25", "Scores are 4 times as large: watch the largest weight of each row of A."),
-    Option(0.5, "0.5", "Scores are twice as large: weights become sharper."),
-    Option(
-        1.0,
-        "1",
-        "As in the paper. Any other temperature divides the query, which divides the "
-        "scores; the library's own lines stay as they are.",
-    ),
-    Option(2.0, "2", "Scores are halved: weights become more alike."),
-    Option(4.0, "4", "Scores are a quarter: watch the weights of a row of A become alike."),
-]
+TEMPERATURES = [n / 20 for n in range(5, 81)]
 UPSTREAM = [
     Option(doutput, "as given", "A gradient without pattern, the best test of a backward pass."),
     Option(
@@ -397,7 +387,9 @@ UPSTREAM = [
 ]
 
 
-def lines(mask=MASKS[0].value, temperature=1.0, doutput=doutput) -> list[Line]:
+def lines(
+    mask=MASKS[0].value, temperature=1.0, query=query, key=key, value=value, doutput=doutput
+) -> list[Line]:
     """What the library's lines do, forward and backward."""
     inputs = query / temperature, key, value
     forward = trace(scaled_dot_product_attention, *inputs, mask, into=[softmax])
@@ -406,9 +398,9 @@ def lines(mask=MASKS[0].value, temperature=1.0, doutput=doutput) -> list[Line]:
     return forward + trace(*backward, into=[softmax_backward])
 
 
-def compute(mask, temperature, doutput) -> dict[str, np.ndarray]:
+def compute(**values) -> dict[str, np.ndarray]:
     """Each matrix by its name, as a line of the library made it."""
-    ran, made = lines(mask, temperature, doutput), {}
+    ran, made = lines(**values), {}
     for name, (*_, function, begins, variable) in MATRICES.items():
         line = find(ran, function, begins)
         made[name] = line.after.get(variable)
@@ -421,22 +413,22 @@ def compute(mask, temperature, doutput) -> dict[str, np.ndarray]:
 
 def draw_all(figure) -> None:
     """Every matrix, each gradient in the mirror of what it belongs to."""
-    arrays = compute(MASKS[0].value, 1.0, doutput)
+    arrays = compute()
     grid = figure.add_gridspec(4, 4)
     for row, names in enumerate(MIRRORED):
         for column, name in enumerate(names.split()):
             SHOWN[name].matrix(arrays).draw(figure.add_subplot(grid[row, column]))
 
 
-def array(numbers) -> str:
-    return f"np.array({numbers.astype(int).tolist()}, float)"
+def typed(name: str, label: str, options: list[Option], rows, columns) -> Entries:
+    return Entries(name, label, options, symbol=MATRICES[name][0], rows=rows, columns=columns)
 
 
 attention = Simulation(
     name="attention",
     title="Attention, step by step, there and back",
-    say="Choose a step, or press **Next**. The marked row belongs to the picked token; point at an "
-    "entry of a result to see what it is made of.",
+    say="Four words of *the cat, it purrs* look at each other. Press **Next**: *it* finds *cat* in "
+    "six steps. Eight more take the gradient back.",
     caption="Read it row by row: forward in the first two rows, then backward, from the third row "
     "to the fourth. Each gradient stands below the matrix that it belongs to.",
     alt="Every matrix of the example with its numbers. First row: Q, K and V. Second row: E, Z, "
@@ -447,15 +439,11 @@ attention = Simulation(
         Steps("step", "Step", [step.name for step in STEPS], shows_only=True),
         Choice("picked", "Picked token", tokens, start=2, shows_only=True),
         Choice("mask", "Mask", MASKS),
-        Slider("temperature", "Temperature", TEMPERATURES, start=2, live=True),
-        Entries(
-            "doutput",
-            "Upstream gradient",
-            UPSTREAM,
-            symbol=r"\mathrm{d}O",
-            rows=tokens,
-            columns=["x", "y"],
-        ),
+        Slider("temperature", "Temperature", TEMPERATURES, TEMPERATURES.index(1), live=True),
+        typed("query", "Queries", [Option(query, "of the text")], tokens, features),
+        typed("key", "Keys", [Option(key, "of the text")], keys, features),
+        typed("value", "Values", [Option(value, "of the text")], keys, ["x", "y"]),
+        typed("doutput", "Upstream gradient", UPSTREAM, tokens, ["x", "y"]),
     ],
     compute=compute,
     views=[
@@ -469,14 +457,14 @@ attention = Simulation(
         )
     ],
     draw=draw_all,
-    code=f"""\
+    code="""\
 import numpy as np
 from numformer.layers.attention import scaled_dot_product_attention
 from numformer.layers.attention import scaled_dot_product_attention_backward
 
-query = {array(query)}
-key = {array(key)}
-value = {array(value)}
+query = 0
+key = 0
+value = 0
 temperature = 1
 mask = 0
 doutput = 0

@@ -1,6 +1,7 @@
-"""The exercises of lesson 3: softmax and attention, backwards.
+"""The exercises of lesson 3: softmax, attention and other scores, backwards.
 
-`lessons/exercise.py` tells how they are declared, `lessons/solution.py` what the notes are for.
+`lessons/kit/exercise.py` tells how they are declared, `lessons/kit/solution.py` what the notes are
+for.
 """
 
 import math
@@ -104,19 +105,6 @@ UNMASKED = Mistake(
     "The weights are computed once more, from queries and keys, but without the mask that forward "
     "had. Those that forward used are given to you: look at the arguments.",
 )
-ATTENTION = dict(
-    lesson=3,
-    solution=attention_backward,
-    forward=attention,
-    inputs=lambda n: dict(
-        query=(n.B, n.H, n.T, n.K),
-        key=(n.B, n.H, n.S, n.K),
-        value=(n.B, n.H, n.S, n.K_v),
-        mask=a_mask(n.B, 1, n.T, n.S),
-    ),
-    mistakes=[*IDEAS, UNMASKED],
-    properties=[apart(0, "sequence"), apart(1, "head")],
-)
 
 
 def tempered_backward(dweights, query, key, tau, weights):
@@ -146,6 +134,31 @@ def tempered(query, key, tau, bias):
     return weights, {"weights": weights}
 
 
+def additive_backward(dscores, v, hidden):
+    """dscores (T, S) -> dquery, dkey, dv.
+
+    Forward was hidden[t, s] = tanh(query[t] + key[s]),
+    scores = hidden v, with
+    query (T, d), key (S, d), v (d,), hidden (T, S, d).
+    """
+    # The slopes of the tanh. It has been taken already: they can be had from the hidden values.
+    slopes = 1 - hidden**2
+    # The gradient of the sums of a query and a key. Each went into its score by the tanh and v.
+    dsums = dscores[..., None] * v * slopes
+    # dquery. A query was added once for every key.
+    dquery = dsums.sum(axis=1)
+    # dkey. A key was added once for every query.
+    dkey = dsums.sum(axis=0)
+    # dv. There is one v for all pairs.
+    dv = (dscores[..., None] * hidden).sum(axis=(0, 1))
+    return dquery, dkey, dv
+
+
+def additive(query, key, v):
+    hidden = np.tanh(query[:, None] + key)
+    return hidden @ v, {"hidden": hidden}
+
+
 EXERCISES = [
     Exercise(
         lesson=3,
@@ -166,13 +179,23 @@ is 0. Nothing else is needed: the scores themselves do not occur in the result."
         "needs this function as one of its steps.",
     ),
     Exercise(
+        lesson=3,
         title="Attention, backwards",
         task="""Write the whole backward of scaled dot-product attention: read forward upwards. The
 mask needs no line, because what was masked has the weight 0. The arrays have four axes now, (batch,
 heads, T, S) for the weights. You may call your `softmax_backward`, if it takes them all.""",
+        solution=attention_backward,
+        forward=attention,
+        inputs=lambda n: dict(
+            query=(n.B, n.H, n.T, n.K),
+            key=(n.B, n.H, n.S, n.K),
+            value=(n.B, n.H, n.S, n.K_v),
+            mask=a_mask(n.B, 1, n.T, n.S),
+        ),
+        mistakes=[*IDEAS, UNMASKED],
+        properties=[apart(0, "sequence"), apart(1, "head")],
         done="That is the whole way back through attention, with masked keys and with T unlike S. "
         "The library's backward does the same, with dropout besides.",
-        **ATTENTION,
     ),
     Exercise(
         lesson=3,
@@ -188,12 +211,17 @@ derives neither gradient. You can. You may call your `softmax_backward`.""",
         "queries, the temperature from all scores.",
     ),
     Exercise(
+        lesson=3,
         title="Find the mistake",
-        task="""This backward has a mistake that a published project had. Its models trained, and
-its author saw nothing: the optimizer was Adam. Find the line and mend it.""",
-        to_find="dscores = weights * (dweights - average) / doutput.shape[0]",
+        task="""The backward of an additive score, which the lesson does not derive. It has a
+mistake that a published project had in another place. Its models trained, and its author saw
+nothing: the optimizer was Adam. Find the line and mend it.""",
+        solution=additive_backward,
+        forward=additive,
+        inputs=lambda n: dict(query=(n.T, n.K), key=(n.S, n.K), v=(n.K,)),
+        called={"K": "the width"},
+        to_find="dsums = dscores[..., None] * v * slopes / dscores.shape[0]",
         done="dquery and dkey were too small and pointed the right way, and Adam divides by a "
         "gradient's size: the loss hid the mistake, and numerical gradients show it.",
-        **ATTENTION,
     ),
 ]

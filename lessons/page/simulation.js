@@ -150,6 +150,12 @@ class Entries {
   }
 }
 
+/** Give a pad its options, the points of its grid. */
+const spread = (pad) => {
+  pad.values = pad.across.flatMap((y) => pad.across.map((x) => [x, y]));
+  pad.options = pad.values.map(([x, y]) => ({ label: `(${x}, ${y})`, note: "", code: `np.array([${x}, ${y}])` }));
+};
+
 class Simulation {
   constructor(figure) {
     figure.querySelector(".simulation-picture").hidden = true;
@@ -157,6 +163,7 @@ class Simulation {
     stage.hidden = false;
     this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     this.id = this.data.name;
+    for (const control of this.data.controls) if (control.kind === "pad") spread(control);
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
     this.replays = {};
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);

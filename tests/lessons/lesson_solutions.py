@@ -80,10 +80,7 @@ RIGHT = {
     ],
     "attention_backward": [attention()],
     "tempered_backward": [tempered("-np.sum(dZ * Z / tau)", "sum(dZ)")],
-    "mended_attention_backward": [
-        altered("mended_attention_backward", " / doutput.shape[0]"),
-        attention().replace("def attention", "def mended_attention"),
-    ],
+    "mended_additive_backward": [altered("mended_additive_backward", " / dscores.shape[0]")],
 }
 
 WRONG = {
@@ -109,17 +106,23 @@ WRONG = {
 } | {
     name: {altered(name, old, new): words for old, new, words in rows}
     for name, rows in {
-        "mended_attention_backward": [
+        "mended_additive_backward": [
             ("", "", "Not begun yet."),
-            ("/ doutput.shape[0]", "* (1 / len(doutput))", "What was wrong at first is still"),
-            ("(dweights - average)", "dweights", "one of two parts is missing"),
+            ("/ dscores.shape[0]", "* (1 / len(dscores))", "What was wrong at first is still"),
+            ("v * slopes / dscores.shape[0]", "v", "a part is missing"),
         ],
         "through_time_backward": [
             ("np.zeros((1, h.shape[1]))", "h[-1:]", "you take the last state"),
             ("before.T @ da", "before.T @ (da / (1 - h**2))", "go back through the tanh first"),
+            ("(1 - h[t] ** 2)", "(h[t] - h[t] ** 2)", "The slope is that of a sigmoid"),
+            ("reversed(range(len(h)))", "range(len(h))", "The loop runs forwards"),
+            ("reversed(range(len(h)))", "range(len(h) - 1, 0, -1)", "ends one word early"),
         ],
         "unit_backward": [
             ("dn = dnew * f", "dn = dnew * (1 - f)", "The two shares of the gate have changed"),
+            ("dn * (1 - n**2)", "dn * (n - n**2)", "What is new came out of a tanh"),
+            ("dgate = dnew *", "dgate = dnew * f *", "the gate itself is a factor"),
+            ("dnew * (1 - f) + dkept", "dkept", "a part is missing"),
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
         ],
         "river_backward": [("/ width\n", "/ 2 / width\n", "is 0.5 times what it should be")],

@@ -79,10 +79,10 @@ def normed(x, scale):
     ("old", "new", "words"),
     [
         ("2).mean(", "2).max(", "In the variance, the largest entry stands where a mean belongs."),
-        ("(x - mean) ** 2", "x**2", "In the variance, one of two parts is missing."),
+        ("(x - mean) ** 2", "x**2", "In the variance, a part is missing."),
         ("scale * (x", "(x", "In y, a factor is missing. Before the scale each row has the"),
         ("] - mean", "] + mean", "In y, a sign is wrong: one part has to be subtracted."),
-        ("+= scale", "= scale", "In y, one of two parts is missing."),
+        ("+= scale", "= scale", "In y, a part is missing."),
         ("scale * (", "scale / (", "In y, a factor is turned round: it divides where it has to"),
     ],
 )
@@ -211,7 +211,7 @@ def test_what_a_file_may_be_made_of(checked, tmp_path):
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
     for source in ("", f"{head}\n\n@dataclass\nclass A:\n    x: int = 1\n"):
         code, said, err = checked(f"{source}from beside_mine import softmax_backward")
-        assert (code, err) == (0, []) and "mended_attention_backward: not in this file" in said
+        assert (code, err) == (0, []) and "mended_additive_backward: not in this file" in said
     assert sys.path == before
     code, said, _ = checked(f"{right}\n{attention(dS='dZ')}")
     assert code == 1 and said.endswith("1 of 2 right")

@@ -53,7 +53,7 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     for name in ("softmax_backward", "attention_backward", "tempered_backward"):
         right = RIGHT[name][0].removeprefix(HEADER)
         text = re.sub(rf'(?s)def {name}.*?""".*?Error\n', lambda _, new=right: new, text, count=1)
-    file.write_text(text.replace(" / doutput.shape[0]", ""))
+    file.write_text(text.replace(" / dscores.shape[0]", ""))
     code, out, err = call(main, "check", "3", str(file))
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
 

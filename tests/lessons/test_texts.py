@@ -20,14 +20,14 @@ from lessons.kit.run import run
 # Numbers and claims that a lesson makes, as a terminal shows them; other tests compute them anew.
 SAID = {
     1: """
-    1.41 at *good*, 1.03 at *very* and 1.02 at *not* … hundredth after 10 words … the LSTM after
+    1.41 at *good*, 1.03 at *very*, 1.02 at *not* … a hundredth after 10 words and the LSTM after
     27 (
     """,
     2: """
     pours cherry: price 4, vitamin C 1 … the mean of the five contents, (1.60, 2.00) … | nearest |
-    0.032 | 0.160 | 0.192 … | 1.5 | 0.049 | 0.037 | 0.085 … that is 1.746 … (−0.444) … | 1 | 0.13
-    | 2.22 | … | 8 | 0.367621 | 100 % | … step 29 % … from the length 2.2 to 4.3 … | banana | 0.28
-    | +0.09 | … 0.478 cherry, 0.163 banana, 0.359 lemon
+    0.032 | 0.160 | 0.192 … | 1.5 | 0.049 | 0.037 | 0.085 … that is 1.746 … (−0.444) …
+    | 8 | 0.367621 | 100 % | … step 29 % … | banana | 0.28 | +0.09 | … 0.478 cherry, 0.163
+    banana, 0.359 lemon
     """,
     3: """
     The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … [0.411, 0.185, 0.336, 0.0679]
