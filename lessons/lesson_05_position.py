@@ -2,15 +2,6 @@
 # # Position
 #
 # > Attention looks at all words at once. How does a model know what comes first?
-#
-# *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
-# Who reads word by word gets the order for nothing. Attention does not read word by word. It has
-# all words before it, like cards on a table.
-#
-# So what does it know of their order? Nothing at all, as you will see. Then you meet four ways to
-# tell it: sinusoids, learned positions, rotary positions and ALiBi. For each of them you derive
-# what flows back. In the end all of them meet sentences that are longer than any in training, and
-# most of them fail.
 
 # %%
 import math
@@ -31,8 +22,22 @@ from numformer.layers.positional import LearnedPositions, SinusoidalPositions, s
 from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from toy_tasks import lengths
 
+
+@show
+def clocks() -> Simulation:
+    """The simulation: pairs of numbers that turn from place to place."""
+    return turning
+
+
 # %% [markdown]
 # ## Cards on a table
+#
+# *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
+# Anyone who reads word by word gets the order for free. Attention does not read word by word. It
+# has all words before it, like cards on a table. So what does it know of their order? Nothing at
+# all, as you will see. Then you meet four ways to tell it: sinusoids, learned positions, rotary
+# positions and ALiBi. For each you derive what flows back, and in the end all of them meet
+# sentences longer than any in training. Most of them fail.
 #
 # Our sentence is *old dog bites man*. Each word is a vector of 8 numbers, a row of the matrix $X$.
 # We choose small ones.
@@ -232,13 +237,6 @@ def one_matrix_for_all_places():
     ]
 
 
-# %%
-@show
-def two_arrows() -> Simulation:
-    """The simulation: a pair of numbers at two places."""
-    return turning
-
-
 # %% [markdown]
 # What is that good for? The paper hopes that it lets a model look at *relative* places: "two words
 # back". Let a learned matrix of queries be $M_{-1}$. Then the query of place $p$ is
@@ -419,7 +417,7 @@ def scores_by_distance():
 
 
 # %% [markdown]
-# You can watch it: go back to [the two arrows](#turning) and choose a query and a key.
+# You can watch it: go back to [the clocks](#turning) and choose a query and a key.
 #
 # In the library a pair is one complex number, $u + vi$, because a product of complex numbers turns:
 # times $\cos r + i \sin r$ is turning by $r$.
