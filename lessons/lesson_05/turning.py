@@ -199,15 +199,17 @@ def turned(what, place, k) -> dict[str, np.ndarray]:
 turning = Simulation(
     name="turning",
     title="Clocks that tell the place",
-    say="Press **Play** and walk along a sentence. Each place has its own reading of four clocks. "
-    "**Which clock tells neighbours apart, and which tells far places apart?** Then stop, and move "
-    "$k$ and $p$: which of the two changes the numbers below the clocks?",
+    say="Press **Play** to walk along a sentence: each place shows its own times. **Which clock "
+    "tells neighbours apart, which one far places?** Then move $p$ and $k$: which of them changes "
+    "the numbers below?",
     caption="Four pairs of numbers as hands of clocks, at a place and at a later one. Below each "
     "the dot product of its two hands.",
     alt="Four clock faces with two hands each. On the first the two hands point in different "
     "directions; on the others they are nearly the same, and on the last they have hardly moved.",
     size=(7.6, 3),
     controls=[
+        Slider("place", "Place p", range(37), plays=True),
+        Slider("k", "Distance k", range(13), start=1),
         Choice(
             "what",
             "The hands are",
@@ -215,18 +217,15 @@ turning = Simulation(
                 Option(
                     "sinusoids",
                     "sinusoids, added to a word",
-                    "All hands begin at twelve, and turn as those of a clock do.",
+                    "All hands begin at twelve and turn clockwise.",
                 ),
                 Option(
                     "rotary",
                     "a query and a key (rotary)",
-                    "The query of *dog* and the key of *man*, two numbers a clock. Rotary "
-                    "positions turn them the other way round.",
+                    "*dog* and *man*, two numbers on each clock, turned the other way round.",
                 ),
             ],
         ),
-        Slider("place", "Place p", range(37), plays=True),
-        Slider("k", "Distance k", range(13), start=1),
     ],
     compute=turned,
     views=[
