@@ -89,8 +89,8 @@ def one_row_through_the_block():
 #    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
 # 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
 #
-# The result has the shape of the input, so blocks can be stacked. [Above](#block) you can follow all
-# three words, and the gradient back; all numbers come out of numformer's own `Block`.
+# The result has the shape of the input, so blocks can be stacked. [Above](#block) you can follow
+# all three words, and the gradient back; all numbers come out of numformer's own `Block`.
 #
 # Only attention hands something from token to token: choose the gradient of *cat* alone, and the
 # rows of the other two stay 0 until attention. And *add* hands the same gradient to both sides.
@@ -206,13 +206,13 @@ def with_and_without_the_way_around():
 # $$\hat x_i = (x_i - \mu)\,r \qquad y_i = \gamma_i\,\hat x_i + \beta_i$$
 #
 # $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and ours are
-# still there. The library adds a small $\varepsilon$ to the variance, so that a row of equal numbers
-# does not divide by 0; our example leaves it out, so that the numbers come out round. The mean runs
-# over the features of *one* word: no other word plays a part, and no other sentence.
+# still there. The library adds a small $\varepsilon$ to the variance, so that a row of equal
+# numbers does not divide by 0; our example leaves it out, so that the numbers come out round. The
+# mean runs over the features of *one* word: no other word plays a part.
 #
 # Two things follow at once. Add the same number to all of $x$: $\mu$ takes it up, and $\hat x$
-# stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. In both directions $x$ can
-# move and nothing happens behind the norm. Then what must the gradient in these directions be?
+# stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. In both directions $x$
+# can move and nothing happens behind the norm. Then what must the gradient there be?
 
 
 # %%

@@ -3,17 +3,6 @@
 #
 # > A model that writes reads its own words and says the next. To learn it, it is given finished
 # > texts. How can it read a text and learn to write it, without seeing the answer?
-#
-# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
-# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
-# it has written so far, and it looks across at the French words.
-#
-# To learn this it needs examples: French sentences with their translations. But a pupil who finds
-# the solution beside the exercise copies it, and learns to copy. A decoder's block is built so that
-# it can be given the whole solution and yet never see the part that it is asked for.
-#
-# Here you try to peek at the future, and prove that nobody can. You derive how the gradient gets
-# from the decoder back to the encoder. And you see what becomes of models that peek.
 
 # %%
 import math
@@ -25,7 +14,7 @@ from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
-from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.mask import BECOMES, CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
 from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
@@ -40,8 +29,23 @@ from numformer.layers.reach import causal_mask
 from numformer.layers.softmax import softmax
 from numformer.models.block import Block, Tower, TowerConfig
 
+
+@show
+def simulation_of_the_mask() -> Simulation:
+    """The first simulation: the future hidden in three ways."""
+    return mask
+
+
 # %% [markdown]
 # ## Read the right words
+#
+# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
+# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
+# it has written so far, and it looks across at the French words.
+#
+# To learn this it needs examples. But a pupil who finds the solution beside the exercise copies it,
+# and learns to copy. A decoder's block can be given the whole solution and yet never see the part
+# that it is asked for.
 #
 # At each position the decoder reads one word and has to say the next. So it reads the translation
 # *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
@@ -93,16 +97,15 @@ def teacher_forcing():
 
 
 # %% [markdown]
-# But stop. All five words are given to the model at once. Position 1 has to say *her*, and *her*
-# stands in the input, at position 2. If the model may look there, what will it learn?
+# But all five words are given to the model at once. Position 1 has to say *her*, and *her* is in
+# the input, at position 2. If the model may look there, what will it learn?
 #
 # ## Hide the future
 #
 # Only one part of the decoder lets one position look at another: attention. (Residuals, norms and
 # the feed-forward network treat each position by itself.) So here is the decoder's self-attention
-# on our five words, with numbers that you can check by hand. As in lesson 3, each word has a query,
-# a key and a value; that is $d_k = 3$ and $d_v = 2$. We have been unfriendly: each query fits the
-# key of the word that comes *next*. This decoder wants to peek.
+# on our five words, with numbers that you can check by hand, $d_k = 3$ and $d_v = 2$. We have been
+# unfriendly: each query fits the key of the word that comes *next*. This decoder wants to peek.
 
 
 # %%
@@ -126,7 +129,7 @@ def it_peeks():
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
-            at position $s$: 1 where $s \\le t$. (What stands at $t$ itself has been written.) All
+            at position $s$: 1 where $s \\le t$. (The word at $t$ itself has been written.) All
             later scores count as $-\\infty$, and their weights are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
@@ -144,20 +147,9 @@ def it_peeks():
 # The mask and the shift by one belong together: position $t$ has read the words before the one that
 # it has to say, and nothing else. In numformer `causal_mask` makes $M$.
 #
-# ## Try to peek
+# Does it hold? [Above](#mask) you can change a word and see which rows of the result $O = AV$
+# change. Before you look: if *jumping* becomes *eating*, which rows may answer?
 #
-# Does it hold? Change a word, and see which rows of the result $O = AV$ change. Before you do: if
-# *jumping* becomes *eating*, which rows may answer?
-
-
-# %%
-@show
-def simulation_of_the_mask() -> Simulation:
-    """The first simulation: the future hidden in three ways."""
-    return mask
-
-
-# %% [markdown]
 # ### Why before the softmax?
 #
 # Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
@@ -181,9 +173,12 @@ def what_leaks():
     rows = [
         (
             change.label,
-            *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}" for how in (0, 2)),
+            *(
+                f"{compute(HIDING[how].value, change.value, new.value)['weights'][0, 0]:.4f}"
+                for how in (0, 2)
+            ),
         )
-        for change in CHANGES
+        for change, new in zip(CHANGES, BECOMES, strict=True)
     ]
     scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
     kept = softmax(scores) * [1, 1, 0]
@@ -192,8 +187,8 @@ def what_leaks():
     return [
         table(["changed", "masked before", "zeroed after"], rows, "What ⟨s⟩ gives itself."),
         Words(f"""
-            Four futures, four different numbers. It sounds like little to know. Further below a
-            model is trained so, and you can see what it makes of it.
+            Four futures, four different numbers. It sounds like little. Further below a model is
+            trained like this, and you can see what it makes of it.
 
             Divide each row by its sum once more? Then $n_t$ cancels, on paper. In a computer the
             other exponentials are lost beside a large hidden one. With scores 0, 0 and a hidden 200

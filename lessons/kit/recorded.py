@@ -286,7 +286,7 @@ def where(condition, x, y) -> ndarray:
 
 
 def matmul(a, b) -> ndarray:
-    return a @ b
+    return asarray(a) @ b
 
 
 def asarray(values, dtype=None) -> ndarray:

@@ -108,8 +108,7 @@ MATRICES = {
 OPERANDS = {  # what else a part computes with: its numbers, its symbol, its rows and columns
     "w_v": (WEIGHTS[f"{ATTENTION}.value.weight"], "W^V", features, ["1", "2"]),
     "w_o": (WEIGHTS[f"{ATTENTION}.output.weight"], "W^O", ["1", "2"], features),
-    "w_1": (inner, "W_1", features, KEYS),
-    "b_1": (inner_bias[None], "b_1", ["bias"], KEYS),
+    "w_1": (np.vstack([inner, inner_bias]), "W_1", [*features, "+ b₁"], KEYS),
     "w_2": (outer, "W_2", KEYS, features),
 }
 GROUPS = [
@@ -119,7 +118,7 @@ GROUPS = [
         "x w_v w_o weights → attended",
         "x attended → sum_1",
         "sum_1 → normed",
-        "normed w_1 b_1 → hidden w_2 → written",
+        "normed w_1 → hidden w_2 → written",
         "normed written → sum_2",
         "sum_2 → y",
         "dsum_1 dx_1 → dx",
@@ -162,8 +161,8 @@ PARTS = [
     Option(
         1,
         "attention",
-        "The only part in which tokens see each other: $A$ says who looks at "
-        "whom (lesson 3). On the way back a token may get a gradient from another's result.",
+        "The only part in which words see each other: $O = A\\,X W^V W^O$. On the way back a word "
+        "may get a gradient from another's result.",
     ),
     Option(
         2,
@@ -174,9 +173,8 @@ PARTS = [
     Option(
         3,
         "norm 1",
-        "Each row by itself: less its mean, divided by its standard deviation. On "
-        "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
-        "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0.",
+        "Each row less its mean, divided by its standard deviation. $N$ was used twice, so two "
+        "gradients add up to $\\mathrm{d}N$; then two parts of each row are taken away.",
     ),
     Option(
         4,
@@ -201,7 +199,7 @@ def array(matrix: np.ndarray) -> str:
 UPSTREAM = [
     Option(matrix, label, note, array(matrix))
     for matrix, label, note in (
-        (doutput, "as given", "A gradient without pattern comes from above."),
+        (doutput, "as given", ""),
         (
             doutput * np.eye(3)[:, 1:2],
             "only cat",
@@ -233,8 +231,8 @@ flows = Simulation(
     name="block",
     title="Data and gradient through the block",
     say="Click a part of the block to see what goes in and what comes out. Go from $x$ to the last "
-    "norm, then let the gradient flow and go back up. **Which part hands something from one token "
-    "to another, and which works on each row by itself?** Type other numbers, and see who answers.",
+    "norm, then let the gradient flow and go back up. **Which part hands something from one word "
+    "to another?** Type other numbers, and see who answers.",
     caption="The block: from $x$ down to the result. A number is the typical size of what a part "
     "hands on. Below: what goes into the first norm, and what comes out.",
     alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "

@@ -8,7 +8,7 @@ import pytest
 import lessons
 from lessons.kit.lesson import Picture, pieces
 from lessons.lesson_07 import forcing, toy
-from lessons.lesson_07.mask import CHANGES, HIDING, compute, vectors
+from lessons.lesson_07.mask import BECOMES, CHANGES, HIDING, compute, vectors
 from lessons.lesson_07.toy import KNOWN, NEW, Leaky, floor, ids_of
 from numformer import CrossAttention, Transformer, inference
 from numformer.data.batching import pad_sources
@@ -40,9 +40,12 @@ def test_the_mask_does_what_plain_formulas_say(how, change):
                 weights[t, s] = scores[s] / sum(scores.values())
         return weights @ value, weights
 
-    shown = compute(HIDING[how].value, CHANGES[change].value)
-    after, weights = attention(*vectors(CHANGES[change].value))
-    np.testing.assert_allclose(shown["output"], attention(*vectors())[0], atol=1e-12)
+    query, key, value = vectors()
+    shown = compute(HIDING[how].value, CHANGES[change].value, BECOMES[change].value)
+    new = np.concatenate([key, value], axis=1)
+    new[change] = BECOMES[change].value
+    after, weights = attention(query, new[:, :3], new[:, 3:])
+    np.testing.assert_allclose(shown["output"], attention(query, key, value)[0], atol=1e-12)
     np.testing.assert_allclose(shown["after"], after, atol=1e-12)
     np.testing.assert_allclose(shown["weights"], weights, atol=1e-12)
     answering = range(change if how == 0 else 0, 5) if change else ()
