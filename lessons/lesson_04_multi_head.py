@@ -1,18 +1,8 @@
 # %% [markdown]
 # # Multi-head attention
 #
-# > Attention lets a word look at other words. Why should it look several times at once? And what do
-# > the heads of a trained model really do: are all of them needed?
-#
-# Read *dogs that he trusts bark*. When you come to *bark* you need two things at once. The word
-# before is *trusts*, a verb, so the little sentence in the middle has ended. And those who bark are
-# *dogs*, so it is *bark* and not *barks*. You looked back twice, at different words and for
-# different reasons.
-#
-# Lesson 3 gave a word one look: one query, one row of weights, one blend. This lesson gives it
-# several, side by side, for about the same price. First by hand, with two looks that we choose.
-# Then in a model that is trained while this page is built: you can see all its looks. Then backward
-# through all of it. And at the end you take looks away, and watch what the model can still do.
+# > Why should a word look at other words several times at once? What do the heads of a trained
+# > model really do, and are all of them needed?
 
 # %%
 from unittest.mock import patch
@@ -33,8 +23,21 @@ from numformer.gradient_check.gradients import check
 from numformer.layers.attention import merge_heads, split_heads
 from numformer.layers.linear import linear_backward
 
+
+@show
+def all_heads() -> Simulation:
+    """Every head of the trained model."""
+    return simulations.heads
+
+
 # %% [markdown]
 # ## One look is a mean
+#
+# Read *dogs that he trusts bark*. When you come to *bark* you need two things at once. The word
+# before is *trusts*, a verb, so the little sentence in the middle has ended. And those who bark are
+# *dogs*, so it is *bark* and not *barks*. You looked back twice, at different words and for
+# different reasons. Lesson 3 gave a word one look: one query, one row of weights, one blend. What
+# is wrong with that?
 #
 # Let the value of a word be three numbers: is it a noun, is it a verb, is it plural? *dogs* is
 # (1, 0, 1) and *trusts* is (0, 1, 0). Let *bark* look at these two, with a weight of one half each.
@@ -55,12 +58,13 @@ from numformer.layers.linear import linear_backward
 #
 # It is smallest at $c = a/(a^2 + b^2)$, and then it is $b^2/(a^2 + b^2)$. In the same way it is
 # $a^2/(a^2 + b^2)$ for $v$. Now add the two: whatever the weights, the sum is **1**. Two numbers of
-# variance 1 were sent, and half of it all is lost. To look harder at one only moves the loss.
+# variance 1 were sent, and half of what was sent is lost. Looking harder at one only moves the
+# loss.
 #
-# Is it so when a layer *learns* its weights? Here is one attention layer and nothing else. Six
-# words have eight random numbers each, and a mark of their place. From the third on, each has to
+# Does this hold when a layer *learns* its weights? Here is one attention layer and nothing else.
+# Six words have eight random numbers each, and a mark of their place. From the third on, each has to
 # hand over two words at once: the numbers of the word before it, and those of the first word. The
-# layer has equally many weights, however many looks (*heads*) it has. Where will one head end?
+# layer has the same number of weights, however many looks (*heads*). Where will one head end?
 
 
 # %%
@@ -107,7 +111,7 @@ def one_head_against_several():
         ),
         Words(f"""
             One head ends at {last[1]:.2f}: a little better than a half, because its weights can
-            answer to *what* a word says. Two end at {scientific(last[2])} and four at
+            react to *what* a word says. Two end at {scientific(last[2])} and four at
             {scientific(last[4])}: each hands over one word, or a part of one.
         """),
     ]
@@ -201,7 +205,7 @@ def findings_and_output():
 # %% [markdown]
 # ## The equation and its lines
 #
-# That was all of it: **split, attend, concatenate, project**. The paper writes (section 3.2.2)
+# That is all of it: **split, attend, concatenate, project**. The paper writes (section 3.2.2)
 #
 # $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h)\,W^O$$
 #
@@ -290,9 +294,10 @@ def split_and_its_mistake():
 # %% [markdown]
 # ## Every head of a trained model
 #
-# Our heads were told what to look for. What do heads do that nobody told? While this page was
-# built, a small Transformer learned to write words backwards: 3 to 8 random letters, width 32, two
-# layers in the encoder and two in the decoder, four heads of size 8 in each attention.
+# Our heads were told what to look for. What do heads do on their own? While this page was built, a
+# small Transformer learned to write words backwards: 3 to 8 random letters, width 32. Two layers
+# read the word, two write the other one, each with four heads of size 8. When it writes, a second
+# attention in each layer looks from what is written to what was read.
 
 
 # %%
@@ -304,26 +309,19 @@ def what_was_trained():
     return Words(f"""
         Of {reverse.TESTED} words that training never saw it writes
         {100 * reverse.exact_match():.1f} % without a mistake; *window*, for example, becomes
-        *{written}*. It has six attentions, so 24 heads. Here they are.
+        *{written}*. It has six attentions, so 24 heads: see them [at the top](#heads).
     """)
 
 
 @show
-def all_heads() -> Simulation:
-    """Every head of the trained model."""
-    return simulations.heads
-
-
-# %%
-@show
 def what_heads_look_at():
     """What the heads of the last attention look at, and what the paper found."""
-    last = reverse.shares("decoder to word, layer 2")["the letter to write"]
+    last = reverse.shares("from writing to reading, layer 2")["the letter to write"]
     return Words(f"""
         The last attention does what the task asks for. All four of its heads look at the letter to
-        be written, with {last.min():.2f} to {last.max():.2f} of their weight: the anti-diagonal of
-        the picture. Other heads look at the mark of the end, which tells how long the word is, or
-        at what was written last. Many look a little everywhere.
+        be written, with {last.min():.2f} to {last.max():.2f} of their weight: the anti-diagonal.
+        Other heads look at the mark of the end, which tells how long the word is, or at what was
+        written last. Many look a little everywhere.
 
         The paper found that “individual attention heads clearly learn to perform different tasks”
         (section 4). Here heads of different *attentions* do. But four heads of one attention may
@@ -401,9 +399,9 @@ def the_lines_of_linear_backward():
 #
 # $$\mathrm{d}X = \sum_i \mathrm{d}Q_i\,W^{Q\top}_i = \mathrm{d}Q\,W^{Q\top}$$
 #
-# A word of the memory $M$ is used twice. It gave a key, and it gave a value:
+# A word of the memory $H$ is used twice. It gave a key, and it gave a value:
 #
-# $$\mathrm{d}M = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
+# $$\mathrm{d}H = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
 #
 # In self-attention the memory *is* $X$. The same word asks, is asked and hands over, and all three
 # gradients come back to it ([step](#step-dx)).
@@ -508,7 +506,7 @@ def what_heads_cost():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ words $X$ look at $S$ words $M$, with $h$ heads. In self-attention $M = X$.
+# $T$ words $X$ look at $S$ words $H$, the memory, with $h$ heads. In self-attention $H = X$.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -519,15 +517,15 @@ def what_heads_cost():
 # | $Q_i$: split of $Q$ | $\mathrm{d}Q$ = merge of all $\mathrm{d}Q_i$ | $(T, h\,d_k)$ |
 # | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,W^{Q\top}$ | $(T, D)$ |
 # | | $\mathrm{d}W^Q = X^\top\,\mathrm{d}Q$ | $(D, h\,d_k)$ |
-# | $K = MW^K$ | $\mathrm{d}M = \mathrm{d}K\,W^{K\top}$ | $(S, D)$ |
-# | $V = MW^V$ | $\quad + \,\mathrm{d}V\,W^{V\top}$ | |
-# | self-attention | $\mathrm{d}X + \mathrm{d}M$ | $(T, D)$ |
+# | $K = HW^K$ | $\mathrm{d}H = \mathrm{d}K\,W^{K\top}$ | $(S, D)$ |
+# | $V = HW^V$ | $\quad + \,\mathrm{d}V\,W^{V\top}$ | |
+# | self-attention | $\mathrm{d}X + \mathrm{d}H$ | $(T, D)$ |
 
 # %% [markdown]
 # ## Are all heads needed?
 #
-# To remove a head, see to it that nobody reads it: make its rows of $W^O$ 0. The model is not
-# trained again. Then count the words that it still writes without a mistake.
+# To remove a head, set its rows of $W^O$ to 0, so nothing reads it. The model is not trained again.
+# Then count the words that it still writes without a mistake.
 
 
 # %%
@@ -588,18 +586,16 @@ def heads_removed():
 
 # %% [markdown]
 # The published counterpart is Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than
-# One?* They removed heads of large trained models. Of the 96 heads of an encoder for translation
-# only 8 made a difference beyond chance when removed by themselves, and half of these made the
-# translations *better* by being gone. Some layers could be reduced to a single head. The attention
-# from decoder to encoder needed its heads more than self-attention did; here, too, it is in the
-# last of these that one head alone does worst. Voita et al. 2019 removed 38 of 48 encoder heads, by
-# a method that learns which, and lost 0.15 BLEU.
+# One?* They removed heads of large trained models. Of the 96 heads with which a translator reads,
+# only 8 made a difference beyond chance when removed by themselves, and removing half of these made
+# the translations *better*. The attention from writing to reading needed its heads more; here, too,
+# it is where one head alone does worst. Voita et al. 2019 removed 38 of 48 such heads, by a method
+# that learns which, and lost 0.15 BLEU.
 #
 # To choose heads Michel et al. did not try all. They imagined a factor $g_i$ before each head, with
 # the value 1, and took the size of its *gradient*: a head whose factor has a small gradient can go.
-# One backward pass serves all heads.
 #
-# That heads can be removed afterwards does not mean that one head would have done. A model that was
+# That heads can be removed afterwards does not mean that one head would have been enough. A model
 # *trained* with one was 0.9 BLEU worse, as we are about to see.
 #
 # ## Often told: check it
@@ -684,7 +680,7 @@ def quiz() -> list[Question]:
             why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the other 0.94: together 1.",
         ),
         Question(
-            question="What makes up $\\mathrm{d}M$, the gradient of a memory that is another text?",
+            question="What makes up $\\mathrm{d}H$, the gradient of a memory that is another text?",
             choices=("the queries' part", "the keys' and the values' part", "all three parts"),
             answer=1,
             why="Queries are made of the words that look. The memory made keys and values, and "

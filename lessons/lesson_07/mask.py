@@ -3,7 +3,7 @@
 import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation
-from lessons.kit.views import Heatmap, Matrices, Of
+from lessons.kit.views import Matrices, Of
 from numformer.layers.attention import scaled_dot_product_attention
 
 # What the decoder reads, for each word a query of three numbers, a key of three and a value of two.
@@ -47,9 +47,7 @@ HIDING = [
         "(None, causal.astype(float))",
     ),
 ]
-NOTHING = "Which rows of $O$ will answer? Say it, then choose a word."
-CHANGES = [Option(np.zeros((5, 1)), "nothing", NOTHING, "np.zeros((5, 1))")]
-CHANGES += [Option(np.eye(5)[:, [s]], words[s], "", f"np.eye(5)[:, [{s}]]") for s in range(1, 5)]
+CHANGES = [Option(np.eye(5)[:, [s]], words[s], "", f"np.eye(5)[:, [{s}]]") for s in range(5)]
 BECOMES = [Option(np.array([row], float), w) for w, row in zip(other_words, others, strict=True)]
 
 
@@ -61,7 +59,6 @@ def compute(hide, change, becomes) -> dict[str, np.ndarray]:
     value = np.where(change, becomes[:, 3:], value)
     after, _, weights = scaled_dot_product_attention(query, key, value, *hide)
     return dict(
-        names=np.arange(5) * (1 - change[:, 0]) + 5 * change[:, 0],
         weights=weights,
         value=value,
         output=output,
@@ -76,11 +73,11 @@ mask = Simulation(
     say="The decoder reads five words at once and has to say the next one at each of them. "
     "**Change a word**, type any numbers for it, and look at $\\Delta$, what this does to the "
     "results. A row above the changed word should be 0. Then hide the future in another way.",
-    caption="Above: the weights of the five words, each a row. Below: the values, the results "
-    "before and after a change, and their difference.",
-    alt="A heatmap of five rows and columns that is empty above its diagonal. Below it the "
-    "matrices V, O, O after the change and their difference, which is 0 above the changed word.",
-    size=(7.6, 5.2),
+    caption="The weights of the five words, each a row, their values, the results before and after "
+    "a change of one word, and their difference.",
+    alt="The weights A, whose entries above the diagonal are 0. Beside them the values V, the "
+    "results O, O after the change and their difference, which is 0 above the changed word.",
+    size=(9, 3),
     controls=[
         Choice("hide", "Hide the future", HIDING),
         Choice("change", "Change", CHANGES, start=3, live=True),
@@ -95,22 +92,16 @@ mask = Simulation(
     ],
     compute=compute,
     views=[
-        Heatmap(
-            "weights",
-            "result of",
-            "looks at",
-            row_names="names",
-            column_names="names",
-            vocabulary=[*words, "new"],
-            height=1.6,
-        ),
         Matrices(
             [
+                Of("weights", "A", words, words, 1, "who looks at whom"),
                 Of("value", "V", words, ["x", "y"], 2, "after the change"),
                 Of("output", "O", words, ["x", "y"], 2, "as it was"),
                 Of("after", r"O_\text{new}", words, ["x", "y"], 2, "after the change"),
                 Of("difference", r"\Delta", words, ["x", "y"], 2, "new minus old"),
-            ]
+            ],
+            picked="change",
+            marked=["weights", "value", "difference"],
         ),
     ],
     code=f"""\

@@ -61,7 +61,7 @@ SAID = {
     3.4 times … costs 2.30
     """,
     7: """
-    2 · (−0.0734), or −0.1468 … differ by up to 0. … saves 1,049,600 parameters
+    2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
     """,
 }
 
