@@ -62,9 +62,9 @@ def all_heads() -> Simulation:
 # loss.
 #
 # Does this hold when a layer *learns* its weights? Here is one attention layer and nothing else.
-# Six words have eight random numbers each, and a mark of their place. From the third on, each has to
-# hand over two words at once: the numbers of the word before it, and those of the first word. The
-# layer has the same number of weights, however many looks (*heads*). Where will one head end?
+# Six words have eight random numbers each, and a mark of their place. From the third on, each has
+# to hand over two words at once: the numbers of the word before it, and those of the first word.
+# The layer has the same number of weights, however many looks (*heads*). Where will one head end?
 
 
 # %%

@@ -246,7 +246,7 @@ STEPS = (
         ],
         ("x", "dq"),
         ("dwq",),
-        ("x", "column", "dq", "column"),
+        (),
         "project",
         see="Merge undoes split",
     ),

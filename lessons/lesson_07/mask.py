@@ -83,8 +83,8 @@ mask = Simulation(
         Choice("change", "Change", CHANGES, start=3, live=True),
         Entries(
             "becomes",
-            "It becomes",
-            BECOMES[:0:-1],
+            "Becomes",
+            BECOMES[:0:-3],
             symbol=r"K, \, V",
             rows=["new"],
             columns=["key 1", "key 2", "key 3", "value x", "value y"],
