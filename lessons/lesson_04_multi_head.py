@@ -21,7 +21,6 @@ from numformer import Adam, MultiHeadAttention, SelfAttention, pack
 from numformer.backend import matmul
 from numformer.gradient_check.gradients import check
 from numformer.layers.attention import merge_heads, split_heads
-from numformer.layers.linear import linear_backward
 
 
 @show
@@ -157,8 +156,8 @@ def words_and_weights():
 # $(0, 4, 0)$; the key of a noun is $(1, 0, 0)$, that of a verb $(0, 1, 0)$. So a verb scores 4 with
 # a noun, and a noun with a verb.
 #
-# Check it by hand. *bark* stands at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* stands
-# at 0 and has the key $(1, 0, 0)$: score $-4$. *trusts* stands at 1, key $(1, 1, 1)$: score
+# Check it by hand. *bark* is at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* is at 0 and
+# has the key $(1, 0, 0)$: score $-4$. *trusts* is at 1, key $(1, 1, 1)$: score
 # $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
 # *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one.
 
@@ -179,7 +178,7 @@ def two_rows_of_weights():
 # Both heads hand over *noun*, *verb* and *plural* of the words that they look at. What they found
 # is put side by side, into a matrix $C$ of six columns. Side by side and not added: that is the
 # point. One more weight, $W^O$, says what the findings mean. Ours writes into the same six
-# features: *noun* if there is a subject, *verb* if a verb stands before, and as *plural* the number
+# features: *noun* if there is a subject, *verb* if a verb comes before, and as *plural* the number
 # of the subject **less** that of the word before.
 
 
@@ -226,7 +225,7 @@ def the_lines_of_forward():
         {
             "query = split_heads": r"""**Project and split.** One product with $W^Q$ makes the
                 queries of all heads, $(B, T, D) \to (B, T, h d_k)$. Then each head gets its
-                columns: $(B, h, T, d_k)$. `reach.queries` says where padding stands.""",
+                columns: $(B, h, T, d_k)$. `reach.queries` says where padding is.""",
             "key, value, reach_of_keys = ": """The same for keys and values, from the memory. (A
                 `past` is for writing word by word; training has none.)""",
             "heads = self.attend": """**Attend.** Lesson 3, word for word. The axes in front,
@@ -356,38 +355,19 @@ def stepper() -> Simulation:
 #
 # $$\mathrm{d}C = \mathrm{d}Y\,W^{O\top} \qquad \mathrm{d}W^O = C^\top\,\mathrm{d}Y$$
 #
-# The weight is used by every word of every sentence of a batch and collects from all of them. In
-# the code `rows` lays all words below each other, so that one product adds them up. Nothing is
-# divided: where a mean is wanted, the loss has it. The products with $W^Q$, $W^K$ and $W^V$ go back
-# in the same way ([step](#step-dwq)).
-
-
-# %%
-@show
-def the_lines_of_linear_backward():
-    """The library's backward of a product with a weight, line by line."""
-    return Beside(
-        linear_backward,
-        {
-            "dx = ": r"$\mathrm{d}X = \mathrm{d}Y\,W^\top$: every word by itself.",
-            "dweight = ": r"$\mathrm{d}W = X^\top\,\mathrm{d}Y$: all words together.",
-            "dbias = ": "As in the paper, the projections of attention have no bias.",
-        },
-        whole=False,
-    )
-
-
-# %% [markdown]
+# The weight is used by every word of every sentence of a batch and collects from all of them.
+# Nothing is divided: where a mean is wanted, the loss has it. The products with $W^Q$, $W^K$ and
+# $W^V$ go back in the same way ([step](#step-dwq)).
+#
 # ### Merge undoes split
 #
-# Split and merge compute nothing. They put each number in one other place, unchanged. So the
-# gradient of a number is the gradient at the place where it went, and to go back is to put
-# everything back where it came from. What puts back what merge did is split, and what puts back
-# what split did is merge ([step](#step-dwq)). Each is the backward of the other.
+# Split and merge compute nothing. They move each number to another place, unchanged. So the
+# gradient of a number is the gradient at the place where it went. Split puts back what merge did,
+# and merge what split did ([step](#step-dwq)). Each is the backward of the other.
 #
 # ### Through each head
 #
-# Between split and merge stands lesson 3, for each head of each sentence by itself. It takes
+# Between split and merge comes lesson 3, for each head of each sentence by itself. It takes
 # $\mathrm{d}O_i$, the gradient of what head $i$ found, and gives $\mathrm{d}Q_i$, $\mathrm{d}K_i$
 # and $\mathrm{d}V_i$ ([step](#step-dattend)). Heads do not meet there. They met in $Y$, and they
 # will meet in $X$.
@@ -645,7 +625,7 @@ def often_told():
 
             **“4,096² · 4 bytes = 64 MB of attention a layer.”** It is {of_a_head:.0f} MiB for *a
             head* of one sentence. With 8 heads it is {8 * of_a_head:.0f} MiB a layer. The library's
-            layer bears it out: for 256 words its 8 heads keep {measured:.0f} MiB of weights for the
+            layer agrees: for 256 words its 8 heads keep {measured:.0f} MiB of weights for the
             way back. 4,096 words are 16 times as many, and have {16**2} times the weights.
         """),
     ]

@@ -185,7 +185,7 @@ def never_twice():
 # ### A step is a turn
 #
 # How do you get from the vector of a place to that of $k$ places later? With a clock: turn each
-# hand a little further, always by the same angle, wherever it stands. In formulas these are the
+# hand a little further, always by the same angle, wherever it points. In formulas these are the
 # addition theorems of sine and cosine. For hand $i$, with $f$ for $f_i$:
 #
 # $$\sin((p+k)f) = \cos(kf)\,\sin(pf) + \sin(kf)\,\cos(pf)$$
@@ -236,7 +236,7 @@ def one_matrix_for_all_places():
 # as keys, every query from place 1 on then scores highest with the place before. So one matrix
 # *can* do that everywhere. Whether training *finds* it is another question.
 #
-# ### How much alike are two places?
+# ### How similar are two places?
 #
 # Take the dot product of two places, $p$ and $q$. Each hand contributes
 #
@@ -291,17 +291,17 @@ def the_lines_of_sinusoids():
 #
 # Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
 # batch below each other, without padding, so there are 7 rows. Their places are 0, 1, 2, 3 and
-# again 0, 1, 2. Write this down as a matrix $C$: $C_{nt}$ is 1 where row $n$ stands at place $t$,
+# again 0, 1, 2. Write this down as a matrix $L$: $L_{nt}$ is 1 where row $n$ is at place $t$,
 # else 0. Then forward is a matrix product like any other:
 #
-# $$Y = X + CW$$
+# $$Y = X + LW$$
 #
 # And lesson 3 has derived its backward:
 #
-# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = C^\top\,\mathrm{d}Y$$
+# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = L^\top\,\mathrm{d}Y$$
 #
-# Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ that stand at place $t$. Here
-# with two numbers a word, and rows of $W$ for six places.
+# Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ at place $t$. Here with two
+# numbers a word, and rows of $W$ for six places.
 
 # %%
 PLACES = np.array([0, 1, 2, 3, 0, 1, 2])
@@ -320,11 +320,11 @@ def a_row_collects():
     assert np.allclose(chosen.T @ dy, layer.weight.grad)
     first, second = layer.weight.grad[0].astype(int)
     return [
-        Matrix("C", chosen, names, range(6)),
+        Matrix("L", chosen, names, range(6)),
         Matrix(r"\mathrm{d}Y", dy, names, range(2)),
         Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
         Words(f"""
-            By hand: at place 0 stand *old* of the first sentence and *dog* of the second, (1, 0)
+            By hand: at place 0 are *old* of the first sentence and *dog* of the second, (1, 0)
             and (0, 1), so its row gets ({first}, {second}). Place 3 exists in one sentence only.
             No sentence reaches places 4 and 5: their gradient is 0. **If no sentence of the whole
             training reaches them, their rows stay as random as they began.**
@@ -348,7 +348,7 @@ def the_lines_of_learned_positions():
             "positions = ": "The places that forward kept.",
             "dy_of_position = ": r"""Where a batch still has the axes (sentence, place, width),
                 first sum over the sentences. The 7 rows of our example stay as they are.""",
-            "scatter_add": r"""$\mathrm{d}W = C^\top\,\mathrm{d}Y$, added to what is there.""",
+            "scatter_add": r"""$\mathrm{d}W = L^\top\,\mathrm{d}Y$, added to what was there.""",
             "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
         },
     )
@@ -444,7 +444,7 @@ def the_lines_of_rotary_backward():
             {
                 "return": r"""Attention's own backward (lesson 3) comes first. It knows nothing of
                     positions: its `dquery` belongs to the *turned* query. This line turns it back,
-                    each row by its own place: $R_{-t}\,\mathrm{d}q'$. The keys alike. Values were
+                    each row by its own place: $R_{-t}\,\mathrm{d}q'$. Keys likewise. Values were
                     not turned, so nothing is turned back.""",
             },
         ),
@@ -604,7 +604,7 @@ def the_letter_before():
               12, and {before("sinusoidal", 24)} at place 24.
             - **Rotary**: one place back is the same turn everywhere. Such a head gives the place
               before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But more
-              and more keys stand at distances that were never trained, and nothing has taught it to
+              and more keys are at distances that were never trained, and nothing has taught it to
               ignore them. At place 48 it is {before("rotary", 48)}, and {right("rotary", 48)} of
               the letters are right.
             - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
@@ -667,9 +667,9 @@ def the_table_of_the_study():
 # | forward | backward | shape |
 # |---|---|---|
 # | sinusoids: $Y = X + PE$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | learned: $Y = X + CW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | | $\mathrm{d}W = C^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
-# | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys alike | $(T, d_k)$ |
+# | learned: $Y = X + LW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
+# | | $\mathrm{d}W = L^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
+# | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys likewise | $(T, d_k)$ |
 # | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
 #
 # Without positions $X$ becomes $PX$, so $O$ becomes $P\,O$. With sinusoids $PE(p+k) = M_k\,PE(p)$.
@@ -792,4 +792,4 @@ def exercises():
 # - *Attention Is All You Need*, section 3.5, and row E of Table 3.
 # - Su et al. 2021, *RoFormer*, section 3; Press et al. 2022, *Train Short, Test Long*, section 3.
 # - `toy_tasks/lengths.py`: the study. Train one way longer, or with other slopes.
-# - Lesson 6: what stands around attention.
+# - Lesson 6: what is built around attention.

@@ -19,7 +19,6 @@ from numformer.gradient_check.gradients import check
 from numformer.layers import Residual
 from numformer.layers.activation import relu_backward
 from numformer.layers.layer_norm import layer_norm, layer_norm_backward
-from numformer.layers.linear import linear_backward
 from numformer.models.block import Block, TowerConfig
 
 
@@ -480,16 +479,6 @@ def the_lines_of_the_feed_forward_network():
                 "dropout, if there is any).",
                 "return": r"Through the ReLU to $\mathrm{d}G$, then through $W_1$ to "
                 r"$\mathrm{d}N$.",
-            },
-        ),
-        Beside(
-            linear_backward,
-            {
-                "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
-                "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
-                "sentences below each other.",
-                "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
-                "return": "",
             },
         ),
         Beside(relu_backward, {"return": "`positive` is where $G > 0$."}),

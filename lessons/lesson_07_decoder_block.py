@@ -529,7 +529,7 @@ def the_lines_of_the_block():
             "dx = self.feed_forward": "The last part first.",
             "if not self.cross_attention": "An encoder's block has no middle part.",
             "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
-                residual and norm stand around $N_1$ alone.""",
+                residual and norm are around $N_1$ alone.""",
             "return self.mixer": "The first part, self-attention; the memory's gradient beside it.",
         },
     )
@@ -598,7 +598,7 @@ def three_ways_to_hide():
         Words(f"""
             Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
             they write, they are useless. And their loss is as low on new sentences: **held-out data
-            do not find this mistake**, because there, too, the answer stands in the input.
+            do not find this mistake**, because there, too, the answer is in the input.
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
             each head and position, and training has found a way to write the next word into it.

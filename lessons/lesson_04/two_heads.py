@@ -190,7 +190,7 @@ STEPS = (
         "$W^O$ reads what all heads found. Its column *plural* subtracts: the number of the "
         "subject less that of the word before.",
         "Which rows of $W^O$ belong to head 2?",
-        "The last three. Make them 0, and nobody reads what head 2 finds: it is removed.",
+        "The last three. Set them to 0, and nothing reads what head 2 finds: it is removed.",
         r"@y = @c @wo",
         [Code("forward", "return self.output.forward(merge_heads(heads")],
         ("c", "wo"),
@@ -204,7 +204,7 @@ STEPS = (
         "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; choose another one "
         "above. A finding acted through its row of $W^O$.",
         "Why is the first column 0?",
-        "The row *1 noun* of $W^O$ is 0: nobody reads that finding of head 1.",
+        "The row *1 noun* of $W^O$ is 0: nothing reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
         [Code("linear_backward", "dx = matmul", {"dx": "dc", "dy": "dy", "weight": "wo"})],
         ("dy", "wo"),

@@ -81,7 +81,7 @@ EXERCISES = [
     Exercise(
         lesson=5,
         title="A pair, turned back, and a frequency that is learned",
-        task="""The first two gradients stand in the lesson. The third does not: let the frequency,
+        task="""The first two gradients are in the lesson. The third is not: let the frequency,
 by which the angle grows, be learned, too. `first` and `second` are the two numbers of each key.""",
         solution=turned_backward,
         forward=turned,
