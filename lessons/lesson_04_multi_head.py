@@ -1,18 +1,8 @@
 # %% [markdown]
 # # Multi-head attention
 #
-# > Attention lets a word look at other words. Why should it look several times at once? And what do
-# > the heads of a trained model really do: are all of them needed?
-#
-# Read *dogs that he trusts bark*. When you come to *bark* you need two things at once. The word
-# before is *trusts*, a verb, so the little sentence in the middle has ended. And those who bark are
-# *dogs*, so it is *bark* and not *barks*. You looked back twice, at different words and for
-# different reasons.
-#
-# Lesson 3 gave a word one look: one query, one row of weights, one blend. This lesson gives it
-# several, side by side, for about the same price. First by hand, with two looks that we choose.
-# Then in a model that is trained while this page is built: you can see all its looks. Then backward
-# through all of it. And at the end you take looks away, and watch what the model can still do.
+# > Why should a word look at other words several times at once? What do the heads of a trained
+# > model really do, and are all of them needed?
 
 # %%
 from unittest.mock import patch
@@ -31,10 +21,22 @@ from numformer import Adam, MultiHeadAttention, SelfAttention, pack
 from numformer.backend import matmul
 from numformer.gradient_check.gradients import check
 from numformer.layers.attention import merge_heads, split_heads
-from numformer.layers.linear import linear_backward
+
+
+@show
+def all_heads() -> Simulation:
+    """Every head of the trained model."""
+    return simulations.heads
+
 
 # %% [markdown]
 # ## One look is a mean
+#
+# Read *dogs that he trusts bark*. When you come to *bark* you need two things at once. The word
+# before is *trusts*, a verb, so the little sentence in the middle has ended. And those who bark are
+# *dogs*, so it is *bark* and not *barks*. You looked back twice, at different words and for
+# different reasons. Lesson 3 gave a word one look: one query, one row of weights, one blend. What
+# is wrong with that?
 #
 # Let the value of a word be three numbers: is it a noun, is it a verb, is it plural? *dogs* is
 # (1, 0, 1) and *trusts* is (0, 1, 0). Let *bark* look at these two, with a weight of one half each.
@@ -55,12 +57,13 @@ from numformer.layers.linear import linear_backward
 #
 # It is smallest at $c = a/(a^2 + b^2)$, and then it is $b^2/(a^2 + b^2)$. In the same way it is
 # $a^2/(a^2 + b^2)$ for $v$. Now add the two: whatever the weights, the sum is **1**. Two numbers of
-# variance 1 were sent, and half of it all is lost. To look harder at one only moves the loss.
+# variance 1 were sent, and half of what was sent is lost. Looking harder at one only moves the
+# loss.
 #
-# Is it so when a layer *learns* its weights? Here is one attention layer and nothing else. Six
-# words have eight random numbers each, and a mark of their place. From the third on, each has to
-# hand over two words at once: the numbers of the word before it, and those of the first word. The
-# layer has equally many weights, however many looks (*heads*) it has. Where will one head end?
+# Does this hold when a layer *learns* its weights? Here is one attention layer and nothing else.
+# Six words have eight random numbers each, and a mark of their place. From the third on, each has
+# to hand over two words at once: the numbers of the word before it, and those of the first word.
+# The layer has the same number of weights, however many looks (*heads*). Where will one head end?
 
 
 # %%
@@ -107,7 +110,7 @@ def one_head_against_several():
         ),
         Words(f"""
             One head ends at {last[1]:.2f}: a little better than a half, because its weights can
-            answer to *what* a word says. Two end at {scientific(last[2])} and four at
+            react to *what* a word says. Two end at {scientific(last[2])} and four at
             {scientific(last[4])}: each hands over one word, or a part of one.
         """),
     ]
@@ -153,8 +156,8 @@ def words_and_weights():
 # $(0, 4, 0)$; the key of a noun is $(1, 0, 0)$, that of a verb $(0, 1, 0)$. So a verb scores 4 with
 # a noun, and a noun with a verb.
 #
-# Check it by hand. *bark* stands at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* stands
-# at 0 and has the key $(1, 0, 0)$: score $-4$. *trusts* stands at 1, key $(1, 1, 1)$: score
+# Check it by hand. *bark* is at $p = 2$, so its query in head 1 is $(-4, 8, -4)$. *he* is at 0 and
+# has the key $(1, 0, 0)$: score $-4$. *trusts* is at 1, key $(1, 1, 1)$: score
 # $-4 + 8 - 4 = 0$. Divide by $\sqrt{3}$ and take the softmax: $e^{-4/\sqrt{3}} \approx 0.1$, so
 # *he* gets a tenth of what *trusts* gets. In head 2 *dogs* scores 4, the others 0: ten to one.
 
@@ -175,7 +178,7 @@ def two_rows_of_weights():
 # Both heads hand over *noun*, *verb* and *plural* of the words that they look at. What they found
 # is put side by side, into a matrix $C$ of six columns. Side by side and not added: that is the
 # point. One more weight, $W^O$, says what the findings mean. Ours writes into the same six
-# features: *noun* if there is a subject, *verb* if a verb stands before, and as *plural* the number
+# features: *noun* if there is a subject, *verb* if a verb comes before, and as *plural* the number
 # of the subject **less** that of the word before.
 
 
@@ -201,7 +204,7 @@ def findings_and_output():
 # %% [markdown]
 # ## The equation and its lines
 #
-# That was all of it: **split, attend, concatenate, project**. The paper writes (section 3.2.2)
+# That is all of it: **split, attend, concatenate, project**. The paper writes (section 3.2.2)
 #
 # $$\mathrm{MultiHead}(Q, K, V) = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h)\,W^O$$
 #
@@ -222,7 +225,7 @@ def the_lines_of_forward():
         {
             "query = split_heads": r"""**Project and split.** One product with $W^Q$ makes the
                 queries of all heads, $(B, T, D) \to (B, T, h d_k)$. Then each head gets its
-                columns: $(B, h, T, d_k)$. `reach.queries` says where padding stands.""",
+                columns: $(B, h, T, d_k)$. `reach.queries` says where padding is.""",
             "key, value, reach_of_keys = ": """The same for keys and values, from the memory. (A
                 `past` is for writing word by word; training has none.)""",
             "heads = self.attend": """**Attend.** Lesson 3, word for word. The axes in front,
@@ -290,9 +293,10 @@ def split_and_its_mistake():
 # %% [markdown]
 # ## Every head of a trained model
 #
-# Our heads were told what to look for. What do heads do that nobody told? While this page was
-# built, a small Transformer learned to write words backwards: 3 to 8 random letters, width 32, two
-# layers in the encoder and two in the decoder, four heads of size 8 in each attention.
+# Our heads were told what to look for. What do heads do on their own? While this page was built, a
+# small Transformer learned to write words backwards: 3 to 8 random letters, width 32. Two layers
+# read the word, two write the other one, each with four heads of size 8. When it writes, a second
+# attention in each layer looks from what is written to what was read.
 
 
 # %%
@@ -304,26 +308,19 @@ def what_was_trained():
     return Words(f"""
         Of {reverse.TESTED} words that training never saw it writes
         {100 * reverse.exact_match():.1f} % without a mistake; *window*, for example, becomes
-        *{written}*. It has six attentions, so 24 heads. Here they are.
+        *{written}*. It has six attentions, so 24 heads: see them [at the top](#heads).
     """)
 
 
 @show
-def all_heads() -> Simulation:
-    """Every head of the trained model."""
-    return simulations.heads
-
-
-# %%
-@show
 def what_heads_look_at():
     """What the heads of the last attention look at, and what the paper found."""
-    last = reverse.shares("decoder to word, layer 2")["the letter to write"]
+    last = reverse.shares("from writing to reading, layer 2")["the letter to write"]
     return Words(f"""
         The last attention does what the task asks for. All four of its heads look at the letter to
-        be written, with {last.min():.2f} to {last.max():.2f} of their weight: the anti-diagonal of
-        the picture. Other heads look at the mark of the end, which tells how long the word is, or
-        at what was written last. Many look a little everywhere.
+        be written, with {last.min():.2f} to {last.max():.2f} of their weight: the anti-diagonal.
+        Other heads look at the mark of the end, which tells how long the word is, or at what was
+        written last. Many look a little everywhere.
 
         The paper found that “individual attention heads clearly learn to perform different tasks”
         (section 4). Here heads of different *attentions* do. But four heads of one attention may
@@ -358,38 +355,19 @@ def stepper() -> Simulation:
 #
 # $$\mathrm{d}C = \mathrm{d}Y\,W^{O\top} \qquad \mathrm{d}W^O = C^\top\,\mathrm{d}Y$$
 #
-# The weight is used by every word of every sentence of a batch and collects from all of them. In
-# the code `rows` lays all words below each other, so that one product adds them up. Nothing is
-# divided: where a mean is wanted, the loss has it. The products with $W^Q$, $W^K$ and $W^V$ go back
-# in the same way ([step](#step-dwq)).
-
-
-# %%
-@show
-def the_lines_of_linear_backward():
-    """The library's backward of a product with a weight, line by line."""
-    return Beside(
-        linear_backward,
-        {
-            "dx = ": r"$\mathrm{d}X = \mathrm{d}Y\,W^\top$: every word by itself.",
-            "dweight = ": r"$\mathrm{d}W = X^\top\,\mathrm{d}Y$: all words together.",
-            "dbias = ": "As in the paper, the projections of attention have no bias.",
-        },
-        whole=False,
-    )
-
-
-# %% [markdown]
+# The weight is used by every word of every sentence of a batch and collects from all of them.
+# Nothing is divided: where a mean is wanted, the loss has it. The products with $W^Q$, $W^K$ and
+# $W^V$ go back in the same way ([step](#step-dwq)).
+#
 # ### Merge undoes split
 #
-# Split and merge compute nothing. They put each number in one other place, unchanged. So the
-# gradient of a number is the gradient at the place where it went, and to go back is to put
-# everything back where it came from. What puts back what merge did is split, and what puts back
-# what split did is merge ([step](#step-dwq)). Each is the backward of the other.
+# Split and merge compute nothing. They move each number to another place, unchanged. So the
+# gradient of a number is the gradient at the place where it went. Split puts back what merge did,
+# and merge what split did ([step](#step-dwq)). Each is the backward of the other.
 #
 # ### Through each head
 #
-# Between split and merge stands lesson 3, for each head of each sentence by itself. It takes
+# Between split and merge comes lesson 3, for each head of each sentence by itself. It takes
 # $\mathrm{d}O_i$, the gradient of what head $i$ found, and gives $\mathrm{d}Q_i$, $\mathrm{d}K_i$
 # and $\mathrm{d}V_i$ ([step](#step-dattend)). Heads do not meet there. They met in $Y$, and they
 # will meet in $X$.
@@ -401,9 +379,9 @@ def the_lines_of_linear_backward():
 #
 # $$\mathrm{d}X = \sum_i \mathrm{d}Q_i\,W^{Q\top}_i = \mathrm{d}Q\,W^{Q\top}$$
 #
-# A word of the memory $M$ is used twice. It gave a key, and it gave a value:
+# A word of the memory $H$ is used twice. It gave a key, and it gave a value:
 #
-# $$\mathrm{d}M = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
+# $$\mathrm{d}H = \mathrm{d}K\,W^{K\top} + \mathrm{d}V\,W^{V\top}$$
 #
 # In self-attention the memory *is* $X$. The same word asks, is asked and hands over, and all three
 # gradients come back to it ([step](#step-dx)).
@@ -508,7 +486,7 @@ def what_heads_cost():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ words $X$ look at $S$ words $M$, with $h$ heads. In self-attention $M = X$.
+# $T$ words $X$ look at $S$ words $H$, the memory, with $h$ heads. In self-attention $H = X$.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -519,15 +497,15 @@ def what_heads_cost():
 # | $Q_i$: split of $Q$ | $\mathrm{d}Q$ = merge of all $\mathrm{d}Q_i$ | $(T, h\,d_k)$ |
 # | $Q = XW^Q$ | $\mathrm{d}X = \mathrm{d}Q\,W^{Q\top}$ | $(T, D)$ |
 # | | $\mathrm{d}W^Q = X^\top\,\mathrm{d}Q$ | $(D, h\,d_k)$ |
-# | $K = MW^K$ | $\mathrm{d}M = \mathrm{d}K\,W^{K\top}$ | $(S, D)$ |
-# | $V = MW^V$ | $\quad + \,\mathrm{d}V\,W^{V\top}$ | |
-# | self-attention | $\mathrm{d}X + \mathrm{d}M$ | $(T, D)$ |
+# | $K = HW^K$ | $\mathrm{d}H = \mathrm{d}K\,W^{K\top}$ | $(S, D)$ |
+# | $V = HW^V$ | $\quad + \,\mathrm{d}V\,W^{V\top}$ | |
+# | self-attention | $\mathrm{d}X + \mathrm{d}H$ | $(T, D)$ |
 
 # %% [markdown]
 # ## Are all heads needed?
 #
-# To remove a head, see to it that nobody reads it: make its rows of $W^O$ 0. The model is not
-# trained again. Then count the words that it still writes without a mistake.
+# To remove a head, set its rows of $W^O$ to 0, so nothing reads it. The model is not trained again.
+# Then count the words that it still writes without a mistake.
 
 
 # %%
@@ -588,18 +566,16 @@ def heads_removed():
 
 # %% [markdown]
 # The published counterpart is Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than
-# One?* They removed heads of large trained models. Of the 96 heads of an encoder for translation
-# only 8 made a difference beyond chance when removed by themselves, and half of these made the
-# translations *better* by being gone. Some layers could be reduced to a single head. The attention
-# from decoder to encoder needed its heads more than self-attention did; here, too, it is in the
-# last of these that one head alone does worst. Voita et al. 2019 removed 38 of 48 encoder heads, by
-# a method that learns which, and lost 0.15 BLEU.
+# One?* They removed heads of large trained models. Of the 96 heads with which a translator reads,
+# only 8 made a difference beyond chance when removed by themselves, and removing half of these made
+# the translations *better*. The attention from writing to reading needed its heads more; here, too,
+# it is where one head alone does worst. Voita et al. 2019 removed 38 of 48 such heads, by a method
+# that learns which, and lost 0.15 BLEU.
 #
 # To choose heads Michel et al. did not try all. They imagined a factor $g_i$ before each head, with
 # the value 1, and took the size of its *gradient*: a head whose factor has a small gradient can go.
-# One backward pass serves all heads.
 #
-# That heads can be removed afterwards does not mean that one head would have done. A model that was
+# That heads can be removed afterwards does not mean that one head would have been enough. A model
 # *trained* with one was 0.9 BLEU worse, as we are about to see.
 #
 # ## Often told: check it
@@ -649,7 +625,7 @@ def often_told():
 
             **“4,096² · 4 bytes = 64 MB of attention a layer.”** It is {of_a_head:.0f} MiB for *a
             head* of one sentence. With 8 heads it is {8 * of_a_head:.0f} MiB a layer. The library's
-            layer bears it out: for 256 words its 8 heads keep {measured:.0f} MiB of weights for the
+            layer agrees: for 256 words its 8 heads keep {measured:.0f} MiB of weights for the
             way back. 4,096 words are 16 times as many, and have {16**2} times the weights.
         """),
     ]
@@ -684,7 +660,7 @@ def quiz() -> list[Question]:
             why="It is $b^2/(a^2+b^2) = 0.04 / 0.68 \\approx 0.06$. Of the other 0.94: together 1.",
         ),
         Question(
-            question="What makes up $\\mathrm{d}M$, the gradient of a memory that is another text?",
+            question="What makes up $\\mathrm{d}H$, the gradient of a memory that is another text?",
             choices=("the queries' part", "the keys' and the values' part", "all three parts"),
             answer=1,
             why="Queries are made of the words that look. The memory made keys and values, and "

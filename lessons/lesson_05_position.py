@@ -2,15 +2,6 @@
 # # Position
 #
 # > Attention looks at all words at once. How does a model know what comes first?
-#
-# *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
-# Who reads word by word gets the order for nothing. Attention does not read word by word. It has
-# all words before it, like cards on a table.
-#
-# So what does it know of their order? Nothing at all, as you will see. Then you meet four ways to
-# tell it: sinusoids, learned positions, rotary positions and ALiBi. For each of them you derive
-# what flows back. In the end all of them meet sentences that are longer than any in training, and
-# most of them fail.
 
 # %%
 import math
@@ -31,8 +22,22 @@ from numformer.layers.positional import LearnedPositions, SinusoidalPositions, s
 from numformer.layers.rotary import Rotary, rotary, rotary_backward, rotary_turns
 from toy_tasks import lengths
 
+
+@show
+def clocks() -> Simulation:
+    """The simulation: pairs of numbers that turn from place to place."""
+    return turning
+
+
 # %% [markdown]
 # ## Cards on a table
+#
+# *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
+# Anyone who reads word by word gets the order for free. Attention does not read word by word. It
+# has all words before it, like cards on a table. So what does it know of their order? Nothing at
+# all, as you will see. Then you meet four ways to tell it: sinusoids, learned positions, rotary
+# positions and ALiBi. For each you derive what flows back, and in the end all of them meet
+# sentences longer than any in training. Most of them fail.
 #
 # Our sentence is *old dog bites man*. Each word is a vector of 8 numbers, a row of the matrix $X$.
 # We choose small ones.
@@ -51,8 +56,8 @@ def the_words():
 #
 # $$E = XX^\top, \quad A = \mathrm{softmax}\left(\frac{E}{\sqrt{8}}\right), \quad O = AX$$
 #
-# Now put the same cards down in another order: *old man bites dog*. Whose age is it now? **Before
-# you look: which weights will change?**
+# Now put the same cards down in another order: *old man bites dog*. Who is old now? **Before you
+# look: which weights will change?**
 
 
 # %%
@@ -74,8 +79,8 @@ def two_orders():
             {before[1, 3]:.2f} in both sentences, and *old* gives *dog* {before[0, 1]:.2f}, whether
             it stands beside it or not. (By hand: the score of *dog* and *man* is
             2 · 2 + 1 · 1 + 1 · 1 = 6, wherever they stand.) So the output of *dog* is the same,
-            too: it begins with {dog} in both. Among all outputs the largest difference of a word is
-            {moved:.0g}. (In other orders the sixteenth digit may differ: a computer rounds.)
+            too: it begins with {dog} in both. The largest change in any output is {moved:.0g}. (In
+            other orders the sixteenth digit may differ, because a computer rounds.)
         """),
     ]
 
@@ -92,13 +97,12 @@ def two_orders():
 #
 # $$A'\,PX = P\,A\,P^\top P\,X = P\,A\,X = P\,O$$
 #
-# Reorder what comes in, and what comes out is reordered alike. This is called *permutation
-# equivariance*. Learned matrices do not help: they stand at the right, $(PX)W = P(XW)$. Nor do the
-# other parts of an encoder (lesson 6), which treat each word by itself. And as it holds for every
-# $X$, it holds on the way back: the gradient of a word moves along with its word.
-#
-# So take such an encoder, as many blocks as you like. Average its outputs to judge the whole
-# sentence. It cannot tell *dog bites man* from *man bites dog*. It sees a bag of words.
+# Reorder what comes in, and what comes out is reordered in the same way. This is called
+# *permutation equivariance*. Learned matrices do not help, because they stand on the right:
+# $(PX)W = P(XW)$. Nor do the other parts of an encoder (lesson 6), which treat each word by itself.
+# The same holds for gradients: the gradient of a word moves with its word. So average the outputs
+# of such an encoder, however deep, and it cannot tell *dog bites man* from *man bites dog*. It sees
+# a bag of words.
 
 
 # %%
@@ -109,42 +113,35 @@ def other_orders() -> Simulation:
 
 
 # %% [markdown]
-# Look at the last choice, too. A causal mask (lesson 7) lets a word see itself and what is before.
-# That alone breaks the symmetry: the first word sees one word, the second sees two. So a decoder
-# can find out something about order with no positions at all. How much? The last section measures
-# it.
+# Try the last choice, too. A causal mask (lesson 7) lets a word see itself and what is before it.
+# That alone breaks the symmetry: the first word sees one word, the second sees two. So a model with
+# such a mask can find out something about order with no positions at all. How much? The last
+# section measures it.
 #
 # ## A clock with many hands
 #
-# The paper's way is the plainest: make a vector for each place, of the same width as a word's, and
-# **add** it to the word that stands there. Then *dog* at place 1 and *dog* at place 3 are different
-# vectors, and attention can tell them apart. But which vector for which place?
+# The paper's way is the plainest: make a vector for each place, as wide as a word's, and **add** it
+# to the word that stands there. Then *dog* at place 1 and *dog* at place 3 are different vectors,
+# and attention can tell them apart. But which vector for which place?
 #
-# - The number $p$ itself? It grows without bound. At place 500 nothing of the word would be left.
-# - A share, $p$ divided by the length? Then a step is another step in each sentence.
+# - The number $p$ itself? It grows without limit. At place 500 nothing of the word would be left.
+# - The place divided by the length? Then a step means something else in each sentence.
 #
 # We want numbers that stay small, that never repeat, and for which a step is the same step
-# everywhere. You have something like it on your wall. Each hand of a clock goes round and round and
-# repeats itself. The fast one tells near times apart, the slow one far ones, and together they do
-# not repeat for half a day.
+# everywhere. A clock does that. Each hand goes round and round and repeats itself. The fast one
+# tells near times apart, the slow one far ones, and together they do not repeat for half a day.
 #
 # The paper's clock (section 3.5) has $d/2$ hands, where $d$ is the width of a word's vector. Hand
-# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place, and its tip gives two numbers:
+# $i$ moves on by the angle $f_i = 10000^{-2i/d}$ at each place, and its tip gives two numbers, how
+# far right it is and how far up:
 #
 # $$PE(p, 2i) = \sin(p f_i)$$
 #
 # $$PE(p, 2i+1) = \cos(p f_i)$$
 #
-# For our width of 8 there are four hands, and the angles come out nicely: 1, 0.1, 0.01, 0.001.
-# (They are in radians; a full turn is 2π, about 6.28.) By hand, place 2: the first pair is
+# For our width of 8 there are four hands, those of [the clocks](#turning), and the angles come out
+# round: 1, 0.1, 0.01, 0.001. (In radians; a full turn is 2π.) By hand, place 2: the first pair is
 # $\sin 2 = 0.91$ and $\cos 2 = -0.42$, the second $\sin 0.2 = 0.20$ and $\cos 0.2 = 0.98$.
-
-
-# %%
-@show
-def the_first_places():
-    """The vectors of the first places at width 8."""
-    return Matrix("PE", sinusoidal_table(4, 8), [f"place {p}" for p in range(4)], range(8), 1)
 
 
 # %%
@@ -161,26 +158,26 @@ def heatmap() -> Simulation:
 # $\sin^2 + \cos^2 = 1$. There are $d/2$ hands. So $PE(p)$ has the length $\sqrt{d/2}$ at every
 # place, be it the first or the millionth.
 #
-# **Unique.** A hand points the same way again after a full turn. The first hand moves by 1, and a
-# full turn is 2π. No whole number of steps is a whole number of turns, since π is no fraction. But
-# it can come near.
+# **Unique.** A hand points the same way again after a full turn, which is 2π. The first hand moves
+# by 1. No whole number of steps is a whole number of turns, since π is no fraction. But it can come
+# close.
 
 
 # %%
 @show
 def never_twice():
-    """How near two places come, by the first hand alone and by all."""
+    """How close two places come, by the first hand alone and by all."""
     pe = sinusoidal_table(5000, 64)
     pair, whole = (np.linalg.norm(each - each[0], axis=1) for each in (pe[:, :2], pe))
     near = 1 + pair[1:1000].argmin()
     assert np.allclose(np.linalg.norm(pe, axis=1), math.sqrt(32)) and whole[1:].argmin() == 0
     return Words(f"""
-        After {near} places the first hand has made {near / (2 * np.pi):.4f} turns: it points where
-        it began but for {pair[near]:.5f}. The other hands do not. At width 64 the whole vectors of
-        these two places are {whole[near]:.1f} apart, more than the {np.linalg.norm(pe[0]):.1f} that
-        each is long. Of the first {len(pe):,} places none comes nearer to place 0 than
-        its neighbour, which is {whole[1]:.2f} away. (How far two places are apart does not depend
-        on where they are, as you will see. So that goes for all of them.)
+        After {near} places the first hand has made {near / (2 * np.pi):.4f} turns: it is back where
+        it began but for {pair[near]:.5f}. The other hands are not. At width 64 the vectors of these
+        two places are {whole[near]:.1f} apart, more than the {np.linalg.norm(pe[0]):.1f} that
+        each is long. Of the first {len(pe):,} places none comes closer to place 0 than its
+        neighbour, which is {whole[1]:.2f} away. (The same holds around every other place: only
+        the distance counts, as you will see.)
     """)
 
 
@@ -188,7 +185,7 @@ def never_twice():
 # ### A step is a turn
 #
 # How do you get from the vector of a place to that of $k$ places later? With a clock: turn each
-# hand a little further, always by the same angle, wherever it stands. In formulas these are the
+# hand a little further, always by the same angle, wherever it points. In formulas these are the
 # addition theorems of sine and cosine. For hand $i$, with $f$ for $f_i$:
 #
 # $$\sin((p+k)f) = \cos(kf)\,\sin(pf) + \sin(kf)\,\cos(pf)$$
@@ -196,7 +193,7 @@ def never_twice():
 # $$\cos((p+k)f) = -\sin(kf)\,\sin(pf) + \cos(kf)\,\cos(pf)$$
 #
 # Read them as a matrix product. The two new numbers are two fixed rows, $(\cos kf, \sin kf)$ and
-# $(-\sin kf, \cos kf)$, each times the two old numbers. In these rows stand $k$ and $f$, but not
+# $(-\sin kf, \cos kf)$, each times the two old numbers. The rows depend on $k$ and $f$, but not on
 # $p$. Put one such block for each hand along the diagonal of a matrix $M_k$, and you have
 #
 # $$PE(p+k) = M_k\,PE(p)$$
@@ -232,37 +229,26 @@ def one_matrix_for_all_places():
     ]
 
 
-# %%
-@show
-def two_arrows() -> Simulation:
-    """The simulation: a pair of numbers at two places."""
-    return turning
-
-
 # %% [markdown]
 # What is that good for? The paper hopes that it lets a model look at *relative* places: "two words
 # back". Let a learned matrix of queries be $M_{-1}$. Then the query of place $p$ is
-# $M_{-1}PE(p) = PE(p-1)$: it asks for the place before. Try it at width 64 with the first hundred
-# places as keys: every query, from place 1 on, has its highest score at the place before.
+# $M_{-1}PE(p) = PE(p-1)$: it asks for the place before. At width 64, with the first hundred places
+# as keys, every query from place 1 on then scores highest with the place before. So one matrix
+# *can* do that everywhere. Whether training *finds* it is another question.
 #
-# So one matrix *can* do that everywhere. Whether training *finds* it is another question. Keep it
-# in mind until the last section.
-#
-# ### How much alike are two places?
+# ### How similar are two places?
 #
 # Take the dot product of two places, $p$ and $q$. Each hand contributes
 #
 # $$\sin(pf)\,\sin(qf) + \cos(pf)\,\cos(qf) = \cos((p-q)f)$$
 #
-# So it is a sum of cosines of the *distance*:
+# These are the numbers below the clocks. Together they are a sum of cosines of the *distance*:
 #
 # $$PE(p) \cdot PE(p+k) = \sum_i \cos(k f_i)$$
 #
-# It does not depend on $p$: that is why the curve in the simulation keeps its shape. And $k$ and
-# $-k$ give the same, so by itself it says how far, not on which side. Divided by $d/2$ it is 1 at
-# distance 0.
-# In the simulation you see it fall within a few places and then go on in waves. At width 64, places
-# 100 apart are more alike than places 50 apart. More hands make it smoother.
+# It does not depend on $p$, so the curve in the simulation keeps its shape. And $k$ and $-k$ give
+# the same: it tells how far, not on which side. The curve falls within a few places and then goes
+# on in waves. At width 64, places 100 apart are more alike than places 50 apart.
 #
 # ### The way back
 #
@@ -300,23 +286,22 @@ def the_lines_of_sinusoids():
 # add it to the word. The paper tried it (Table 3, row E): BLEU 25.7 instead of 25.8, "nearly
 # identical".
 #
-# Forward is simple. The way back holds the one trap of this lesson. **Ask where row $t$ of $W$ is
-# used.** In *every* sentence of the batch that has a place $t$. By the chain rule it collects from
-# all of them.
+# The way back holds the one trap of this lesson. **Ask where row $t$ of $W$ is used.** In *every*
+# sentence of the batch that has a place $t$. By the chain rule it collects from all of them.
 #
 # Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
 # batch below each other, without padding, so there are 7 rows. Their places are 0, 1, 2, 3 and
-# again 0, 1, 2. Write this down as a matrix $C$: $C_{nt}$ is 1 where row $n$ stands at place $t$,
+# again 0, 1, 2. Write this down as a matrix $L$: $L_{nt}$ is 1 where row $n$ is at place $t$,
 # else 0. Then forward is a matrix product like any other:
 #
-# $$Y = X + CW$$
+# $$Y = X + LW$$
 #
-# And lesson 3 has told what its backward is:
+# And lesson 3 has derived its backward:
 #
-# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = C^\top\,\mathrm{d}Y$$
+# $$\mathrm{d}X = \mathrm{d}Y, \quad \mathrm{d}W = L^\top\,\mathrm{d}Y$$
 #
-# Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ that stand at place $t$. Only two
-# numbers a word this time, to be checked by hand; and $W$ has rows for six places.
+# Row $t$ of $\mathrm{d}W$ is the sum of all rows of $\mathrm{d}Y$ at place $t$. Here with two
+# numbers a word, and rows of $W$ for six places.
 
 # %%
 PLACES = np.array([0, 1, 2, 3, 0, 1, 2])
@@ -335,11 +320,11 @@ def a_row_collects():
     assert np.allclose(chosen.T @ dy, layer.weight.grad)
     first, second = layer.weight.grad[0].astype(int)
     return [
-        Matrix("C", chosen, names, range(6)),
+        Matrix("L", chosen, names, range(6)),
         Matrix(r"\mathrm{d}Y", dy, names, range(2)),
         Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
         Words(f"""
-            By hand: at place 0 stand *old* of the first sentence and *dog* of the second, (1, 0)
+            By hand: at place 0 are *old* of the first sentence and *dog* of the second, (1, 0)
             and (0, 1), so its row gets ({first}, {second}). Place 3 exists in one sentence only.
             No sentence reaches places 4 and 5: their gradient is 0. **If no sentence of the whole
             training reaches them, their rows stay as random as they began.**
@@ -349,10 +334,8 @@ def a_row_collects():
 
 # %% [markdown]
 # Adding rows at given indices, however often an index occurs, is called *scatter-add*. (NumPy's
-# `dW[places] += dY` is none; of all rows for a place it adds only the last. `np.add.at` is one.)
-# The backward of word embeddings is a scatter-add, too. A large $C$ would be a waste: there the
-# library sorts the rows by their index and adds up. For tables as small as this it does build
-# $C^\top$: then one product is the fastest way (`scatter_add` in `numformer/backend.py`).
+# `dW[places] += dY` is not one: of all rows for a place it adds only the last. `np.add.at` is.) The
+# backward of word embeddings is a scatter-add, too (`scatter_add` in `numformer/backend.py`).
 
 
 # %%
@@ -365,7 +348,7 @@ def the_lines_of_learned_positions():
             "positions = ": "The places that forward kept.",
             "dy_of_position = ": r"""Where a batch still has the axes (sentence, place, width),
                 first sum over the sentences. The 7 rows of our example stay as they are.""",
-            "scatter_add": r"""$\mathrm{d}W = C^\top\,\mathrm{d}Y$, added to what is there.""",
+            "scatter_add": r"""$\mathrm{d}W = L^\top\,\mathrm{d}Y$, added to what was there.""",
             "return": r"$\mathrm{d}X = \mathrm{d}Y$, as with sinusoids.",
         },
     )
@@ -378,10 +361,10 @@ def the_lines_of_learned_positions():
 # parts: word with word, word with place, place with word, place with place. But a model mostly
 # wants to know how *words* fit at a *distance*.
 #
-# Su et al. (2021) leave the words alone and use the clock elsewhere: within attention, just before
-# the scores. A query at place $t$ is turned as the clock's hands at $t$: its first two numbers by
-# $t f_0$, the next two by $t f_1$, and so on. A key at place $s$ is turned by its own place. Values
-# are not turned. This is called *rotary position embedding*, RoPE for short.
+# Su et al. (2021) leave the words alone and use the clock within attention, just before the scores.
+# A query at place $t$ is turned: its first two numbers by $t f_0$, the next two by $t f_1$, and so
+# on. A key at place $s$ is turned by its own place. Values are not turned. This is called *rotary
+# position embedding*, RoPE for short.
 #
 # Turning a pair $(u, v)$ by the angle $r$ gives
 #
@@ -399,27 +382,9 @@ def the_lines_of_learned_positions():
 # $$(R_t\,q) \cdot (R_s\,k) = (R_{t-s}\,q) \cdot k$$
 #
 # The places themselves are gone. Only their difference is left.
-
-
-# %%
-@show
-def scores_by_distance():
-    """The score of dog and man at several places."""
-    turns = rotary_turns(203, 8)
-    dog, man = (rotary(np.tile(x[words.index(word)], (203, 1)), turns) for word in ("dog", "man"))
-    score = (dog @ man.T).round(4)
-    return Words(
-        f"""
-        Let *dog* ask from place 3, with *man* at place 1: the score is {score[3, 1]}. From 7, with
-        *man* at 5: {score[7, 5]}. From 202, with *man* at 200: {score[202, 200]}. On which side the
-        key stands matters: from 1, with *man* at 3, it is {score[1, 3]}. And at the same place it
-        is {score[4, 4]:.0f}, as without turning.
-        """.replace("-", "−")
-    )
-
-
-# %% [markdown]
-# You can watch it: go back to [the two arrows](#turning) and choose a query and a key.
+#
+# Watch it: go back to [the clocks](#turning), choose a query and a key, and press **Play**. They
+# turn, by the sign in the formula, against the clock; the numbers below do not change.
 #
 # In the library a pair is one complex number, $u + vi$, because a product of complex numbers turns:
 # times $\cos r + i \sin r$ is turning by $r$.
@@ -479,7 +444,7 @@ def the_lines_of_rotary_backward():
             {
                 "return": r"""Attention's own backward (lesson 3) comes first. It knows nothing of
                     positions: its `dquery` belongs to the *turned* query. This line turns it back,
-                    each row by its own place: $R_{-t}\,\mathrm{d}q'$. The keys alike. Values were
+                    each row by its own place: $R_{-t}\,\mathrm{d}q'$. Keys likewise. Values were
                     not turned, so nothing is turned back.""",
             },
         ),
@@ -489,13 +454,13 @@ def the_lines_of_rotary_backward():
 # %% [markdown]
 # ## Lower the score: ALiBi
 #
-# Press et al. (2022) do without any vectors. From each score they take something off, the more, the
-# further away the key is. With $D_{ts}$ for how many places $t$ and $s$ are apart:
+# Press et al. (2022) do without any vectors. They subtract something from each score, more for keys
+# that are further away. With $D_{ts}$ for how many places $t$ and $s$ are apart:
 #
 # $$Z = \frac{E}{\sqrt{d_k}} - m\,D$$
 #
-# The slope $m$ is a number, another one for each head: with 8 heads it is 1/2, 1/4 and so on to
-# 1/256. Nothing is learned. The name means *attention with linear biases*.
+# The slope $m$ differs from head to head: with 8 heads it is 1/2, 1/4 and so on to 1/256.
+# Nothing is learned. The name means *attention with linear biases*.
 
 
 # %%
@@ -515,16 +480,15 @@ def lower_by_distance():
             the weight from {before[1, 3]:.2f} to {after[1, 3]:.2f}. In this head a key of the same
             score has half the weight when it is {halves[0]:.1f} places further away; in the last
             one of eight that takes {halves[-1]:.0f} places. So some heads see what is near, others
-            all.
+            see everything.
         """),
     ]
 
 
 # %% [markdown]
-# And back? $mD$ is a constant, like $PE$. Through $Z$ the gradient goes to $E$ as ever,
-# $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$. The formulas of attention's backward stay as they are. But
-# their *numbers* do not: they hold the weights $A$, and a key far away has less of them. It gets
-# less gradient, too.
+# And back? $mD$ is a constant, like $PE$: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$, as ever. The
+# formulas of attention's backward stay as they are. But they contain the weights $A$, and a key far
+# away has little weight. So it gets little gradient, too.
 
 
 # %%
@@ -587,10 +551,9 @@ def gradient_check():
 # A model trains on short texts and then meets a longer one. Its words are known, its places are
 # not. What will happen? Think for a moment about each way, then look.
 #
-# A small task (`lessons/lesson_05/beyond.py`): say at each place the letter of the place *before*.
-# To do it the model must know what *before* is, and nothing else. A decoder of two blocks trains on
-# sequences of 12 letters, for 200 steps, twice from other random numbers. Then it gets
-# sequences of 48. (Places count from 1 here.)
+# A small task (`lessons/lesson_05/beyond.py`): at each place, say the letter of the place *before*.
+# A model of two layers with a causal mask trains on sequences of 12 letters, for 200 steps, with
+# two seeds. Then it gets sequences of 48. (Places count from 1 here.)
 
 
 # %%
@@ -634,22 +597,22 @@ def the_letter_before():
         ),
         Words(f"""
             - **Learned**: right as far as training reached. At the next place it is
-              {right("learned", 13)}, and that is guessing: its row never got a gradient.
-            - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, soon guessing. One
+              {right("learned", 13)}, which is a guess: its row never got a gradient.
+            - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, and soon a guess. One
               matrix for all places exists, as you saw. Training found something else. The head that
-              looks at the place before most of all gives it the weight {before("sinusoidal", 12)}
-              at place 12, and {before("sinusoidal", 24)} at place 24.
+              looks most at the place before gives it the weight {before("sinusoidal", 12)} at place
+              12, and {before("sinusoidal", 24)} at place 24.
             - **Rotary**: one place back is the same turn everywhere. Such a head gives the place
               before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But more
-              and more keys stand at distances that no training had, and nothing has taught it to
+              and more keys are at distances that were never trained, and nothing has taught it to
               ignore them. At place 48 it is {before("rotary", 48)}, and {right("rotary", 48)} of
               the letters are right.
             - **ALiBi**: far keys count for little, so new ones hardly disturb: {right("alibi", 48)}
-              at the end. But it is not sharp. Within it reaches {within["alibi"]:.2f}, and
-              {100 * two_before:.0f} % of its mistakes are the letter of *two* places before: with
-              four heads the steepest slope is 1/4, and one place more costs no more than that.
-            - **None**: {within["none"]:.2f} within! The causal mask tells something of the order,
-              as you saw in the first simulation. Beyond, it gets worse and worse.
+              at the end. But it is not sharp. At trained places it reaches {within["alibi"]:.2f},
+              and {100 * two_before:.0f} % of its mistakes are the letter of *two* places before:
+              the steepest of four slopes is 1/4, so one place more costs only that.
+            - **None**: {within["none"]:.2f} at trained places! The causal mask tells something of
+              the order. Beyond, it gets worse and worse.
         """),
     ]
 
@@ -657,13 +620,9 @@ def the_letter_before():
 # %% [markdown]
 # ### Three tasks, three seeds
 #
-# Is ALiBi the best, then? That would be too much to say of one task. The repository has a longer
-# study: copying letters, reversing them, and adding two numbers digit by digit. Each trains up to
-# length 10. It takes about half an hour on two cores, so here is the table that it wrote:
-#
-# ```
-# python -m toy_tasks.lengths
-# ```
+# Is ALiBi the best, then? One task is too few to say so. The repository has a longer study: copying
+# letters, reversing them, and adding two numbers digit by digit, trained up to length 10. It takes
+# half an hour on two cores (`python -m toy_tasks.lengths`); here is the table that it wrote.
 
 
 # %%
@@ -694,12 +653,10 @@ def the_table_of_the_study():
             Look at length 15. ALiBi reverses {mean["reverse", "alibi"]} of the sources and copies
             {mean["copy", "alibi"]}. Rotary positions reverse {mean["reverse", "rotary"]} and copy
             {mean["copy", "rotary"]}. *No* positions reverse {mean["reverse", "none"]} and copy
-            {mean["copy", "none"]}. Sinusoids and learned positions have failed long before. Adding
-            is hard for all.
+            {mean["copy", "none"]}. Sinusoids and learned positions have failed long before.
 
             Look at the brackets, too. Of the sums of 15 digits ALiBi gets {low:.2f} right with one
-            seed and {high:.2f} with another. A single run would have told you either story. And
-            these models are small: that ALiBi is the best for all purposes does not follow.
+            seed and {high:.2f} with another. A single run could have told you either story.
         """),
     ]
 
@@ -710,9 +667,9 @@ def the_table_of_the_study():
 # | forward | backward | shape |
 # |---|---|---|
 # | sinusoids: $Y = X + PE$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | learned: $Y = X + CW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
-# | | $\mathrm{d}W = C^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
-# | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys alike | $(T, d_k)$ |
+# | learned: $Y = X + LW$ | $\mathrm{d}X = \mathrm{d}Y$ | $(T, d)$ |
+# | | $\mathrm{d}W = L^\top\,\mathrm{d}Y$, a scatter-add | (places, $d$) |
+# | rotary: $q' = R_t\,q$ | $\mathrm{d}q = R_{-t}\,\mathrm{d}q'$, keys likewise | $(T, d_k)$ |
 # | ALiBi: $Z = E/\sqrt{d_k} - mD$ | $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$ | $(T, S)$ |
 #
 # Without positions $X$ becomes $PX$, so $O$ becomes $P\,O$. With sinusoids $PE(p+k) = M_k\,PE(p)$.
@@ -751,9 +708,8 @@ def often_told():
         **“*The cat chased the dog* and *the dog chased the cat* give the same attention matrix.”**
         Without positions they do not: with random vectors for the words an entry differs by
         {apart:.2f}. Sort the words back, and the difference is {sorted_back:.0g}. The two matrices
-        are equal *up to a permutation*, and that is another claim. From it follows that each word's
-        output is the same in both sentences. From theirs would follow that *cat* and *dog* are
-        looked at alike.
+        are equal *up to a permutation*, and that is another claim: each word's output is the same
+        in both sentences.
     """)
 
 
@@ -801,8 +757,8 @@ def quiz() -> list[Question]:
                 "an error is raised",
             ),
             answer=2,
-            why="The gradient of this row was always 0, so no step has moved it from its random "
-            "beginning. An error comes only beyond row 128.",
+            why="The gradient of this row was always 0, so no step has moved it. An error comes "
+            "only beyond row 128.",
         ),
         Question(
             question="A head of ALiBi has the slope 1/4. Two keys have the same dot product with "
@@ -819,7 +775,7 @@ def quiz() -> list[Question]:
 # ## Exercises
 #
 # `python -m lessons start 5 mine.py` writes a file to begin with. Complete or mend its functions,
-# and let `python -m lessons check 5 mine.py` tell you what it thinks. Two of the gradients stand
+# and let `python -m lessons check 5 mine.py` tell you what it thinks. Two of the gradients are
 # nowhere on this page.
 
 
@@ -836,4 +792,4 @@ def exercises():
 # - *Attention Is All You Need*, section 3.5, and row E of Table 3.
 # - Su et al. 2021, *RoFormer*, section 3; Press et al. 2022, *Train Short, Test Long*, section 3.
 # - `toy_tasks/lengths.py`: the study. Train one way longer, or with other slopes.
-# - Lesson 6: what stands around attention.
+# - Lesson 6: what is built around attention.

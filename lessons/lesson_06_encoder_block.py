@@ -1,22 +1,8 @@
 # %% [markdown]
 # # The encoder block
 #
-# > A layer of the encoder is more than attention. What stands around attention, and what is each
-# > part for? What would go wrong without it?
-#
-# Attention mixes. Its result is a mean of values that are already there (lesson 3), and a mean of
-# means is again a mean. With attention alone, twelve layers would stir the same soup twelve times.
-# So each layer of the Transformer has a second half that works on every word by itself. And both
-# halves stand within two devices that look like details: a sum and a norm. Without the first a deep
-# encoder learns nothing, as we will see, and without the second its numbers lose all bounds.
-#
-# The paper (section 3.1) puts it into one line. Each *sublayer*, attention or feed-forward network,
-# is wrapped in the same way:
-#
-# $$\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$$
-#
-# Here you follow three words through such a block and a gradient back, derive the backward of each
-# part, above all that of LayerNorm, which has a trap, and measure what the parts are for.
+# > A layer of the encoder is more than attention. What else is in it, what is each part for, and
+# > what would go wrong without it?
 
 # %%
 from collections import Counter
@@ -33,25 +19,37 @@ from numformer.gradient_check.gradients import check
 from numformer.layers import Residual
 from numformer.layers.activation import relu_backward
 from numformer.layers.layer_norm import layer_norm, layer_norm_backward
-from numformer.layers.linear import linear_backward
 from numformer.models.block import Block, TowerConfig
+
+
+@show
+def data_and_gradient() -> Simulation:
+    """The simulation: the parts of the block and what flows through them."""
+    return block.flows
+
 
 # %% [markdown]
 # ## Three words go through
 #
-# The words are *the cat purrs*. Each is a row of five numbers, and in our example these numbers
-# mean something: how much of a noun, of a verb, of an animal the word is, how much it has to do
-# with a sound, and whether it is something definite.
+# Attention mixes. Its result is a mean of values that are already there (lesson 3), and a mean of
+# means is again a mean. With attention alone, twelve layers would stir the same soup twelve times.
+# So each layer of the Transformer has a second half that works on every word by itself. And both
+# halves sit inside two devices that look like details: a sum and a norm. Without the first a deep
+# encoder learns nothing, as we will see, and without the second its numbers grow without limit. The
+# paper (section 3.1) wraps each *sublayer*, attention or feed-forward network, in the same way:
 #
-# *cat* is a noun and no verb. That it is an animal, the row does not say; nor that there is a
-# sound. The block shall find out. It is a block of numformer, with weights that we have chosen so
-# that all that happens to *cat* can be computed by hand. Below is its way through the block, from
-# the top to the bottom.
+# $$\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$$
+#
+# The simulation above is such a block, with weights chosen so that all that happens to *cat* can be
+# computed by hand. The words are *the cat purrs*, each a row of five numbers with a meaning: how
+# much of a noun, of a verb, of an animal the word is, how much it has to do with a sound, and
+# whether it is something definite. *cat* is a noun and no verb. Its row does not say that it is an
+# animal, nor that there is a sound. The block is to find out. Here is its way, from top to bottom.
 
 # %%
 tokens, features = block.tokens, block.features
 cat = tokens.index("cat")
-made = block.compute(part=0, dy=(-1, block.doutput))  # every matrix, there and back
+made = block.compute()  # every matrix, there and back
 
 
 def plain(number: float) -> str:
@@ -80,7 +78,7 @@ def one_row_through_the_block():
 
 
 # %% [markdown]
-# 1. **Attention** brings news from other words. *cat* looks at all three alike. It takes a third
+# 1. **Attention** brings news from other words. *cat* looks at all three equally. It takes a third
 #    of *the*'s 3 for definite, and a third of *purrs*' 3 for sound, which the last matrix doubles.
 # 2. **Add.** The news is added to the row. Nothing that was there is lost.
 # 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
@@ -90,21 +88,9 @@ def one_row_through_the_block():
 #    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues, noun and sound.
 # 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
 #
-# The result has the shape of the input, so blocks can stand one on the other.
+# The result has the shape of the input, so blocks can be stacked. [Above](#block) you can follow
+# all three words, and the gradient back; all numbers come out of numformer's own `Block`.
 #
-# ## Through the block, there and back
-#
-# Now all three words at once, with the gradient. All numbers come out of numformer's own `Block`.
-
-
-# %%
-@show
-def data_and_gradient() -> Simulation:
-    """The simulation: the parts of the block and what flows through them."""
-    return block.flows
-
-
-# %% [markdown]
 # Only attention hands something from token to token: choose the gradient of *cat* alone, and the
 # rows of the other two stay 0 until attention. And *add* hands the same gradient to both sides.
 #
@@ -121,12 +107,12 @@ def data_and_gradient() -> Simulation:
 # $$\mathrm{d}x_i = \mathrm{d}u_i + \sum_j \mathrm{d}u_j\,\frac{\partial f_j}{\partial x_i}$$
 #
 # The second term is what the sublayer's own backward gives. The first is there whatever the
-# sublayer does. A sublayer that passes nothing back cannot stop the gradient. For twelve sublayers
-# without the way around, a gradient must get through twelve Jacobians, one *times* the other. With
-# it, one of the paths from the end to the beginning goes through none.
+# sublayer does: a sublayer that passes nothing back cannot stop the gradient. Without the way
+# around, a gradient must get through twelve Jacobians multiplied together. With it, one of the
+# paths from the end to the beginning goes through none.
 #
 # The library's class has the paper's order, the norm after the sum, and a later one, to which we
-# come back. Its dropout works in training alone (lesson 8).
+# come back. Its dropout is for training alone (lesson 8).
 
 
 # %%
@@ -161,10 +147,10 @@ def the_lines_of_the_residual():
 # %% [markdown]
 # ### What is it for?
 #
-# Let us take it away. Here is numformer's encoder with 12 layers, random weights and random data. A
+# Take it away. Here is numformer's encoder with 12 layers, random weights and random data. A
 # gradient of length 1 comes in at the end. How long is it when it reaches each layer? Look at the
-# dotted line first: there all norms are left out. Guess before you take the residual connections
-# away: will that line be above 1 at the first layer, below 1, or about 1?
+# dotted line first: there all norms are left out. Before you take the residual connections away,
+# guess: will that line end above 1 at the first layer, below 1, or near 1?
 
 
 # %%
@@ -194,15 +180,13 @@ def with_and_without_the_way_around():
         and nothing ever takes away. Something has to hold the size. That will be the norm.
 
         The two lines with a norm stay near 1, even without the way around. Could the norm do it
-        alone, then? Choose the gradient of the queries' matrix, and look again: it falls off the
-        chart. To see why, measure how *alike* the words have become on their way: what share of all
-        squares the mean of all words has. At 1 all words have the same vector. With the norm after
-        the sum it is {shares[0]} before the first five layers, and without the way around
-        {shares[1]}: then all words are the same. Attention takes means, and nothing brings the
-        differences back (Dong et al. 2021). Where all keys are the same, it does not matter where a
-        word looks. So the queries get no gradient, and attention cannot learn. With the way around
-        words become more alike, too, as long as nothing is learned, but each keeps something of its
-        own.
+        alone, then? Choose the gradient of the queries' matrix: it falls off the chart. To see why,
+        measure how *alike* the words have become: the share of all squares that the mean of all
+        words has. At 1 all words have the same vector. With the norm after the sum it is
+        {shares[0]} before the first five layers, and without the way around {shares[1]}: all words
+        are the same. Attention takes means, and nothing brings the differences back (Dong et al.
+        2021). Where all keys are the same, it does not matter where a word looks, so the queries
+        get no gradient, and attention cannot learn.
 
         So there are three reasons for one plus sign: the gradient arrives, a word stays itself, and
         a sublayer that has nothing to say can say nothing.
@@ -221,14 +205,13 @@ def with_and_without_the_way_around():
 # $$\hat x_i = (x_i - \mu)\,r \qquad y_i = \gamma_i\,\hat x_i + \beta_i$$
 #
 # $\gamma$ and $\beta$ are learned, one number for each feature. They begin at 1 and 0, and ours are
-# still there. The library adds a small $\varepsilon$ to the variance, lest a row of equal numbers
-# divide by 0; our example leaves it out, so that numbers come out. The mean runs over the features
-# of *one* word: no other word comes into it, and no other sentence.
+# still there. The library adds a small $\varepsilon$ to the variance, so that a row of equal
+# numbers does not divide by 0; our example leaves it out, so that the numbers come out round. The
+# mean runs over the features of *one* word: no other word plays a part.
 #
 # Two things follow at once. Add the same number to all of $x$: $\mu$ takes it up, and $\hat x$
-# stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. Both are directions in
-# which $x$ can move and nothing happens behind the norm. Then what must the gradient in these two
-# directions be?
+# stays. Multiply all of $x$ by 3: $r$ becomes a third, and $\hat x$ stays. In both directions $x$
+# can move and nothing happens behind the norm. Then what must the gradient there be?
 
 
 # %%
@@ -320,8 +303,8 @@ def the_norm_backward_by_hand():
 
             Add up the last line: 0. Multiply it with $\\hat x$ and add up: 0 again. These are the
             two directions in which nothing happens, and there the gradient is 0. And look at
-            *definite*: the gradient there was 0. It gets the largest of all. Its number was the
-            mean of the row, and if it moves, it moves the mean, and so the four others.
+            *definite*: it had no gradient and gets the largest of all. If its number moves, it
+            moves the mean, and so the four others.
         """),
     ]
 
@@ -337,9 +320,8 @@ def the_norm_backward_by_hand():
 #
 # $$J = r\,\Bigl(I - \frac{\mathbf{1}\mathbf{1}^\top}{D} - \frac{\hat x\,\hat x^\top}{D}\Bigr)$$
 #
-# is the Jacobian: it takes two directions out and multiplies what is left by $r$. In our example
-# three directions are left, and each is multiplied by 1/2, because the standard deviation is 2. So
-# the norm also holds the *gradient*: what comes from large data is made smaller by just as much.
+# is the Jacobian: it takes two directions out and multiplies what is left by $r$. So the norm also
+# holds the *gradient* in check: what comes from large data is made smaller by just as much.
 #
 # Now the library's lines. In the code `rstd` is $r$, and `dot_last(a, b)` is the sum of the
 # products of each row.
@@ -389,9 +371,8 @@ def the_lines_of_layer_norm():
 #
 # $$\mathrm{FFN}(x) = \max(0,\, xW_1 + b_1)\,W_2 + b_2$$
 #
-# It is *position-wise*: it takes one row, and the same weights serve every row. Change *the*, and
-# what it writes for *cat* stays the same. In the paper a row has 512 numbers and the hidden layer
-# 2,048; in our example it is 5 and 6.
+# It is *position-wise*: it takes one row, and the same weights serve every row. In the paper a row
+# has 512 numbers and the hidden layer 2,048; in our example it is 5 and 6.
 #
 # ### A memory of keys and values
 #
@@ -401,9 +382,9 @@ def the_lines_of_layer_norm():
 # $$\mathrm{FFN}(x) = \sum_j \max(0,\, x \cdot k_j + b_j)\;v_j + b_2$$
 #
 # That is like attention: a query is compared with keys, each comparison becomes a weight, and
-# values are added up with these weights. Here $x$ is the query. But the keys and values are no
-# words: they are learned, and the same for every text. It is a memory (Geva et al. 2021). A ReLU
-# stands in the place of the softmax: if no key fits, nothing is written. Go through it for *cat*,
+# values are added up with these weights. Here $x$ is the query. But keys and values do not come
+# from words: they are learned, and the same for every text. It is a memory (Geva et al. 2021). A
+# ReLU takes the place of the softmax: if no key fits, nothing is written. Go through it for *cat*,
 # whose row is (1.5, −1.5, −0.5, 0.5, 0). Our $b_2$ is 0.
 
 
@@ -414,14 +395,17 @@ def a_memory():
     before = made["normed"][cat] @ block.inner + block.inner_bias
     columns = [block.inner.T, block.inner_bias, before, made["hidden"][cat], block.outer]
     rows = [
-        (name, listed(key), *map(plain, numbers), listed(value))
-        for name, key, *numbers, value in zip(block.memories, *columns, strict=True)
+        (f"{j}: {name}", listed(key), *map(plain, numbers), listed(value))
+        for j, (name, key, *numbers, value) in enumerate(
+            zip(block.memories, *columns, strict=True), 1
+        )
     ]
     the, _, purrs = (" and ".join(np.array(block.memories)[row > 0]) for row in made["hidden"])
     silent = np.array(block.memories)[~made["hidden"].any(axis=0)]
     return [
         table(
-            ["looks for", "key $k_j$", "$b_j$", "$n \\cdot k_j + b_j$", "ReLU", "value $v_j$"], rows
+            ["$j$ looks for", "key $k_j$", "$b_j$", "$n \\cdot k_j + b_j$", "ReLU", "value $v_j$"],
+            rows,
         ),
         Words(f"""
             Two keys fit. The first is 1.5 + 0.5 − 1 = 1: a noun with a sound. Its value writes 2 to
@@ -438,8 +422,8 @@ def a_memory():
 # %% [markdown]
 # ### Through the feed-forward network
 #
-# There are two products, two biases and a ReLU between them. Write $H = NW_1 + b_1$,
-# $R = \max(0, H)$, $F = RW_2 + b_2$. By entries the last is
+# There are two products, two biases and a ReLU between them. Write $G = NW_1 + b_1$,
+# $R = \max(0, G)$, $F = RW_2 + b_2$. By entries the last is
 #
 # $$F_{ti} = \sum_j R_{tj}\,W_{ji} + b_i$$
 #
@@ -450,13 +434,13 @@ def a_memory():
 # $$\mathrm{d}R = \mathrm{d}F\,W_2^\top \qquad \mathrm{d}W_2 = R^\top\,\mathrm{d}F \qquad
 # \mathrm{d}b_2 = \sum_t \mathrm{d}F_t$$
 #
-# The ReLU has the slope 1 where $H$ is positive, and 0 elsewhere. Write $[\ldots]$ for 1 where it
+# The ReLU has the slope 1 where $G$ is positive, and 0 elsewhere. Write $[\ldots]$ for 1 where it
 # is true and 0 where not:
 #
-# $$\mathrm{d}H_{tj} = \mathrm{d}R_{tj} \cdot [H_{tj} > 0]$$
+# $$\mathrm{d}G_{tj} = \mathrm{d}R_{tj} \cdot [G_{tj} > 0]$$
 #
-# And the first product is like the second: $\mathrm{d}N = \mathrm{d}H\,W_1^\top$,
-# $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$, $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$.
+# And the first product is like the second: $\mathrm{d}N = \mathrm{d}G\,W_1^\top$,
+# $\mathrm{d}W_1 = N^\top\,\mathrm{d}G$, $\mathrm{d}b_1 = \sum_t \mathrm{d}G_t$.
 
 
 # %%
@@ -469,7 +453,7 @@ def the_memory_backward_by_hand():
 
         - Along the **values**: the first value with it, {product(df, block.outer[0])}. The fourth,
           {product(df, block.outer[3])}. The other four did not fit, and get 0. So the row of
-          $\\mathrm{{d}}H$ is {listed(dh)}.
+          $\\mathrm{{d}}G$ is {listed(dh)}.
         - Along the **keys**: {plain(dh[0])} times the first key and {plain(dh[3])}
           times the fourth, together {listed(made["dnormed_2"][cat])}.
         - The way around brings $\\mathrm{{d}}F$ itself, once more: the sum is
@@ -479,7 +463,7 @@ def the_memory_backward_by_hand():
         $\\sum_t R_{{tj}}\\,\\mathrm{{d}}F_t$: a value learns from the words that its key fitted,
         each as much as it fitted. A key that fits no word gets no gradient, and neither does its
         value. Our *animal* learns nothing from this sentence. If it fits no word of any sentence,
-        it is *dead*: it cannot change any more, and only a change of its input can wake it.
+        it is *dead*: only a change of its input can wake it.
     """)
 
 
@@ -493,21 +477,11 @@ def the_lines_of_the_feed_forward_network():
             {
                 "dhidden = ": r"From $\mathrm{d}F$ through $W_2$ to $\mathrm{d}R$ (and through "
                 "dropout, if there is any).",
-                "return": r"Through the ReLU to $\mathrm{d}H$, then through $W_1$ to "
+                "return": r"Through the ReLU to $\mathrm{d}G$, then through $W_1$ to "
                 r"$\mathrm{d}N$.",
             },
         ),
-        Beside(
-            linear_backward,
-            {
-                "dx = ": r"$\mathrm{d}R = \mathrm{d}F\,W_2^\top$",
-                "dweight": r"$\mathrm{d}W_2 = R^\top\,\mathrm{d}F$. `rows` lays the words of all "
-                "sentences below each other.",
-                "dbias": r"$\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$: a sum, not a mean.",
-                "return": "",
-            },
-        ),
-        Beside(relu_backward, {"return": "`positive` is where $H > 0$."}),
+        Beside(relu_backward, {"return": "`positive` is where $G > 0$."}),
     ]
 
 
@@ -547,10 +521,10 @@ def gradient_check():
 # | $F = RW_2 + b_2$ | $\mathrm{d}R = \mathrm{d}F\,W_2^\top$ | $(T, d_{ff})$ |
 # | | $\mathrm{d}W_2 = R^\top\,\mathrm{d}F$ | $(d_{ff}, D)$ |
 # | | $\mathrm{d}b_2 = \sum_t \mathrm{d}F_t$ | $(D)$ |
-# | $R = \max(0, H)$ | $\mathrm{d}H = \mathrm{d}R$ where $H > 0$, else 0 | $(T, d_{ff})$ |
-# | $H = NW_1 + b_1$ | $\mathrm{d}N = \mathrm{d}H\,W_1^\top$ | $(T, D)$ |
-# | | $\mathrm{d}W_1 = N^\top\,\mathrm{d}H$ | $(D, d_{ff})$ |
-# | | $\mathrm{d}b_1 = \sum_t \mathrm{d}H_t$ | $(d_{ff})$ |
+# | $R = \max(0, G)$ | $\mathrm{d}G = \mathrm{d}R$ where $G > 0$, else 0 | $(T, d_{ff})$ |
+# | $G = NW_1 + b_1$ | $\mathrm{d}N = \mathrm{d}G\,W_1^\top$ | $(T, D)$ |
+# | | $\mathrm{d}W_1 = N^\top\,\mathrm{d}G$ | $(D, d_{ff})$ |
+# | | $\mathrm{d}b_1 = \sum_t \mathrm{d}G_t$ | $(d_{ff})$ |
 
 # %% [markdown]
 # ## After the sum, or before the sublayer?
@@ -562,16 +536,16 @@ def gradient_check():
 #
 # $$\text{pre:}\quad y = x + f(\mathrm{norm}(x))$$
 #
-# It looks like a matter of taste. But look at the way around. In post-norm a gradient that goes
-# around all sublayers still passes every norm. In pre-norm it passes none but the last: there is a
-# path from the end to the beginning with nothing on it but plus signs.
+# It looks like a matter of taste. But in post-norm a gradient that goes around all sublayers still
+# passes every norm. In pre-norm it passes only the last one: there is a path from the end to the
+# beginning with nothing on it but plus signs.
 #
 # Go back to [gradient against depth](#depth). With a norm of either kind the gradient keeps its
 # size. There is a difference, though; choose the gradient of $W_2$ to see it. In pre-norm the sums
-# are never normalised, so the rows grow from layer to layer. The norm behind the last layer divides
-# the gradient by that size. Where there are more layers, it divides by more. Xiong et al. (2020)
-# prove it for the last layer: in pre-norm the gradient of its $W_2$ falls like $1/\sqrt{L}$ with
-# the number of layers $L$, in post-norm it does not fall. Measure it.
+# are never normalised, so the rows grow from layer to layer, and the norm behind the last layer
+# divides the gradient by their size. Xiong et al. (2020) prove it for the last layer: in pre-norm
+# the gradient of its $W_2$ falls like $1/\sqrt{L}$ with the number of layers $L$, in post-norm it
+# does not fall. Measure it.
 
 
 # %%
@@ -592,7 +566,7 @@ def the_last_layer():
             These are lengths, for a gradient of length 1 from above. The last column hardly
             changes: it is $1/\\sqrt{{L}}$. Post-norm stays. Within these models post-norm gives
             every layer about as much, pre-norm the first {first / last:.1f} times as much as the
-            last. With other data and a real loss that may differ: measure your own model.
+            last.
 
             Does it matter for learning? Below, encoders of 12 layers read five symbols and have to
             write them backwards. In one of six runs the learning rate rises from 0 for 60 steps, in
@@ -620,9 +594,9 @@ def does_it_learn():
             rate, too. This is the paper's *warm-up*: its rate rises for 4,000 steps (section 5.3,
             lesson 8). Xiong et al. show that pre-norm can do without.
 
-            Why does post-norm need it? Its gradients are longer, but that explains little, since
-            Adam divides by their size. Liu et al. (2020) blame another thing: in post-norm a small
-            change of all weights changes the result of a deep model more.
+            Why does post-norm need it? Longer gradients explain little, since Adam divides by their
+            size. Liu et al. (2020) blame something else: in post-norm a small change of all weights
+            changes the result of a deep model more.
         """),
     ]
 
@@ -740,8 +714,8 @@ def quiz() -> list[Question]:
             "A hidden value of the feed-forward network is negative before the ReLU for every word "
             "of a batch. Which parameters get a gradient of 0 from this batch?",
             "Its column of $R$ is 0, so $\\mathrm{d}W_2 = R^\\top\\mathrm{d}F$ has a row of zeros: "
-            "the value. Its column of $\\mathrm{d}H$ is 0, so $\\mathrm{d}W_1 = "
-            "N^\\top\\mathrm{d}H$ has a column of zeros, and the bias has 0.",
+            "the value. Its column of $\\mathrm{d}G$ is 0, so $\\mathrm{d}W_1 = "
+            "N^\\top\\mathrm{d}G$ has a column of zeros, and the bias has 0.",
             2,
             ("its key", "its value", "its key, its bias and its value", "none"),
         ),

@@ -1,19 +1,8 @@
 # %% [markdown]
 # # The decoder block
 #
-# > A model that writes reads its own words and says the next. To learn it, it is given finished
-# > texts. How can it read a text and learn to write it, without seeing the answer?
-#
-# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
-# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
-# it has written so far, and it looks across at the French words.
-#
-# To learn this it needs examples: French sentences with their translations. But a pupil who finds
-# the solution beside the exercise copies it, and learns to copy. A decoder's block is built so that
-# it can be given the whole solution and yet never see the part that it is asked for.
-#
-# Here you try to peek at the future, and prove that nobody can. You derive how the gradient gets
-# from the decoder back to the encoder. And you see what becomes of models that peek.
+# > A model that writes reads its own words and says the next one. It learns from finished texts.
+# > How can it read a text and learn to write it without seeing the answer?
 
 # %%
 import math
@@ -25,7 +14,7 @@ from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
-from lessons.lesson_07.mask import CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.mask import BECOMES, CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
 from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
@@ -40,8 +29,23 @@ from numformer.layers.reach import causal_mask
 from numformer.layers.softmax import softmax
 from numformer.models.block import Block, Tower, TowerConfig
 
+
+@show
+def simulation_of_the_mask() -> Simulation:
+    """The first simulation: the future hidden in three ways."""
+    return mask
+
+
 # %% [markdown]
 # ## Read the right words
+#
+# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
+# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
+# it has written so far, and it looks across at the French words.
+#
+# To learn this it needs examples. But a pupil who finds the solution beside the exercise copies it,
+# and learns to copy. A decoder's block can be given the whole solution and yet never see the part
+# that it is asked for.
 #
 # At each position the decoder reads one word and has to say the next. So it reads the translation
 # *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
@@ -93,16 +97,15 @@ def teacher_forcing():
 
 
 # %% [markdown]
-# But stop. All five words are given to the model at once. Position 1 has to say *her*, and *her*
-# stands in the input, at position 2. If the model may look there, what will it learn?
+# But all five words are given to the model at once. Position 1 has to say *her*, and *her* is in
+# the input, at position 2. If the model may look there, what will it learn?
 #
 # ## Hide the future
 #
 # Only one part of the decoder lets one position look at another: attention. (Residuals, norms and
 # the feed-forward network treat each position by itself.) So here is the decoder's self-attention
-# on our five words, with numbers that you can check by hand. As in lesson 3, each word has a query,
-# a key and a value; that is $d_k = 3$ and $d_v = 2$. We have been unfriendly: each query fits the
-# key of the word that comes *next*. This decoder wants to peek.
+# on our five words, with numbers that you can check by hand, $d_k = 3$ and $d_v = 2$. We have been
+# unfriendly: each query fits the key of the word that comes *next*. This decoder wants to peek.
 
 
 # %%
@@ -126,7 +129,7 @@ def it_peeks():
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
-            at position $s$: 1 where $s \\le t$. (What stands at $t$ itself has been written.) All
+            at position $s$: 1 where $s \\le t$. (The word at $t$ itself has been written.) All
             later scores count as $-\\infty$, and their weights are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
@@ -144,20 +147,9 @@ def it_peeks():
 # The mask and the shift by one belong together: position $t$ has read the words before the one that
 # it has to say, and nothing else. In numformer `causal_mask` makes $M$.
 #
-# ## Try to peek
+# Does it hold? [Above](#mask) you can change a word and see which rows of the result $O = AV$
+# change. Before you look: if *jumping* becomes *eating*, which rows may answer?
 #
-# Does it hold? Change a word, and see which rows of the result $O = AV$ change. Before you do: if
-# *jumping* becomes *eating*, which rows may answer?
-
-
-# %%
-@show
-def simulation_of_the_mask() -> Simulation:
-    """The first simulation: the future hidden in three ways."""
-    return mask
-
-
-# %% [markdown]
 # ### Why before the softmax?
 #
 # Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
@@ -180,10 +172,13 @@ def what_leaks():
     """The weight that the first row gives itself, for four changes of the future."""
     rows = [
         (
-            change.label,
-            *(f"{compute(HIDING[how].value, change.value)['weights'][0, 0]:.4f}" for how in (0, 2)),
+            change.label if change is not CHANGES[0] else "nothing",
+            *(
+                f"{compute(HIDING[how].value, change.value, new.value)['weights'][0, 0]:.4f}"
+                for how in (0, 2)
+            ),
         )
-        for change in CHANGES
+        for change, new in zip(CHANGES, BECOMES, strict=True)
     ]
     scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
     kept = softmax(scores) * [1, 1, 0]
@@ -192,8 +187,8 @@ def what_leaks():
     return [
         table(["changed", "masked before", "zeroed after"], rows, "What ⟨s⟩ gives itself."),
         Words(f"""
-            Four futures, four different numbers. It sounds like little to know. Further below a
-            model is trained so, and you can see what it makes of it.
+            Four futures, four different numbers. It sounds like little. Further below a model is
+            trained like this, and you can see what it makes of it.
 
             Divide each row by its sum once more? Then $n_t$ cancels, on paper. In a computer the
             other exponentials are lost beside a large hidden one. With scores 0, 0 and a hidden 200
@@ -211,8 +206,8 @@ def what_leaks():
 # alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, through all blocks.
 #
 # Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
-# from some position on, and count the positions whose *logits* are the same, bit for bit: the
-# numbers of which the last softmax makes probabilities.
+# from some position on, and count the positions whose *logits*, which go into the last softmax, are
+# the same, bit for bit.
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -247,7 +242,7 @@ def forward_nothing_leaks():
 
 # %% [markdown]
 # Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number
-# adds nothing. (But 0 · NaN is NaN: a mask does not protect from numbers that are broken.)
+# adds nothing. (But 0 · NaN is NaN: a mask does not protect against broken numbers.)
 #
 # ### The same, backwards
 #
@@ -291,7 +286,7 @@ def backward_nothing_leaks():
         *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
         Words("""
             A 0 without decimals is exactly 0. So are all entries above the diagonal, with the mask.
-            Test any model that writes in this way: one other number there, and it peeks.
+            Test any model that writes in this way: any other number there, and it peeks.
         """),
     ]
 
@@ -485,12 +480,12 @@ def gradient_check():
 #
 # 1. **masked self-attention**: look back at what has been written,
 # 2. **cross-attention**: look across at what has been read,
-# 3. **feed-forward**: think about it, each position by itself.
+# 3. **feed-forward**: work on it, each position by itself.
 #
-# $$Y = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
+# $$N_1 = \mathrm{Norm}(X + \mathrm{SelfAttention}(X))$$
 #
-# $$C = \mathrm{Norm}(Y + \mathrm{CrossAttention}(Y, H)), \quad X' = \mathrm{Norm}(C +
-# \mathrm{FFN}(C))$$
+# $$N_2 = \mathrm{Norm}(N_1 + \mathrm{CrossAttention}(N_1, H)), \quad Y = \mathrm{Norm}(N_2 +
+# \mathrm{FFN}(N_2))$$
 
 
 # %%
@@ -511,7 +506,7 @@ def the_diagram():
         axes.text(1.3, 1, "memory $H$:\nkeys and values", fontsize=9, **words)
         axes.annotate("", (0.4, 1), (0.8, 1), arrowprops=arrow)
         axes.text(0, -0.45, "$X$", **words)
-        axes.text(0, 2.8, "$X'$", **words)
+        axes.text(0, 2.8, "$Y$", **words)
         axes.set(xlim=(-1.1, 1.9), ylim=(-0.6, 2.9))
         axes.axis("off")
 
@@ -534,7 +529,7 @@ def the_lines_of_the_block():
             "dx = self.feed_forward": "The last part first.",
             "if not self.cross_attention": "An encoder's block has no middle part.",
             "dx, dmemory = ": """Two inputs, two gradients. `dmemory` leaves the block here:
-                residual and norm stand around $Y$ alone.""",
+                residual and norm are around $N_1$ alone.""",
             "return self.mixer": "The first part, self-attention; the memory's gradient beside it.",
         },
     )
@@ -543,15 +538,15 @@ def the_lines_of_the_block():
 # %% [markdown]
 # ## An honest model and one that peeks
 #
-# What if somebody forgets the mask, or sets it too late? Nothing crashes. Let us train such models
+# What if somebody forgets the mask, or applies it too late? Nothing crashes. Here such models train
 # on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
 # *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
 # word: at best it pays $\ln 3 \approx 1.10$ for it. Half of the sentences have a *son*, and on
 # average 5.8 words are to be said, with ⟨end⟩: the lowest mean loss is near 1.10 / 2 / 5.8 = 0.095.
 #
 # Three kinds of models, with one encoder block and one decoder block: the future hidden before the
-# softmax, after it, and not at all. Each trains twice, from other random numbers. Which will reach
-# the lowest loss? Which will translate best?
+# softmax, after it, and not at all. Each trains with two seeds. Which will reach the lowest loss?
+# Which will translate best?
 
 
 # %%
@@ -603,13 +598,13 @@ def three_ways_to_hide():
         Words(f"""
             Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
             they write, they are useless. And their loss is as low on new sentences: **held-out data
-            do not find this mistake**, because there, too, the answer stands in the input.
+            do not find this mistake**, because there, too, the answer is in the input.
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
-            each head and position, and training has found out how to write the next word into it.
+            each head and position, and training has found a way to write the next word into it.
 
             What they learned is to read the answer off the input. When they write by themselves,
-            there is none. {short:.0f} % of what they write ends too early, before the fourth
+            there is no answer. {short:.0f} % of what they write ends too early, before the fourth
             word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
 
             Two things do find it: a loss lower than it can be, and letting the model write.
@@ -619,7 +614,7 @@ def three_ways_to_hide():
 
 # %% [markdown]
 # Watch them. With the causal mask the first word of *son chat noir saute* gets about a third, as it
-# must. The others *know* that it is *her*. Nobody told them. They saw it.
+# must. The others *know* that it is *her*, because they saw it.
 
 
 # %%
@@ -630,17 +625,15 @@ def simulation_of_teacher_forcing() -> Simulation:
 
 
 # %% [markdown]
-# The honest model has a smaller worry: in training it has never read a mistake of its own, so when
-# it writes and makes one, it reads what it has not met before (*exposure bias*, Ranzato et al.
-# 2016). In our small language no mistake occurred.
+# The honest model has a smaller problem: in training it has never read a mistake of its own, so
+# when it makes one, it reads what it has not met before (*exposure bias*, Ranzato et al. 2016).
 #
 # ## One word at a time
 #
-# A trained decoder writes one word after another. Must it compute all positions anew for each word?
-# Because of the mask it need not. What a position computes does not change when later words arrive.
-# Its keys and values can be kept: this is the **key-value cache** (lesson 10). A new word costs one
-# query, which looks at the kept keys. Nothing later is there to hide, so it needs no mask. Is the
-# result the same as that of all positions at once?
+# A trained decoder writes one word after another. Must it compute all positions again for each?
+# Because of the mask it need not: what a position computes does not change when later words
+# arrive. Its keys and values can be kept, in a **key-value cache** (lesson 10). A new word costs
+# one query, which looks at the kept keys. Is the result that of all positions at once?
 
 
 # %%
@@ -662,13 +655,12 @@ def one_at_a_time():
     return [
         table(["reads", "with the mask", "without"], rows, about),
         Words(f"""
-            With the mask they are equal within rounding: the same numbers are added in another
-            order. The decoder computed 5 positions, one for each word. Anew for each word it would
-            be 1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
+            With the mask they are equal within rounding. The decoder computed 5 positions, one for
+            each word. Starting again for each word, it would have been
+            1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
 
             Without the mask they differ: training and writing compute different things. Only the
-            last position agrees, after which nothing comes. (With a second block it would not: the
-            earlier positions, at which it looks there, saw less when they were computed.)
+            last position agrees, since nothing comes after it.
         """),
     ]
 
@@ -677,17 +669,15 @@ def one_at_a_time():
 # ## Without an encoder
 #
 # Is the encoder needed at all? Write the French sentence and its translation in one row,
-# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder go on with it. What it has read
-# before ⟨s⟩ is all there in its own self-attention. So these fall away:
+# *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder continue it. Its own self-attention
+# sees all that came before ⟨s⟩. So the encoder, the memory and its mask fall away, and
+# cross-attention in each block, with its norm and its residual.
 #
-# - the encoder, the memory and its mask,
-# - cross-attention in each block, with its norm and its residual.
-#
-# The causal mask stays, teacher forcing stays, the cache stays. This is the **decoder-only** model
+# The causal mask, teacher forcing and the cache stay. This is the **decoder-only** model
 # (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
 # numformer it is `LanguageModel`, made of the same `Block` without its middle part. In the paper's
-# size that saves 1,049,600 parameters a block: four matrices of 512 × 512, and a norm. What it
-# pays: the French words look back only, never ahead. Lesson 12 trains both kinds on one task.
+# size that saves 1,049,600 parameters a block: four matrices of 512 × 512, and a norm. The
+# price: the French words look back only, never ahead. Lesson 12 trains both kinds on one task.
 
 # %% [markdown]
 # ## To take with you
@@ -706,35 +696,27 @@ def one_at_a_time():
 
 # %% [markdown]
 # ## Often told: check it
-#
-# Computed without positions (lesson 5), with random vectors for the words.
 
 
 # %%
 @show
 def often_told():
-    """The attention matrices of two sentences of the same words."""
-    rng = np.random.default_rng(4)
-    layer, x = MultiHeadAttention(16, 1, rng), rng.standard_normal((1, 4, 16))[:, [0, 1, 2, 0, 3]]
-    swap = [0, 4, 2, 3, 1]  # cat and dog change places
-    for hidden in (None, causal_mask(5)):
-        for sentence in (x, x[:, swap]):
-            layer.forward(sentence, sentence, hidden)
-    one, other, masked_one, masked_other = (each["weights"][0, 0] for each in layer.attention.saved)
-    assert np.allclose(one, other[swap][:, swap])
-    as_is = np.abs(one - other).max()
-    masked = np.abs(masked_one - masked_other[swap][:, swap]).max()
+    """A popular claim, computed again."""
+    hidden = float(trained(KINDS["after the softmax"], SEEDS[0]).losses[-20:].mean())
+    masked = softmax(np.zeros((1, 3)), np.zeros((1, 3), bool))[0]
     return Words(f"""
-        **“'The cat chased the dog' and 'the dog chased the cat' give the same attention matrix.”**
-        They do not: the two matrices differ by up to {as_is:.2f}. Exchange the rows of *cat* and
-        *dog* and also their columns, and they are the same:
-        *equal up to a permutation*. Each word gives each other word the same weight in both
-        sentences, and that is what is meant.
+        **“You may as well set the weights to 0 after the softmax.”** A model trained like that ends
+        at a loss of {hidden:.4f}, far below the {floor(KNOWN):.3f} that is possible without seeing
+        the answer.
 
-        With a causal mask even that no longer holds: after the exchange they differ by up to
-        {masked:.2f}. In the first sentence *cat* sees *the* and itself, in the second it sees all
-        five words. So a decoder can tell the order of words without being told positions.
+        **“A masked row of minus infinity is harmless.”** Where *every* key is hidden, the largest
+        score is $-\\infty$, and $-\\infty$ less itself is no number. numformer's softmax gives such
+        a row the weights {listed(masked)}; plain formulas give nan.
     """)
+
+
+def listed(numbers) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 # %% [markdown]
@@ -806,4 +788,4 @@ def exercises():
 # - `numformer/models/block.py` and `numformer/models/encoder_decoder.py`: the whole decoder.
 # - *Attention Is All You Need*, sections 3.1 and 3.2.3: three ways to use attention.
 # - Liu et al. 2018, *Generating Wikipedia by Summarizing Long Sequences*: no encoder.
-# - Lesson 8, when it is there: how such a model is trained.
+# - Lesson 8: how such a model is trained.

@@ -247,7 +247,7 @@ class Known:
             words = best.sentence.replace("{it}", listed(places, "or"))
             words = f"{words} {best.hint}".strip() if len(places) == 1 else words
             if self.hidden and self.hidden in (variation.text for variation in (best, *others)):
-                words = HIDDEN
+                words = HIDDEN if best.text else f"{HIDDEN} {words}"
             single.append((dict(marks), words, best))
         return single
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Circle
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
@@ -402,6 +403,40 @@ class Diagram(View):
         at, way = self.blocks[int(arrays[self.at])].name, int(arrays[self.way]) if self.way else 1
         lit = [edge for edge in self.edges if edge[1 if way > 0 else 0] == at]
         return {"at": at, "texts": self.texts(arrays), "way": way, "lit": lit}
+
+
+@dataclass(frozen=True)
+class Clocks(View):
+    """Clock faces side by side: `hands` says what arrays (N, 2) are, a hand's tip on each face.
+
+    (0, 1) points to twelve, (1, 0) to three. `labels` stand below the faces with the numbers of the
+    array `values` (N,). A hand as long as the array `reach` () says ends at the rim.
+    """
+
+    hands: Mapping[str, str]
+    labels: Sequence[str]
+    values: str
+    reach: str
+    kind: ClassVar = "clocks"
+
+    def draw(self, figure, arrays, chosen):
+        faces = figure.subplots(1, len(self.labels), squeeze=False)[0]
+        limits = np.array([-1.05, 1.05]) * arrays[self.reach]
+        texts = self.shown(arrays, chosen)["values"]
+        for n, (axes, label) in enumerate(zip(faces, self.labels, strict=True)):
+            axes.add_patch(Circle((0, 0), arrays[self.reach], fill=False, color=GREY))
+            for colour, name in zip(COLOURS, self.hands, strict=False):
+                axes.plot(*zip((0, 0), arrays[name][n], strict=True), color=colour, linewidth=2)
+            axes.set(xlim=limits, ylim=limits, aspect="equal")
+            axes.set_title(f"{label}\n{texts[n]}", fontsize=8)
+            axes.axis("off")
+        labels = zip(COLOURS, self.hands.values(), strict=False)
+        for n, (colour, label) in enumerate(labels):
+            figure.text(0.5, 0.04 + 0.09 * n, label, color=colour, ha="center", fontsize=9)
+
+    def shown(self, arrays, chosen):
+        tips = {name: tenth(48 * arrays[name] / arrays[self.reach]).tolist() for name in self.hands}
+        return {"tips": tips, "values": [figure(x) for x in arrays[self.values]]}
 
 
 @dataclass(frozen=True)

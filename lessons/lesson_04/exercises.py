@@ -31,23 +31,26 @@ def handed(memory, w_v, weights):
     return weights @ split_heads(projected[None], len(weights))[0], {}
 
 
-HANDED = dict(
-    lesson=4,
-    solution=handed_backward,
-    forward=handed,
-    inputs=lambda n: dict(
-        memory=(n.S, n.D),
-        w_v=(n.D, n.H, n.K),
-        weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T)),
-    ),
-    mistakes=[
-        Mistake(
-            "dmemory",
-            lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T,
-            "Only the last head is left in dmemory: each replaces what came before it.",
-        )
-    ],
-)
+def projected_backward(dy, heads, w_o):
+    """dy (T, D) -> dheads, dw_o.
+
+    Forward was y = merged w_o, where the rows of all heads
+    stand side by side in merged (T, H K), with
+    heads (H, T, K), w_o (H K, D).
+    """
+    # The heads of a word side by side. Ask what a row is before and after.
+    merged = heads.swapaxes(0, 1).reshape(dy.shape[0], -1)
+    # dw_o. Every word used the same weight: see “Through the projections”.
+    dw_o = merged.T @ dy
+    # The gradient of merged. Each number of a row was used for the whole row of y.
+    dmerged = dy @ w_o.T
+    # dheads. Back through merge: see “Merge undoes split”.
+    dheads = dmerged.reshape(dy.shape[0], heads.shape[0], -1).swapaxes(0, 1)
+    return dheads, dw_o
+
+
+def projected(heads, w_o):
+    return heads.swapaxes(0, 1).reshape(heads.shape[1], -1) @ w_o, {}
 
 
 def gates_backward(dy, heads, gates, w_o):
@@ -76,7 +79,21 @@ EXERCISES = [
 the memory and to the weight that makes the values: back through the blend, the split, the product.
 Here $W^V$ has an axis for the heads, so that you see which columns belong to which.""",
         done="With $W^Q$ and $W^K$ it is the same, behind the softmax of lesson 3.",
-        **HANDED,
+        lesson=4,
+        solution=handed_backward,
+        forward=handed,
+        inputs=lambda n: dict(
+            memory=(n.S, n.D),
+            w_v=(n.D, n.H, n.K),
+            weights=np.random.default_rng(5).dirichlet(np.ones(n.S), (n.H, n.T)),
+        ),
+        mistakes=[
+            Mistake(
+                "dmemory",
+                lambda dvalue, w_v: dvalue[-1] @ w_v[:, -1].T,
+                "Only the last head is left in dmemory: each replaces what came before it.",
+            )
+        ],
     ),
     Exercise(
         lesson=4,
@@ -91,12 +108,15 @@ $W^O_i$ are the rows of $W^O$ of head $i$. The lesson does not derive that gradi
         "each. With all gates at 1 they tell, to first order, what removing a head does.",
     ),
     Exercise(
+        lesson=4,
         title="Find the mistake",
-        task="""One line is wrong, and every shape is right. With one head nobody would notice. Find
-the line and mend it.""",
-        to_find="dmerged = dvalue.reshape(memory.shape[0], -1)",
+        task="""Back through $W^O$ and the merge. One line is wrong, and every shape is right. With
+one head nobody would notice. Find the line and mend it.""",
+        solution=projected_backward,
+        forward=projected,
+        inputs=lambda n: dict(heads=(n.H, n.T, n.K), w_o=(n.H * n.K, n.D)),
+        to_find="merged = heads.reshape(dy.shape[0], -1)",
         done="A reshape never asks which axis is which. Where the swap is forgotten, the shape "
         "fits and the numbers are those of other words.",
-        **HANDED,
     ),
 ]

@@ -21,18 +21,18 @@ from toy_tasks.kit.sequences import Rule, SequenceTask
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 
 PLACES = {
-    "encoder": {
+    "reading": {
         "the letter itself": (1, 0, 0),
         "the letter before": (1, 0, -1),
         "the letter after": (1, 0, 1),
         "the end mark": (0, 1, 0),
     },
-    "decoder": {
+    "writing": {
         "what was written last": (1, 0, 0),
         "what was written before that": (1, 0, -1),
         "the start mark": (0, 0, 0),
     },
-    "decoder to word": {
+    "from writing to reading": {
         "the letter to write": (-1, 1, -1),
         "the letter written last": (-1, 1, 0),
         "the letter to write next": (-1, 1, -2),
@@ -40,9 +40,10 @@ PLACES = {
     },
 }
 """For each kind of attention, where place t of n letters may look: (a, b, c) is a t + b n + c."""
+PARTS = ("encoder", "mixer"), ("decoder", "mixer"), ("decoder", "cross_attention")
 ATTENTIONS = {
-    f"{kind}, layer {n + 1}": f"{kind[:7]}.layers.{n}.{part}.sublayer"
-    for kind, part in zip(PLACES, ("mixer", "mixer", "cross_attention"), strict=True)
+    f"{kind}, layer {n + 1}": f"{tower}.layers.{n}.{part}.sublayer"
+    for kind, (tower, part) in zip(PLACES, PARTS, strict=True)
     for n in (0, 1)
 }
 """The names of the model's attentions by those that a reader sees."""
@@ -104,12 +105,12 @@ def weights_of(attention: str, batch: PairBatch) -> np.ndarray:
 def shares(attention: str) -> dict[str, np.ndarray]:
     """For each place the share of weight there (H,), over the tested words.
 
-    In the decoder's attention to itself from the third position on, so that no place is another.
+    In what is written from the third position on, so that no place is another.
     """
     kind, batch = attention.split(",")[0], tested()
     lengths = (batch.source != 0).sum(axis=1) - 1
     word, t = np.nonzero(np.arange(lengths.max()) < lengths[:, None])
-    word, t = (rows[t >= 2 * (kind == "decoder")] for rows in (word, t))
+    word, t = (rows[t >= 2 * (kind == "writing")] for rows in (word, t))
     weights, found = weights_of(attention, batch), {}
     for place, (a, b, c) in PLACES[kind].items():
         s = a * t + b * lengths[word] + c

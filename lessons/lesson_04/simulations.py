@@ -23,8 +23,8 @@ def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
     place = max(found, key=lambda name: found[name][head])
     return {
         "weights": reverse.weights_of(attention, batch)[0, head],
-        "rows": written if "decoder" in attention else read,
-        "columns": batch.target_in[0] if attention.startswith("decoder,") else read,
+        "rows": written if "writing" in attention else read,
+        "columns": batch.target_in[0] if attention.startswith("writing,") else read,
         "place": SAID.index(place),
         "share": found[place][head],
     }
@@ -33,19 +33,18 @@ def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
 heads = Simulation(
     name="heads",
     title="Look through the heads",
-    say="Choose an attention, then a head: the small pictures are its four heads, and the one you "
-    "choose is shown large. A row is a position that looks, a column a symbol that it looks at; "
-    "⊢ and ⊣ mark start and end. **Ask first:** to write *backward* backwards, where should the "
-    "decoder look? Which heads do? Do two heads of one attention ever look alike?",
+    say="A small model has learned to write words backwards. A row is a letter to be written, a "
+    "column a letter that it looks at; ⊢ and ⊣ mark start and end. **Where should it look, and do "
+    "all four heads look there?** Then choose another attention.",
     caption="The weights of one head.",
     alt="A heatmap of attention weights. Its rows are letters to be written and its columns the "
     "letters of the word; the dark cells run from the upper right to the lower left.",
     controls=[
-        Choice("attention", "Attention", [*ATTENTIONS], start=5),
-        Choice("word", "Word", WORDS),
         Thumbnails(
             "head", "Head", [Option(h, f"head {h + 1}") for h in range(HEADS)], of="weights"
         ),
+        Choice("attention", "Attention", [*ATTENTIONS], start=5),
+        Choice("word", "Word", WORDS),
     ],
     compute=look,
     views=[
@@ -94,8 +93,8 @@ pruning = Simulation(
     name="pruning",
     title="Remove heads and watch",
     say="Choose an attention and remove heads, one by one and together. Each dot is one of the 16 "
-    "ways to remove heads of this attention. **Ask first:** the four heads of *decoder to word, "
-    "layer 2* look alike. So will one of them be enough?",
+    "ways to remove heads of this attention. **Ask first:** the four heads *from writing to "
+    "reading, layer 2* look alike. So will one of them be enough?",
     caption="Words without a mistake against the number of heads removed from one attention.",
     alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "
     "many are removed. It begins near 1, and falls to 0 where all four are gone.",

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from lessons.kit.simulation import Choice, Option, Simulation
+from lessons.kit.simulation import Choice, Entries, Option, Simulation
 from lessons.kit.stepper import Code, Step, Stepper, Steps
 from lessons.kit.trace import Line, find, trace
 from lessons.kit.views import Of
 from numformer import SelfAttention, pack
+from numformer.backend import array_module
 from numformer.layers.attention import (
     MultiHeadAttention,
     merge_heads,
@@ -56,18 +57,20 @@ def embedded(sentence: list[str]) -> np.ndarray:
     return np.array([(*described[word], 1, p, p * p) for p, word in enumerate(sentence, -2)], float)
 
 
-def two_heads() -> SelfAttention:
+def two_heads(xp=np) -> SelfAttention:
     """The library's layer with these weights."""
     layer = SelfAttention(6, 2, np.random.default_rng(0))
     pack(layer, np.float64)
     for each, chosen in zip(layer.named_parameters().values(), (W_Q, W_K, W_V, W_O), strict=True):
         each.data[...] = chosen
+    pack(layer, np.float64, xp)
     return layer
 
 
 def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
     """The layer, and what the library's lines do in it, forward and backward."""
-    layer = two_heads()
+    xp = array_module(dy)
+    layer, x = two_heads(xp), xp.asarray(embedded(sentence))
     into = [
         MultiHeadAttention.forward,
         MultiHeadAttention.backward,
@@ -77,7 +80,7 @@ def ran(dy=DY, sentence=words) -> tuple[SelfAttention, list[Line]]:
         linear_backward,
         scaled_dot_product_attention,
     ]
-    forward = trace(layer.forward, embedded(sentence)[None], into=into)
+    forward = trace(layer.forward, x[None], into=into)
     return layer, forward + trace(layer.backward, dy[None], into=into)
 
 
@@ -127,7 +130,7 @@ SHOWN = {  # of each matrix its symbol, its rows, its columns, the size of the d
     "dq": (r"\mathrm{d}Q", words, columns, 1),
     "dwq": (r"\mathrm{d}W^Q", features, columns, 1),
     "dxq": (r"\mathrm{d}Q\,W^{Q\top}", words, features, 2),
-    "dmemory": (r"\mathrm{d}M", words, features, 2),
+    "dmemory": (r"\mathrm{d}H", words, features, 2),
     "dx": (r"\mathrm{d}X", words, features, 2),
 }
 OF = [Of(name, *shown) for name, shown in SHOWN.items()]
@@ -143,7 +146,7 @@ STEPS = (
         "Columns 7 to 9: a wider weight, nothing else.",
         r"@q = @x @wq",
         [Code("linear", "y = matmul", {"x": "x", "y": "q", "weight": "wq"})],
-        ("x",),
+        ("x", "wq"),
         ("q",),
         ("x", "row", "wq", "column"),
         see="Two heads by hand",
@@ -187,7 +190,7 @@ STEPS = (
         "$W^O$ reads what all heads found. Its column *plural* subtracts: the number of the "
         "subject less that of the word before.",
         "Which rows of $W^O$ belong to head 2?",
-        "The last three. Make them 0, and nobody reads what head 2 finds: it is removed.",
+        "The last three. Set them to 0, and nothing reads what head 2 finds: it is removed.",
         r"@y = @c @wo",
         [Code("forward", "return self.output.forward(merge_heads(heads")],
         ("c", "wo"),
@@ -201,7 +204,7 @@ STEPS = (
         "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; choose another one "
         "above. A finding acted through its row of $W^O$.",
         "Why is the first column 0?",
-        "The row *1 noun* of $W^O$ is 0: nobody reads that finding of head 1.",
+        "The row *1 noun* of $W^O$ is 0: nothing reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
         [Code("linear_backward", "dx = matmul", {"dx": "dc", "dy": "dy", "weight": "wo"})],
         ("dy", "wo"),
@@ -241,9 +244,9 @@ STEPS = (
             Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
             Code("linear_backward", "dweight = ", {"dweight": "dwq", "dy": "dq", "x": "x"}),
         ],
-        ("dq",),
+        ("x", "dq"),
         ("dwq",),
-        ("x", "column", "dq", "column"),
+        (),
         "project",
         see="Merge undoes split",
     ),
@@ -251,9 +254,9 @@ STEPS = (
         "dx",
         "dX",
         "Three ways back to a word",
-        "A word asked, was asked, and handed something over. $\\mathrm{d}M$ holds the last two.",
+        "A word asked, was asked, and handed something over. $\\mathrm{d}H$ holds the last two.",
         "And if *bark* looked at another sentence?",
-        "Then $\\mathrm{d}M$ would go to that sentence: this is cross-attention.",
+        "Then $\\mathrm{d}H$ would go to that sentence: this is cross-attention.",
         r"@dx = @dxq + @dmemory",
         [Code("backward", "dx += dmemory", {"dx": "dx", "dmemory": "dmemory"})],
         ("dxq", "dmemory"),
@@ -285,7 +288,14 @@ two = Simulation(
     controls=[
         Steps("step", "Step", [step.name for step in STEPS], shows_only=True),
         Choice("picked", "Picked word", words, start=4, shows_only=True),
-        Choice("dy", "Upstream gradient", UPSTREAM),
+        Entries(
+            "dy",
+            "Upstream gradient",
+            UPSTREAM,
+            symbol=r"\mathrm{d}Y",
+            rows=words,
+            columns=features,
+        ),
     ],
     compute=compute,
     views=[

@@ -3,6 +3,7 @@
 import numpy as np
 
 from lessons.kit.exercise import Exercise
+from lessons.kit.solution import Mistake
 from lessons.lesson_03.exercises import IDEAS
 from numformer.layers.softmax import softmax
 
@@ -80,7 +81,7 @@ EXERCISES = [
     Exercise(
         lesson=5,
         title="A pair, turned back, and a frequency that is learned",
-        task="""The first two gradients stand in the lesson. The third does not: let the frequency,
+        task="""The first two gradients are in the lesson. The third is not: let the frequency,
 by which the angle grows, be learned, too. `first` and `second` are the two numbers of each key.""",
         solution=turned_backward,
         forward=turned,
@@ -112,14 +113,23 @@ gradient? `distance` holds how many places query and key are apart. The softmax 
     Exercise(
         lesson=5,
         title="Find the mistake",
-        task="""Learned positions, backwards. With a batch of one sentence this is right, so whoever
-checks it with one sentence sees nothing. Try two by hand, then mend it.""",
+        task="""Learned positions, backwards, for the words of several sentences below each other.
+With one sentence this is right, so a check with one sees nothing. Try two by hand.""",
         solution=placed_backward,
         forward=lambda x, places, table: (x + table[places], {}),
         inputs=lambda n: dict(x=(n.S, n.D), places=np.arange(n.S) % 4 % n.T, table=(n.T, n.D)),
         called={"T": "the number of places", "S": "the number of words"},
         to_find="for n in range(len(dy)):\n    dtable[places[n]] = dy[n]",
-        done="Each place keeps the gradient of all words that stand there. Before, the last "
-        "sentence of a batch alone taught the table.",
+        mistakes=[
+            Mistake(
+                "dtable",
+                lambda dy, places, table: np.array(
+                    [dy[places == t][-1:].sum(axis=0) for t in range(len(table))]
+                ),
+                "Of all words at a place only the last one is left. `dtable[places] += dy` does "
+                "that, too: where an index occurs twice, the second addition forgets the first.",
+            )
+        ],
+        done="Each row collects from all words at its place, wherever their sentences begin.",
     ),
 ]

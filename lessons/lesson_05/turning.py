@@ -3,7 +3,8 @@
 import numpy as np
 
 from lessons.kit.simulation import Choice, Option, Simulation, Slider
-from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap, Matrices, Of
+from lessons.kit.views import Axis, Chart, Clocks, Drawn, Figures, Heatmap, Matrices, Of
+from numformer.backend import array_module
 from numformer.layers import alibi, positional, reach, rotary
 from numformer.layers.attention import scaled_dot_product_attention
 
@@ -18,7 +19,6 @@ x = np.array(
     dtype=float,
 )
 ANGLES = 10000.0 ** (-np.arange(0, 8, 2) / 8)  # 1, 0.1, 0.01, 0.001
-PAIRS = [Option(n, f"{n}: {angle:g} a place", code=str(n)) for n, angle in enumerate(ANGLES)]
 
 
 def attend(words: np.ndarray, positions=lambda x: (x, x, x)) -> tuple[np.ndarray, np.ndarray]:
@@ -130,8 +130,9 @@ ROWS = 40
 
 def likeness(width, every, picked) -> dict[str, np.ndarray]:
     """PE at 40 places, each `every` from the last, and how much like the picked one they are."""
-    table = positional.sinusoidal_table(every * ROWS, width)[::every]
-    return {"table": table, "alike": table @ table[picked] / (width / 2)}
+    is_picked = np.where(np.arange(ROWS) == picked, 1.0, 0.0)
+    table = positional.sinusoidal_table(every * ROWS, width, array_module(is_picked))[::every]
+    return {"table": table, "alike": table @ (is_picked @ table) / (width / 2)}
 
 
 sinusoids = Simulation(
@@ -148,9 +149,9 @@ sinusoids = Simulation(
     "height 1 there and lower waves on both sides.",
     size=(6, 6.4),
     controls=[
-        Slider("width", "Width d", [8, 16, 32, 64], start=2),
+        Slider("width", "Width d", [8, 16, 32, 64, 128], start=3),
         Choice("every", "A row is", [Option(1, "every place"), Option(10, "every tenth place")]),
-        Slider("picked", "Picked row", range(ROWS), start=20, plays=True),
+        Slider("picked", "Picked row", range(ROWS), start=20, plays=True, live=True),
         Slider("other", "Compared with row", range(ROWS), start=23, shows_only=True),
     ],
     compute=likeness,
@@ -177,81 +178,79 @@ print(table.round(2), alike.round(2))""",
 )
 
 
-# Two vectors, turned by their places
+# Two vectors, each pair of numbers a clock's hand, turned by their places
 
-LAST = 36
+LAST = 48
 
 
-def turned(what, pair, place, k) -> dict[str, np.ndarray]:
+def turned(what, place, k) -> dict[str, np.ndarray]:
     """PE at two places, or the query of `dog` and the key of `man`, turned by these places."""
-    places, of_pair, (_, dog, _, man) = [place + k, place], slice(2 * pair, 2 * pair + 2), x
+    places, (_, dog, _, man) = [place + k, place], x
     if what == "sinusoids":
-        before, after = positional.sinusoidal_table(LAST + 1, 8)[[[0, 0], places]]
+        both = positional.sinusoidal_table(LAST + 1, 8)[places]
     else:
-        before = np.stack([dog, man])
-        after = rotary.rotary(before, rotary.rotary_turns(LAST + 1, 8)[places])
-    (later, earlier), total = after[:, of_pair], after[0] @ after[1]
-    return dict(
-        before=before[:, of_pair],
-        later=later,
-        earlier=earlier,
-        score=later @ earlier,
-        total=total,
-        unturned=before[0] @ before[1],
-    )
+        both = rotary.rotary(np.stack([dog, man]), rotary.rotary_turns(LAST + 1, 8)[places])
+    later, earlier = both.reshape(2, 4, 2)
+    scores = (later * earlier).sum(axis=1)
+    reach = np.where(what == "sinusoids", 1.0, 2.4)
+    return dict(earlier=earlier, later=later, scores=scores, total=scores.sum(), reach=reach)
 
 
 turning = Simulation(
     name="turning",
-    title="A step is a turn, wherever it begins",
-    say="Arrows: a pair of numbers of two vectors at two places. Dots: the same at place 0. First "
-    "take sinusoids. Move the place $p$. **What moves, and what stays?** Then change $k$, and look "
-    "at the other pairs.",
-    caption="A pair of numbers of two vectors, at place 0 (dots) and at two other places (arrows).",
-    alt="Two dots and two arrows from the origin: pairs of numbers before and after they were "
-    "turned by their places.",
-    size=(6, 5),
+    title="Clocks that tell the place",
+    say="Press **Play** to walk along a sentence: each place shows its own times. **Which clock "
+    "tells neighbours apart, which one far places?** Then move $p$ and $k$: which of them changes "
+    "the numbers below?",
+    caption="Four pairs of numbers as hands of clocks, at a place and at a later one. Below each "
+    "the dot product of its two hands.",
+    alt="Four clock faces with two hands each. On the first the two hands point in different "
+    "directions; on the others they are nearly the same, and on the last they have hardly moved.",
+    size=(7.6, 3),
     controls=[
-        Choice("what", "What is turned", ["sinusoids", "a query and a key (rotary)"]),
-        Choice("pair", "Pair, and its turn", PAIRS),
-        Slider("place", "Place p", range(25), start=2, plays=True),
+        Slider("place", "Place p", range(37), plays=True),
         Slider("k", "Distance k", range(13), start=1),
+        Choice(
+            "what",
+            "The hands are",
+            [
+                Option(
+                    "sinusoids",
+                    "sinusoids, added to a word",
+                    "All hands begin at twelve and turn clockwise.",
+                ),
+                Option(
+                    "rotary",
+                    "a query and a key (rotary)",
+                    "*dog* and *man*, two numbers on each clock, turned the other way round.",
+                ),
+            ],
+        ),
     ],
     compute=turned,
     views=[
-        Chart(
-            [
-                Drawn("before", form="dots", colour=3),
-                Drawn("earlier", "at p: PE, or the key of man", "arrows", colour=0),
-                Drawn("later", "at p + k: PE, or the query of dog", "arrows", colour=1),
-            ],
-            Axis("first number of the pair", -2.5, 2.5),
-            Axis("second number", -2.5, 2.5),
-            square=True,
+        Clocks(
+            {"earlier": "at place p (rotary: the key)", "later": "at p + k (rotary: the query)"},
+            [f"{angle:g} a place" for angle in ANGLES],
+            "scores",
+            "reach",
         ),
-        Figures(
-            {
-                "score": "Dot product of this pair",
-                "total": "Of all four pairs",
-                "unturned": "Of all, at place 0",
-            }
-        ),
+        Figures({"total": "The four dot products together"}),
     ],
     code=f"""\
 import numpy as np
 from numformer.layers import positional, rotary
 
 what = 0
-pair = 0
-place = 2
+place = 0
 k = 1
 
 if what == "sinusoids":
-    at_0, after = positional.sinusoidal_table({LAST + 1}, 8)[[[0, 0], [place + k, place]]]
+    both = positional.sinusoidal_table({LAST + 1}, 8)[[place + k, place]]
 else:  # the query of dog, the key of man
-    at_0 = np.array({x[[1, 3]].astype(int).tolist()}, float)
-    after = rotary.rotary(at_0, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
-later, earlier = after[:, 2 * pair : 2 * pair + 2]
-score, total, unturned = later @ earlier, after[0] @ after[1], at_0[0] @ at_0[1]
-print(score, total, unturned)""",
+    both = np.array({x[[1, 3]].astype(int).tolist()}, float)
+    both = rotary.rotary(both, rotary.rotary_turns({LAST + 1}, 8)[[place + k, place]])
+later, earlier = both.reshape(2, 4, 2)
+scores = (later * earlier).sum(axis=1)
+print(scores, scores.sum())""",
 )

@@ -5,6 +5,7 @@ import numpy as np
 from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
 from lessons.kit.views import Axis, Chart, Diagram, Drawn, Figures, Matrices, Of, numbers
 from lessons.kit.views import Block as Box
+from numformer.backend import array_module
 from numformer.layer import Layer, pack
 from numformer.layers.layer_norm import layer_norm, layer_norm_backward
 from numformer.models.block import Block, TowerConfig
@@ -48,15 +49,16 @@ WEIGHTS = {
 doutput = np.array([[0, 1, -1, 0, 2], [2, -1, 0, 3, 1], [1, 0, -2, 1, 0]], dtype=float)
 
 
-def example() -> tuple[Block, np.ndarray]:
-    """A block with these weights, its norms without epsilon, in float64; its input (1, 3, 5)."""
+def example(xp=np) -> Block:
+    """A block with these weights, its norms without epsilon, in float64."""
     config = TowerConfig(d_model=5, d_ff=6, heads=1, d_k=1, d_v=2, p_drop=0)
     block = Block(config, np.random.default_rng(0))
     pack(block, np.float64)
     for name, values in WEIGHTS.items():
         block.named_parameters()[name].data[...] = values
-    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # numbers come out
-    return block, x[None]
+    pack(block, np.float64, xp)
+    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # so that numbers are round
+    return block
 
 
 def watch(layer: Layer) -> dict:
@@ -82,20 +84,20 @@ def watch(layer: Layer) -> dict:
 # this (0) or comes out of it (1).
 ATTENTION, FFN = "mixer.sublayer", "feed_forward.sublayer"
 NORM_1, NORM_2, HIDDEN = "mixer.norm", "feed_forward.norm", f"{FFN}.activation"
+KEYS = [*"123456"]
 MATRICES = {
     "x": ("X", features, ATTENTION, "forward", 0),
-    "weights": ("A", tokens, "", "", 0),
     "attended": ("O", features, ATTENTION, "forward", 1),
     "sum_1": ("U", features, NORM_1, "forward", 0),
     "normed": ("N", features, NORM_1, "forward", 1),
-    "hidden": ("R", memories, HIDDEN, "forward", 1),
+    "hidden": ("R", KEYS, HIDDEN, "forward", 1),
     "written": ("F", features, FFN, "forward", 1),
     "sum_2": (r"U'", features, NORM_2, "forward", 0),
     "y": ("Y", features, NORM_2, "forward", 1),
     "dy": (r"\mathrm{d}Y", features, NORM_2, "backward", 0),
     "dsum_2": (r"\mathrm{d}U'", features, NORM_2, "backward", 1),
     "dwritten": (r"\mathrm{d}F", features, FFN, "backward", 0),
-    "dhidden": (r"\mathrm{d}H", memories, HIDDEN, "backward", 1),
+    "dhidden": (r"\mathrm{d}G", KEYS, HIDDEN, "backward", 1),
     "dnormed_2": (r"\mathrm{d}N_{\mathrm{ffn}}", features, FFN, "backward", 1),
     "dnormed": (r"\mathrm{d}N", features, NORM_1, "backward", 0),
     "dsum_1": (r"\mathrm{d}U", features, NORM_1, "backward", 1),
@@ -103,44 +105,52 @@ MATRICES = {
     "dx_1": (r"\mathrm{d}X_{\mathrm{att}}", features, ATTENTION, "backward", 1),
     "dx": (r"\mathrm{d}X", features, "mixer", "backward", 1),
 }
+OPERANDS = {  # what else a part computes with: its numbers, its symbol, its rows and columns
+    "w_v": (WEIGHTS[f"{ATTENTION}.value.weight"], "W^V", features, ["1", "2"]),
+    "w_o": (WEIGHTS[f"{ATTENTION}.output.weight"], "W^O", ["1", "2"], features),
+    "w_1": (np.vstack([inner, inner_bias]), "W_1", [*features, "+ b₁"], KEYS),
+    "w_2": (outer, "W_2", KEYS, features),
+}
 GROUPS = [
     group.split()
     for group in (  # what is shown of each part, forward and then backward
         "x",
-        "x weights → attended",
+        "x w_v w_o weights → attended",
         "x attended → sum_1",
         "sum_1 → normed",
-        "normed → hidden → written",
+        "normed w_1 → hidden w_2 → written",
         "normed written → sum_2",
         "sum_2 → y",
         "dsum_1 dx_1 → dx",
-        "dattended → dx_1",
+        "dattended w_v w_o weights → dx_1",
         "dsum_1 → dattended",
-        "dsum_2 dnormed_2 → dnormed → dsum_1",
-        "dwritten → dhidden → dnormed_2",
+        "dsum_2 dnormed_2 → dnormed normed → dsum_1",
+        "dwritten w_2 hidden → dhidden w_1 → dnormed_2",
         "dsum_2 → dwritten",
-        "dy → dsum_2",
+        "dy y → dsum_2",
     )
 ]
 
 
-def compute(part: int, dy: tuple[int, np.ndarray]) -> dict[str, np.ndarray]:
+def compute(part=0, way=1, dy=doutput, x=x) -> dict[str, np.ndarray]:
     """Every matrix of the block, and which part of it a reader looks at, in which direction."""
-    (way, gradient), (block, batch) = dy, example()
+    block = example(array_module(x))
     seen = watch(block)
-    block.forward(batch)
-    weights = block.mixer.sublayer.attention.saved[-1]["weights"][0, 0]
-    block.backward(gradient[None])
-    arrays = {
-        name: weights if name == "weights" else seen[layer, direction][place][0]
-        for name, (*_, layer, direction, place) in MATRICES.items()
-    }
-    groups = GROUPS[:7] if way > 0 else GROUPS[7:]
-    sizes = np.array([np.sqrt((arrays[group[-1]] ** 2).mean()) for group in groups])
-    group = part if way > 0 else 7 + part
-    return arrays | {"part": part, "way": way, "group": group, "sizes": sizes}
+    block.forward(x[None])
+    arrays = {"weights": block.mixer.sublayer.attention.saved[-1]["weights"][0, 0]}
+    block.backward(dy[None])
+    for name, (*_, layer, direction, place) in MATRICES.items():
+        arrays[name] = seen[layer, direction][place][0]
+    sizes = np.stack([np.sqrt((arrays[group[-1]] ** 2).mean()) for group in GROUPS])
+    arrays |= {name: numbers for name, (numbers, *_) in OPERANDS.items()}
+    arrays |= {"part": part, "way": way, "group": np.where(way > 0, part, 7 + part)}
+    return arrays | {"sizes": np.where(way > 0, sizes[:7], sizes[7:])}
 
 
+WAYS = [
+    Option(1, "data, forward", "Below each name: the typical size of what the part hands on."),
+    Option(-1, "gradient, backward", "Below each name: the typical size of what it hands back."),
+]
 PARTS = [
     Option(
         0,
@@ -151,8 +161,8 @@ PARTS = [
     Option(
         1,
         "attention",
-        "The only part in which tokens see each other: $A$ says who looks at "
-        "whom (lesson 3). On the way back a token may get a gradient from another's result.",
+        "The only part in which words see each other: $O = A\\,X W^V W^O$. On the way back a word "
+        "may get a gradient from another's result.",
     ),
     Option(
         2,
@@ -163,9 +173,8 @@ PARTS = [
     Option(
         3,
         "norm 1",
-        "Each row by itself: less its mean, divided by its standard deviation. On "
-        "the way back $N$ was used twice, so two gradients add up to $\\mathrm{d}N$; then two "
-        "parts of each row are taken away. Every row of $\\mathrm{d}U$ sums to 0.",
+        "Each row less its mean, divided by its standard deviation. $N$ was used twice, so two "
+        "gradients add up to $\\mathrm{d}N$; then two parts of each row are taken away.",
     ),
     Option(
         4,
@@ -183,48 +192,34 @@ PARTS = [
 ]
 
 
-def flow(way: int, matrix: np.ndarray, label: str, note: str) -> Option:
-    return Option((way, matrix), label, note, f"np.array({numbers(matrix)}, float)")
+def array(matrix: np.ndarray) -> str:
+    return f"np.array({numbers(matrix)}, float)"
 
 
-FLOWS = [
-    flow(
-        1,
-        doutput,
-        "data, forward",
-        "Under each name: the typical size (root mean square) of what the part hands on.",
-    ),
-    flow(
-        -1,
-        doutput,
-        "gradient, backward",
-        "Some gradient $\\mathrm{d}Y$ comes from above. Read "
-        "from the last norm up to $x$. Under each name: the typical size of what it hands back.",
-    ),
-    flow(
-        -1,
-        doutput * np.eye(3)[:, 1:2],
-        "gradient, only cat",
-        "The loss depends on the result of "
-        "*cat* alone. Which parts send something to the other tokens?",
-    ),
-    flow(
-        -1,
-        np.ones((3, 5)),
-        "gradient, all ones",
-        "The loss is the sum of all of $Y$. Look at the last norm.",
-    ),
+UPSTREAM = [
+    Option(matrix, label, note, array(matrix))
+    for matrix, label, note in (
+        (doutput, "as given", ""),
+        (
+            doutput * np.eye(3)[:, 1:2],
+            "only cat",
+            "The loss depends on the result of *cat* alone. Which parts send something to the "
+            "other tokens?",
+        ),
+        (np.ones((3, 5)), "all ones", "The loss is the sum of all of $Y$. See the last norm."),
+    )
 ]
 
 
 def shown_as(name: str) -> Of:
+    if name in OPERANDS:
+        _, symbol, rows, columns = OPERANDS[name]
+        return Of(name, symbol, rows, columns, 4)
+    if name == "weights":
+        return Of(name, "A", tokens, tokens, 1, "who looks at whom")
     symbol, columns, *_ = MATRICES[name]
-    below = {
-        "weights": "who looks at whom",
-        "hidden": "what fits, after the ReLU",
-        "dhidden": "before the ReLU",
-    }.get(name, "")
-    return Of(name, symbol, tokens, columns, 1 if name == "weights" else 4, below)
+    below = {"hidden": "what fits, after the ReLU", "dhidden": "before the ReLU"}.get(name, "")
+    return Of(name, symbol, tokens, columns, 4, below)
 
 
 PLACES = [(0, 0), (1, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6)]
@@ -235,18 +230,21 @@ BOXES = [(name, part.label, place) for name, part, place in zip(NAMES, PARTS, PL
 flows = Simulation(
     name="block",
     title="Data and gradient through the block",
-    say="Click a part of the block and see what goes in and what comes out. Begin with the data "
-    "and go from $x$ to the last norm. Then let the gradient flow, and go back up. Which part "
-    "hands something from one token to another, and which works on each row by itself?",
+    say="Click a part of the block to see what goes in and what comes out. Go from $x$ to the last "
+    "norm, then let the gradient flow and go back up. **Which part hands something from one word "
+    "to another?** Type other numbers, and see who answers.",
     caption="The block: from $x$ down to the result. A number is the typical size of what a part "
     "hands on. Below: what goes into the first norm, and what comes out.",
     alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "
     "around it to add, the first norm to feed-forward and around it to add.",
     size=(7.6, 7),
     controls=[
-        Choice("part", "Part of the block", PARTS, start=3),
-        Choice("dy", "What flows", FLOWS),
-        Choice("picked", "Picked token", tokens, start=1, shows_only=True),
+        Choice("way", "What flows", WAYS, live=True),
+        Choice("dy", "Gradient from above", UPSTREAM, live=True),
+        Choice("part", "Part of the block", PARTS, start=3, live=True),
+        Entries(
+            "x", "Input", [Option(x, "the cat purrs")], symbol="X", rows=tokens, columns=features
+        ),
     ],
     compute=compute,
     views=[
@@ -259,9 +257,7 @@ flows = Simulation(
             "part",
         ),
         Matrices(
-            [shown_as(name) for name in MATRICES],
-            picked="picked",
-            marked=list(MATRICES),
+            [shown_as(name) for name in ("weights", *MATRICES, *OPERANDS)],
             groups=GROUPS,
             group="group",
         ),
@@ -270,16 +266,17 @@ flows = Simulation(
 import numpy as np
 from lessons.lesson_06.block import example
 
+x = 0
 dy = 0
-block, batch = example()
-x, y = batch[0], block.forward(batch)[0]
+block = example()
+y = block.forward(x[None])[0]
 dx = block.backward(dy[None])[0]
 print(y.round(2), dx.round(2), sep="\\n\\n")""",
 )
 
 # LayerNorm of one row: that of *cat*, where the first norm gets it.
 cat = np.array([4.0, -2, 0, 2, 1])
-UPSTREAM = [
+OF_ROW = [
     Option(np.array([[2.0, -1, 0, 3, 1]]), "as given"),
     Option(
         np.array([[1.0, 1, 1, 1, 1]]),
@@ -349,7 +346,7 @@ row = Simulation(
         Entries(
             "dy",
             "Upstream gradient",
-            UPSTREAM,
+            OF_ROW,
             symbol=r"\mathrm{d}\hat x",
             rows=["cat"],
             columns=features,

@@ -124,7 +124,7 @@ WHAT = [
     Option(
         "query",
         "W of the queries",
-        "What attention learns from. What is below the chart stands at its lower edge.",
+        "What attention learns from. What is below the chart is drawn at its lower edge.",
     ),
 ]
 AT = range(1, LAYERS + 1)

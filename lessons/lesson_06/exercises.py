@@ -102,6 +102,14 @@ learn?""",
         "At a gate of 0 the weights get no gradient, but the gate gets one. So it opens, and then "
         "the weights learn, too.",
         lambda x, gate, weight: (x + gate * (h := relu(x @ weight)[0]), {"hidden": h}),
+        [
+            Mistake(
+                "dgate",
+                lambda dy, gate, hidden: (gate * dy * hidden).sum(),
+                "The gate comes in once too often. What multiplies the gate in forward is hidden "
+                "alone, so its gradient does not depend on the gate itself.",
+            )
+        ],
         called=CALLED,
     ),
     Exercise(

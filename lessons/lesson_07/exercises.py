@@ -44,18 +44,20 @@ def cross_attention(x, memory, q_weight, k_weight, v_weight):
     return output, dict(query=query, key=key, value=value, weights=weights)
 
 
-CROSS = dict(
-    lesson=7,
-    solution=backward_through_cross_attention,
-    forward=cross_attention,
-    inputs=lambda n: dict(
-        x=(n.T, n.D),
-        memory=(n.S, n.D),
-        q_weight=(n.D, n.K),
-        k_weight=(n.D, n.K),
-        v_weight=(n.D, n.K_v),
-    ),
-)
+def memory_backward(dread, memory, weights):
+    """dread (H, S, K) -> dmemory, dweights.
+
+    Forward was read[b] = memory weights[b] in each block b,
+    its keys and values side by side, with
+    memory (S, D), weights (H, D, K), H the number of blocks.
+    """
+    # The gradient through each block. What was the memory multiplied by there?
+    through = dread @ weights.swapaxes(-1, -2)
+    # dmemory. Ask how often it was used: see “From every block”.
+    dmemory = through.sum(axis=0)
+    # dweights. Each block has its own, which every word of the memory used.
+    dweights = memory.T @ dread
+    return dmemory, dweights
 
 
 def distance_bias_backward(dweights, weights):
@@ -91,7 +93,16 @@ EXERCISES = [
         task="""Write the way back from the result of one head to its two inputs, the decoder's `x`
 and the encoder's `memory`. In between lies attention's own backward, that of lesson 3.""",
         done="These are the two ways out: to the decoder's own words, and to the encoder.",
-        **CROSS,
+        lesson=7,
+        solution=backward_through_cross_attention,
+        forward=cross_attention,
+        inputs=lambda n: dict(
+            x=(n.T, n.D),
+            memory=(n.S, n.D),
+            q_weight=(n.D, n.K),
+            k_weight=(n.D, n.K),
+            v_weight=(n.D, n.K_v),
+        ),
     ),
     Exercise(
         lesson=7,
@@ -121,11 +132,15 @@ queries. The lesson does not derive their gradient. You can.""",
         "et al. 2020) has such biases, some for each head.",
     ),
     Exercise(
+        lesson=7,
         title="Find the mistake",
-        task="With this backward a model trains, and its encoder learns something. No shape is "
-        "wrong. Find the line and mend it.",
-        to_find="dmemory = weights.T @ doutput @ v_weight.T",
-        done="The memory gives keys and values, so two gradients come back to it.",
-        **CROSS,
+        task="What comes back to the memory from all blocks of a decoder. With this backward a "
+        "model trains, and with one block it is right. Find the line and mend it.",
+        solution=memory_backward,
+        forward=lambda memory, weights: (memory @ weights, {}),
+        inputs=lambda n: dict(memory=(n.S, n.D), weights=(n.H, n.D, n.K)),
+        called={"H": "the number of blocks", "S": "the number of words read", "K": "d_k + d_v"},
+        to_find="dmemory = through.mean(axis=0)",
+        done="Every block reads the same memory, so their gradients add up.",
     ),
 ]

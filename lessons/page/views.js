@@ -299,6 +299,54 @@ class Diagram {
   }
 }
 
+/** Clock faces; a hand turns to where it has to point, by the shorter way. */
+class Clocks {
+  constructor(data) {
+    this.data = data;
+    this.names = Object.keys(data.hands);
+    const hand = (n) => element("g", { class: `hand drawn colour-${n}` }, element("line", {}), element("circle", { r: 3.5 }));
+    const ticks = Array.from({ length: 12 }, (_, n) => element("line", { class: "axis", y1: -50, y2: -46, transform: `rotate(${30 * n})` }));
+    const made = data.labels.map((label) => {
+      const [hands, value] = [this.names.map((_, n) => hand(n)), element("b")];
+      const face = element("svg", { viewBox: "-53 -53 106 106", role: "img", "aria-label": `clock ${label}` }, element("circle", { class: "face", r: 50 }), ...ticks.map((tick) => tick.cloneNode()), ...hands);
+      return { hands, value, element: element("div", { class: "clock" }, face, element("span", {}, label), value) };
+    });
+    this.hands = made.map(({ hands }) => hands);
+    this.values = made.map(({ value }) => value);
+    this.angles = {};
+    const key = Object.values(data.hands).map((label, n) => element("li", { class: `colour-${n}` }, label));
+    this.element = element("div", { class: "clocks" }, element("div", { class: "faces" }, ...made.map((face) => face.element)), element("ul", { class: "key" }, ...key));
+  }
+
+  set(arrays) {
+    const { values, reach } = this.data;
+    this.values.forEach((value, n) => (value.textContent = figure(arrays[values][n])));
+    this.hands.forEach((hands, face) =>
+      hands.forEach((hand, n) => {
+        const [x, y] = arrays[this.names[n]][face].map((at) => (48 * at) / arrays[reach]);
+        const goal = (180 / Math.PI) * Math.atan2(x, y);
+        const before = this.angles[[face, n]] ?? goal;
+        const angle = (this.angles[[face, n]] = before + ((((goal - before + 180) % 360) + 360) % 360) - 180);
+        const [line, tip] = hand.children;
+        hand.dataset.angle = angle;
+        hand.style.transform = `rotate(${angle}deg)`;
+        line.setAttribute("y2", -Math.hypot(x, y));
+        tip.setAttribute("cy", -Math.hypot(x, y));
+      }),
+    );
+  }
+
+  shown() {
+    const tip = (hand) => {
+      const angle = (Math.PI / 180) * hand.dataset.angle;
+      const size = -hand.firstChild.getAttribute("y2");
+      return [Math.sin(angle), Math.cos(angle)].map((share) => tenth(size * share));
+    };
+    const tips = this.names.map((name, n) => [name, this.hands.map((hands) => tip(hands[n]))]);
+    return { tips: Object.fromEntries(tips), values: this.values.map((value) => value.textContent) };
+  }
+}
+
 class Figures {
   constructor(data, simulation) {
     this.data = data;
@@ -322,4 +370,4 @@ class Figures {
   }
 }
 
-export const VIEWS = { stepper: Stepper, matrices: Matrices, heatmap: Heatmap, chart: Chart, diagram: Diagram, figures: Figures };
+export const VIEWS = { stepper: Stepper, matrices: Matrices, heatmap: Heatmap, chart: Chart, diagram: Diagram, clocks: Clocks, figures: Figures };

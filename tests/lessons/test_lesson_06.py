@@ -33,8 +33,8 @@ def by_formulas(**moved) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("option", range(4))
 def test_the_block_has_the_numbers_of_plain_formulas(option):
-    way, dy = flow = block.FLOWS[option].value
-    shown, plain = block.compute(2, flow), by_formulas()
+    way, dy = (-1, 1)[option % 2], block.UPSTREAM[option % 3].value
+    shown, plain = block.compute(2, way, dy), by_formulas()
     for name in plain.keys() & shown.keys():
         np.testing.assert_allclose(shown[name], plain[name], atol=1e-12, err_msg=name)
     names = ("x", "attended", "sum_1", "normed", "written", "sum_2")
@@ -49,7 +49,7 @@ def test_the_block_has_the_numbers_of_plain_formulas(option):
     results = [shown[name] for name in ((*names, "y") if way > 0 else back)]  # of each part
     sizes = [np.linalg.norm(result) / result.size**0.5 for result in results]
     np.testing.assert_allclose(shown["sizes"], sizes)
-    assert shown["way"] == way and block.GROUPS[shown["group"]][-1] in ("sum_1", "dattended")
+    assert shown["way"] == way and block.GROUPS[int(shown["group"])][-1] in ("sum_1", "dattended")
 
 
 def test_what_is_said_of_the_example_is_so():

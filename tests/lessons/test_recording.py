@@ -64,6 +64,7 @@ def everything(x, y, ids):
     made["spread"] = xp.broadcast_to(y[:, None, 1:], (3, 2, 3)) + 0
     made["joined"] = xp.concatenate([x[0], y, x[1] * 2], axis=1)
     made["by the host"] = x @ np.arange(12.0).reshape(3, 4).T
+    made["of the host"] = np.arange(6.0).reshape(2, 3) @ x
     made["stacked"] = np.stack([x[0], y], axis=-1)
     table = xp.zeros((3, 4), x.dtype)
     scatter_add(table, ids.ravel(), x.reshape(-1, 4))

@@ -49,8 +49,8 @@ SAID = {
     """,
     5: """
     *man* the weight 0.28 … *dog* 0.10 … 1.74, 0.75, 0.66, 0.41 … 710 places … 113.0000 turns …
-    0.00006 … 7.3 apart … 1.47 away … so its row gets (1, 1) … place 1: the score is −1.2847 …
-    200: −1.2847 … 3, it is 1.9551 … from 0.28 to 0.13 … 1.4 places … 177 places … 6.3 places …
+    0.00006 … 7.3 apart … 1.47 away … so its row gets (1, 1) …
+    from 0.28 to 0.13 … 1.4 places … 177 places … 6.3 places …
     60,611 … 62,832 … They are 0.97 and 0.49 … by 0.10.
     """,
     6: """
@@ -61,7 +61,7 @@ SAID = {
     3.4 times … costs 2.30
     """,
     7: """
-    2 · (−0.0734), or −0.1468 … differ by up to 0. … saves 1,049,600 parameters
+    2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
     """,
 }
 
