@@ -114,14 +114,14 @@ def compute(word, length) -> dict[str, np.ndarray]:
     for name, kind in zip(("fixed", "attention"), KINDS, strict=True):
         made[name] = np.array([*map(LETTERS.index, written(kind)[source])], float)
         made[f"{name}_right"] = np.array(trained(kind).right)
-    read = [*map(LETTERS.index, source)]
-    end = len(LETTERS)
-    columns, rows = [*read, end], [*read[::-1], end]
+    read, end = [*map(LETTERS.index, source)], [len(LETTERS)]
+    left = LONGEST - length  # rows and columns that stay empty, so that the matrix keeps its size
+    empty = left * [len(LETTERS) + 1]
     return made | {
         "read": np.array(read),
-        "columns": np.array(columns),
-        "rows": np.array(rows),
-        "weights": trained("attention").weights(source),
+        "columns": np.array(read + end + empty),
+        "rows": np.array(read[::-1] + end + empty),
+        "weights": np.pad(trained("attention").weights(source), (0, left)),
     }
 
 
@@ -168,7 +168,7 @@ collapse = Simulation(
             "read",
             row_names="rows",
             column_names="columns",
-            vocabulary=[*LETTERS, "⊣"],
+            vocabulary=[*LETTERS, "⊣", "\N{NO-BREAK SPACE}"],
         ),
     ],
     code="""\
@@ -178,6 +178,6 @@ length = 0
 word = 0
 source = word[:length]
 print(written("fixed context")[source], written("attention")[source])
-weights = trained("attention").weights(source)
+weights = np.pad(trained("attention").weights(source), (0, 8 - length))
 print(weights.round(2))""",
 )

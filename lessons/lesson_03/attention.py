@@ -91,7 +91,7 @@ STEPS = (
         "Three matrices come in",
         "Each token has a **query** (what it looks for), a **key** (what it offers) and a "
         "**value** (what it hands over), one row each. Pick a token: its query is the marked row. "
-        "Type other numbers into any of the three.",
+        "Type another query for *it*.",
         "Which key fits the marked query best?",
         "Multiply the query by each key, entry by entry, and add up: that is its score. The "
         "largest fits best. The next step does this for all pairs at once.",
@@ -368,6 +368,12 @@ MASKS = [
         "np.tile(np.arange(4)[:, None] != 2, 5)",
     ),
 ]
+IT = slice(2, 3)
+WANTED = [
+    Option(query[IT], "a noun", "As in the text: a noun, and no article."),
+    Option(np.array([[0.0, 0, 2]]), "a verb", "Now *it* finds *purrs*."),
+    Option(np.zeros((1, 3)), "nothing", "All scores are 0, so *it* takes the same from everyone."),
+]
 TEMPERATURES = [n / 20 for n in range(5, 81)]
 UPSTREAM = [
     Option(doutput, "as given", "A gradient without pattern, the best test of a backward pass."),
@@ -387,11 +393,10 @@ UPSTREAM = [
 ]
 
 
-def lines(
-    mask=MASKS[0].value, temperature=1.0, query=query, key=key, value=value, doutput=doutput
-) -> list[Line]:
-    """What the library's lines do, forward and backward."""
-    inputs = query / temperature, key, value
+def lines(mask=MASKS[0].value, temperature=1.0, own=query[IT], doutput=doutput) -> list[Line]:
+    """What the library's lines do, forward and backward; `own` is the query of `it`."""
+    queries = np.concatenate([query[: IT.start], own, query[IT.stop :]])
+    inputs = queries / temperature, key, value
     forward = trace(scaled_dot_product_attention, *inputs, mask, into=[softmax])
     _, weights, dropped = forward[-1].value
     backward = (scaled_dot_product_attention_backward, doutput, *inputs, weights, dropped, None)
@@ -420,8 +425,8 @@ def draw_all(figure) -> None:
             SHOWN[name].matrix(arrays).draw(figure.add_subplot(grid[row, column]))
 
 
-def typed(name: str, label: str, options: list[Option], rows, columns) -> Entries:
-    return Entries(name, label, options, symbol=MATRICES[name][0], rows=rows, columns=columns)
+def array(numbers) -> str:
+    return f"np.array({numbers.astype(int).tolist()}, float)"
 
 
 attention = Simulation(
@@ -440,10 +445,15 @@ attention = Simulation(
         Choice("picked", "Picked token", tokens, start=2, shows_only=True),
         Choice("mask", "Mask", MASKS),
         Slider("temperature", "Temperature", TEMPERATURES, TEMPERATURES.index(1), live=True),
-        typed("query", "Queries", [Option(query, "of the text")], tokens, features),
-        typed("key", "Keys", [Option(key, "of the text")], keys, features),
-        typed("value", "Values", [Option(value, "of the text")], keys, ["x", "y"]),
-        typed("doutput", "Upstream gradient", UPSTREAM, tokens, ["x", "y"]),
+        Entries("own", "Query of it", WANTED, symbol=r"q_\text{it}", rows=["it"], columns=features),
+        Entries(
+            "doutput",
+            "Upstream gradient",
+            UPSTREAM,
+            symbol=r"\mathrm{d}O",
+            rows=tokens,
+            columns=["x", "y"],
+        ),
     ],
     compute=compute,
     views=[
@@ -457,18 +467,20 @@ attention = Simulation(
         )
     ],
     draw=draw_all,
-    code="""\
+    code=f"""\
 import numpy as np
 from numformer.layers.attention import scaled_dot_product_attention
 from numformer.layers.attention import scaled_dot_product_attention_backward
 
-query = 0
-key = 0
-value = 0
+query = {array(query)}
+key = {array(key)}
+value = {array(value)}
+own = 0  # the query of `it`
 temperature = 1
 mask = 0
 doutput = 0
 
+query[2] = own
 query /= temperature
 output, weights, dropped = scaled_dot_product_attention(query, key, value, mask)
 dquery, dkey, dvalue = scaled_dot_product_attention_backward(

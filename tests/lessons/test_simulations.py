@@ -150,7 +150,7 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     left = {control.name for control in simulation.controls if control.kind != "steps"}
     seen = {figure.evaluate(SHOWN)}
     figure.locator(".controls :is(input, select)").first.focus()
-    for _ in range(80):
+    for _ in range(40):
         left.discard(opened.evaluate(FOCUSED))
         for key in ("ArrowRight", "ArrowLeft"):
             opened.keyboard.press(key)
