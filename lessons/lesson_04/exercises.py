@@ -44,8 +44,10 @@ def projected_backward(dy, heads, w_o):
     dw_o = merged.T @ dy
     # The gradient of merged. Each number of a row was used for the whole row of y.
     dmerged = dy @ w_o.T
-    # dheads. Back through merge: see “Merge undoes split”.
-    dheads = dmerged.reshape(dy.shape[0], heads.shape[0], -1).swapaxes(0, 1)
+    # The gradient of merged, cut into heads. Back through merge: see “Merge undoes split”.
+    dcut = dmerged.reshape(dy.shape[0], heads.shape[0], -1)
+    # dheads. The axis of heads comes first.
+    dheads = dcut.swapaxes(0, 1)
     return dheads, dw_o
 
 

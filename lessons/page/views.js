@@ -308,7 +308,7 @@ class Clocks {
     const ticks = Array.from({ length: 12 }, (_, n) => element("line", { class: "axis", y1: -50, y2: -46, transform: `rotate(${30 * n})` }));
     const made = data.labels.map((label) => {
       const [hands, value] = [this.names.map((_, n) => hand(n)), element("b")];
-      const face = element("svg", { viewBox: "-53 -53 106 106", role: "img", "aria-label": `clock ${label}` }, element("circle", { class: "face", r: 50 }), ...ticks.map((tick) => tick.cloneNode()), ...hands);
+      const face = element("svg", { viewBox: "-53 -53 106 106", role: "img", "aria-label": `a clock, ${label}, with hands ${Object.values(data.hands).join(", ")}` }, element("circle", { class: "face", r: 50 }), ...ticks.map((tick) => tick.cloneNode()), ...hands);
       return { hands, value, element: element("div", { class: "clock" }, face, element("span", {}, label), value) };
     });
     this.hands = made.map(({ hands }) => hands);
