@@ -4,7 +4,10 @@ import { levelsOf, paint, VIEWS } from "./views.js";
 
 // Simulations: controls, the arrays of what they are set to, and views that show these. Where a
 // control is live, the lines of numformer that compute them are repeated here (replay.js);
-// otherwise all arrays were computed when the page was built.
+// otherwise all arrays were computed when the page was built. Lines that are one step of many are
+// repeated, a few in each frame, and what was collected of the steps grows before the reader's eyes.
+
+const FRAME = 12; // milliseconds of each frame that may go into steps
 
 const buttons = (id, data, inputs, label) => {
   const labels = inputs.map((input, n) => element("label", {}, input, label(n)));
@@ -145,7 +148,7 @@ class Simulation {
     this.data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
     this.id = this.data.name;
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
-    this.replays = {};
+    Object.assign(this, { replays: {}, collected: {}, done: 0 });
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -175,18 +178,41 @@ class Simulation {
   /** The arrays of what is chosen, computed anew by one of the recordings. */
   computed(place, at) {
     const replay = (this.replay = this.replays[place] ??= new Replay(this.data.pool[place]));
-    for (const { name, live, kind, values } of this.data.controls) {
+    const { controls, repeats, collected } = this.data;
+    if (repeats && !this.done) replay.reset();
+    for (const { name, live, kind, values } of controls) {
       if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
     }
-    replay.run();
+    if (!repeats) replay.run();
+    else if (!this.done) this.collected = Object.fromEntries(collected.map((name) => [name, []]));
+    for (const end = performance.now() + (this.hurried ? Infinity : FRAME); this.done < repeats && performance.now() < end; ) {
+      replay.set("given step", (this.done += 1));
+      replay.run();
+      for (const name of collected) this.collected[name].push(replay.flat(name)[0]);
+    }
     const names = Object.keys(replay.names).filter((name) => !name.startsWith("given "));
-    return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));
+    return Object.fromEntries(names.map((name) => [name, rounded(this.collected[name] ?? replay.get(name))]));
+  }
+
+  /** Show the arrays; where there are steps left to be repeated, do some of them first. */
+  show() {
+    cancelAnimationFrame(this.frame);
+    const arrays = this.arrays();
+    for (const view of this.views) view.set(arrays, this.chosen);
+    if (this.done < this.data.repeats) this.frame = requestAnimationFrame(() => this.show());
+  }
+
+  /** Do all steps that are left, at once. */
+  finish() {
+    this.hurried = true;
+    if (this.done < this.data.repeats) this.show();
+    this.hurried = false;
   }
 
   update() {
-    const arrays = this.arrays();
     for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
-    for (const view of this.views) view.set(arrays, this.chosen);
+    this.done = 0;
+    this.show();
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
     const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
     const chosen = this.data.controls.map(({ name, kind, options }) => [`${name} = `, code(kind, options, this.chosen[name])]);
@@ -200,6 +226,7 @@ class Simulation {
 
   /** What stands on the page: of every view, and of thumbnails by the name of their control. */
   shown() {
+    this.finish();
     const small = Object.entries(this.controls).filter(([, { small }]) => small?.length);
     const thumbnails = small.map(([name, control]) => [name, control.small.map(levelsOf)]);
     return { views: this.views.map((view) => view.shown()), thumbnails: Object.fromEntries(thumbnails) };
