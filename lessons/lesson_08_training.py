@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Training
 #
-# > At first every weight of a model is random. What does a step of training do to it? And why does
-# > the paper begin with small steps, tell the model answers that are not quite right, and switch
-# > some of its numbers off?
+# > How do random weights become a translator? And why does the paper begin with small steps, with
+# > answers that are not quite right, and with some numbers switched off?
 
 # %%
 import numpy as np
@@ -50,17 +49,17 @@ def train_it_yourself() -> Simulation:
 # 3. The **learning rate** $\eta$ says how far to go: $w \leftarrow w - \eta\,g$.
 # 4. From the beginning, with other sentences.
 #
-# Nobody trains a Transformer like this. The third line alone became four: an optimizer with memory
-# (Adam), a rate that rises and falls (warm-up), often a limit for the gradient (clipping). The loss
-# is altered (label smoothing), and so is forward (dropout). This lesson takes them one by one,
+# Nobody trains a Transformer with these alone. To the third line came an optimizer with memory
+# (Adam), a rate that rises and falls (warm-up), and often a limit for the gradient (clipping). The
+# loss is altered (label smoothing), and so is forward (dropout). This lesson takes them one by one,
 # writes each out with numbers to check by hand, and switches each off to see what it was good for.
 #
 # ## What the loss is
 #
 # The sentence begins *the*, and the next word is *cat*. The model has given each of four words a
-# number $z$, the *logits*. A softmax (lesson 3) makes probabilities of them. What should it be told?
-# That *cat* is right: 1 for *cat*, and 0 for the others. Call what the model thinks $p$, and what
-# it is told $p^*$.
+# number $z$, the *logits*. A softmax (lesson 3) makes probabilities of them. What should it be
+# told? That *cat* is right: 1 for *cat*, and 0 for the others. Call what the model thinks $p$, and
+# what it is told $p^*$.
 #
 # The **cross-entropy** is what the model is charged. A sum over all $N$ words that it can choose:
 #
@@ -104,13 +103,13 @@ def four_words():
 #
 # $$\mathrm{d}z_u = p_u\Bigl(\mathrm{d}p_u - \sum_v p_v\,\mathrm{d}p_v\Bigr)$$
 #
-# Put the first into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they cancel. What
-# is left is $-\sum_v p^*_v = -1$, since what it is told is shared out completely:
+# Put the first into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they cancel.
+# What is left is $-\sum_v p^*_v = -1$, since what it is told is shared out completely:
 #
 # $$\mathrm{d}z_u = p_u\Bigl(-\frac{p^*_u}{p_u} + 1\Bigr) = p_u - p^*_u$$
 #
 # **What it thinks, less what it was told.** Two formulas with a division by numbers that may be
-# tiny have become one subtraction. That is why a library has softmax and cross-entropy in one piece:
+# tiny have become one subtraction. That is why libraries keep softmax and cross-entropy together:
 # by themselves, a probability that has been rounded to 0 would give 0 times infinity.
 #
 # ## Label smoothing
@@ -142,7 +141,8 @@ def smoothing_by_hand():
     return Words(f"""
         By hand, with $\\varepsilon_{{ls}} = 0.2$: each word gets 0.2 / 4 = {other:.2f}, and *cat*
         0.8 + 0.05 = {right:.2f}. The gradient of *cat* is 0.5 − 0.85 =
-        {smoothed["dlogits"][0, 0]:.2f}, that of *dog* 0.3 − 0.05 = {smoothed["dlogits"][0, 1]:.2f}.
+        −{-smoothed["dlogits"][0, 0]:.2f}, that of *dog* 0.3 − 0.05 =
+        {smoothed["dlogits"][0, 1]:.2f}.
 
         The gradient is 0 where $p = p^*$. Then the logit of the right word is
         $\\log(0.85 / 0.05)$, or {gap:.2f}, above the others, and there it stays. With the paper's
@@ -170,7 +170,7 @@ def the_lines_of_the_loss():
                 "total": "Their sum: $p$ is one divided by the other.",
                 "losses": r"$\log p_v = z_v - \log \sum_u e^{z_u}$, and $p^*$ sums to 1. So the "
                 "sum over words needs two numbers: the logit of the right word, and the mean.",
-                "return": "`share` is 1 over the number of positions that count, and 0 for padding.",
+                "return": "`share` is 1 over how many positions count, and 0 for padding.",
             },
         ),
         Beside(
@@ -198,11 +198,11 @@ def the_lines_of_the_loss():
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad n \leftarrow \beta_2 n + (1 - \beta_2)\,g^2$$
 #
-# Both begin at 0, so at first they are too small. After $i$ steps the shares of all gradients so far
-# sum to $1 - \beta^i$. Divide by it, and they are means:
+# Both begin at 0, so at first they are too small. After $i$ steps the shares of all gradients so
+# far sum to $1 - \beta^i$. Divide by it, and they are means:
 #
 # $$\hat m = \frac{m}{1 - \beta_1^i} \qquad \hat n = \frac{n}{1 - \beta_2^i} \qquad
-# w \leftarrow w - \eta\,\frac{\hat m}{\sqrt{\hat n} + \varepsilon}$$
+# w \leftarrow w - \eta\,\frac{\hat{m}}{\sqrt{\hat{n}} + \varepsilon}$$
 #
 # The paper has $\beta_1 = 0.9$, $\beta_2 = 0.98$, and $\varepsilon = 10^{-9}$, which only keeps
 # from dividing by 0. Now ten steps, written out.
@@ -218,10 +218,8 @@ def ten_steps_of_adam() -> Simulation:
 @show
 def adam_by_hand():
     """The first and the fourth step, with the arithmetic; what beta2 does to the last one."""
-    steps = by_hand.ten_steps(by_hand.column(by_hand.LARGE), 0.98)["steps"]
-    last = {
-        b: by_hand.ten_steps(by_hand.column(by_hand.LARGE), b)["change"][-1] for b in (0.5, 0.98)
-    }
+    steps = by_hand.ten_steps(by_hand.ten(by_hand.LARGE), 0.98)["steps"]
+    last = {b: by_hand.ten_steps(by_hand.ten(by_hand.LARGE), b)["change"][-1] for b in (0.5, 0.98)}
     third, fourth = steps[2:4]
     assert np.allclose(steps[0, -1], 1) and fourth[-1] < 1
     return Words(f"""
@@ -230,8 +228,9 @@ def adam_by_hand():
         *any* positive gradient, 0.001 or 1,000: **the first step of every weight has the full
         length $\\eta$**, however little is known.
 
-        **Step 4**, the large one. $m$ = 0.9 · {third[1]:.3f} + 0.1 · 10 = {fourth[1]:.3f}. The share
-        so far is 1 − 0.9⁴, which is {1 - 0.9**4:.4f}, so $\\hat m$ is {fourth[3]:.2f}. The root of
+        **Step 4**, the large one. $m$ = 0.9 · {third[1]:.3f} + 0.1 · 10 = {fourth[1]:.3f}. The
+        shares sum to 1 − 0.9⁴, or {1 - 0.9**4:.4f}, so $\\hat m$ is {fourth[3]:.2f}. The root
+        of
         $\\hat n$ is {fourth[4]:.2f}: it has grown more than the mean. A gradient ten times as large
         makes the step not longer but *shorter*, {fourth[5]:.2f}.
 
@@ -261,7 +260,7 @@ def the_lines_of_adam():
             "square *= ": r"$\beta_2 n$",
             "square += ": "The two together.",
             "xp.sqrt": r"$\sqrt n$",
-            "change *= (1": r"Corrected: $\sqrt{\hat n}$",
+            "change *= (1": r"Corrected: $\sqrt{\hat{n}}$",
             "change += ": r"$+\,\varepsilon$",
             "xp.divide": r"$m$ divided by it.",
             "change *= rate": r"Times $\eta$, and the correction of $m$.",
@@ -299,8 +298,8 @@ def the_schedule_of_the_paper():
         table(["step", "learning rate of the base model"], rows),
         Words(f"""
             The highest rate is {peak:.5f}, in step 4,000. After four times as many steps it is half
-            as high. Note what the formula ties together: a shorter warm-up has a *higher* peak. With
-            1,000 steps it would be twice as high. In our simulation the two are apart.
+            as high. Note what the formula ties together: a shorter warm-up has a *higher* peak.
+            With 1,000 steps it would be twice as high. In our simulation the two are apart.
         """),
     ]
 
@@ -336,8 +335,8 @@ def the_lines_of_dropout():
             Residual.forward,
             {
                 "if self.norm_first": "Where the norm comes first (lesson 6).",
-                "return self.norm": "The paper's order: the output of the sublayer is dropped, then "
-                "added. The way around is never dropped.",
+                "return self.norm": "The paper's order: dropout on what the sublayer writes, then "
+                "the sum. Nothing on the way around is dropped.",
             },
         ),
     ]
@@ -350,11 +349,11 @@ def the_lines_of_dropout():
 # model together are one long vector. Where its length is above a limit $c$, it is made shorter, and
 # keeps its direction:
 #
-# $$g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\lVert g \rVert}\Bigr)$$
+# $$g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\mathrm{norm}(g)}\Bigr)$$
 #
-# A batch that is unlike all others can then not do more harm than any other. For a constant factor
-# Adam would make up by itself. What clipping adds is that no single gradient fills the memory of
-# $n$, as the fourth one did above.
+# A batch that is unlike all others can then do no more harm than any other. A constant factor Adam
+# would undo by itself. What clipping adds is that no single gradient fills the memory of $n$, as
+# the fourth one did above.
 
 
 # %%
@@ -377,8 +376,8 @@ def the_lines_of_clipping():
 #
 # Now the real test. The task is the small language of lesson 7, where *son chat noir saute* becomes
 # *his black cat is jumping*, or *her*, or *its*. Three layers on each side, 32 numbers wide. Each
-# run is done three times, from other random weights and with other sentences. Guess first: which of
-# the five will be missed most?
+# run is done three times, from other random weights and with other sentences. Guess first: which
+# change will do most?
 
 # %%
 COLOURS = {"the recipe": BLUE, "no warm-up": ORANGE, "no warm-up, clipped": GREEN}
@@ -400,7 +399,7 @@ def each_switched_off():
     mean = {name: np.mean(values) for name, values in right.items()}
     # What the text below says.
     assert min(right["the recipe"]) > max(right["no warm-up"]) + 40
-    assert max(held_out["no smoothing"]) < np.mean(held_out["the recipe"]) + 0.01
+    assert sum(a < b for a, b in zip(right["no smoothing"], right["the recipe"], strict=True)) == 2
     assert np.mean(held_out["no smoothing"]) < np.mean(held_out["the recipe"])
     assert mean["no smoothing"] < mean["the recipe"] and sure["no smoothing"] > sure["the recipe"]
     assert mean["no warm-up"] < mean["no warm-up, clipped"] < mean["the recipe"] - 30
@@ -463,18 +462,18 @@ def each_switched_off():
               replace it.
             - **Label smoothing** does what the paper says. Without it the loss of new sentences is
               lower, {np.mean(held_out["no smoothing"]):.2f} and not
-              {np.mean(held_out["the recipe"]):.2f}: the model is surer, and gives its likeliest
-              word {sure["no smoothing"]:.2f} in the mean, not {sure["the recipe"]:.2f}. But fewer
-              sentences are right.
-            - **β₂, clipping and dropout** make no difference here that is larger than that between
-              two runs. So little was to be expected of β₂ in {runs.STEPS} steps.
-            - **Dropout** is for those who have too little to learn from. With {runs.FEW} sentences
+              {np.mean(held_out["the recipe"]):.2f} in the mean: the model is surer, and thinks its
+              likeliest word {sure["no smoothing"]:.2f} probable, not {sure["the recipe"]:.2f}. But
+              in two runs of three fewer sentences are right.
+            - **β₂, clipping and dropout** change no more here than another beginning does. Of β₂
+              little was to be expected: {runs.STEPS} steps are too few to forget.
+            - **Dropout** is for those who have little to learn from. With {runs.FEW} sentences
               instead of {runs.MANY}, {spread(rights["the recipe"], ".0f")} % of the new ones are
               right with it, and {spread(rights["no dropout"], ".0f")} % without; the loss is
               {spread(losses["the recipe"])} and {spread(losses["no dropout"])}.
 
-            One small task, three runs: that is enough to see what is large. A difference within the
-            spread is none. Most claims about recipes that you will read rest on one run each.
+            One small task and three runs show what is large, as warm-up is here. Where the ranges
+            overlap, as those with little to learn from do, more runs would have to decide.
         """),
     ]
 
@@ -482,8 +481,7 @@ def each_switched_off():
 # %% [markdown]
 # ## Is it true?
 #
-# The loss, smoothed and not, with padding, and dropout with its mask held still: all gradients
-# against measured ones, as in lesson 3.
+# The gradient of the loss, with padding, against a measured one, as in lesson 3.
 
 
 # %%
@@ -505,19 +503,19 @@ def gradient_check():
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | none: it is given | $(T, N)$ |
+# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | given | $(T, N)$ |
 # | softmax, then $-\sum_v p^*_v \log p_v$ | $\mathrm{d}z = p - p^*$ | $(T, N)$ |
 # | mean over what counts | times 1 over how many count | $(T, N)$ |
 # | $y = x\,k$ | $\mathrm{d}x = \mathrm{d}y\,k$ | as $x$ |
 #
 # | step of training | rule |
 # |---|---|
-# | clipping | $g \leftarrow g \cdot \min(1, c / \lVert g \rVert)$ |
+# | clipping | $g \leftarrow g \cdot \min(1, c / \mathrm{norm}(g))$ |
 # | mean of the gradients | $m \leftarrow 0.9\,m + 0.1\,g$ |
 # | mean of their squares | $n \leftarrow 0.98\,n + 0.02\,g^2$ |
 # | corrected | $\hat m = m / (1 - 0.9^i)$ and $\hat n = n / (1 - 0.98^i)$ |
 # | learning rate | $\eta = d_{model}^{-0.5} \cdot \min(i^{-0.5},\ i \cdot 4000^{-1.5})$ |
-# | step | $w \leftarrow w - \eta\,\hat m / (\sqrt{\hat n} + 10^{-9})$ |
+# | step | $w \leftarrow w - \eta\,\hat m / (\sqrt{\hat{n}} + 10^{-9})$ |
 
 # %% [markdown]
 # ## Often told: check it
@@ -528,7 +526,7 @@ def gradient_check():
 def often_told():
     """Popular claims about the recipe, checked."""
     config = Config.base(37_000)
-    steps = by_hand.ten_steps(by_hand.column([1000.0] + [1.0] * 9), 0.98)["change"]
+    steps = by_hand.ten_steps(by_hand.ten([1000.0] + [1.0] * 9), 0.98)["change"]
     return Words(f"""
         **“The paper puts dropout in three places, attention weights among them.”** Section 5.4
         names two: the output of each sublayer, and the sums of embeddings and positions. Dropout on
@@ -538,8 +536,9 @@ def often_told():
 
         **“Warm-up is needed because Adam's first steps are too large.”** They are no larger than
         others: $\\eta$ at most, or nearly. Ten gradients of which the first is 1,000 and the rest
-        are 1 give the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first. But they are as
-        large as they can be while only one batch has been seen, in every weight at once.
+        are 1 give the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first.
+        What is true: they are as large as any, in every weight at once, and only one batch has been
+        seen.
 
         **“The paper uses Adam's defaults.”** Its β₂ is 0.98 and its ε $10^{{-9}}$; Kingma and Ba
         propose 0.999 and $10^{{-8}}$. The square remembers 50 steps and not 1,000.
@@ -558,7 +557,7 @@ def often_told():
 def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     told = by_hand.loss_and_gradient(by_hand.LOGITS, 0.1)
-    change = by_hand.ten_steps(by_hand.column([0.001] * 10), 0.98)["change"]
+    change = by_hand.ten_steps(by_hand.ten([0.001] * 10), 0.98)["change"]
     return [
         Question(
             "The model gives the right word the probability 0.2, without smoothing. What is the "
@@ -577,22 +576,22 @@ def quiz() -> list[Question]:
         Question(
             "A weight has had the gradient 0.001 in each of the first ten steps, and the learning "
             "rate was always 0.01. How far has Adam moved it?",
-            "$\\hat m$ is 0.001, the root of $\\hat n$ is 0.001, so each step is the whole learning "
-            "rate: 10 · 0.01 = 0.1. Whether the gradients are 0.001 or 1,000 makes no difference.",
+            "$\\hat m$ is 0.001, the root of $\\hat n$ is 0.001, so each step is the whole "
+            "learning rate: 10 · 0.01 = 0.1. The size of the gradients makes no difference.",
             float(0.01 * change.sum()),
             tolerance=0.001,
         ),
         Question(
             "In the paper's formula you quarter the warm-up, from 4,000 to 1,000 steps. What "
             "becomes of the highest learning rate?",
-            "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of a quarter is a half.",
+            "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
             ("it stays", "it is twice as high", "it is four times as high"),
         ),
         Question(
             "Dropout is left out when the model is used. Why need nothing be rescaled then?",
-            "What is kept is divided by $1 - p_{drop}$ while training, so the mean of each number is "
-            "the same with dropout and without.",
+            "What is kept is divided by $1 - p_{drop}$ while training, so the mean of each number "
+            "is the same with dropout and without.",
             2,
             (
                 "the norms see to it",

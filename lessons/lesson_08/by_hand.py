@@ -12,7 +12,7 @@ from numformer.training.optimizers import adam
 
 WORDS = ["cat", "dog", "house", "sky"]
 LOGITS = np.log([[5.0, 3, 1, 1]])  # probabilities 0.5, 0.3, 0.1, 0.1
-LARGE = np.array([1.0, 1, 1, 10, 1, 1, 1, 1, 1, 1])  # ten gradients
+LARGE = [1, 1, 1, 10, 1, 1, 1, 1, 1, 1]  # ten gradients
 
 
 def loss_and_gradient(logits, smoothing) -> dict:
@@ -77,8 +77,8 @@ STEPS = [str(step) for step in range(1, 11)]
 
 
 def ten_steps(gradients, beta2) -> dict:
-    """Adam for one number, with the learning rate 1: of gradients (10, 1) what comes of each."""
-    xp = array_module(gradients)
+    """Adam for one number, with the learning rate 1: of gradients (2, 5) what comes of each."""
+    xp, gradients = array_module(gradients), gradients.reshape(10, 1)
     weight, mean, square = (xp.zeros(1) for _ in range(3))
     rows = []
     for step, gradient in enumerate(gradients, 1):
@@ -92,16 +92,16 @@ def ten_steps(gradients, beta2) -> dict:
     return {"steps": table, "change": table[:, 5] + 0, "gradient": table[:, 0] + 0}
 
 
-def column(numbers) -> np.ndarray:
-    return np.array(numbers, float)[:, None]
+def ten(numbers) -> np.ndarray:
+    return np.array(numbers, float).reshape(2, 5)
 
 
 AT = range(1, 11)
 BEGUN = [
-    Option(column(LARGE), "one is large", "How many steps later is it still felt?"),
-    Option(column([0.01] * 10), "all small", "The size of a gradient does not matter."),
-    Option(column([1, -1] * 5), "to and fro", "Who cannot make up his mind moves little."),
-    Option(column([1] + [0] * 9), "one alone", "It moves the number for many steps."),
+    Option(ten(LARGE), "one is large", "How many steps later is it still felt?"),
+    Option(ten([0.01] * 10), "all small", "The size of a gradient does not matter."),
+    Option(ten([1, -1] * 5), "to and fro", "Who cannot make up his mind moves little."),
+    Option(ten([1] + [0] * 9), "one alone", "It moves the number for many steps."),
 ]
 adam_of_one = Simulation(
     name="adam",
@@ -113,7 +113,14 @@ adam_of_one = Simulation(
     alt="A line of ten changes. The first three are 1, the fourth is smaller than 1 although its "
     "gradient is ten times as large, and the later ones are smaller still.",
     controls=[
-        Entries("gradients", "Begin with", BEGUN, symbol="g", rows=STEPS, columns=["g"]),
+        Entries(
+            "gradients",
+            "Begin with",
+            BEGUN,
+            symbol="g",
+            rows=["1 to 5", "6 to 10"],
+            columns=STEPS[:5],
+        ),
         Slider("beta2", "β₂", BETAS, start=BETAS.index(0.98), live=True),
     ],
     compute=ten_steps,

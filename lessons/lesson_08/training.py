@@ -118,22 +118,21 @@ def slider(name: str, label: str, options: list, words: str = "{:g}") -> Slider:
 
 
 FALLS = [
-    Option(0.5, "falls", "Like one over the root of the step, as in the paper."),
-    Option(0.0, "stays", "As high as it is, to the end."),
+    Option(0.5, "falls"),
+    Option(0.0, "stays"),
 ]
 training = Simulation(
     name="training",
     title="Train it yourself",
-    say=f"A Transformer with two layers on each side learns to write {LENGTH} symbols backwards. "
-    f"Each change trains it anew, here in your browser, for {STEPS} steps. Set the warm-up to 1 "
-    "step: what will the loss do? Then let the rate stay where it is. Can you find settings that "
-    "learn faster than the dotted line? And some with which it does not learn at all?",
+    say=f"A Transformer learns to write {LENGTH} symbols backwards, here in your browser: each "
+    "change trains it anew. What will the loss do with a warm-up of 1 step? And if the rate then "
+    "stays as high as it is?",
     caption="The loss falls fast while the learning rate rises and is near its lowest value soon "
     "after the rate has begun to fall.",
     alt="Two charts against the step. The loss falls from 2.3 to about 0.5 in 80 steps and stays "
     "there. The learning rate rises in a straight line for 30 steps and falls slowly afterwards.",
     controls=[
-        slider("warmup", "Warm-up: the rate rises for", WARMUPS, "{:g} steps"),
+        slider("warmup", "Warm-up", WARMUPS, "{:g} steps"),
         slider("rate", "Highest learning rate", RATES),
         Choice("fall", "Then the rate", FALLS, live=True),
         slider("beta2", "β₂ of Adam", BETAS),
@@ -146,8 +145,8 @@ training = Simulation(
     views=[
         Chart(
             [
-                Drawn("loss", "loss", at=STEP),
                 Drawn("usual", "loss as the page began", at=STEP, colour=2),
+                Drawn("loss", "loss", at=STEP, colour=0),
             ],
             Axis("step", 0, STEPS),
             Axis("loss", 0, 3),
@@ -155,7 +154,7 @@ training = Simulation(
         Chart(
             [Drawn("rates", "learning rate", at=STEP, colour=1)],
             Axis("step", 0, STEPS),
-            Axis("learning rate", 0, 0.06),
+            Axis("rate", 0, 0.06),
         ),
         Figures(
             {

@@ -58,6 +58,10 @@ return {dtau}, {dbias}
     return function("tempered_backward", "dA, Q, K, tau, A", body)
 
 
+def smoothed_answer(body: str) -> str:
+    return function("smoothed_backward", "dl, p, y, e", body)
+
+
 def altered(name: str, old: str = "", new: str = "") -> str:
     """The exercise's solution, or what has a mistake to find, a part of its text replaced."""
     exercise = EXERCISES[name]
@@ -84,6 +88,12 @@ RIGHT = {
         altered("mended_attention_backward", " / doutput.shape[0]"),
         attention().replace("def attention", "def mended_attention"),
     ],
+    "smoothed_backward": [
+        smoothed_answer("g = p - e / p.shape[1] - (1 - e) * y\nreturn g * dl.reshape(-1, 1)"),
+    ],
+    "mended_counted_backward": [
+        altered("mended_counted_backward", "valid.mean()", "np.count_nonzero(valid)"),
+    ],
 }
 
 WRONG = {
@@ -106,6 +116,10 @@ WRONG = {
         tempered("-np.sum(dZ * Z) / tau * (11/7)**0.5", "sum(dZ)"): "the number of keys stands",
         tempered("-np.sum(dZ * Z) / tau", "dZ"): "Its dbias has the shape (5, 7)",
     },
+    "smoothed_backward": {
+        smoothed_answer("return (p - y) * dl[:, None]"): "label smoothing",
+        smoothed_answer("q = (1 - e) * y + e / 17\nreturn -q / p * dl[:, None]"): "go back through",
+    },
 } | {
     name: {altered(name, old, new): words for old, new, words in rows}
     for name, rows in {
@@ -122,6 +136,11 @@ WRONG = {
             ("dn = dnew * f", "dn = dnew * (1 - f)", "The two shares of the gate have changed"),
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
         ],
+        "dropped_backward": [
+            ("dy + dproduct @", "dproduct @", "one of two parts is missing"),
+            ("x.T @ dproduct", "x.T @ dy", "On the way to dweight"),
+        ],
+        "mended_counted_backward": [("valid.mean()", "len(valid)", "share of each row")],
         "river_backward": [("/ width\n", "/ 2 / width\n", "is 0.5 times what it should be")],
     }.items()
 }
