@@ -89,6 +89,11 @@ own: the lesson has put them together.""",
         [
             Mistake(
                 "dlogits",
+                lambda dlosses, p, right: dlosses[:, None] * (p - right),
+                "This is the gradient without label smoothing.",
+            ),
+            Mistake(
+                "dlogits",
                 lambda dlosses, p, told: -dlosses[:, None] * told / p,
                 "This is the gradient of the probabilities. It has to go back through the softmax, "
                 "too.",
@@ -126,6 +131,13 @@ every step is clipped. Find the line and mend it.""",
         "The shares add up to 1 again. Adam hides a factor that is always the same, because it "
         "divides by the size of the gradients. Clipping does not.",
         counted,
+        [
+            Mistake(
+                "share",
+                lambda valid: valid / len(valid),
+                "You divide by the number of all rows. Padding is no part of the mean.",
+            ),
+        ],
         called=CALLED,
         to_find="share = valid / valid.mean()",
     ),

@@ -117,7 +117,7 @@ WRONG = {
         tempered("-np.sum(dZ * Z) / tau", "dZ"): "Its dbias has the shape (5, 7)",
     },
     "smoothed_backward": {
-        smoothed_answer("return (p - y) * dl[:, None]"): "label smoothing",
+        smoothed_answer("return (p - y) * dl[:, None]"): "without label smoothing",
         smoothed_answer("q = (1 - e) * y + e / 17\nreturn -q / p * dl[:, None]"): "go back through",
     },
 } | {
@@ -140,7 +140,7 @@ WRONG = {
             ("dy + dproduct @", "dproduct @", "one of two parts is missing"),
             ("x.T @ dproduct", "x.T @ dy", "On the way to dweight"),
         ],
-        "mended_counted_backward": [("valid.mean()", "len(valid)", "share of each row")],
+        "mended_counted_backward": [("valid.mean()", "len(valid)", "no part of the mean")],
         "river_backward": [("/ width\n", "/ 2 / width\n", "is 0.5 times what it should be")],
     }.items()
 }

@@ -86,8 +86,8 @@ def test_the_first_step_is_the_rate_and_the_size_of_gradients_does_not_matter(rn
     one, thousand = (by_hand.ten_steps(k * gradients, 0.98)["change"] for k in (1, 1000))
     np.testing.assert_allclose(one, thousand, atol=1e-6)
     assert abs(one[0]) == pytest.approx(1)
-    few = by_hand.ten_steps(by_hand.ten([1, -1] * 5), 0.98)["change"]
-    assert abs(few[1:]).max() < 0.06 or abs(few[-1]) < 0.1
+    in_turn = by_hand.ten_steps(by_hand.ten([1, -1] * 5), 0.98)["change"]
+    assert abs(in_turn[1:]).max() < 0.4
 
 
 def test_dropout_keeps_the_mean_and_clipping_the_direction(rng):
