@@ -118,7 +118,7 @@ adam_of_one = Simulation(
             "Begin with",
             BEGUN,
             symbol="g",
-            rows=["1 to 5", "6 to 10"],
+            rows=["1–5", "6–10"],
             columns=STEPS[:5],
         ),
         Slider("beta2", "β₂", BETAS, start=BETAS.index(0.98), live=True),

@@ -133,7 +133,7 @@ training = Simulation(
     "there. The learning rate rises in a straight line for 30 steps and falls slowly afterwards.",
     controls=[
         slider("warmup", "Warm-up", WARMUPS, "{:g} steps"),
-        slider("rate", "Highest learning rate", RATES),
+        slider("rate", "Highest rate", RATES),
         Choice("fall", "Then the rate", FALLS, live=True),
         slider("beta2", "β₂ of Adam", BETAS),
         slider("smoothing", "Label smoothing", SMOOTHINGS),
@@ -152,9 +152,9 @@ training = Simulation(
             Axis("loss", 0, 3),
         ),
         Chart(
-            [Drawn("rates", "learning rate", at=STEP, colour=1)],
+            [Drawn("rates", "learning rate η", at=STEP, colour=1)],
             Axis("step", 0, STEPS),
-            Axis("rate", 0, 0.06),
+            Axis("η", 0, 0.06),
         ),
         Figures(
             {
