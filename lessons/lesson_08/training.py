@@ -152,7 +152,7 @@ training = Simulation(
             Axis("loss", 0, 3),
         ),
         Chart(
-            [Drawn("rates", "learning rate η", at=STEP, colour=1)],
+            [Drawn("rates", "the learning rate η of each step", at=STEP, colour=1)],
             Axis("step", 0, STEPS),
             Axis("η", 0, 0.06),
         ),
