@@ -47,7 +47,7 @@ STYLE = {
 PLAIN = [
     (r"(?:\\[,;! ]|\\q?quad(?![a-z]))+", " "),
     (r"\\(?:text|mathrm|operatorname|mathbf)\{([^{}]*)\}", r"\1"),
-    (r"\\(tanh|exp|log|ln|max|sin|cos)(?![a-z])", r"\1"),
+    (r"\\(tanh|exp|log|ln|max|min|sin|cos)(?![a-z])", r"\1"),
     (r"\\hat ?\{?(\w)\}?", "\\1\u0302"),
     (r"\\sqrt(?:\{([^{}]*)\}| ?(\w))", r"√\1\2"),
     (r"\^\\top|\^\{\\top\}", "ᵀ"),
@@ -66,7 +66,7 @@ PLAIN = [
 ]
 SIGNS = (
     "cdot · times × partial ∂ sum Σ infty ∞ approx ≈ ne ≠ ldots … cdots … odot ⊙ le ≤ ge ≥ to → "
-    "tau τ mu μ sigma σ gamma γ beta β delta δ varepsilon ε"
+    "leftarrow ← tau τ eta η mu μ sigma σ gamma γ beta β delta δ varepsilon ε"
 )
 SIGNS = dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True))
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()

@@ -4,13 +4,14 @@ A simulation is declared: its controls, one function from their values to named 
 views (views.py) that show these. From this come the page's data, the picture for pages without
 scripts, the window with matplotlib's widgets, and the lines of Python below it. Where a control is
 `live` the function is recorded (recording.py) and the page computes; otherwise it chooses among
-what was computed when it was built.
+what was computed when it was built. A function that does one step of many, such as those of
+training, is repeated: what it writes into its arrays it finds there in the next step.
 """
 
 import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,6 +156,10 @@ class Simulation(Picture):
     `compute(**values)` gives the arrays by name for the values of the controls. `views` show the
     arrays. `code` are lines of Python that give the same numbers; a line `name = ...` in it becomes
     the value of that control.
+
+    With `repeats` it is called for each step from 1 on, and gets `step` and the arrays of `begin`,
+    too, which it may write into. Of the arrays () in `collected` those of all steps are shown,
+    (repeats,), of the others the last. The controls are live then.
     """
 
     title: str
@@ -165,6 +170,9 @@ class Simulation(Picture):
     code: str
     draw: Callable[[Figure], None] = None
     size: tuple[float, float] = (7.6, 4.2)
+    repeats: int = 0
+    collected: Sequence[str] = ()
+    begin: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self):
         def draw(figure):
@@ -183,7 +191,15 @@ class Simulation(Picture):
     def arrays(self, chosen: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """What `compute` gives for what is chosen, each a float64 array."""
         values = {c.name: c.value(chosen[c.name]) for c in self.controls if not c.shows_only}
-        return {n: np.asarray(array, float) for n, array in self.compute(**values).items()}
+        if not self.repeats:
+            return {n: np.asarray(array, float) for n, array in self.compute(**values).items()}
+        values |= {name: np.array(array, float) for name, array in self.begin.items()}
+        steps = []
+        for step in range(1, self.repeats + 1):
+            made = self.compute(step=step, **values)
+            steps.append([float(made[name]) for name in self.collected])
+        last = {n: np.asarray(array, float) for n, array in made.items()}
+        return last | dict(zip(self.collected, np.array(steps).T, strict=True))
 
     def recording(self, chosen: Mapping[str, int]) -> dict:
         """`compute` recorded for these options of all controls that are not live."""
@@ -191,6 +207,9 @@ class Simulation(Picture):
             values = {c.name: c.value(chosen[c.name]) for c in self._controls(live=False)}
             for c in self._controls(live=True):
                 values[c.name] = recording.given(f"given {c.name}", c.value(c.start))
+            if self.repeats:
+                given = {"step": 1, **self.begin}
+                values |= {n: recording.given(f"given {n}", x) for n, x in given.items()}
             for name, array in self.compute(**values).items():
                 array = np.asarray(array, float) if isinstance(array, np.ndarray) else array
                 recording.name(name, recorded.asarray(array))
@@ -225,8 +244,9 @@ class Simulation(Picture):
 
     def html(self, page) -> str:
         page.script("simulation")
+        repeated = {"repeats": self.repeats, "collected": self.collected}
         parts = told({"controls": self.controls, "views": self.views}, page)
-        parts = {"name": self.name, **parts, **self.computed()}
+        parts = {"name": self.name, **repeated, **parts, **self.computed()}
         data = json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)

@@ -96,6 +96,7 @@ kernels.put = (start, [values, ...indices], strides) => {
 export class Replay {
   constructor({ buffers, operations, names }) {
     this.buffers = buffers.map((begin) => (Array.isArray(begin) ? Float64Array.from(begin, Number) : new Float64Array(begin)));
+    this.begins = buffers;
     this.names = names;
     const view = (shape, operand) => {
       if (!Array.isArray(operand)) return { numbers: Float64Array.of(Number(operand)), first: 0, places: addresses(shape, shape.map(() => 0)) };
@@ -113,6 +114,11 @@ export class Replay {
   /** Do it all once more. */
   run() {
     for (const [kernel, result, operands, more] of this.operations) kernel(result, operands, more);
+  }
+
+  /** Let all that goes on from run to run be as it was before the first one. */
+  reset() {
+    this.begins.forEach((begin, n) => Array.isArray(begin) && this.buffers[n].set(begin.map(Number)));
   }
 
   /** The numbers of an array, one after the other: to look at, or to change. */

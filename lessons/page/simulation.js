@@ -4,11 +4,13 @@ import { levelsOf, paint, VIEWS } from "./views.js";
 
 // Simulations: controls, the arrays of what they are set to, and views that show these. Where a
 // control is live, the lines of numformer that compute them are repeated here (replay.js);
-// otherwise all arrays were computed when the page was built. Numbers glide to what they become.
+// otherwise all arrays were computed when the page was built. Lines that are one step of
+// many are repeated, a few in each frame. Numbers glide to what they become.
 
 const GLIDE = 260; // milliseconds at most
 const SPEEDS = [1, 2, 4, 0.5]; // of what plays
 const TRIED = 12; // options of a live control, to see how long numbers get
+const FRAME = 12; // milliseconds of each frame that may go into steps
 
 const buttons = (id, data, inputs, label) => {
   const labels = inputs.map((input, n) => element("label", {}, input, label(n)));
@@ -165,7 +167,7 @@ class Simulation {
     this.id = this.data.name;
     for (const control of this.data.controls) if (control.kind === "pad") spread(control);
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
-    this.replays = {};
+    Object.assign(this, { replays: {}, collected: {}, done: 0 });
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -241,17 +243,38 @@ class Simulation {
   /** The arrays of what is chosen, computed anew by one of the recordings. */
   computed(place, at) {
     const replay = (this.replay = this.replays[place] ??= new Replay(this.data.pool[place]));
-    for (const { name, live, kind, values } of this.data.controls) {
+    const { controls, repeats, collected } = this.data;
+    if (repeats && !this.done) replay.reset();
+    for (const { name, live, kind, values } of controls) {
       if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
     }
-    replay.run();
+    if (!repeats) replay.run();
+    else if (!this.done) this.collected = Object.fromEntries(collected.map((name) => [name, []]));
+    for (const end = performance.now() + (this.hurried ? Infinity : FRAME); this.done < repeats && performance.now() < end; ) {
+      replay.set("given step", (this.done += 1));
+      replay.run();
+      for (const name of collected) this.collected[name].push(replay.flat(name)[0]);
+    }
     const names = Object.keys(replay.names).filter((name) => !name.startsWith("given "));
-    return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));
+    return Object.fromEntries(names.map((name) => [name, rounded(this.collected[name] ?? replay.get(name))]));
   }
 
-  /** Show the arrays; what a reader changed is marked. */
+  /** Do all steps that are left, at once. */
+  finish() {
+    this.hurried = true;
+    if (this.done < this.data.repeats) this.show();
+    this.hurried = false;
+  }
+
+  /** Show the arrays; what a reader changed is marked. Where steps are left to repeat, go on. */
   show(byReader = false) {
+    cancelAnimationFrame(this.frame);
     const arrays = this.arrays();
+    if (this.data.repeats) {
+      for (const view of this.views) view.set(arrays, this.chosen);
+      if (this.done < this.data.repeats) this.frame = requestAnimationFrame(() => this.show());
+      return;
+    }
     this.settle?.();
     if (byReader && this.now) for (const view of this.views) view.changed?.(this.now, arrays, this.chosen);
     this.glide(this.now, arrays);
@@ -259,6 +282,7 @@ class Simulation {
 
   update(byReader = true) {
     for (const [name, control] of Object.entries(this.controls)) control.set(this.chosen[name]);
+    this.done = 0;
     this.show(byReader);
     const rows = (matrix) => `np.array([${matrix.map((line) => `[${line.join(", ")}]`).join(", ")}], float)`;
     const code = (kind, options, chosen) => (kind === "entries" ? rows(chosen) : options[chosen].code);
@@ -325,6 +349,7 @@ class Simulation {
 
   /** What stands on the page once all is at rest: of every view, of thumbnails by their control. */
   shown() {
+    this.finish();
     this.settle?.();
     const small = Object.entries(this.controls).filter(([, { small }]) => small?.length);
     const thumbnails = small.map(([name, control]) => [name, control.small.map(levelsOf)]);

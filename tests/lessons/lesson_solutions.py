@@ -58,6 +58,10 @@ return {dtau}, {dbias}
     return function("tempered_backward", "dA, Q, K, tau, A", body)
 
 
+def smoothed_answer(body: str) -> str:
+    return function("smoothed_backward", "dl, p, y, e", body)
+
+
 def altered(name: str, old: str = "", new: str = "") -> str:
     """The exercise's solution, or what has a mistake to find, a part of its text replaced."""
     exercise = EXERCISES[name]
@@ -81,6 +85,12 @@ RIGHT = {
     "attention_backward": [attention()],
     "tempered_backward": [tempered("-np.sum(dZ * Z / tau)", "sum(dZ)")],
     "mended_additive_backward": [altered("mended_additive_backward", " / dscores.shape[0]")],
+    "smoothed_backward": [
+        smoothed_answer("g = p - e / p.shape[1] - (1 - e) * y\nreturn g * dl.reshape(-1, 1)"),
+    ],
+    "mended_counted_backward": [
+        altered("mended_counted_backward", "valid.mean()", "np.count_nonzero(valid)"),
+    ],
 }
 
 WRONG = {
@@ -102,6 +112,10 @@ WRONG = {
         tempered("np.sum(dZ * Z) / tau", "dZ.sum(0)"): "or dtau is wrong",
         tempered("-np.sum(dZ * Z) / tau * (11/7)**0.5", "sum(dZ)"): "the number of keys stands",
         tempered("-np.sum(dZ * Z) / tau", "dZ"): "Its dbias has the shape (5, 7)",
+    },
+    "smoothed_backward": {
+        smoothed_answer("return (p - y) * dl[:, None]"): "without label smoothing",
+        smoothed_answer("q = (1 - e) * y + e / 17\nreturn -q / p * dl[:, None]"): "go back through",
     },
 } | {
     name: {altered(name, old, new): words for old, new, words in rows}
@@ -125,6 +139,11 @@ WRONG = {
             ("dnew * (1 - f) + dkept", "dkept", "a part is missing"),
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
         ],
+        "dropped_backward": [
+            ("dy + dproduct @", "dproduct @", "one of two parts is missing"),
+            ("x.T @ dproduct", "x.T @ dy", "On the way to dweight"),
+        ],
+        "mended_counted_backward": [("valid.mean()", "len(valid)", "no part of the mean")],
         "river_backward": [("/ width\n", "/ 2 / width\n", "is 0.5 times what it should be")],
     }.items()
 }

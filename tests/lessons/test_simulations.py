@@ -60,10 +60,11 @@ DRIVE = """(figure, states) => states.map((state) => {
   const lines = figure.querySelectorAll(".step:not(.away) .worked dd");
   const worked = [...lines].map((line) => line.textContent);
   const { height } = figure.querySelector(".simulation-stage").getBoundingClientRect();
-  const { replay } = figure.simulation;
+  const { replay, collected } = figure.simulation;
   const names = Object.keys(replay?.names ?? {}).filter((name) => !name.startsWith("given "));
   const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
-  const replayed = Object.fromEntries(names.map((name) => [name, texts(replay.get(name))]));
+  const values = (name) => texts(collected[name] ?? replay.get(name));
+  const replayed = Object.fromEntries(names.map((name) => [name, values(name)]));
   return { ...shown, code, worked, replayed, height };
 })"""
 
@@ -104,7 +105,7 @@ def states_of(simulation: Simulation) -> list[dict]:
             )  # no ties
         else:
             count = len(control.options)
-            values = range(0, count, max(1, count // 15))
+            values = range(0, count, max(1, count // (2 if simulation.repeats else 15)))
             picked = rng.integers(count, size=RANDOM).tolist()
         states += [{control.name: value} for value in values]
         for state, value in zip(mixed, picked, strict=True):
@@ -112,10 +113,10 @@ def states_of(simulation: Simulation) -> list[dict]:
     return states + mixed
 
 
-def wanted(simulation: Simulation, chosen: dict) -> dict:
-    """What a page has to show, from what numformer computes now."""
+def wanted(simulation: Simulation, chosen: dict, arrays: dict) -> dict:
+    """What a page has to show of these arrays."""
     chosen = simulation.at_start() | chosen
-    arrays = {n: np.round(x, 6) + 0 for n, x in simulation.arrays(chosen).items()}
+    arrays = {n: np.round(x, 6) + 0 for n, x in arrays.items()}
     small = {}
     for control in simulation.controls:
         if of := getattr(control, "of", ""):
@@ -135,15 +136,16 @@ def test_a_page_shows_what_numformer_computes_for_every_choice(page, simulation,
     figure = opened.locator(f"#{simulation.name}")
     for state, shown in zip(states, figure.evaluate(DRIVE, states), strict=True):
         chosen |= state
-        replayed = shown.pop("replayed")
-        if replayed:
+        replayed = {name: np.array(x, float) for name, x in shown.pop("replayed").items()}
+        if simulation.repeats:  # whose rounding grows from step to step; each is tried below
+            arrays = replayed
+        else:
             arrays = simulation.arrays(simulation.at_start() | chosen)
-            assert replayed.keys() == arrays.keys()
-        for name in replayed:
-            computed = np.array(replayed[name], float)
+        assert not replayed or replayed.keys() == arrays.keys()
+        for name, computed in replayed.items():
             np.testing.assert_allclose(computed, arrays[name], 1e-12, 1e-12, err_msg=name)
         del shown["worked"], shown["height"]
-        assert shown == wanted(simulation, chosen), chosen
+        assert shown == wanted(simulation, chosen, arrays), chosen
     assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth + 1")
     if figure.locator(".all-controls").count():
         figure.locator(".all-controls").click()
@@ -193,6 +195,50 @@ def test_nothing_jumps_and_all_fits_a_screen_or_a_phone(page, simulation, open_p
                 figure.evaluate(DRIVE, [{view.control: number}])
                 reach = figure.evaluate(REACH, width == 390)
                 assert reach <= height, f"{step.id} needs {reach} of {height} pixels at {width}"
+
+
+# Does all steps once more -> of some the values before and after.
+REPEAT = """(figure, some) => {
+  const { simulation } = figure;
+  const { replay } = simulation;
+  const texts = (array) => (Array.isArray(array) ? array.map(texts) : String(array));
+  const values = () =>
+    Object.fromEntries(Object.keys(replay.names).map((name) => [name, texts(replay.get(name))]));
+  const [seen, run] = [[], replay.run.bind(replay)];
+  replay.run = () => {
+    const before = values();
+    run();
+    if (some.includes(simulation.done)) seen.push([before, values()]);
+  };
+  simulation.update();
+  simulation.finish();
+  delete replay.run;
+  return seen;
+}"""
+REPEATED = [case for case in simulations() if case.values[1].repeats]
+
+
+@pytest.mark.parametrize(("page", "simulation"), REPEATED)
+def test_each_step_that_a_page_repeats_is_numformer_s(page, simulation, open_page):
+    figure, count = open_page(page).locator(f"#{simulation.name}"), simulation.repeats
+    some = [1, 2, count // 4, count // 2, count]
+    for state in [{}, *states_of(simulation)[-3:]]:
+        figure.evaluate(DRIVE, [state])
+        for number, texts in zip(some, figure.evaluate(REPEAT, some), strict=True):
+            before, after = (
+                {name: np.array(x, float) for name, x in text.items()} for text in texts
+            )
+            given = {
+                name.removeprefix("given "): before[name] for name in before if "given " in name
+            }
+            if number == 1:
+                for name, array in simulation.begin.items():
+                    np.testing.assert_array_equal(given[name], array)
+            assert given.pop("step") == number
+            made = simulation.compute(step=number, **given)
+            made |= {f"given {name}": given[name] for name in simulation.begin}
+            for name, array in made.items():
+                np.testing.assert_allclose(after[name], array, 1e-9, 1e-9, err_msg=name)
 
 
 @every_simulation

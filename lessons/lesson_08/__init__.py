@@ -1,0 +1,1 @@
+"""What lesson 8 is made of beside its text."""

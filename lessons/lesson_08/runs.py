@@ -1,0 +1,76 @@
+"""The recipe of the paper on the small language of lesson 7, and each of its parts switched off."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lessons.lesson_07.toy import KNOWN, NEW, WORDS, batch, translations, writes
+from numformer import Adam, CrossEntropy, Transformer, pack
+from numformer.backend import dropout_stream
+from numformer.layer import inference
+from numformer.layers.softmax import softmax
+from numformer.training.optimizers import clip_global_norm
+from numformer.training.recipe import warmup_rate
+
+STEPS, WARMUP, PEAK, SENTENCES, SEEDS = 200, 50, 0.005, 16, (1, 2, 3)
+MANY, FEW = 100, 25  # sentences to train on
+RECIPE = {"warmup": WARMUP, "beta2": 0.98, "smoothing": 0.1, "p_drop": 0.1, "clip": None}
+CHANGES: dict[str, dict] = {
+    "the recipe": {},
+    "no warm-up": {"warmup": 1},
+    "β₂ = 0.999": {"beta2": 0.999},
+    "no smoothing": {"smoothing": 0.0},
+    "no dropout": {"p_drop": 0.0},
+    "clipped at 1": {"clip": 1.0},
+    "no warm-up, clipped": {"warmup": 1, "clip": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a run; losses are without smoothing, so that they can be compared.
+
+    `losses` and `norms` of the gradient (STEPS,) are those of the steps. Of the sentences held out
+    there are the loss, the share that is translated rightly, and the probability of the word that
+    the model thinks likeliest, in the mean.
+    """
+
+    losses: np.ndarray
+    norms: np.ndarray
+    held_out: float
+    right: float
+    sure: float
+
+
+@functools.cache
+def run(name: str, seed: int, sentences: int = MANY) -> Run:
+    """One run with one of CHANGES; with each of them on the same sentences in the same order."""
+    how = RECIPE | CHANGES[name]
+    config = Transformer.Config.base(
+        len(WORDS), d_model=32, d_ff=64, heads=2, layers=3, p_drop=how["p_drop"]
+    )
+    model, plain, losses, norms = Transformer(config, seed), CrossEntropy(), [], []
+    loss, parameters = CrossEntropy(how["smoothing"]), pack(model)
+    adam, rng = Adam(parameters, beta2=how["beta2"]), np.random.default_rng(seed)
+    schedule = {"d_model": 1, "warmup": how["warmup"], "factor": PEAK * how["warmup"] ** 0.5}
+    with threadpool_limits(1, "blas"):
+        for step in range(1, STEPS + 1):
+            dropout_stream.reseed(seed, step, 0)
+            pairs = batch(rng.choice(KNOWN[:sentences], SENTENCES), rng)
+            model.zero_grad()
+            logits, targets = model.predictions(*pairs)
+            loss.forward(logits, targets)
+            with inference():
+                losses.append(float(plain.forward(logits, targets)))
+            model.backward(loss.backward())
+            norms.append(float(clip_global_norm(parameters.grad, how["clip"])))
+            adam.step(warmup_rate(step, **schedule))
+        with inference():
+            logits, targets = model.predictions(*batch(NEW, np.random.default_rng(1)))
+            held_out = float(plain.forward(logits, targets))
+        written = zip(NEW, writes(model, NEW), strict=True)
+        right = np.mean([text in translations(french) for french, text in written])
+    sure = softmax(logits).max(axis=-1).mean()
+    return Run(np.array(losses), np.array(norms), held_out, float(right), float(sure))

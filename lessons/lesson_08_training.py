@@ -1,0 +1,641 @@
+# %% [markdown]
+# # Training
+#
+# > How do random weights become a translator? And why does the paper begin with small steps, with
+# > answers that are not quite right, and with some numbers switched off?
+
+# %%
+import numpy as np
+
+from lessons.kit.lesson import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Beside,
+    Matrix,
+    Picture,
+    Words,
+    scientific,
+    show,
+    table,
+)
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
+from lessons.lesson_08 import by_hand, runs, training
+from lessons.lesson_08.exercises import EXERCISES
+from numformer import Config, CrossEntropy
+from numformer.gradient_check.gradients import check
+from numformer.layers import Residual
+from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
+from numformer.layers.dropout import dropout, dropout_backward
+from numformer.training.optimizers import adam, clip_global_norm
+from numformer.training.recipe import warmup_rate
+
+
+# %%
+@show
+def train_it_yourself() -> Simulation:
+    """The simulation: a small Transformer that trains in the page."""
+    return training.training
+
+
+# %% [markdown]
+# Every curve above is a whole training. All that happens in a step fits in four lines:
+#
+# 1. **Forward**: the model says how probable it thinks each symbol, and the **loss** says how bad
+#    that is.
+# 2. **Backward**: each weight $w$ gets its gradient $g$, by how much the loss grows as $w$ grows.
+# 3. The **learning rate** $\eta$ says how far to go: $w \leftarrow w - \eta\,g$.
+# 4. From the beginning, with other sentences.
+#
+# Nobody trains a Transformer with these alone. To the third line came an optimizer with memory
+# (Adam), a rate that rises and falls (warm-up), and often a limit for the gradient (clipping). The
+# loss is altered (label smoothing), and so is forward (dropout). This lesson takes them one by one,
+# writes each out with numbers to check by hand, and switches each off to see what it was good for.
+#
+# ## What the loss is
+#
+# The sentence begins *the*, and the next word is *cat*. The model has given each of four words a
+# number $z$, the *logits*. A softmax (lesson 3) makes probabilities of them. What should it be
+# told? That *cat* is right: 1 for *cat*, and 0 for the others. Call what the model thinks $p$, and
+# what it is told $p^*$.
+#
+# The **cross-entropy** is what the model is charged. A sum over all $N$ words that it can choose:
+#
+# $$\mathrm{loss} = -\sum_v p^*_v \log p_v$$
+#
+# Where one word is right, one term is left: minus the logarithm of its probability. Sure and right
+# costs nothing, $-\log 1 = 0$. A word that was thought impossible costs infinitely much. And
+# guessing among $N$ words costs $\log N$: this is where every curve above begins, or a bit higher.
+
+# %%
+thought = by_hand.loss_and_gradient(by_hand.LOGITS, 0.0)
+smoothed = by_hand.loss_and_gradient(by_hand.LOGITS, 0.2)
+
+
+@show
+def four_words():
+    """The example: what the model thinks, what it is told, the loss and the gradient."""
+    assert np.allclose(thought["p"], [[0.5, 0.3, 0.1, 0.1]])
+    rows = np.concatenate([thought[name] for name in ("p", "told", "dlogits")])
+    names = ["thought", "told", "gradient"]
+    return [
+        Matrix("p, p^*, \\mathrm{d}z", rows, names, by_hand.WORDS, 1),
+        Words(f"""
+            The loss is $-\\log 0.5$, which is {thought["loss"]:.3f}. The last row is what flows
+            back to the logits. Look at it before you read on: how does it come from the two rows
+            above?
+        """),
+    ]
+
+
+# %% [markdown]
+# ### Through the softmax, at once
+#
+# It is their difference. Here is why. First the gradient of the probabilities. Each $p_v$ stands in
+# one term, and the derivative of $\log p$ is $1 / p$:
+#
+# $$\mathrm{d}p_v = -\frac{p^*_v}{p_v}$$
+#
+# Then back through the softmax. Lesson 3 has derived it: each entry, less the average of all
+# entries, times its probability.
+#
+# $$\mathrm{d}z_u = p_u\Bigl(\mathrm{d}p_u - \sum_v p_v\,\mathrm{d}p_v\Bigr)$$
+#
+# Put the first into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they cancel.
+# What is left is $-\sum_v p^*_v = -1$, since what it is told is shared out completely:
+#
+# $$\mathrm{d}z_u = p_u\Bigl(-\frac{p^*_u}{p_u} + 1\Bigr) = p_u - p^*_u$$
+#
+# **What it thinks, less what it was told.** Two formulas with a division by numbers that may be
+# tiny have become one subtraction. That is why libraries keep softmax and cross-entropy together:
+# by themselves, a probability that has been rounded to 0 would give 0 times infinity.
+#
+# ## Label smoothing
+#
+# To reach a loss of 0 a model must be infinitely sure: the logit of the right word infinitely far
+# above all others. It will try, as long as you train it. **Label smoothing** (Szegedy et al. 2016;
+# section 5.4) tells it something else: a small share $\varepsilon_{ls}$, 0.1 in the paper, is
+# taken from the right word and shared out among all $N$.
+#
+# $$p^*_v = (1 - \varepsilon_{ls})\,[v\ \mathrm{is\ right}] + \frac{\varepsilon_{ls}}{N}$$
+#
+# The bracket is 1 where it is true, and 0 elsewhere. The derivation above did not ask what
+# $p^*$ is, only that it sums to 1. So the gradient is still $p - p^*$.
+
+
+# %%
+@show
+def what_the_loss_wants() -> Simulation:
+    """The simulation: logits, smoothing, and the gradient that comes of them."""
+    return by_hand.smoothed
+
+
+@show
+def smoothing_by_hand():
+    """The example with smoothing, and where its gradient is 0."""
+    right, other = smoothed["told"][0, :2]
+    gap = np.log(right / other)
+    paper = np.log((0.9 + 0.1 / 37_000) / (0.1 / 37_000))
+    return Words(f"""
+        By hand, with $\\varepsilon_{{ls}} = 0.2$: each word gets 0.2 / 4 = {other:.2f}, and *cat*
+        0.8 + 0.05 = {right:.2f}. The gradient of *cat* is 0.5 − 0.85 =
+        −{-smoothed["dlogits"][0, 0]:.2f}, that of *dog* 0.3 − 0.05 =
+        {smoothed["dlogits"][0, 1]:.2f}.
+
+        The gradient is 0 where $p = p^*$. Then the logit of the right word is
+        $\\log(0.85 / 0.05)$, or {gap:.2f}, above the others, and there it stays. With the paper's
+        0.1 and 37,000 symbols the gap is {paper:.1f}. Without smoothing there is no such place.
+
+        There is a price. Smoothed, the loss cannot reach 0, and what the model thinks is less sure
+        than it could be. The paper says so: it “hurts perplexity, as the model learns to be more
+        unsure, but improves accuracy and BLEU score”. We will see both.
+    """)
+
+
+@show
+def the_lines_of_the_loss():
+    """The library's cross-entropy, there and back."""
+    return [
+        Beside(
+            cross_entropy,
+            {
+                "xp = ": "NumPy, or what else the arrays are of.",
+                "with np.errstate": r"The highest logit becomes 0, lest $e^z$ overflow; the "
+                r"probabilities stay as they are. `spread` is $\varepsilon_{ls}$ times the mean of "
+                "all logits: what all words get alike.",
+                "at_target": "The logit of the right word of each row.",
+                "exponentials": "$e^z$, over the logits.",
+                "total": "Their sum: $p$ is one divided by the other.",
+                "losses": r"$\log p_v = z_v - \log \sum_u e^{z_u}$, and $p^*$ sums to 1. So the "
+                "sum over words needs two numbers: the logit of the right word, and the mean.",
+                "return": "`share` is 1 over how many positions count, and 0 for padding.",
+            },
+        ),
+        Beside(
+            cross_entropy_backward,
+            {
+                "xp = ": "",
+                "dlosses": "Each row has its share in the mean.",
+                "dlogits = ": "The result is written over the exponentials.",
+                "dlogits *= ": "$p$, times the row's share.",
+                "if smoothing": r"Less $\varepsilon_{ls} / N$, for every word.",
+                "dlogits[": r"Less $1 - \varepsilon_{ls}$, for the right one.",
+                "return": r"$p - p^*$. No logarithm is left.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Adam, for one number
+#
+# A gradient says which way is up, for each weight by itself. How far to go it does not say: one
+# weight's gradients may be a thousand times another's. And each batch of sentences gives another
+# one. **Adam** (Kingma and Ba 2015; section 5.3) remembers two things of each weight: the mean $m$
+# of its gradients, and the mean $n$ of their squares. Old ones count less and less. In step $i$:
+#
+# $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad n \leftarrow \beta_2 n + (1 - \beta_2)\,g^2$$
+#
+# Both begin at 0, so at first they are too small. After $i$ steps the shares of all gradients so
+# far sum to $1 - \beta^i$. Divide by it, and they are means:
+#
+# $$\hat m = \frac{m}{1 - \beta_1^i} \qquad \hat n = \frac{n}{1 - \beta_2^i} \qquad
+# w \leftarrow w - \eta\,\frac{\hat{m}}{\sqrt{\hat{n}} + \varepsilon}$$
+#
+# The paper has $\beta_1 = 0.9$, $\beta_2 = 0.98$, and $\varepsilon = 10^{-9}$, which only keeps
+# from dividing by 0. Now ten steps, written out.
+
+
+# %%
+@show
+def ten_steps_of_adam() -> Simulation:
+    """The simulation: gradients to be typed, and what Adam makes of them."""
+    return by_hand.adam_of_one
+
+
+@show
+def adam_by_hand():
+    """The first and the fourth step, with the arithmetic; what beta2 does to the last one."""
+    steps = by_hand.ten_steps(by_hand.ten(by_hand.LARGE), 0.98)["steps"]
+    last = {b: by_hand.ten_steps(by_hand.ten(by_hand.LARGE), b)["change"][-1] for b in (0.5, 0.98)}
+    third, fourth = steps[2:4]
+    assert np.allclose(steps[0, -1], 1) and fourth[-1] < 1
+    return Words(f"""
+        **Step 1.** $m$ = 0.1 · 1 = 0.1, and $n$ = 0.02 · 1² = 0.02. Corrected, both are divided by
+        just these shares: $\\hat m$ = 1 and $\\hat n$ = 1. The step is 1, and it would be 1 for
+        *any* positive gradient, 0.001 or 1,000: **the first step of every weight has the full
+        length $\\eta$**, however little is known.
+
+        **Step 4**, the large one. $m$ = 0.9 · {third[1]:.3f} + 0.1 · 10 = {fourth[1]:.3f}. The
+        shares sum to 1 − 0.9⁴, or {1 - 0.9**4:.4f}, so $\\hat m$ is {fourth[3]:.2f}. The root
+        of
+        $\\hat n$ is {fourth[4]:.2f}: it has grown more than the mean. A gradient ten times as large
+        makes the step not longer but *shorter*, {fourth[5]:.2f}.
+
+        **After it** the mean forgets fast, in about 1 / (1 − 0.9) = 10 steps, the square slowly, in
+        1 / (1 − 0.98) = 50. So the number moves carefully for a while: the last step is
+        {last[0.98]:.2f}. With β₂ = 0.5 the square forgets before the mean does, and the same
+        gradient of 1 moves the number by {last[0.5]:.2f}. That is what blew up in the first
+        simulation.
+
+        Two things follow. Adam does not look at the size of gradients: multiply all of them by
+        1,000, and nothing changes. And where gradients of both signs take turns, the mean is small
+        beside the root of the square, and the step is short.
+    """)
+
+
+@show
+def the_lines_of_adam():
+    """The library's Adam, for all weights at once."""
+    return Beside(
+        adam,
+        {
+            "xp = ": "One vector holds every weight of the model, so these lines run once a step.",
+            "mean *= ": r"$\beta_1 m$",
+            "mean += ": r"$+\,(1 - \beta_1)\,g$",
+            "change = ": r"$g^2$, in an array of its own.",
+            "change *= 1": r"$(1 - \beta_2)\,g^2$",
+            "square *= ": r"$\beta_2 n$",
+            "square += ": "The two together.",
+            "xp.sqrt": r"$\sqrt n$",
+            "change *= (1": r"Corrected: $\sqrt{\hat{n}}$",
+            "change += ": r"$+\,\varepsilon$",
+            "xp.divide": r"$m$ divided by it.",
+            "change *= rate": r"Times $\eta$, and the correction of $m$.",
+            "data -= ": "The step.",
+        },
+    )
+
+
+# %% [markdown]
+# ## Warm-up
+#
+# So in the first steps every weight moves by the whole rate, and knows only the sign of one
+# gradient, of one batch. Thousands of weights do so at once. In a deep model with the norm after
+# the sum this can throw all of them to a place from which the gradient does not lead back
+# (lesson 6). The paper's answer (section 5.3, equation 3) is a rate that begins near 0:
+#
+# $$\eta = d_{model}^{-0.5} \cdot \min(i^{-0.5},\ i \cdot i_{warmup}^{-1.5})$$
+#
+# The second term rises in a straight line, the first falls like one over the root of the step. They
+# meet at $i = i_{warmup}$. Go back to the [first simulation](#training): with 30 steps the model
+# has learned the task after 80. Set the warm-up to 1 and it needs far longer; let the rate stay,
+# too, and it never gets far from guessing.
+
+
+# %%
+@show
+def the_schedule_of_the_paper():
+    """The learning rates of the base model, and the line that gives them."""
+    steps = (1, 100, 1000, 4000, 16_000, 100_000)
+    width = Config.base(37_000).d_model
+    rows = [(f"{step:,}", f"{warmup_rate(step, width):.7f}") for step in steps]
+    peak = warmup_rate(4000, width)
+    return [
+        Beside(warmup_rate, {"return": "`factor` is 1 in the paper."}),
+        table(["step", "learning rate of the base model"], rows),
+        Words(f"""
+            The highest rate is {peak:.5f}, in step 4,000. After four times as many steps it is half
+            as high. Note what the formula ties together: a shorter warm-up has a *higher* peak.
+            With 1,000 steps it would be twice as high. In our simulation the two are apart.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Dropout
+#
+# A model that has seen the same sentences often enough learns them by heart. **Dropout**
+# (Srivastava et al. 2014) makes that hard. In each training step every number is set to 0 with the
+# probability $p_{drop}$, and what is left is divided by $1 - p_{drop}$. No number can rely on a
+# certain other one to be there. With $k$ for the mask, 0 or $1 / (1 - p_{drop})$:
+#
+# $$y = x\,k \qquad \mathrm{d}x = \mathrm{d}y\,k$$
+#
+# The division keeps the mean: with $p_{drop} = 0.25$ a number is kept in 3 of 4 cases, and then it
+# is 4/3 of what it was. So nothing needs to change when the model is used, and dropout is just left
+# out. Backward takes the mask of forward, not a new one.
+#
+# Where? Section 5.4 names two places:
+#
+# - the output of each sublayer, before it is added to the sublayer's input,
+# - the sums of embeddings and positions, in both the encoder and the decoder.
+
+
+# %%
+@show
+def the_lines_of_dropout():
+    """The library's dropout, and where the residual connection has it."""
+    return [
+        Beside(dropout, {"return": "`keep` is the mask $k$."}),
+        Beside(dropout_backward, {"return": "The same mask."}),
+        Beside(
+            Residual.forward,
+            {
+                "if self.norm_first": "Where the norm comes first (lesson 6).",
+                "return self.norm": "The paper's order: dropout on what the sublayer writes, then "
+                "the sum. Nothing on the way around is dropped.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Clipping
+#
+# The paper does not clip, but most recipes since do (Pascanu et al. 2013). All gradients of the
+# model together are one long vector. Where its length is above a limit $c$, it is made shorter, and
+# keeps its direction:
+#
+# $$g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\mathrm{norm}(g)}\Bigr)$$
+#
+# A batch that is unlike all others can then do no more harm than any other. A constant factor Adam
+# would undo by itself. What clipping adds is that no single gradient fills the memory of $n$, as
+# the fourth one did above.
+
+
+# %%
+@show
+def the_lines_of_clipping():
+    """The library's clipping."""
+    return Beside(
+        clip_global_norm,
+        {
+            "xp = ": "",
+            "norm = ": "The length of the vector of all gradients.",
+            "if max_norm": "At or below the limit the factor is 1.",
+            "return": "The length before clipping: worth a look when a run goes wrong.",
+        },
+    )
+
+
+# %% [markdown]
+# ## Each switched off
+#
+# Now the real test. The task is the small language of lesson 7, where *son chat noir saute* becomes
+# *his black cat is jumping*, or *her*, or *its*. Three layers on each side, 32 numbers wide. Each
+# run is done three times, from other random weights and with other sentences. Guess first: which
+# change will do most?
+
+# %%
+COLOURS = {"the recipe": BLUE, "no warm-up": ORANGE, "no warm-up, clipped": GREEN}
+
+
+def spread(values, form: str = ".2f") -> str:
+    """The mean, and the lowest and the highest."""
+    low, high = min(values), max(values)
+    return f"{np.mean(values):{form}} ({low:{form}} to {high:{form}})"
+
+
+@show
+def each_switched_off():
+    """Learning curves and what came of them, with each part of the recipe switched off."""
+    every = {name: [runs.run(name, seed) for seed in runs.SEEDS] for name in runs.CHANGES}
+    held_out = {name: [run.held_out for run in made] for name, made in every.items()}
+    right = {name: [100 * run.right for run in made] for name, made in every.items()}
+    sure = {name: np.mean([run.sure for run in made]) for name, made in every.items()}
+    mean = {name: np.mean(values) for name, values in right.items()}
+    # What the text below says.
+    assert min(right["the recipe"]) > max(right["no warm-up"]) + 40
+    assert sum(a < b for a, b in zip(right["no smoothing"], right["the recipe"], strict=True)) == 2
+    assert np.mean(held_out["no smoothing"]) < np.mean(held_out["the recipe"])
+    assert mean["no smoothing"] < mean["the recipe"] and sure["no smoothing"] > sure["the recipe"]
+    assert mean["no warm-up"] < mean["no warm-up, clipped"] < mean["the recipe"] - 30
+    for name in ("β₂ = 0.999", "clipped at 1", "no dropout"):
+        assert abs(mean[name] - mean["the recipe"]) < 5
+
+    def curves(figure):
+        axes = figure.subplots()
+        for name, color in COLOURS.items():
+            lines = np.array([run.losses for run in every[name]])
+            lines = np.apply_along_axis(np.convolve, 1, lines, np.ones(10) / 10, "valid")
+            at = np.arange(lines.shape[1]) + 10
+            axes.plot(at, lines.mean(axis=0), color=color, label=name)
+            axes.fill_between(at, lines.min(axis=0), lines.max(axis=0), color=color, alpha=0.2)
+        axes.set(xlabel="step", ylabel="loss without smoothing", ylim=(0, None))
+        axes.legend()
+
+    def bars(figure):
+        axes = figure.subplots()
+        for place, (name, values) in enumerate(right.items()):
+            color = COLOURS.get(name, GREY)
+            axes.barh(place, np.mean(values), color=color, alpha=0.5)
+            axes.plot(values, [place] * len(values), "o", color=color, ms=4)
+        axes.set_yticks(range(len(right)), right)
+        axes.invert_yaxis()
+        axes.set(xlabel="% of new sentences right", xlim=(0, 102))
+
+    rows = [(name, spread(held_out[name]), spread(right[name], ".0f")) for name in every]
+    few = {
+        name: [runs.run(name, seed, runs.FEW) for seed in runs.SEEDS]
+        for name in ("the recipe", "no dropout")
+    }
+    losses = {name: [run.held_out for run in made] for name, made in few.items()}
+    rights = {name: [100 * run.right for run in made] for name, made in few.items()}
+    assert np.mean(losses["the recipe"]) < np.mean(losses["no dropout"])
+    assert np.mean(rights["the recipe"]) > np.mean(rights["no dropout"])
+    return [
+        Picture(
+            "lesson_08_curves",
+            curves,
+            "Three bands of loss against the step. With the recipe it falls to below 0.3; without "
+            "warm-up it stays near 1; clipping helps a little.",
+            "**How it learns.** The mean of three runs, and the band between the lowest and the "
+            "highest; each a mean over ten steps.",
+        ),
+        Picture(
+            "lesson_08_switched_off",
+            bars,
+            "Bars of how many new sentences are translated rightly. All are near 100 %, but those "
+            "without warm-up, which are at a quarter and at less than a half.",
+            "**What it has learned.** Bars are means, dots the three runs.",
+        ),
+        table(
+            ["run", "loss, new sentences", "% right"], rows, "Mean, lowest and highest of three."
+        ),
+        Words(f"""
+            - **Warm-up** is what this model cannot do without: {mean["no warm-up"]:.0f} % of the
+              sentences are right, not {mean["the recipe"]:.0f} %. The rate has the same highest
+              value and falls in the same way, it only does not rise first. Clipping at 1 does not
+              replace it.
+            - **Label smoothing** does what the paper says. Without it the loss of new sentences is
+              lower, {np.mean(held_out["no smoothing"]):.2f} and not
+              {np.mean(held_out["the recipe"]):.2f} in the mean: the model is surer, and thinks its
+              likeliest word {sure["no smoothing"]:.2f} probable, not {sure["the recipe"]:.2f}. But
+              in two runs of three fewer sentences are right.
+            - **β₂, clipping and dropout** change no more here than another beginning does. Of β₂
+              little was to be expected: {runs.STEPS} steps are too few to forget.
+            - **Dropout** is for those who have little to learn from. With {runs.FEW} sentences
+              instead of {runs.MANY}, {spread(rights["the recipe"], ".0f")} % of the new ones are
+              right with it, and {spread(rights["no dropout"], ".0f")} % without; the loss is
+              {spread(losses["the recipe"])} and {spread(losses["no dropout"])}.
+
+            One small task and three runs show what is large, as warm-up is here. Where the ranges
+            overlap, as those with little to learn from do, more runs would have to decide.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# The gradient of the loss, with padding, against a measured one, as in lesson 3.
+
+
+# %%
+@show
+def gradient_check():
+    """The largest error of the gradients of the loss."""
+    rng, rows = np.random.default_rng(8), []
+    logits, targets = 3 * rng.standard_normal((2, 5, 7)), rng.integers(7, size=(2, 5))
+    for smoothing in (0.0, 0.1, 0.5):
+        (found,) = check(CrossEntropy(smoothing), [logits, targets, targets != 0])
+        rows.append((f"{smoothing:g}", scientific(found.error)))
+    return table(["smoothing", "relative error"], rows)
+
+
+# %% [markdown]
+# ## To take with you
+#
+# $k$ is the mask of dropout, $c$ the limit of clipping, $i$ the number of the step.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | $p^* = (1 - \varepsilon_{ls})\,[\mathrm{right}] + \varepsilon_{ls} / N$ | given | $(T, N)$ |
+# | softmax, then $-\sum_v p^*_v \log p_v$ | $\mathrm{d}z = p - p^*$ | $(T, N)$ |
+# | mean over what counts | times 1 over how many count | $(T, N)$ |
+# | $y = x\,k$ | $\mathrm{d}x = \mathrm{d}y\,k$ | as $x$ |
+#
+# | step of training | rule |
+# |---|---|
+# | clipping | $g \leftarrow g \cdot \min(1, c / \mathrm{norm}(g))$ |
+# | mean of the gradients | $m \leftarrow 0.9\,m + 0.1\,g$ |
+# | mean of their squares | $n \leftarrow 0.98\,n + 0.02\,g^2$ |
+# | corrected | $\hat m = m / (1 - 0.9^i)$ and $\hat n = n / (1 - 0.98^i)$ |
+# | learning rate | $\eta = d_{model}^{-0.5} \cdot \min(i^{-0.5},\ i \cdot 4000^{-1.5})$ |
+# | step | $w \leftarrow w - \eta\,\hat m / (\sqrt{\hat{n}} + 10^{-9})$ |
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims about the recipe, checked."""
+    config = Config.base(37_000)
+    steps = by_hand.ten_steps(by_hand.ten([1000.0] + [1.0] * 9), 0.98)["change"]
+    return Words(f"""
+        **“The paper puts dropout in three places, attention weights among them.”** Section 5.4
+        names two: the output of each sublayer, and the sums of embeddings and positions. Dropout on
+        the attention weights stands in many implementations, and in none of the paper's sentences.
+        numformer's base model has `p_drop` {config.p_drop:g} for the two places, and
+        `attention_dropout` {config.attention_dropout:g}.
+
+        **“Warm-up is needed because Adam's first steps are too large.”** They are no larger than
+        others: $\\eta$ at most, or nearly. Ten gradients of which the first is 1,000 and the rest
+        are 1 give the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first.
+        What is true: they are as large as any, in every weight at once, and only one batch has been
+        seen.
+
+        **“The paper uses Adam's defaults.”** Its β₂ is 0.98 and its ε $10^{{-9}}$; Kingma and Ba
+        propose 0.999 and $10^{{-8}}$. The square remembers 50 steps and not 1,000.
+
+        **“Label smoothing keeps a model from overfitting, so its loss on new text is lower.”** The
+        paper says that perplexity gets worse, and so it did above.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    told = by_hand.loss_and_gradient(by_hand.LOGITS, 0.1)
+    change = by_hand.ten_steps(by_hand.ten([0.001] * 10), 0.98)["change"]
+    return [
+        Question(
+            "The model gives the right word the probability 0.2, without smoothing. What is the "
+            "gradient of its logit?",
+            "$p - p^* = 0.2 - 1$. The gradients of all other words are their probabilities; "
+            "together they make 0.8, so that all of them sum to 0.",
+            0.2 - 1,
+        ),
+        Question(
+            "Four words, $p$ = (0.5, 0.3, 0.1, 0.1), smoothing 0.1. What is the gradient of the "
+            "logit of *dog*, the second, which is wrong?",
+            "It is told 0.1 / 4 = 0.025, so the gradient is 0.3 − 0.025 = 0.275.",
+            float(told["dlogits"][0, 1]),
+            tolerance=0.001,
+        ),
+        Question(
+            "A weight has had the gradient 0.001 in each of the first ten steps, and the learning "
+            "rate was always 0.01. How far has Adam moved it?",
+            "$\\hat m$ is 0.001, the root of $\\hat n$ is 0.001, so each step is the whole "
+            "learning rate: 10 · 0.01 = 0.1. The size of the gradients makes no difference.",
+            float(0.01 * change.sum()),
+            tolerance=0.001,
+        ),
+        Question(
+            "In the paper's formula you quarter the warm-up, from 4,000 to 1,000 steps. What "
+            "becomes of the highest learning rate?",
+            "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
+            1,
+            ("it stays", "it is twice as high", "it is four times as high"),
+        ),
+        Question(
+            "Dropout is left out when the model is used. Why need nothing be rescaled then?",
+            "What is kept is divided by $1 - p_{drop}$ while training, so the mean of each number "
+            "is the same with dropout and without.",
+            2,
+            (
+                "the norms see to it",
+                "the weights have shrunk by themselves",
+                "training has rescaled what it kept",
+            ),
+        ),
+        Question(
+            "By mistake someone's loss is the sum over a batch and not the mean, 1,000 times too "
+            "large. They train with Adam and clip at 1. What happens?",
+            "Adam alone would take the same steps, but for its tiny $\\varepsilon$. Now every "
+            "gradient is far above the limit, so each is cut to the length 1: large batches and "
+            "small ones, lucky ones and others then count alike.",
+            1,
+            (
+                "nothing: both are blind to the size of the gradient",
+                "nearly every step is clipped",
+                "the steps are 1,000 times too long",
+            ),
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons start 8 mine.py` writes a file to begin with, and with `check` it checks it.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `cross_entropy.py` and `dropout.py` in `numformer/layers`, `optimizers.py` and `recipe.py` in
+#   `numformer/training`.
+# - *Attention Is All You Need*, sections 5.3 and 5.4: half a page.
+# - Kingma and Ba 2015, *Adam: A Method for Stochastic Optimization*.
+# - Szegedy et al. 2016, *Rethinking the Inception Architecture for Computer Vision*, section 7:
+#   where label smoothing was proposed.
+# - Xiong et al. 2020, *On Layer Normalization in the Transformer Architecture*: why warm-up.
+# - Lesson 9: the gradient's whole way, from this loss to the first weight.

@@ -1,0 +1,115 @@
+"""Lesson 8: its numbers and claims, computed again another way."""
+
+import numpy as np
+import pytest
+from lesson_solutions import words_of
+
+from lessons.lesson_08 import by_hand, runs, training
+from numformer.layers.dropout import Dropout
+from numformer.training.optimizers import clip_global_norm
+from numformer.training.recipe import warmup_rate
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """`trained(**changes)`: the losses of the recipe with these changes."""
+    return lambda **changes: training.train(**(training.RECIPE | changes))
+
+
+def test_what_is_said_of_the_first_simulation_is_so(trained):
+    lowest = float(training.training.arrays(training.training.at_start())["lowest"])
+    recipe, sudden, stays = trained(), trained(warmup=1), trained(warmup=1, fall=0.0)
+    assert recipe[0] > np.log(training.SYMBOLS)
+    assert recipe[80] < lowest + 0.01 and lowest < recipe.min()
+    assert sudden[-1] > 0.7 and stays[-1] > 1.1
+    assert trained(beta2=0.5).max() > 3
+
+
+@pytest.mark.parametrize("warmup", [1, 30, 120])
+def test_the_schedule_that_a_page_repeats_is_the_paper_s(warmup):
+    for step in training.STEP:
+        rate = training.rate_at(step, 0.5, warmup, 0.04)
+        paper = warmup_rate(step, d_model=1, warmup=warmup, factor=0.04 * warmup**0.5)
+        assert rate == pytest.approx(paper, rel=1e-12)
+    assert training.rate_at(120, 0.0, warmup, 0.04) == 0.04
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.02, 0.5])
+def test_the_program_and_the_steps_train_alike(smoothing, trained):
+    simulation = training.training
+    (slider,) = (c for c in simulation.controls if c.name == "smoothing")
+    option = [option.value for option in slider.options].index(smoothing)
+    arrays = simulation.arrays(simulation.at_start() | {"smoothing": option})
+    np.testing.assert_array_equal(arrays["loss"], trained(smoothing=smoothing))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+def test_no_loss_is_lower_than_that_of_what_is_told(smoothing, rng):
+    symbols = 4 + training.SYMBOLS
+    told = np.full(symbols, smoothing / symbols)
+    told[0] += 1 - smoothing
+    begun = {name: array.copy() for name, array in training.begin().items()}
+    made = training.step_of_training(1, **begun, **(training.RECIPE | {"smoothing": smoothing}))
+    entropy = -sum(share * np.log(share) for share in told if share)
+    assert float(made["lowest"]) == pytest.approx(entropy)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_gradient_is_what_is_thought_less_what_is_told(smoothing, rng):
+    logits = rng.normal(size=(1, 4))
+    told = (1 - smoothing) * np.eye(4)[0] + smoothing / 4
+
+    def loss(logits):
+        p = np.exp(logits[0]) / np.exp(logits).sum()
+        return -(told * np.log(p)).sum()
+
+    made = by_hand.loss_and_gradient(logits, smoothing)
+    measured = [loss(logits + 1e-6 * row) - loss(logits - 1e-6 * row) for row in np.eye(4)]
+    np.testing.assert_allclose(made["dlogits"][0], np.array(measured) / 2e-6, atol=1e-8)
+    np.testing.assert_allclose(made["p"] - made["told"], made["dlogits"], atol=1e-12)
+    assert made["loss"] == pytest.approx(loss(logits))
+
+
+@pytest.mark.parametrize("beta2", [0.5, 0.98])
+def test_ten_steps_of_adam_are_those_of_its_equations(beta2, rng):
+    gradients, mean, square = rng.normal(size=10), 0.0, 0.0
+    made = by_hand.ten_steps(gradients.reshape(2, 5), beta2)["steps"]
+    for step, g in enumerate(gradients, 1):
+        mean, square = 0.9 * mean + 0.1 * g, beta2 * square + (1 - beta2) * g**2
+        m, n = mean / (1 - 0.9**step), square / (1 - beta2**step)
+        expected = g, mean, square**0.5, m, n**0.5, m / (n**0.5 + 1e-9)
+        np.testing.assert_allclose(made[step - 1], expected)
+
+
+def test_the_first_step_is_the_rate_and_the_size_of_gradients_does_not_matter(rng):
+    gradients = rng.normal(size=(2, 5))
+    one, thousand = (by_hand.ten_steps(k * gradients, 0.98)["change"] for k in (1, 1000))
+    np.testing.assert_allclose(one, thousand, atol=1e-6)
+    assert abs(one[0]) == pytest.approx(1)
+    in_turn = by_hand.ten_steps(by_hand.ten([1, -1] * 5), 0.98)["change"]
+    assert abs(in_turn[1:]).max() < 0.4
+
+
+def test_dropout_keeps_the_mean_and_clipping_the_direction(rng):
+    dropped = Dropout(0.25).forward(np.ones(100_000))
+    assert set(dropped.round(6)) == {0, 1.333333} and dropped.mean() == pytest.approx(1, abs=0.01)
+    gradient = rng.normal(size=50)
+    clipped = gradient.copy()
+    norm = clip_global_norm(clipped, 1.0)
+    np.testing.assert_allclose(clipped, gradient / norm)
+    assert clip_global_norm(clipped.copy(), 2.0) == pytest.approx(1)
+
+
+def test_a_run_without_warm_up_begins_at_the_highest_rate():
+    rates = [
+        [warmup_rate(step, 1, warmup, runs.PEAK * warmup**0.5) for step in (1, runs.STEPS)]
+        for warmup in (1, runs.WARMUP)
+    ]
+    assert rates[0] == pytest.approx([runs.PEAK, runs.PEAK / runs.STEPS**0.5])
+    assert rates[1] == pytest.approx([runs.PEAK / runs.WARMUP, runs.PEAK / 2])
+
+
+def test_most_steps_are_clipped_where_the_question_says_so():
+    norms = np.concatenate([runs.run("clipped at 1", seed).norms for seed in runs.SEEDS])
+    assert 0.3 < (norms > 1).mean() < 0.7 and (1000 * norms > 1).all()
+    assert "25 % of the" in words_of(8, "each_switched_off")
