@@ -72,6 +72,10 @@ class Control:
         """The value in Python."""
         return self.options[chosen].code
 
+    def given(self, recording: Recording):
+        """The value of a live control as `compute` gets it when it is recorded."""
+        return recording.given(f"given {self.name}", self.value(self.start))
+
     def more(self, page) -> dict:
         """What the page needs of a live control: the numbers of its options."""
         if not self.live:
@@ -98,6 +102,13 @@ class Slider(Control):
 
     plays: bool = False
     kind: ClassVar = "slider"
+
+
+class Ids(Slider):
+    """A live slider whose values are ids of symbols, which the library takes on the host."""
+
+    def given(self, recording: Recording):
+        return recording.given_ids(f"given {self.name}", self.value(self.start))
 
 
 @dataclass(frozen=True)
@@ -187,7 +198,7 @@ class Simulation(Picture):
         with Recording() as recording:
             values = {c.name: c.value(chosen[c.name]) for c in self._controls(live=False)}
             for c in self._controls(live=True):
-                values[c.name] = recording.given(f"given {c.name}", c.value(c.start))
+                values[c.name] = c.given(recording)
             for name, array in self.compute(**values).items():
                 recording.name(
                     name,
@@ -225,8 +236,8 @@ class Simulation(Picture):
         return {"pool": [json.loads(text) for text in pool], "table": table}
 
     def html(self, page) -> str:
-        page.script("simulation")
         parts = told({"controls": self.controls, "views": self.views}, page)
+        page.script("simulation")  # after the scripts of views, which it needs
         data = json.dumps(
             {"name": self.name, **parts, **self.computed()},
             separators=(",", ":"),

@@ -146,6 +146,7 @@ class Simulation {
     this.id = this.data.name;
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
     this.replays = {};
+    this.typed = {}; // what a view lets a reader change beside the controls
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -178,6 +179,7 @@ class Simulation {
     for (const { name, live, kind, values } of this.data.controls) {
       if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
     }
+    for (const [name, values] of Object.entries(this.typed)) replay.set(`given ${name}`, values);
     replay.run();
     const names = Object.keys(replay.names).filter((name) => !name.startsWith("given "));
     return Object.fromEntries(names.map((name) => [name, rounded(replay.get(name))]));

@@ -1,0 +1,1 @@
+"""What lesson 9 shows."""

@@ -1,0 +1,516 @@
+"""The figure of lesson 9: a whole Transformer, one training step there and back, as a map."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from lessons import COURSE
+from lessons.kit import recorded
+from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, statements
+from lessons.kit.recording import Recording
+from lessons.kit.simulation import Ids, Option, Simulation, Slider
+from lessons.kit.views import Of, View, figure, tenth, told
+from lessons.lesson_09 import model
+from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS
+from numformer.layers.attention import (
+    MultiHeadAttention,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+)
+from numformer.layers.cross_entropy import cross_entropy, cross_entropy_backward
+from numformer.layers.embedding import embed, embed_backward
+from numformer.layers.feed_forward import FeedForward
+from numformer.layers.layer_norm import layer_norm, layer_norm_backward
+from numformer.layers.linear import OutputProjection, linear_backward
+from numformer.layers.residual import Residual
+from numformer.training.optimizers import adam
+
+PARAMETERS = model.parameters()
+EMBEDDING = "source.embedding.weight"  # which the target and the output share
+POSITIONS, FEATURES = list("123"), list("12345678")
+AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: [""]}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A matrix and its gradient: the names of their arrays, or the parameter that both are of."""
+
+    symbol: str
+    value: str
+    gradient: str = ""
+    head: int | None = None
+    columns: Sequence[str] = FEATURES
+
+    def of(self) -> list[Of]:
+        """Of the value and, where there is one, of the gradient."""
+        name = self.value if self.head is None else f"{self.value} {self.head}"
+        rows, columns = POSITIONS, self.columns
+        if self.value in PARAMETERS:
+            *first, last = PARAMETERS[self.value][1]
+            rows, columns = AXES[[*first, 1][0]], AXES[last]
+        made = [Of(name, self.symbol, rows, columns, 2.0)]
+        if self.gradient or self.value in PARAMETERS:
+            made.append(Of(f"d {name}", rf"\mathrm{{d}}{self.symbol}", rows, columns, 5.0))
+        return made
+
+    def matrices(self, arrays) -> list[np.ndarray]:
+        if self.value in PARAMETERS:
+            begin, shape = PARAMETERS[self.value]
+            part = slice(begin, begin + int(np.prod(shape)))
+            found = [arrays[name][part].reshape(shape) for name in ("weights", "gradients")]
+        else:
+            found = [arrays[name] for name in (self.value, self.gradient) if name]
+        if self.head is not None:
+            found = [array[0, self.head] for array in found]
+        return [np.atleast_2d(array) for array in found]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A block of the map: where it stands, what it says, and what it opens to."""
+
+    name: str
+    label: str
+    column: int
+    row: float
+    lesson: int
+    say: str
+    equation: str
+    functions: Sequence = field(repr=False)
+    tables: Sequence[Table] = ()
+
+    def more(self, page) -> dict:
+        """`own` are the tables as the page needs them, `code` the library's lines."""
+        code = [page.code(source(function)) for function in self.functions]
+        own = [
+            {"of": [told(of, page) for of in table.of()], "head": table.head}
+            | {"names": [table.value, table.gradient]}
+            for table in self.tables
+        ]
+        entry = COURSE[self.lesson - 1]
+        return {
+            "equation": page.math(self.equation, display=True),
+            "code": "".join(code),
+            "functions": None,
+            "tables": own,
+            "lesson": {"number": entry.number, "title": entry.title, "page": entry.page},
+        }
+
+    def texts(self, arrays) -> dict[str, list]:
+        """What the cells of its tables show, and by which power of ten gradients are larger."""
+        pairs = [(table.of(), table.matrices(arrays)) for table in self.tables]
+        power = zoom([matrices[1] for _, matrices in pairs if len(matrices) > 1])
+        shown: dict = {}
+        for of, matrices in pairs:
+            for one, matrix, by in zip(of, matrices, (0, power), strict=False):
+                shown[one.name] = one.texts({one.name: matrix * 10**by})
+        return shown
+
+
+def zoom(gradients: Sequence[np.ndarray]) -> int:
+    """The power of ten that makes the largest of these numbers 1 or more, at most 4."""
+    largest = max((abs(array).max() for array in gradients), default=0)
+    return next((power for power in range(4) if largest * 10**power >= 1), 4)
+
+
+def source(function) -> str:
+    """A function of the library without its docstring."""
+    lines = inspect.getsource(function).strip().splitlines()
+    head = next(line for line in lines if line.strip().startswith("def ")).strip()
+    body = "\n".join(statements(function)).splitlines()
+    return "\n".join([head, *(f"    {line}" for line in body)])
+
+
+def weight(symbol: str, name: str) -> Table:
+    return Table(symbol, name)
+
+
+def attention(name: str, roads: str) -> tuple[Table, ...]:
+    """The tables of multi-head attention; `roads` are the symbols of what it reads."""
+    own = f"{name}.sublayer"
+    tables = [Table("X", f"forward:{own}:x", f"backward:{own}:dx")]
+    if "M" in roads:
+        tables.append(Table("M", "forward:encoder:y", f"backward:{own}:dmemory"))
+    for letter, road in zip("QKV", model.ROADS, strict=True):
+        layer = f"{own}.{road}"
+        tables.append(weight(f"W^{letter}", f"{layer}.weight"))
+        tables.append(Table(letter, f"forward:{layer}:y", f"backward:{layer}:dy"))
+    inner = f"{own}.attention"
+    for head in range(2):
+        names = f"saved:{inner}:weights", f"backward:{inner}:dweights"
+        tables.append(Table(f"A_{head + 1}", *names, head, POSITIONS))
+    tables.append(Table("O", f"forward:{own}.output:x", f"backward:{own}.output:dx"))
+    tables.append(weight("W^O", f"{own}.output.weight"))
+    tables.append(Table("Y", f"forward:{own}:y", f"backward:{own}:dy"))
+    return tuple(tables)
+
+
+def network(name: str) -> tuple[Table, ...]:
+    own = f"{name}.sublayer"
+    return (
+        Table("X", f"forward:{own}:x", f"backward:{own}:dx"),
+        weight("W_1", f"{own}.inner.weight"),
+        weight("b_1", f"{own}.inner.bias"),
+        Table("U", f"forward:{own}.inner:y", f"backward:{own}.inner:dy"),
+        Table("H", f"forward:{own}.outer:x", f"backward:{own}.outer:dx"),
+        weight("W_2", f"{own}.outer.weight"),
+        weight("b_2", f"{own}.outer.bias"),
+        Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
+    )
+
+
+def norm(name: str) -> tuple[Table, ...]:
+    own = f"{name}.norm"
+    return (
+        Table("S", f"forward:{own}:x", f"backward:{own}:dx"),
+        Table(r"\hat S", f"saved:{own}:x_hat"),
+        weight(r"\gamma", f"{own}.gamma"),
+        weight(r"\beta", f"{own}.beta"),
+        Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
+    )
+
+
+def summed(name: str, label: str, column: int, row: float, layer: str, say: str) -> Part:
+    say += " Backward copies the gradient of the sum $S$ onto both roads that lead into it."
+    equation = r"Y = \gamma \odot \hat S + \beta, \quad S = X + \mathrm{Sublayer}(X)"
+    functions = Residual.backward, layer_norm, layer_norm_backward
+    return Part(name, label, column, row, 6, say, equation, functions, norm(layer))
+
+
+MULTI_HEAD = r"Y = \mathrm{Concat}(A_1 V_1, A_2 V_2)\, W^O, \quad " + (
+    r"A_i = \mathrm{softmax}\!\left(\frac{Q_i K_i^\top}{\sqrt{d_k}}\right)"
+)
+OF_ATTENTION = (
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_backward,
+    MultiHeadAttention.backward,
+)
+OF_NETWORK = FeedForward.forward, FeedForward.backward, linear_backward
+FFN = r"Y = H W_2 + b_2, \quad H = \max(0, U), \quad U = X W_1 + b_1"
+EMBED = r"X = \sqrt{d}\, E[\mathrm{ids}] + \mathrm{PE}"
+TIED = "The same $E$ serves source, target and output, so its gradient is the sum of three."
+PARTS = (
+    Part(
+        "source",
+        "source: embed",
+        0,
+        0,
+        5,
+        f"Each symbol takes its row of $E$, and its position is added. {TIED}",
+        EMBED,
+        (embed, embed_backward),
+        (weight("E", EMBEDDING), Table("X", "forward:source:y", "backward:source:dy")),
+    ),
+    Part(
+        "encoder_attention",
+        "self-attention",
+        0,
+        1,
+        4,
+        "$X$ is read three times, as queries, keys and values; its gradient is the sum of three.",
+        MULTI_HEAD,
+        OF_ATTENTION,
+        attention(model.ENCODER_ATTENTION, "X"),
+    ),
+    summed(
+        "encoder_sum",
+        "add & norm",
+        0,
+        2,
+        model.ENCODER_ATTENTION,
+        "What attention found is added to what it read.",
+    ),
+    Part(
+        "encoder_network",
+        "feed-forward",
+        0,
+        3,
+        6,
+        "Every position by itself, the same weights for all. No gradient passes where $U$ is "
+        "negative.",
+        FFN,
+        OF_NETWORK,
+        network(model.ENCODER_NETWORK),
+    ),
+    summed(
+        "memory",
+        "add & norm: memory",
+        0,
+        4,
+        model.ENCODER_NETWORK,
+        "The encoder's last word, which the decoder reads as keys and as values.",
+    ),
+    Part(
+        "target",
+        "target: embed",
+        1,
+        0,
+        5,
+        f"What the decoder has written so far: the start and all but the last symbol. {TIED}",
+        EMBED,
+        (embed, embed_backward),
+        (weight("E", EMBEDDING), Table("X", "forward:target:y", "backward:target:dy")),
+    ),
+    Part(
+        "decoder_attention",
+        "masked self-attention",
+        1,
+        1,
+        7,
+        "No position sees a later one: there the weight is 0, and so is the gradient.",
+        MULTI_HEAD,
+        OF_ATTENTION,
+        attention(model.DECODER_ATTENTION, "X"),
+    ),
+    summed(
+        "decoder_sum",
+        "add & norm",
+        1,
+        2,
+        model.DECODER_ATTENTION,
+        "What attention found is added to what it read.",
+    ),
+    Part(
+        "cross",
+        "cross-attention",
+        1,
+        3,
+        7,
+        "Queries come from the decoder, keys and values from the memory $M$: all that the "
+        "encoder ever hears of the loss comes through the gradient of $M$.",
+        MULTI_HEAD + r", \quad Q = X W^Q,\ K = M W^K,\ V = M W^V",
+        OF_ATTENTION,
+        attention(CROSS, "XM"),
+    ),
+    summed(
+        "cross_sum",
+        "add & norm",
+        1,
+        4,
+        CROSS,
+        "What was looked up in the source is added to what the decoder had.",
+    ),
+    Part(
+        "decoder_network",
+        "feed-forward",
+        1,
+        5,
+        6,
+        "Every position by itself. No gradient passes where $U$ is negative.",
+        FFN,
+        OF_NETWORK,
+        network(model.DECODER_NETWORK),
+    ),
+    summed("decoder_out", "add & norm", 1, 6, model.DECODER_NETWORK, "The decoder's last word."),
+    Part(
+        "output",
+        "output: times Eᵀ",
+        1,
+        7,
+        8,
+        f"Each position is compared with the row of every symbol. {TIED}",
+        r"L = X E^\top",
+        (OutputProjection.forward, OutputProjection.backward),
+        (
+            Table("X", "forward:output:x", "backward:output:dx"),
+            weight("E", EMBEDDING),
+            Table("L", "forward:output:y", "backward:output:dy", columns=NAMES),
+        ),
+    ),
+    Part(
+        "loss",
+        "softmax & loss",
+        0,
+        7,
+        8,
+        "How little probability the right symbols got. Here the way back begins: the gradient of "
+        "the logits $L$ is what was predicted less what was right, over the number of positions.",
+        r"\mathrm{loss} = -\frac{1}{3}\sum_t \log P_{t, y_t}, \quad P = \mathrm{softmax}(L)",
+        (cross_entropy, cross_entropy_backward),
+        (
+            Table("L", "forward:loss:x", "backward:loss:dx", columns=NAMES),
+            Table("P", "probabilities", columns=NAMES),
+        ),
+    ),
+    Part(
+        "update",
+        "update: Adam",
+        0,
+        5.5,
+        8,
+        "Every weight takes a step against its gradient. The first one is as long as the rate, "
+        "however small the gradient; press **One step on this pair** and the weights have moved.",
+        r"w \leftarrow w - \eta \frac{\hat m}{\sqrt{\hat v} + \epsilon}",
+        (adam,),
+    ),
+)
+BY_NAME = {part.name: part for part in PARTS}
+FORWARD = [part.name for part in PARTS[:-1]]
+STAGES = [
+    *(("forward", name) for name in FORWARD),
+    *(("backward", name) for name in FORWARD[::-1]),
+    ("update", "update"),
+]
+SAID = {"around": "around {}", "through": "through {}"} | {
+    road: f"as a {road} of {{}}" for road in model.ROADS
+}
+
+
+@dataclass(frozen=True)
+class Whole(View):
+    """The model as a map of its blocks; the index of the control `stage` says which is open."""
+
+    parts: Sequence[Part]
+    stage: str
+    kind: ClassVar = "whole"
+    height: float = 5.0
+
+    def more(self, page) -> dict:
+        page.script("whole")
+        with Recording() as recording:
+            pairs = recording.given_ids("given pairs", PAIRS)
+            state = model.given("state", model.fresh())
+            masks = model.given("masks", model.open_masks())
+            loss, *_, after = model.take(pairs, state, masks, None)
+            recording.name("loss", recorded.asarray(loss))
+            recording.name("after", np.concatenate(after))
+        over = {edge.end: BY_NAME[edge.start].label for edge in EDGES if not edge.road}
+        uses = {name: [] for name in PARAMETERS}
+        for part in self.parts:
+            for table in part.tables:
+                if table.value in uses:
+                    uses[table.value].append(part.name)
+        return {
+            "training": recording.told(),
+            "state": model.fresh().tolist(),
+            "masks": model.open_masks().tolist(),
+            "stages": STAGES,
+            "names": NAMES,
+            "edges": [
+                {
+                    "from": edge.start,
+                    "to": edge.end,
+                    "road": edge.road,
+                    "gate": GATES.index(edge) if edge in GATES else None,
+                    "words": SAID.get(edge.road, "").format(
+                        over[edge.end] if edge.road == "around" else BY_NAME[edge.end].label
+                    ),
+                }
+                for edge in EDGES
+            ],
+            "parameters": [
+                {"name": name, "begin": begin, "shape": shape, "uses": uses[name]}
+                for name, (begin, shape) in PARAMETERS.items()
+            ],
+            "attentions": [
+                {"name": name, "weights": f"saved:{layer}.sublayer.attention:weights"}
+                for name, layer in zip(MASKS, ATTENTIONS, strict=True)
+            ],
+        }
+
+    def widths(self, arrays, way: str) -> list[float]:
+        """How thick each edge is: the norm of what flows, the largest 8."""
+        flow = arrays["flow" if way == "forward" else "dflow"]
+        return tenth(1 + 7 * flow / max(flow.max(), 1e-6)).tolist()
+
+    def draw(self, figure, arrays, chosen):
+        axes, (way, name) = figure.subplots(), STAGES[chosen[self.stage]]
+        where = {part.name: (part.column, part.row) for part in self.parts}
+        for edge, width in zip(EDGES, self.widths(arrays, way), strict=True):
+            (x, y), (to_x, to_y) = where[edge.start], where[edge.end]
+            bend = {"around": 0.3, "query": -0.1, "value": 0.1}.get(edge.road, 0)
+            side = -0.3 if edge.start in BY_NAME and BY_NAME[edge.start].column == 0 else 0.3
+            shift = side if edge.road == "around" else bend
+            axes.plot(
+                [x, x + shift, to_x + shift, to_x],
+                [y, y + 0.4, to_y - 0.4, to_y],
+                color={"query": BLUE, "key": ORANGE, "value": GREEN}.get(edge.road, GREY),
+                linewidth=width / 1.5,
+                zorder=0,
+            )
+        for part in self.parts:
+            colour = ORANGE if part.name == name else GREY
+            box = dict(boxstyle="round", facecolor="white", edgecolor=colour)
+            place = where[part.name]
+            axes.text(*place, part.label, ha="center", va="center", fontsize=8, bbox=box)
+        axes.set(xlim=(-0.6, 1.6), ylim=(-0.5, 7.5))
+        axes.axis("off")
+
+    def shown(self, arrays, chosen):
+        way, name = STAGES[chosen[self.stage]]
+        looks = [
+            np.floor(100 * arrays[f"saved:{layer}.sublayer.attention:weights"][0] + 0.5)
+            for layer in ATTENTIONS
+        ]
+        return {
+            "block": name,
+            "way": way,
+            "widths": self.widths(arrays, way),
+            "tables": BY_NAME[name].texts(arrays),
+            "loss": figure(float(arrays["loss"])),
+            "predicted": [NAMES[n] for n in arrays["probabilities"].argmax(axis=1)],
+            "attention": [look.astype(int).tolist() for look in looks],
+        }
+
+
+ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
+
+
+def compute(pair):
+    return model.step(pair)
+
+
+def simulation() -> Simulation:
+    pairs = [
+        Option(ids, f"{word} → {word[::-1]}", code=f"np.array({ids.tolist()})")
+        for word, ids in zip(model.WORDS, PAIRS, strict=True)
+    ]
+    stages = [
+        Option(name, f"{n}. {way}: {BY_NAME[name].label}" if way != name else f"{n}. update")
+        for n, (way, name) in enumerate(STAGES, 1)
+    ]
+    return Simulation(
+        "whole",
+        alt="A map of a Transformer with one layer on each side: embeddings at the bottom, blocks "
+        "of attention, sums and feed-forward networks above them, output and loss at the top; "
+        "lines between the blocks are as thick as the norm of what flows along them.",
+        caption="One training step of the whole model. Lines are as thick as what flows.",
+        title="The whole model, there and back",
+        say="A Transformer with 1,192 weights learns to reverse three symbols. Play one training "
+        "step: the numbers flow up to the loss, the gradient flows back on every road, Adam moves "
+        "the weights. **Lines are as thick as what flows.** Open any block; pick any weight to see "
+        "on which roads the loss reaches it; change a symbol, a weight or a mask, and all answers.",
+        controls=[
+            Ids("pair", "The pair: a word and its reverse", pairs, WORD, live=True),
+            Slider("stage", "One training step", stages, shows_only=True, plays=True),
+        ],
+        compute=compute,
+        views=[Whole(PARTS, "stage")],
+        code=CODE,
+        size=(6.4, 5.6),
+    )
+
+
+WORD = model.WORDS.index("abc")
+CODE = """\
+import numpy as np
+from numformer.layer import pack
+from numformer.models import Transformer
+from numformer.training.optimizers import Adam
+
+config = Transformer.Config.base(7, d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0)
+objective = Transformer(config, seed=1).objective()
+flat = pack(objective.model, np.float64)
+flat.data[...] = weights = flat.data.round(2)
+pair = ...
+start, *word = pair
+source, begun, wanted = np.array([word]), np.array([[start, *word[:0:-1]]]), np.array([word[::-1]])
+loss = objective.forward(source, begun, wanted)
+objective.backward()
+gradients = flat.grad.copy()
+Adam(flat).step(rate=0.01)
+print(loss, abs(gradients).max())"""
+whole = simulation()
