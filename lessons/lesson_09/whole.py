@@ -30,8 +30,8 @@ from numformer.training.optimizers import adam
 
 PARAMETERS = model.parameters()
 EMBEDDING = "source.embedding.weight"  # which the target and the output share
-POSITIONS, FEATURES = list("123"), list("12345678")
-AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: [""]}
+POSITIONS, FEATURES = tuple("123"), tuple("12345678")
+AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: ("",)}
 
 
 @dataclass(frozen=True)
