@@ -14,7 +14,7 @@ from lessons.kit.recording import Recording
 from lessons.kit.simulation import Ids, Option, Simulation, Slider
 from lessons.kit.views import Of, View, figure, tenth, told
 from lessons.lesson_09 import model
-from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS
+from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
 from numformer.layers.attention import (
     MultiHeadAttention,
     scaled_dot_product_attention,
@@ -31,6 +31,7 @@ from numformer.training.optimizers import adam
 PARAMETERS = model.parameters()
 EMBEDDING = "source.embedding.weight"  # which the target and the output share
 POSITIONS, FEATURES = tuple("123"), tuple("12345678")
+WIDE, HIGH, ACROSS, UP, LEFT, TOP = 158, 34, 278, 56, 130, 30  # of the map, in SVG's units
 AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: ("",)}
 
 
@@ -94,10 +95,16 @@ class Part:
         return {
             "equation": page.math(self.equation, display=True),
             "code": "".join(code),
+            **dict(zip("xy", self.place, strict=True)),
             "functions": None,
             "tables": own,
             "lesson": {"number": entry.number, "title": entry.title, "page": entry.page},
         }
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """Its middle on the page's map, in SVG's units."""
+        return LEFT + self.column * ACROSS, TOP + (7 - self.row) * UP
 
     def texts(self, arrays) -> dict[str, list]:
         """What the cells of its tables show, and by which power of ten gradients are larger."""
@@ -359,6 +366,22 @@ SAID = {"around": "around {}", "through": "through {}"} | {
 }
 
 
+def line(edge: Edge) -> str:
+    """The way of an edge on the map: up, beside other roads, around on the outer side, across."""
+    (x, y), (to_x, to_y) = BY_NAME[edge.start].place, BY_NAME[edge.end].place
+    if x != to_x:
+        out = WIDE / 2 if x < to_x else -WIDE / 2
+        side = {"key": -7, "value": 7}.get(edge.road, 0)
+        y, to_y = y + side, to_y + side
+        return f"M{x + out},{y} C{x + 1.8 * out},{y} {to_x - 1.8 * out},{to_y} {to_x - out},{to_y}"
+    if edge.road == "around":
+        sign = 1 if BY_NAME[edge.start].column else -1
+        out, far = sign * WIDE / 2, sign * (WIDE / 2 + 44)
+        return f"M{x + out},{y} C{x + far},{y} {x + far},{to_y} {x + out},{to_y}"
+    side = {"query": -46, "value": 46}.get(edge.road, 0) * (edge.end != "cross")
+    return f"M{x + side},{y - HIGH / 2} L{x + side},{to_y + HIGH / 2}"
+
+
 @dataclass(frozen=True)
 class Whole(View):
     """The model as a map of its blocks; the index of the control `stage` says which is open."""
@@ -388,12 +411,18 @@ class Whole(View):
             "state": model.fresh().tolist(),
             "masks": model.open_masks().tolist(),
             "stages": STAGES,
+            "size": {
+                "wide": WIDE,
+                "high": HIGH,
+                "box": f"0 0 {2 * LEFT + ACROSS} {TOP + 7 * UP + 30}",
+            },
             "names": NAMES,
             "edges": [
                 {
                     "from": edge.start,
                     "to": edge.end,
                     "road": edge.road,
+                    "line": line(edge),
                     "gate": GATES.index(edge) if edge in GATES else None,
                     "words": SAID.get(edge.road, "").format(
                         over[edge.end] if edge.road == "around" else BY_NAME[edge.end].label
