@@ -361,9 +361,6 @@ STAGES = [
     *(("backward", name) for name in FORWARD[::-1]),
     ("update", "update"),
 ]
-SAID = {"around": "around {}", "through": "through {}"} | {
-    road: f"as a {road} of {{}}" for road in model.ROADS
-}
 
 
 def line(edge: Edge) -> str:
@@ -380,6 +377,17 @@ def line(edge: Edge) -> str:
         return f"M{x + out},{y} C{x + far},{y} {x + far},{to_y} {x + out},{to_y}"
     side = {"query": -46, "value": 46}.get(edge.road, 0) * (edge.end != "cross")
     return f"M{x + side},{y - HIGH / 2} L{x + side},{to_y + HIGH / 2}"
+
+
+def words(edge: Edge) -> str:
+    """How a path that takes the edge is told; nothing of one that all paths take."""
+    over = {other.end: other.start for other in EDGES if not other.road}
+    inside = BY_NAME[over[edge.end] if edge.road == "around" else edge.end]
+    if edge.end in ("output", "loss") or not edge.road:
+        return ""
+    side = "" if inside.name == "cross" else ("encoder’s ", "decoder’s ")[inside.column]
+    way = edge.road if edge.road in ("around", "through") else f"as a {edge.road} of"
+    return f"{way} the {side}{inside.label.removeprefix('masked ')}"
 
 
 @dataclass(frozen=True)
@@ -400,7 +408,6 @@ class Whole(View):
             loss, *_, after = model.take(pairs, state, masks, None)
             recording.name("loss", recorded.asarray(loss))
             recording.name("after", np.concatenate(after))
-        over = {edge.end: BY_NAME[edge.start].label for edge in EDGES if not edge.road}
         uses = {name: [] for name in PARAMETERS}
         for part in self.parts:
             for table in part.tables:
@@ -424,9 +431,7 @@ class Whole(View):
                     "road": edge.road,
                     "line": line(edge),
                     "gate": GATES.index(edge) if edge in GATES else None,
-                    "words": SAID.get(edge.road, "").format(
-                        over[edge.end] if edge.road == "around" else BY_NAME[edge.end].label
-                    ),
+                    "words": words(edge),
                 }
                 for edge in EDGES
             ],
@@ -450,12 +455,13 @@ class Whole(View):
         where = {part.name: (part.column, part.row) for part in self.parts}
         for edge, width in zip(EDGES, self.widths(arrays, way), strict=True):
             (x, y), (to_x, to_y) = where[edge.start], where[edge.end]
-            bend = {"around": 0.3, "query": -0.1, "value": 0.1}.get(edge.road, 0)
-            side = -0.3 if edge.start in BY_NAME and BY_NAME[edge.start].column == 0 else 0.3
-            shift = side if edge.road == "around" else bend
+            aside = {"around": 0.6 * (x - 0.5), "query": -0.1, "value": 0.1}.get(edge.road, 0)
+            if x != to_x:
+                x, to_x, y, to_y = x, to_x, y - aside, to_y - aside
+                aside = 0
             axes.plot(
-                [x, x + shift, to_x + shift, to_x],
-                [y, y + 0.4, to_y - 0.4, to_y],
+                [x, x + aside, to_x + aside, to_x],
+                [y, y + 0.2, to_y - 0.2, to_y] if aside else [y, y, to_y, to_y],
                 color={"query": BLUE, "key": ORANGE, "value": GREEN}.get(edge.road, GREY),
                 linewidth=width / 1.5,
                 zorder=0,

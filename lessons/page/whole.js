@@ -22,10 +22,10 @@ class Whole {
     [this.parts, this.parameters] = [data.parts, data.parameters].map((all) => Object.fromEntries(all.map((each) => [each.name, each])));
     this.picked = { name: "decoder.layers.0.cross_attention.sublayer.value.weight", row: 0, column: 0 };
     [this.trainer, this.probe] = [new Replay(data.training), new Replay(simulation.data.pool[0])];
-    this.panel = element("div", { class: "opened" });
-    const map = element("div", { class: "map" }, this.map(), this.weight());
-    const beside = element("div", { class: "beside-map" }, this.told(), this.attention(), this.training());
-    this.element = element("div", { class: "whole" }, map, beside, this.panel);
+    [this.words, this.pairs] = ["words", "pairs"].map((name) => element("div", { class: name }));
+    const map = element("div", { class: "map" }, this.map(), this.words);
+    const beside = element("div", { class: "beside-map" }, this.told(), this.attention(), this.training(), this.weight());
+    this.element = element("div", { class: "whole" }, map, beside, this.pairs);
     this.changed();
   }
 
@@ -180,7 +180,7 @@ class Whole {
     if (this.running || this.known?.key === key) return;
     const { gradient, difference, paths } = (this.known = { key, ...this.traced() });
     const far = Math.abs(gradient - difference).toExponential(0).replace("-", "−");
-    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, the weight moved": signed(difference), "They differ by": far }));
+    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("after")[this.index]) }));
     const rest = paths.slice(SHOWN).reduce((sum, { value }) => sum + value, 0);
     const more = paths.length > SHOWN ? ` All but the largest ${SHOWN} add ${signed(rest)}.` : "";
     this.note.textContent = `The loss reaches it on ${paths.length} path${paths.length > 1 ? "s" : ""}, which add up to the gradient.${more} Point at one to see it on the map.`;
@@ -226,9 +226,8 @@ class Whole {
     });
     const link = element(lesson.page ? "a" : "span", { href: lesson.page || null }, `Lesson ${lesson.number}: ${lesson.title}`);
     const lines = element("details", {}, element("summary", {}, "The library's lines, forward and backward"), element("div", { html: code }));
-    const words = element("div", { class: "words" }, element("h4", {}, label), element("div", { html: say }), element("div", { class: "equation", html: equation }), element("p", {}, link), lines);
-    this.scale = element("p", { class: "note" });
-    this.panel.replaceChildren(words, element("div", { class: "pairs" }, this.scale, ...pairs));
+    this.words.replaceChildren(element("h4", {}, label), element("div", { html: say }), element("div", { class: "equation", html: equation }), element("p", {}, link), lines);
+    this.pairs.replaceChildren((this.scale = element("p", { class: "note" })), ...pairs);
   }
 
   set(arrays, chosen) {
