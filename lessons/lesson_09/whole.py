@@ -31,7 +31,7 @@ from numformer.training.optimizers import adam
 PARAMETERS = model.parameters()
 EMBEDDING = "source.embedding.weight"  # which the target and the output share
 POSITIONS, FEATURES = tuple("123"), tuple("12345678")
-WIDE, HIGH, ACROSS, UP, LEFT, TOP = 158, 34, 278, 56, 130, 30  # of the map, in SVG's units
+WIDE, HIGH, ACROSS, UP, LEFT, TOP = 148, 30, 204, 46, 98, 20  # of the map, in SVG's units
 AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: ("",)}
 
 
@@ -368,14 +368,14 @@ def line(edge: Edge) -> str:
     (x, y), (to_x, to_y) = BY_NAME[edge.start].place, BY_NAME[edge.end].place
     if x != to_x:
         out = WIDE / 2 if x < to_x else -WIDE / 2
-        side = {"key": -7, "value": 7}.get(edge.road, 0)
+        side = {"key": -6, "value": 6}.get(edge.road, 0)
         y, to_y = y + side, to_y + side
         return f"M{x + out},{y} C{x + 1.8 * out},{y} {to_x - 1.8 * out},{to_y} {to_x - out},{to_y}"
     if edge.road == "around":
         sign = 1 if BY_NAME[edge.start].column else -1
-        out, far = sign * WIDE / 2, sign * (WIDE / 2 + 44)
+        out, far = sign * WIDE / 2, sign * (WIDE / 2 + 28)
         return f"M{x + out},{y} C{x + far},{y} {x + far},{to_y} {x + out},{to_y}"
-    side = {"query": -46, "value": 46}.get(edge.road, 0) * (edge.end != "cross")
+    side = {"query": -40, "value": 40}.get(edge.road, 0) * (edge.end != "cross")
     return f"M{x + side},{y - HIGH / 2} L{x + side},{to_y + HIGH / 2}"
 
 
@@ -421,7 +421,7 @@ class Whole(View):
             "size": {
                 "wide": WIDE,
                 "high": HIGH,
-                "box": f"0 0 {2 * LEFT + ACROSS} {TOP + 7 * UP + 30}",
+                "box": f"0 0 {2 * LEFT + ACROSS} {2 * TOP + 7 * UP}",
             },
             "names": NAMES,
             "edges": [
@@ -494,8 +494,17 @@ class Whole(View):
 ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
 
 
-def compute(pair):
-    return model.step(pair)
+def compute(pair) -> dict:
+    """Every array of the step; what comes after it is what the next one is given.
+
+    Apart from them, since Adam's first step divides a gradient by itself: of one that is all but 0
+    it shows the rounding.
+    """
+    arrays = model.step(pair)
+    after = arrays.pop("after")
+    if recorded.current:
+        recorded.current.name("given after", after)
+    return arrays
 
 
 def simulation() -> Simulation:

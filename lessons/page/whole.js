@@ -81,7 +81,7 @@ class Whole {
 
   training() {
     this.train = button("", () => (this.running ? this.changed({ running: false }) : this.start()), { class: "play" });
-    const step = button("One step on this pair", () => this.changed({ state: [...this.simulation.replay.flat("after")] }), { class: "play" });
+    const step = button("One step on this pair", () => this.changed({ state: [...this.simulation.replay.flat("given after")] }), { class: "play" });
     const { masks, state } = this.data;
     const again = button("Start again", () => this.changed({ losses: [], masks, state, running: false }), { class: "play" });
     this.curve = element("polyline", { points: "" });
@@ -180,7 +180,7 @@ class Whole {
     if (this.running || this.known?.key === key) return;
     const { gradient, difference, paths } = (this.known = { key, ...this.traced() });
     const far = Math.abs(gradient - difference).toExponential(0).replace("-", "−");
-    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("after")[this.index]) }));
+    this.numbers.replaceChildren(facts({ "Gradient, by backward": signed(gradient), "By two losses, the weight moved": signed(difference), "They differ by": far, "Adam moves it to": signed(this.simulation.replay.flat("given after")[this.index]) }));
     const rest = paths.slice(SHOWN).reduce((sum, { value }) => sum + value, 0);
     const more = paths.length > SHOWN ? ` All but the largest ${SHOWN} add ${signed(rest)}.` : "";
     this.note.textContent = `The loss reaches it on ${paths.length} path${paths.length > 1 ? "s" : ""}, which add up to the gradient.${more} Point at one to see it on the map.`;
@@ -226,7 +226,7 @@ class Whole {
     });
     const link = element(lesson.page ? "a" : "span", { href: lesson.page || null }, `Lesson ${lesson.number}: ${lesson.title}`);
     const lines = element("details", {}, element("summary", {}, "The library's lines, forward and backward"), element("div", { html: code }));
-    this.words.replaceChildren(element("h4", {}, label), element("div", { html: say }), element("div", { class: "equation", html: equation }), element("p", {}, link), lines);
+    this.words.replaceChildren(element("h4", {}, label), element("div", { html: say }), element("div", { class: "equation", tabindex: 0, html: equation }), element("p", {}, link), lines);
     this.pairs.replaceChildren((this.scale = element("p", { class: "note" })), ...pairs);
   }
 

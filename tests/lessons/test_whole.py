@@ -19,8 +19,8 @@ SET = """(figure, [typed, chosen]) => {
   view.changed(typed);
   const shown = simulation.shown().views[0];
   const { replay } = simulation, texts = (x) => (Array.isArray(x) ? x.map(texts) : String(x));
-  const names = Object.keys(replay.names).filter((name) => !name.startsWith("given "));
-  return [Object.fromEntries(names.map((name) => [name, texts(replay.get(name))])), shown];
+  const names = Object.keys(replay.names).map((name) => [name, texts(replay.get(name))]);
+  return [Object.fromEntries(names), shown];
 }"""
 PICK = """(figure, [name, row, column]) => {
   const [view] = figure.simulation.views;
@@ -42,7 +42,7 @@ STEPS = """figure => {
 def site(tmp_path_factory, builder):
     """A page with nothing but the figure, as `open_page` expects it."""
     folder, page = tmp_path_factory.mktemp("whole"), builder.Page()
-    html = f"<h1>Lesson</h1>{whole.whole.html(page)}"
+    html = f"<h1>Lesson</h1><h2>Figure</h2>{whole.whole.html(page)}"
     made = builder.Made(html, builder.bundle(page.scripts), {})
     text = builder.lesson_page(lessons.COURSE[8], made)
     (folder / "whole.html").write_text(text, encoding="utf-8")
@@ -128,7 +128,9 @@ def test_every_number_is_numformer_s_whatever_changes(figure, rng):
         typed = {"state": state.tolist(), "masks": masks.tolist()}
         replayed, shown = figure.evaluate(SET, [typed, chosen])
         arrays = model.step(model.PAIRS[chosen["pair"]], state, masks)
-        assert replayed.keys() == arrays.keys() and len(arrays) > 230
+        replayed["after"] = replayed.pop("given after")
+        given = {f"given {name}" for name in ("pair", "state", "masks", "gates")}
+        assert replayed.keys() == arrays.keys() | given and len(arrays) > 230
         for name, array in arrays.items():
             computed = np.array(replayed[name], float)
             np.testing.assert_allclose(computed, array, 1e-9, 1e-9, err_msg=name)
