@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from lessons.lesson_09 import model
 from lessons.lesson_09.model import CROSS, EDGES, GATES, MASKS, NAMES, PAIRS, Edge
 from numformer.layers.attention import (
     MultiHeadAttention,
+    SelfAttention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_backward,
 )
@@ -29,6 +30,7 @@ from numformer.layers.residual import Residual
 from numformer.training.optimizers import adam
 
 PARAMETERS = model.parameters()
+ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
 EMBEDDING = "source.embedding.weight"  # which the target and the output share
 POSITIONS, FEATURES = tuple("123"), tuple("12345678")
 WIDE, HIGH, ACROSS, UP, LEFT, TOP = 148, 30, 204, 46, 98, 20  # of the map, in SVG's units
@@ -77,11 +79,11 @@ class Part:
     label: str
     column: int
     row: float
-    lesson: int
     say: str
+    lesson: int
     equation: str
-    functions: Sequence = field(repr=False)
-    tables: Sequence[Table] = ()
+    functions: Sequence
+    tables: Sequence[Table]
 
     def more(self, page) -> dict:
         """`own` are the tables as the page needs them, `code` the library's lines."""
@@ -131,40 +133,34 @@ def source(function) -> str:
     return "\n".join([head, *(f"    {line}" for line in body)])
 
 
-def weight(symbol: str, name: str) -> Table:
-    return Table(symbol, name)
-
-
-def attention(name: str, roads: str) -> tuple[Table, ...]:
-    """The tables of multi-head attention; `roads` are the symbols of what it reads."""
+def attention(name: str, also=()) -> tuple[Table, ...]:
+    """The tables of multi-head attention; `also` are those of what it reads beside X."""
     own = f"{name}.sublayer"
-    tables = [Table("X", f"forward:{own}:x", f"backward:{own}:dx")]
-    if "M" in roads:
-        tables.append(Table("M", "forward:encoder:y", f"backward:{own}:dmemory"))
+    tables = [Table("X", f"forward:{own}:x", f"backward:{own}:dx"), *also]
     for letter, road in zip("QKV", model.ROADS, strict=True):
         layer = f"{own}.{road}"
-        tables.append(weight(f"W^{letter}", f"{layer}.weight"))
+        tables.append(Table(f"W^{letter}", f"{layer}.weight"))
         tables.append(Table(letter, f"forward:{layer}:y", f"backward:{layer}:dy"))
-    inner = f"{own}.attention"
-    for head in range(2):
-        names = f"saved:{inner}:weights", f"backward:{inner}:dweights"
-        tables.append(Table(f"A_{head + 1}", *names, head, POSITIONS))
-    tables.append(Table("O", f"forward:{own}.output:x", f"backward:{own}.output:dx"))
-    tables.append(weight("W^O", f"{own}.output.weight"))
-    tables.append(Table("Y", f"forward:{own}:y", f"backward:{own}:dy"))
-    return tuple(tables)
+    names = f"saved:{own}.attention:weights", f"backward:{own}.attention:dweights"
+    return (
+        *tables,
+        *(Table(f"A_{head + 1}", *names, head, POSITIONS) for head in range(2)),
+        Table("O", f"forward:{own}.output:x", f"backward:{own}.output:dx"),
+        Table("W^O", f"{own}.output.weight"),
+        Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
+    )
 
 
 def network(name: str) -> tuple[Table, ...]:
     own = f"{name}.sublayer"
     return (
         Table("X", f"forward:{own}:x", f"backward:{own}:dx"),
-        weight("W_1", f"{own}.inner.weight"),
-        weight("b_1", f"{own}.inner.bias"),
-        Table("U", f"forward:{own}.inner:y", f"backward:{own}.inner:dy"),
-        Table("H", f"forward:{own}.outer:x", f"backward:{own}.outer:dx"),
-        weight("W_2", f"{own}.outer.weight"),
-        weight("b_2", f"{own}.outer.bias"),
+        Table("W_1", f"{own}.inner.weight"),
+        Table("b_1", f"{own}.inner.bias"),
+        Table("G", f"forward:{own}.inner:y", f"backward:{own}.inner:dy"),
+        Table("R", f"forward:{own}.outer:x", f"backward:{own}.outer:dx"),
+        Table("W_2", f"{own}.outer.weight"),
+        Table("b_2", f"{own}.outer.bias"),
         Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
     )
 
@@ -174,186 +170,100 @@ def norm(name: str) -> tuple[Table, ...]:
     return (
         Table("S", f"forward:{own}:x", f"backward:{own}:dx"),
         Table(r"\hat S", f"saved:{own}:x_hat"),
-        weight(r"\gamma", f"{own}.gamma"),
-        weight(r"\beta", f"{own}.beta"),
+        Table(r"\gamma", f"{own}.gamma"),
+        Table(r"\beta", f"{own}.beta"),
         Table("Y", f"forward:{own}:y", f"backward:{own}:dy"),
     )
 
 
-def summed(name: str, label: str, column: int, row: float, layer: str, say: str) -> Part:
-    say += " Backward copies the gradient of the sum $S$ onto both roads that lead into it."
-    equation = r"Y = \gamma \odot \hat S + \beta, \quad S = X + \mathrm{Sublayer}(X)"
-    functions = Residual.backward, layer_norm, layer_norm_backward
-    return Part(name, label, column, row, 6, say, equation, functions, norm(layer))
+def embedded(side: str) -> tuple[Table, ...]:
+    return (Table("E", EMBEDDING), Table("X", f"forward:{side}:y", f"backward:{side}:dy"))
 
 
-MULTI_HEAD = r"Y = \mathrm{Concat}(A_1 V_1, A_2 V_2)\, W^O, \quad " + (
-    r"A_i = \mathrm{softmax}\!\left(\frac{Q_i K_i^\top}{\sqrt{d_k}}\right)"
-)
-OF_ATTENTION = (
-    scaled_dot_product_attention,
-    scaled_dot_product_attention_backward,
-    MultiHeadAttention.backward,
-)
-OF_NETWORK = FeedForward.forward, FeedForward.backward, linear_backward
-FFN = r"Y = H W_2 + b_2, \quad H = \max(0, U), \quad U = X W_1 + b_1"
-EMBED = r"X = \sqrt{d}\, E[\mathrm{ids}] + \mathrm{PE}"
+OF_HEAD = scaled_dot_product_attention, scaled_dot_product_attention_backward
+HEADS = r"Y = \mathrm{Concat}(A_1 V_1, A_2 V_2)\, W^O, \quad "
+HEADS += r"A_i = \mathrm{softmax}\!\left(\frac{Q_i K_i^\top}{\sqrt{d_k}}\right)"
+LOSS = r"\mathrm{loss} = -\frac{1}{3}\sum_t \log P_{t, y_t}, \quad P = \mathrm{softmax}(L)"
+KINDS = {  # of blocks: the lesson, the equation, the library's lines
+    "embed": (5, r"X = \sqrt{d_\mathrm{model}}\, E[\mathrm{ids}] + PE", (embed, embed_backward)),
+    "attention": (4, HEADS, (*OF_HEAD, SelfAttention.backward, MultiHeadAttention.backward)),
+    "sum": (
+        6,
+        r"Y = \gamma \odot \hat S + \beta, \quad S = X + \mathrm{Sublayer}(X)",
+        (Residual.backward, layer_norm, layer_norm_backward),
+    ),
+    "network": (
+        6,
+        r"Y = R W_2 + b_2, \quad R = \max(0, G), \quad G = X W_1 + b_1",
+        (FeedForward.forward, FeedForward.backward, linear_backward),
+    ),
+    "cross": (7, HEADS, (*OF_HEAD, MultiHeadAttention.backward)),
+    "output": (7, r"L = X E^\top", (OutputProjection.forward, OutputProjection.backward)),
+    "loss": (8, LOSS, (cross_entropy, cross_entropy_backward)),
+    "update": (8, r"w \leftarrow w - \eta\, \hat m / (\sqrt{\hat v} + \epsilon)", (adam,)),
+}
 TIED = "The same $E$ serves source, target and output, so its gradient is the sum of three."
-PARTS = (
-    Part(
-        "source",
-        "source: embed",
-        0,
-        0,
-        5,
-        f"Each symbol takes its row of $E$, and its position is added. {TIED}",
-        EMBED,
-        (embed, embed_backward),
-        (weight("E", EMBEDDING), Table("X", "forward:source:y", "backward:source:dy")),
-    ),
-    Part(
-        "encoder_attention",
-        "self-attention",
-        0,
-        1,
-        4,
-        "$X$ is read three times, as queries, keys and values; its gradient is the sum of three.",
-        MULTI_HEAD,
-        OF_ATTENTION,
-        attention(model.ENCODER_ATTENTION, "X"),
-    ),
-    summed(
-        "encoder_sum",
-        "add & norm",
-        0,
-        2,
-        model.ENCODER_ATTENTION,
-        "What attention found is added to what it read.",
-    ),
-    Part(
-        "encoder_network",
-        "feed-forward",
-        0,
-        3,
-        6,
-        "Every position by itself, the same weights for all. No gradient passes where $U$ is "
-        "negative.",
-        FFN,
-        OF_NETWORK,
-        network(model.ENCODER_NETWORK),
-    ),
-    summed(
-        "memory",
-        "add & norm: memory",
-        0,
-        4,
-        model.ENCODER_NETWORK,
-        "The encoder's last word, which the decoder reads as keys and as values.",
-    ),
-    Part(
-        "target",
-        "target: embed",
-        1,
-        0,
-        5,
-        f"What the decoder has written so far: the start and all but the last symbol. {TIED}",
-        EMBED,
-        (embed, embed_backward),
-        (weight("E", EMBEDDING), Table("X", "forward:target:y", "backward:target:dy")),
-    ),
-    Part(
-        "decoder_attention",
-        "masked self-attention",
-        1,
-        1,
-        7,
-        "No position sees a later one: there the weight is 0, and so is the gradient.",
-        MULTI_HEAD,
-        OF_ATTENTION,
-        attention(model.DECODER_ATTENTION, "X"),
-    ),
-    summed(
-        "decoder_sum",
-        "add & norm",
-        1,
-        2,
-        model.DECODER_ATTENTION,
-        "What attention found is added to what it read.",
-    ),
-    Part(
-        "cross",
-        "cross-attention",
-        1,
-        3,
-        7,
-        "Queries come from the decoder, keys and values from the memory $M$: all that the "
-        "encoder ever hears of the loss comes through the gradient of $M$.",
-        MULTI_HEAD + r", \quad Q = X W^Q,\ K = M W^K,\ V = M W^V",
-        OF_ATTENTION,
-        attention(CROSS, "XM"),
-    ),
-    summed(
-        "cross_sum",
-        "add & norm",
-        1,
-        4,
-        CROSS,
-        "What was looked up in the source is added to what the decoder had.",
-    ),
-    Part(
-        "decoder_network",
-        "feed-forward",
-        1,
-        5,
-        6,
-        "Every position by itself. No gradient passes where $U$ is negative.",
-        FFN,
-        OF_NETWORK,
-        network(model.DECODER_NETWORK),
-    ),
-    summed("decoder_out", "add & norm", 1, 6, model.DECODER_NETWORK, "The decoder's last word."),
-    Part(
-        "output",
-        "output: times Eᵀ",
-        1,
-        7,
-        8,
-        f"Each position is compared with the row of every symbol. {TIED}",
-        r"L = X E^\top",
-        (OutputProjection.forward, OutputProjection.backward),
+COPIED = "Backward copies the gradient of the sum $S$ onto both roads that lead into it."
+GATED = "Every position by itself. No gradient passes where $G$ is negative."
+SAY = {
+    "source": f"Each symbol takes its row of $E$, and its position is added. {TIED}",
+    "encoder_attention": "$X$ is read three times, as queries, keys and values; the gradient that "
+    "comes back to it is the sum of three.",
+    "encoder_sum": f"What attention found is added to what it read. {COPIED}",
+    "encoder_network": GATED,
+    "memory": f"What leaves the encoder: the decoder reads it as keys and as values. {COPIED}",
+    "target": f"What has been written so far: the start and all symbols but the last. {TIED}",
+    "decoder_attention": "No position sees a later one: there the weight is 0, and no gradient "
+    "passes.",
+    "decoder_sum": f"What attention found is added to what it read. {COPIED}",
+    "cross": "Queries come from the decoder, keys and values from the memory $H$: all that the "
+    "encoder hears of the loss comes with the gradient of $H$.",
+    "cross_sum": f"What was looked up in the source is added to what was there. {COPIED}",
+    "decoder_network": GATED,
+    "decoder_out": f"What leaves the decoder. {COPIED}",
+    "output": f"Each position is compared with the row of every symbol in $E$. {TIED}",
+    "loss": "How little probability the right symbols got. Here the way back begins: the gradient "
+    "of the logits $L$ is what was predicted less what was right, over the number of positions.",
+    "update": "Every weight takes a step against its gradient, the first one as long as the rate, "
+    "0.01, whatever the gradient's size. Press **One step on this pair**: all numbers are those "
+    "after the step.",
+}
+MEMORY = Table("H", "forward:encoder:y", f"backward:{CROSS}.sublayer:dmemory")
+LOGITS = Table("L", "forward:output:y", "backward:loss:dx", columns=NAMES)
+PARTS = [
+    Part(name, label, column, row, SAY[name], *KINDS[kind], tables)
+    for name, label, column, row, kind, tables in (
+        ("source", "source: embed", 0, 0, "embed", embedded("source")),
+        ("encoder_attention", "self-attention", 0, 1, "attention", attention(ATTENTIONS[0])),
+        ("encoder_sum", "add & norm", 0, 2, "sum", norm(ATTENTIONS[0])),
+        ("encoder_network", "feed-forward", 0, 3, "network", network(model.ENCODER_NETWORK)),
+        ("memory", "add & norm: memory", 0, 4, "sum", norm(model.ENCODER_NETWORK)),
+        ("target", "target: embed", 1, 0, "embed", embedded("target")),
+        ("decoder_attention", "masked self-attention", 1, 1, "attention", attention(ATTENTIONS[1])),
+        ("decoder_sum", "add & norm", 1, 2, "sum", norm(ATTENTIONS[1])),
+        ("cross", "cross-attention", 1, 3, "cross", attention(CROSS, [MEMORY])),
+        ("cross_sum", "add & norm", 1, 4, "sum", norm(CROSS)),
+        ("decoder_network", "feed-forward", 1, 5, "network", network(model.DECODER_NETWORK)),
+        ("decoder_out", "add & norm", 1, 6, "sum", norm(model.DECODER_NETWORK)),
         (
-            Table("X", "forward:output:x", "backward:output:dx"),
-            weight("E", EMBEDDING),
-            Table("L", "forward:output:y", "backward:output:dy", columns=NAMES),
+            "output",
+            "output: times Eᵀ",
+            *(1, 7, "output"),
+            (
+                Table("X", "forward:output:x", "backward:output:dx"),
+                Table("E", EMBEDDING),
+                LOGITS,
+            ),
         ),
-    ),
-    Part(
-        "loss",
-        "softmax & loss",
-        0,
-        7,
-        8,
-        "How little probability the right symbols got. Here the way back begins: the gradient of "
-        "the logits $L$ is what was predicted less what was right, over the number of positions.",
-        r"\mathrm{loss} = -\frac{1}{3}\sum_t \log P_{t, y_t}, \quad P = \mathrm{softmax}(L)",
-        (cross_entropy, cross_entropy_backward),
         (
-            Table("L", "forward:loss:x", "backward:loss:dx", columns=NAMES),
-            Table("P", "probabilities", columns=NAMES),
+            "loss",
+            "softmax & loss",
+            *(0, 7, "loss"),
+            (LOGITS, Table("P", "probabilities", columns=NAMES)),
         ),
-    ),
-    Part(
-        "update",
-        "update: Adam",
-        0,
-        5.5,
-        8,
-        "Every weight takes a step against its gradient. The first one is as long as the rate, "
-        "however small the gradient; press **One step on this pair** and the weights have moved.",
-        r"w \leftarrow w - \eta \frac{\hat m}{\sqrt{\hat v} + \epsilon}",
-        (adam,),
-    ),
-)
+        ("update", "update: Adam", 0, 5.5, "update", ()),
+    )
+]
 BY_NAME = {part.name: part for part in PARTS}
 FORWARD = [part.name for part in PARTS[:-1]]
 STAGES = [
@@ -489,9 +399,6 @@ class Whole(View):
             "predicted": [NAMES[n] for n in arrays["probabilities"].argmax(axis=1)],
             "attention": [look.astype(int).tolist() for look in looks],
         }
-
-
-ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
 
 
 def compute(pair) -> dict:
