@@ -237,7 +237,6 @@ class Simulation(Picture):
 
     def html(self, page) -> str:
         parts = told({"controls": self.controls, "views": self.views}, page)
-        page.script("simulation")  # after the scripts of views, which it needs
         data = json.dumps(
             {"name": self.name, **parts, **self.computed()},
             separators=(",", ":"),
@@ -245,6 +244,7 @@ class Simulation(Picture):
         )
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
+        page.script("simulation")  # after the scripts of views, which it needs
         return f"""\
 <figure class="simulation" id="{self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>{page.markdown(self.say)}</figcaption>

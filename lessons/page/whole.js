@@ -26,7 +26,7 @@ class Whole {
     const map = element("div", { class: "map" }, this.map(), this.words);
     const beside = element("div", { class: "beside-map" }, this.told(), this.attention(), this.training(), this.weight());
     this.element = element("div", { class: "whole" }, map, beside, this.pairs);
-    this.changed();
+    this.become();
   }
 
   /** The pair and what the model makes of it; each symbol is a button that changes it. */
@@ -64,7 +64,7 @@ class Whole {
   attention() {
     this.looks = this.data.attentions.map(({ name, weights }, n) => {
       const cell = (row, column) => {
-        const mask = () => this.changed({ masks: this.masks.map((all, m) => all.map((line, t) => line.map((open, at) => (m === n && t === row && at === column ? 1 - open : open)))) });
+        const mask = () => this.become({ masks: this.masks.map((all, m) => all.map((line, t) => line.map((open, at) => (m === n && t === row && at === column ? 1 - open : open)))) });
         const made = button("", mask, { class: "look", "aria-label": `${name}: hide position ${column + 1} from position ${row + 1}` });
         made.append(...[0, 1].map(() => element("span", { class: "head" })));
         return made;
@@ -80,10 +80,10 @@ class Whole {
   }
 
   training() {
-    this.train = button("", () => (this.running ? this.changed({ running: false }) : this.start()), { class: "play" });
-    const step = button("One step on this pair", () => this.changed({ state: [...this.simulation.replay.flat("given after")] }), { class: "play" });
+    this.train = button("", () => (this.running ? this.become({ running: false }) : this.start()), { class: "play" });
+    const step = button("One step on this pair", () => this.become({ state: [...this.simulation.replay.flat("given after")] }), { class: "play" });
     const { masks, state } = this.data;
-    const again = button("Start again", () => this.changed({ losses: [], masks, state, running: false }), { class: "play" });
+    const again = button("Start again", () => this.become({ losses: [], masks, state, running: false }), { class: "play" });
     this.curve = element("polyline", { points: "" });
     this.count = label(300, 106, "end", "");
     const line = (y, kind) => element("line", { x1: 0, x2: 300, y1: y, y2: y, class: kind });
@@ -105,7 +105,7 @@ class Whole {
         trainer.run();
         trainer.flat("given state").set(trainer.flat("after"));
       } while (losses.push(trainer.flat("loss")[0]) < until && performance.now() - begun < FRAME);
-      this.changed({ state: [...trainer.flat("after")], running: losses.length < until });
+      this.become({ state: [...trainer.flat("after")], running: losses.length < until });
       requestAnimationFrame(frame);
     };
     this.running = true;
@@ -113,7 +113,7 @@ class Whole {
   }
 
   /** Weights or masks are others now: compute and show. While it trains, numbers do not glide. */
-  changed(what = {}) {
+  become(what = {}) {
     Object.assign(this, what, { known: null });
     this.simulation.typed = { state: this.state, masks: this.masks };
     this.train.textContent = this.running ? "❚❚ Pause" : "▶ Train on all 27 pairs";
@@ -122,7 +122,7 @@ class Whole {
   }
 
   weight() {
-    const typed = ({ target }) => Number.isFinite(target.valueAsNumber) && this.changed({ state: this.state.with(this.index, target.valueAsNumber) });
+    const typed = ({ target }) => Number.isFinite(target.valueAsNumber) && this.become({ state: this.state.with(this.index, target.valueAsNumber) });
     this.title = element("h4");
     this.entry = element("input", { type: "number", step: 0.01, "aria-label": "the picked weight", oninput: typed });
     [this.numbers, this.note, this.paths] = [element("div"), element("p", { class: "note" }), element("ol", { class: "paths" })];

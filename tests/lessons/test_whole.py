@@ -16,7 +16,7 @@ model = whole.model
 SET = """(figure, [typed, chosen]) => {
   const { simulation } = figure, [view] = simulation.views;
   Object.assign(simulation.chosen, chosen);
-  view.changed(typed);
+  view.become(typed);
   const shown = simulation.shown().views[0];
   const { replay } = simulation, texts = (x) => (Array.isArray(x) ? x.map(texts) : String(x));
   const names = Object.keys(replay.names).map((name) => [name, texts(replay.get(name))]);
