@@ -216,7 +216,7 @@ class Whole {
         const table = new MatrixTable(each);
         this.tables.push({ table, parameter, head, name: parameter ? ["weights", "gradients"][n] : names[n], back: n > 0 });
         const pick = ({ target: { dataset } }) => parameter && dataset.row && this.pick(parameter, Number(dataset.row), Number(dataset.column));
-        table.rove(() => {});
+        roving(table.cells);
         table.element.classList.toggle("pickable", parameter !== null);
         table.element.addEventListener("click", pick);
         table.element.addEventListener("keydown", (event) => event.key === "Enter" && pick(event));
