@@ -33,7 +33,7 @@ PARAMETERS = model.parameters()
 ATTENTIONS = model.ENCODER_ATTENTION, model.DECODER_ATTENTION, CROSS
 EMBEDDING = "source.embedding.weight"  # which the target and the output share
 POSITIONS, FEATURES = tuple("123"), tuple("12345678")
-WIDE, HIGH, ACROSS, UP, LEFT, TOP = 148, 30, 204, 46, 98, 20  # of the map, in SVG's units
+WIDE, HIGH, ACROSS, UP, LEFT, TOP = 148, 28, 204, 40, 98, 18  # of the map, in SVG's units
 AXES = {3: POSITIONS, 7: NAMES, 8: FEATURES, 1: ("",)}
 
 
@@ -394,6 +394,7 @@ class Whole(View):
             "block": name,
             "way": way,
             "widths": self.widths(arrays, way),
+            "lit": [n for n, edge in enumerate(EDGES) if edge.end == name],
             "tables": BY_NAME[name].texts(arrays),
             "loss": figure(float(arrays["loss"])),
             "predicted": [NAMES[n] for n in arrays["probabilities"].argmax(axis=1)],
@@ -432,8 +433,9 @@ def simulation() -> Simulation:
         title="The whole model, there and back",
         say="A Transformer with 1,192 weights learns to reverse three symbols. Play one training "
         "step: the numbers flow up to the loss, the gradient flows back on every road, Adam moves "
-        "the weights. **Lines are as thick as what flows.** Open any block; pick any weight to see "
-        "on which roads the loss reaches it; change a symbol, a weight or a mask, and all answers.",
+        "the weights. **Lines are as thick as what flows**: before you play, guess on which roads "
+        "into the memory most of the gradient comes. Open any block; pick any weight in it to see "
+        "on which paths the loss reaches it; change a symbol, a weight or a mask, and all answers.",
         controls=[
             Ids("pair", "The pair: a word and its reverse", pairs, WORD, live=True),
             Slider("stage", "One training step", stages, shows_only=True, plays=True),

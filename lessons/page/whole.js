@@ -75,7 +75,7 @@ class Whole {
       const body = element("tbody", {}, element("tr", {}, element("td"), ...names[1]), ...rows);
       return { name, weights, cells, names, element: element("table", { class: "looks" }, element("caption", {}, name), body) };
     });
-    const note = "Attention in percent, head 1 above head 2. Press a cell to mask it.";
+    const note = "Attention in percent, two heads. Press a cell to mask it.";
     return element("div", { class: "attentions" }, element("p", { class: "note" }, note), ...this.looks.map((look) => look.element));
   }
 
@@ -85,10 +85,10 @@ class Whole {
     const { masks, state } = this.data;
     const again = button("Start again", () => this.become({ losses: [], masks, state, running: false }), { class: "play" });
     this.curve = element("polyline", { points: "" });
-    this.count = label(300, 106, "end", "");
+    this.count = label(300, 75, "end", "");
     const line = (y, kind) => element("line", { x1: 0, x2: 300, y1: y, y2: y, class: kind });
-    const curve = element("g", { class: "drawn colour-0" }, this.curve);
-    const chart = drawing("-2 -14 304 124", "the loss while training", label(0, -3, "", "loss, from 3 to 0"), line(90, "axis"), line(87, "rule"), label(300, 82, "end", "0.1"), curve, this.count);
+    const parts = [label(0, -3, "", "loss, from 3 to 0"), line(60, "axis"), line(58, "rule"), label(300, 54, "end", "0.1")];
+    const chart = drawing("-2 -14 304 92", "the loss while training", ...parts, element("g", { class: "drawn colour-0" }, this.curve), this.count);
     this.weights = element("canvas", { width: 149, height: 8, role: "img", "aria-label": "all weights, blue above 0 and orange below" });
     return element("div", { class: "train" }, element("div", { class: "buttons" }, this.train, step, again), chart, element("p", { class: "note" }, "All 1,192 weights:"), this.weights);
   }
@@ -201,7 +201,6 @@ class Whole {
     this.edges.forEach((edge, n) => edge.classList.toggle("path", path.includes(n)));
   }
 
-  /** Let a weight be the picked one. */
   pick(name, row, column) {
     this.picked = { name, row, column };
     this.tell();
@@ -249,7 +248,7 @@ class Whole {
     this.looks.forEach((look, n) => this.look(look, arrays[look.weights][0], this.masks[n], n ? begun : word, n === 1 ? begun : word));
     this.paint(arrays.weights);
     const [count, far] = [this.losses.length, Math.max(FAR, this.losses.length)];
-    this.curve.setAttribute("points", this.losses.map((loss, n) => `${tenth((300 * n) / far)},${tenth(90 - 30 * Math.min(3, loss))}`).join(" "));
+    this.curve.setAttribute("points", this.losses.map((loss, n) => `${tenth((300 * n) / far)},${tenth(60 - 20 * Math.min(3, loss))}`).join(" "));
     this.count.textContent = count ? `step ${count}: ${figure(this.losses.at(-1))} over all pairs` : `${far} steps`;
     this.tell();
   }
@@ -288,6 +287,7 @@ class Whole {
     return {
       block: this.svg.querySelector(".block.active").dataset.block,
       way: this.svg.dataset.way,
+      lit: this.edges.flatMap((edge, n) => (edge.classList.contains("active") ? n : [])),
       widths: this.edges.map((edge) => Number(edge.style.strokeWidth)),
       tables: Object.fromEntries(this.tables.map(({ table }) => [table.of.name, table.shown().cells])),
       loss: this.loss.textContent,

@@ -122,7 +122,7 @@ def test_the_gates_of_all_paths_share_out_the_gradient(rng):
 
 def test_every_number_is_numformer_s_whatever_changes(figure, rng):
     view = whole.whole.views[0]
-    for stage in rng.permutation(len(whole.STAGES)):
+    for stage in rng.permutation(len(whole.STAGES))[:10]:
         state, masks = some_state(rng), some_masks(rng)
         chosen = {"pair": int(rng.integers(27)), "stage": int(stage)}
         typed = {"state": state.tolist(), "masks": masks.tolist()}
@@ -224,6 +224,7 @@ def test_a_reader_changes_what_they_point_at(figure):
     assert shown() == wanted()
 
 
+@pytest.mark.skipif(lessons.COURSE[8].path is not None, reason="tested with all others")
 def test_it_is_a_simulation_as_all_others(open_page, capsys):
     page, simulation = "whole.html", whole.whole
     test_simulations.test_a_page_shows_what_numformer_computes_for_every_choice(
