@@ -211,7 +211,8 @@ SAY = {
     "comes back to it is the sum of three.",
     "encoder_sum": f"What attention found is added to what it read. {COPIED}",
     "encoder_network": GATED,
-    "memory": f"What leaves the encoder: the decoder reads it as keys and as values. {COPIED}",
+    "memory": "What leaves the encoder is the memory $H$. The decoder reads it twice, as keys and as "
+    f"values, so two gradients come back and are added. {COPIED}",
     "target": f"What has been written so far: the start and all symbols but the last. {TIED}",
     "decoder_attention": "No position sees a later one: there the weight is 0, and no gradient "
     "passes.",
@@ -237,9 +238,9 @@ PARTS = [
         ("encoder_attention", "self-attention", 0, 1, "attention", attention(ATTENTIONS[0])),
         ("encoder_sum", "add & norm", 0, 2, "sum", norm(ATTENTIONS[0])),
         ("encoder_network", "feed-forward", 0, 3, "network", network(model.ENCODER_NETWORK)),
-        ("memory", "add & norm: memory", 0, 4, "sum", norm(model.ENCODER_NETWORK)),
+        ("memory", "add & norm: H", 0, 4, "sum", norm(model.ENCODER_NETWORK)),
         ("target", "target: embed", 1, 0, "embed", embedded("target")),
-        ("decoder_attention", "masked self-attention", 1, 1, "attention", attention(ATTENTIONS[1])),
+        ("decoder_attention", "masked attention", 1, 1, "attention", attention(ATTENTIONS[1])),
         ("decoder_sum", "add & norm", 1, 2, "sum", norm(ATTENTIONS[1])),
         ("cross", "cross-attention", 1, 3, "cross", attention(CROSS, [MEMORY])),
         ("cross_sum", "add & norm", 1, 4, "sum", norm(CROSS)),
@@ -433,9 +434,10 @@ def simulation() -> Simulation:
         title="The whole model, there and back",
         say="A Transformer with 1,192 weights learns to reverse three symbols. Play one training "
         "step: the numbers flow up to the loss, the gradient flows back on every road, Adam moves "
-        "the weights. **Lines are as thick as what flows**: before you play, guess on which roads "
-        "into the memory most of the gradient comes. Open any block; pick any weight in it to see "
-        "on which paths the loss reaches it; change a symbol, a weight or a mask, and all answers.",
+        "the weights. **Lines are as thick as what flows**: before you play, guess whether the "
+        "encoder hears more of the loss through its keys or through its values. Open any block; "
+        "pick any weight in it to see on which paths the loss reaches it; change a symbol, a "
+        "weight or a mask, and all answers.",
         controls=[
             Ids("pair", "The pair: a word and its reverse", pairs, WORD, live=True),
             Slider("stage", "One training step", stages, shows_only=True, plays=True),
