@@ -211,8 +211,8 @@ SAY = {
     "comes back to it is the sum of three.",
     "encoder_sum": f"What attention found is added to what it read. {COPIED}",
     "encoder_network": GATED,
-    "memory": "What leaves the encoder is the memory $H$. The decoder reads it twice, as keys and as "
-    f"values, so two gradients come back and are added. {COPIED}",
+    "memory": "What leaves the encoder is the memory $H$. The decoder reads it twice, as keys and "
+    f"as values, so two gradients come back and are added. {COPIED}",
     "target": f"What has been written so far: the start and all symbols but the last. {TIED}",
     "decoder_attention": "No position sees a later one: there the weight is 0, and no gradient "
     "passes.",
