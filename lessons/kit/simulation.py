@@ -73,6 +73,10 @@ class Control:
         """The value in Python."""
         return self.options[chosen].code
 
+    def given(self, recording: Recording):
+        """The value of a live control as `compute` gets it when it is recorded."""
+        return recording.given(f"given {self.name}", self.value(self.start))
+
     def more(self, page) -> dict:
         """What the page needs of a live control: the numbers of its options."""
         if not self.live:
@@ -99,6 +103,13 @@ class Slider(Control):
 
     plays: bool = False
     kind: ClassVar = "slider"
+
+
+class Ids(Slider):
+    """A live slider whose values are ids of symbols, which the library takes on the host."""
+
+    def given(self, recording: Recording):
+        return recording.given_ids(f"given {self.name}", self.value(self.start))
 
 
 @dataclass(frozen=True)
@@ -206,7 +217,7 @@ class Simulation(Picture):
         with Recording() as recording:
             values = {c.name: c.value(chosen[c.name]) for c in self._controls(live=False)}
             for c in self._controls(live=True):
-                values[c.name] = recording.given(f"given {c.name}", c.value(c.start))
+                values[c.name] = c.given(recording)
             if self.repeats:
                 given = {"step": 1, **self.begin}
                 values |= {n: recording.given(f"given {n}", x) for n, x in given.items()}
@@ -243,13 +254,13 @@ class Simulation(Picture):
         return {"pool": [json.loads(text) for text in pool], "table": table}
 
     def html(self, page) -> str:
-        page.script("simulation")
         repeated = {"repeats": self.repeats, "collected": self.collected}
         parts = told({"controls": self.controls, "views": self.views}, page)
         parts = {"name": self.name, **repeated, **parts, **self.computed()}
         data = json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
         data = data.replace("</", "<\\/")  # or a tag in it would end the script
         places = "".join(f'<i id="{place}"></i>' for view in self.views for place in view.places)
+        page.script("simulation")  # after the scripts of views, which it needs
         return f"""\
 <figure class="simulation" id="{self.name}" data-simulation="{self.name}">
 <figcaption><h3>{self.title}</h3>{page.markdown(self.say)}</figcaption>

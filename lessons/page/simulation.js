@@ -168,6 +168,7 @@ class Simulation {
     for (const control of this.data.controls) if (control.kind === "pad") spread(control);
     this.chosen = Object.fromEntries(this.data.controls.map(({ name, start }) => [name, start]));
     Object.assign(this, { replays: {}, collected: {}, done: 0 });
+    this.typed = {}; // what a view lets a reader change beside the controls
     const made = this.data.controls.map((each) => [each.name, new (each.kind === "entries" ? Entries : Control)(each, this)]);
     this.controls = Object.fromEntries(made);
     this.views = this.data.views.map((each) => new VIEWS[each.kind](each, this));
@@ -248,6 +249,7 @@ class Simulation {
     for (const { name, live, kind, values } of controls) {
       if (live) replay.set(`given ${name}`, kind === "entries" ? at[name] : values[at[name]]);
     }
+    for (const [name, values] of Object.entries(this.typed)) replay.set(`given ${name}`, values);
     if (!repeats) replay.run();
     else if (!this.done) this.collected = Object.fromEntries(collected.map((name) => [name, []]));
     for (const end = performance.now() + (this.hurried ? Infinity : FRAME); this.done < repeats && performance.now() < end; ) {

@@ -1,0 +1,210 @@
+"""A Transformer small enough to show, and one training step of it with every number in between.
+
+It learns to reverse three symbols. `step` is the library's own step, once more with names: what
+goes into and comes out of every layer, forward and backward. What the library cannot know it lets
+a reader set: other masks, and gates that close a road of the gradient.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from unittest import mock
+
+import numpy as np
+
+from lessons.kit import recorded
+from numformer.backend import array_module, matmul
+from numformer.data.vocabulary import START
+from numformer.layer import FlatParameters, pack
+from numformer.layers import Dropout, Reach
+from numformer.models import Transformer
+from numformer.models.model import Objective
+from numformer.training.optimizers import Adam
+
+SYMBOLS = "abc"
+NAMES = ["⟨pad⟩", "⟨start⟩", "⟨end⟩", "⟨unk⟩", *SYMBOLS]  # of all ids
+LENGTH, RATE = 3, 0.01
+WORDS = ["".join(word) for word in itertools.product(SYMBOLS, repeat=LENGTH)]
+PAIRS = np.array([[START, *map(NAMES.index, word)] for word in WORDS])
+CONFIG = Transformer.Config.base(len(NAMES), d_model=8, d_ff=8, heads=2, layers=1, p_drop=0.0)
+
+ENCODER, DECODER = "encoder.layers.0", "decoder.layers.0"
+ENCODER_ATTENTION, ENCODER_NETWORK = f"{ENCODER}.mixer", f"{ENCODER}.feed_forward"
+DECODER_ATTENTION, DECODER_NETWORK = f"{DECODER}.mixer", f"{DECODER}.feed_forward"
+CROSS = f"{DECODER}.cross_attention"
+MASKS = "encoder", "decoder", "cross"
+
+
+def objective() -> Objective:
+    return Transformer(CONFIG, seed=1).objective()
+
+
+def fresh() -> np.ndarray:
+    """Where training begins: weights to two decimals, Adam's two vectors, the steps taken."""
+    weights = pack(objective(), np.float64).data.round(2)
+    return np.concatenate([weights, np.zeros(2 * len(weights) + 1)])
+
+
+def parameters() -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Of every parameter where it begins in the vector of all, and its shape."""
+    named = objective().model.named_parameters()
+    ends = itertools.accumulate(parameter.size for parameter in named.values())
+    return {
+        name: (end - parameter.size, parameter.shape)
+        for (name, parameter), end in zip(named.items(), ends, strict=True)
+    }
+
+
+def open_masks() -> np.ndarray:
+    """Who may see whom, (3, T, S): all in the encoder and across, nobody later in the decoder."""
+    masks = np.ones((len(MASKS), LENGTH, LENGTH))
+    masks[1] = np.tril(masks[1])
+    return masks
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What flows from one block to another: the arrays there and back.
+
+    The gradient comes out of the backward of `layer`; a `road` "around" adds it to that. An edge
+    with a gate is one of several on which a gradient reaches the block where it begins.
+    """
+
+    start: str
+    end: str
+    road: str
+    value: str
+    gradient: str
+    layer: str = ""
+
+
+def residual(start: str, sublayer: str, end: str, name: str, roads=()) -> list[Edge]:
+    """The edges around and through a sublayer; `roads` lead into attention."""
+    dsum = f"backward:{name}.norm:dx"
+    made = [Edge(start, end, "around", f"forward:{name}:x", dsum, f"{name}.sublayer")]
+    made.append(Edge(sublayer, end, "", f"forward:{name}.sublayer:y", dsum))
+    for road in roads:
+        made.append(into(start, sublayer, road, f"{name}.sublayer.{road}"))
+    if not roads:
+        value, gradient = f"forward:{name}.sublayer:x", f"backward:{name}.sublayer:dx"
+        made.append(Edge(start, sublayer, "through", value, gradient, f"{name}.sublayer"))
+    return made
+
+
+def into(start: str, end: str, road: str, layer: str) -> Edge:
+    return Edge(start, end, road, f"forward:{layer}:y", f"backward:{layer}:dx", layer)
+
+
+ROADS = "query", "key", "value"
+EDGES = [
+    *residual("source", "encoder_attention", "encoder_sum", ENCODER_ATTENTION, ROADS),
+    *residual("encoder_sum", "encoder_network", "memory", ENCODER_NETWORK),
+    *residual("target", "decoder_attention", "decoder_sum", DECODER_ATTENTION, ROADS),
+    *residual("decoder_sum", "cross", "cross_sum", CROSS, ["query"]),
+    *(into("memory", "cross", road, f"{CROSS}.sublayer.{road}") for road in ROADS[1:]),
+    *residual("cross_sum", "decoder_network", "decoder_out", DECODER_NETWORK),
+    Edge("decoder_out", "output", "through", "forward:output:x", "backward:output:dx", "output"),
+    Edge("output", "loss", "", "forward:output:y", "backward:loss:dx"),
+]
+GATES = [edge for edge in EDGES if edge.layer]
+
+
+def watch(layer, name: str, gates, seen: dict) -> None:
+    """Write down what the layer does, and let its gradient through as far as gates are open."""
+    forward, backward = layer.forward, layer.backward
+    mine = {edge.road: gates[n] for n, edge in enumerate(GATES) if edge.layer == name}
+
+    def watched_forward(*inputs):
+        y = forward(*inputs)
+        seen[f"forward:{name}:y"] = _copy(y)
+        if not isinstance(inputs[0], recorded.Given) and inputs[0].dtype != int:
+            seen[f"forward:{name}:x"] = _copy(inputs[0])
+        for key, value in layer.saved[-1].items() if layer.saved else ():
+            if key != "x" and hasattr(value, "dtype"):
+                seen[f"saved:{name}:{key}"] = _copy(value)
+        return y
+
+    def watched_backward(*dy):
+        if dy:
+            seen[f"backward:{name}:dy"] = _copy(dy[0])
+        result = backward(*dy)
+        gradients = result if isinstance(result, tuple) else (result,)
+        keys = ("dquery", "dkey", "dvalue") if len(gradients) == 3 else ("dx", "dmemory")
+        for key, gradient in zip(keys, gradients, strict=False):
+            if gradient is not None:
+                seen[f"backward:{name}:{key}"] = _copy(gradient)
+        if len(gradients) == 3:
+            values = seen[f"saved:{name}:value"]
+            seen[f"backward:{name}:dweights"] = matmul(dy[0], values.swapaxes(-1, -2))
+        dx, *others = gradients
+        for road, gate in mine.items():
+            if road == "around":  # a Residual adds dy to dx afterwards
+                dx = dx + (gate - 1) * seen[f"backward:{name}:dy"]
+            else:
+                dx = dx * gate
+        return (dx, *others) if others else dx
+
+    layer.forward, layer.backward = watched_forward, watched_backward
+
+
+def _copy(x):
+    return x.copy() if hasattr(x, "copy") else np.array(x)
+
+
+def given(name: str, values: np.ndarray):
+    """What a view lets a reader change beside the controls."""
+    return recorded.current.given(f"given {name}", values) if recorded.current else values
+
+
+def take(pairs, state, masks, gates, seen: dict | None = None) -> tuple:
+    """One training step for pairs (B, 1 + T) of ids -> the loss, and all that it left behind.
+
+    That is the flat vectors before and after, and the optimizer. `seen` gets every layer's arrays.
+    """
+    made = objective()
+    weights = state[: (len(state) - 1) // 3]
+    size, xp = len(weights), array_module(state)
+    named = [*made.model.named_parameters().values()]
+    flat = FlatParameters(weights.copy(), xp.zeros_like(weights), named)
+    optimizer = Adam(flat)
+    for n, vector in enumerate(optimizer.state.values(), 1):
+        vector[...] = state[n * size : (n + 1) * size]
+    names = {name.removeprefix("model."): layer for name, layer in made.named_layers().items()}
+    for name, layer in names.items():
+        if seen is not None and name not in ("", "model") and not isinstance(layer, Dropout):
+            watch(layer, name, gates, seen)
+    rows, places = np.arange(len(pairs)), np.arange(LENGTH)
+    first = pairs.shape[1] * rows[:, None]
+
+    def dense(reach, xp=np):
+        own = "encoder" if reach.keys is reach.queries else "cross"
+        return masks[MASKS.index("decoder" if reach.causal else own)][None, None] > 0
+
+    ids = pairs.ravel()
+    source, begun, wanted = places + 1, np.append(0, places[:0:-1] + 1), places[::-1] + 1
+    with mock.patch.object(Reach, "dense", dense):
+        loss = made.forward(*(ids[first + at] for at in (source, begun, wanted)))
+        made.backward()
+    after = [data.copy() for data in (flat.data, flat.grad)]
+    optimizer.update(flat.grad, state[-1] + 1, RATE)
+    return loss, after[0], after[1], [flat.data, *optimizer.state.values(), state[-1:] + 1]
+
+
+def step(pair, state=None, masks=None, gates=None) -> dict:
+    """Every array of one training step, by name."""
+    state = given("state", fresh()) if state is None else state
+    masks = given("masks", open_masks()) if masks is None else masks
+    gates = given("gates", np.ones(len(GATES))) if gates is None else gates
+    seen: dict = {}
+    loss, weights, gradients, after = take(pair[None], state, masks, gates, seen)
+    norm: Callable = lambda x: (x * x).sum() ** 0.5  # noqa: E731
+    return seen | {
+        "loss": loss,
+        "probabilities": seen["saved:loss:exponentials"] / seen["saved:loss:total"],
+        "flow": np.stack([norm(seen[edge.value]) for edge in EDGES]),
+        "dflow": np.stack([norm(seen[edge.gradient]) for edge in EDGES]),
+        "weights": weights,
+        "gradients": gradients,
+        "masks": masks + 0,
+        "after": np.concatenate(after),
+    }
