@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.simulation import Choice, Option, Simulation
 from lessons.kit.views import Axis, Block, Chart, Diagram, Drawn, Figures
 from numformer import Adam, PairBatch, Transformer, greedy, pack
 from numformer.backend import dropout_stream
@@ -274,6 +274,9 @@ def examine(bug: str, tell: int) -> dict[str, np.ndarray]:
     )
 
 
+TELL = "where", "what the check says", "the line, too"
+
+
 class Sentences(Sequence):
     """ "…", and of each bug what the check says and which line is wrong; looked up when shown."""
 
@@ -321,7 +324,7 @@ bugs = Simulation(
     size=(7.6, 5.6),
     controls=[
         Choice("bug", "Run", **runs("keys")),
-        Choice("tell", "Tell", ["where", "what the check says", "the line, too"]),
+        Choice("tell", "Tell", [Option(n, words) for n, words in enumerate(TELL)]),
     ],
     compute=examine,
     views=[
