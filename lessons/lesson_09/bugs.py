@@ -92,9 +92,9 @@ BUGS = {
     "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
     "around": Bug(Residual.backward, {"dx += dsum": ""}),
     "undropped": Bug(ATTENTION, {"transpose(dropped), d": "transpose(weights), d"}),
-    "diagonal": Bug(
+    "sum": Bug(
         softmax_backward,
-        {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights * (1 - weights)"},
+        {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},
     ),
     "tied": Bug(embed_backward, {SCATTER: f"dweight[...] = 0\n    {SCATTER}"}),
     "none": Bug(),

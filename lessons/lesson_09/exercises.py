@@ -19,33 +19,24 @@ CALLED = {
 }
 
 
-def self_attention_backward(
-    dy,
-    x,
-    query,
-    key,
-    value,
-    weights,
-    q_weight,
-    k_weight,
-    v_weight,
-    o_weight,
+def multi_head_self_attention_backward(
+    dy, x, query, key, value, weights, w_query, w_key, w_value, w_out
 ):
-    """dy (T, D) -> dx, dq_weight, dk_weight, dv_weight, do_weight.
+    """dy (T, D) -> dx, dw_query, dw_key, dw_value, dw_out.
 
     Forward was, for each of H heads (the first axis of all arrays
-    but x and y), query = x q_weight, key = x k_weight,
-    value = x v_weight,
+    but x and y), query = x w_query, key = x w_key,
+    value = x w_value,
     weights = softmax(query key^T / sqrt(d_k)), row by row, and
-    y = the sum of weights value o_weight over the heads, with
+    y = the sum of weights value w_out over the heads, with
     x and y (T, D), query and key (H, T, d_k), value (H, T, d_v),
-    weights (H, T, T), q_weight and k_weight (H, D, d_k),
-    v_weight (H, D, d_v), o_weight (H, d_v, D).
+    weights (H, T, T), w_query and w_key (H, D, d_k),
+    w_value (H, D, d_v), w_out (H, d_v, D).
     """
-    # do_weight. The last matrix multiplied what each head had gathered.
-    do_weight = (weights @ value).swapaxes(-1, -2) @ dy
+    # dw_out. The last matrix multiplied what each head had gathered.
+    dw_out = (weights @ value).swapaxes(-1, -2) @ dy
     # The gradient of what each head gathered. All heads were added up in y, so each gets all of dy.
-    dgathered = dy @ o_weight.swapaxes(-1, -2)
+    dgathered = dy @ w_out.swapaxes(-1, -2)
     # dvalue. Value s was used by every query that took some of it, and collects from all of them.
     dvalue = weights.swapaxes(-1, -2) @ dgathered
     # The gradient of the weights. Its entry (t, s) says what more of value s does to word t.
@@ -60,28 +51,28 @@ def self_attention_backward(
     dquery = dproducts @ key
     # dkey. Key s was used in all of column s of query key^T.
     dkey = dproducts.swapaxes(-1, -2) @ query
-    # dq_weight. Every word was multiplied by the same matrix.
-    dq_weight = x.T @ dquery
-    # dk_weight. Every word was multiplied by the same matrix.
-    dk_weight = x.T @ dkey
-    # dv_weight. Every word was multiplied by the same matrix.
-    dv_weight = x.T @ dvalue
+    # dw_query. Every word was multiplied by the same matrix.
+    dw_query = x.T @ dquery
+    # dw_key. Every word was multiplied by the same matrix.
+    dw_key = x.T @ dkey
+    # dw_value. Every word was multiplied by the same matrix.
+    dw_value = x.T @ dvalue
     # The road through the queries. Each head has one.
-    by_query = dquery @ q_weight.swapaxes(-1, -2)
+    by_query = dquery @ w_query.swapaxes(-1, -2)
     # The road through the keys. Each head has one.
-    by_key = dkey @ k_weight.swapaxes(-1, -2)
+    by_key = dkey @ w_key.swapaxes(-1, -2)
     # The road through the values. Each head has one.
-    by_value = dvalue @ v_weight.swapaxes(-1, -2)
+    by_value = dvalue @ w_value.swapaxes(-1, -2)
     # dx. Count how often x is used: in how many roads, by how many heads?
     dx = (by_query + by_key + by_value).sum(axis=0)
-    return dx, dq_weight, dk_weight, dv_weight, do_weight
+    return dx, dw_query, dw_key, dw_value, dw_out
 
 
-def self_attention(x, q_weight, k_weight, v_weight, o_weight):
-    query, key, value = x @ q_weight, x @ k_weight, x @ v_weight
+def self_attention(x, w_query, w_key, w_value, w_out):
+    query, key, value = x @ w_query, x @ w_key, x @ w_value
     gathered, weights, _ = scaled_dot_product_attention(query, key, value)
     made = dict(query=query, key=key, value=value, weights=weights)
-    return (gathered @ o_weight).sum(axis=0), made
+    return (gathered @ w_out).sum(axis=0), made
 
 
 def layer_norm_backward(dy, gamma, x_hat, rstd):
@@ -118,10 +109,10 @@ def encoder_layer_backward(
     key,
     value,
     weights,
-    q_weight,
-    k_weight,
-    v_weight,
-    o_weight,
+    w_query,
+    w_key,
+    w_value,
+    w_out,
     gamma_1,
     x_hat_1,
     rstd_1,
@@ -159,16 +150,16 @@ def encoder_layer_backward(
     # The gradient of the first sum. You have written that norm's backward.
     dsum_1 = layer_norm_backward(dnormed, gamma_1, x_hat_1, rstd_1)[0]
     # The gradient that comes back through attention. You have written its backward, too.
-    through = self_attention_backward(
-        dsum_1, x, query, key, value, weights, q_weight, k_weight, v_weight, o_weight
+    through = multi_head_self_attention_backward(
+        dsum_1, x, query, key, value, weights, w_query, w_key, w_value, w_out
     )[0]
     # dx. Count how often x is used.
     dx = dsum_1 + through
     return dx, dgamma_1, dinner, douter
 
 
-def encoder_layer(x, q_weight, k_weight, v_weight, o_weight, gamma_1, inner, outer, gamma_2):
-    attended, made = self_attention(x, q_weight, k_weight, v_weight, o_weight)
+def encoder_layer(x, w_query, w_key, w_value, w_out, gamma_1, inner, outer, gamma_2):
+    attended, made = self_attention(x, w_query, w_key, w_value, w_out)
     normed, x_hat_1, rstd_1 = layer_norm(x + attended, gamma_1, 0.0, 1e-5)
     hidden, positive = relu(normed @ inner)
     y, x_hat_2, rstd_2 = layer_norm(normed + hidden @ outer, gamma_2, 0.0, 1e-5)
@@ -177,13 +168,24 @@ def encoder_layer(x, q_weight, k_weight, v_weight, o_weight, gamma_1, inner, out
     return y, made | dict(x_hat_2=x_hat_2, rstd_2=rstd_2)
 
 
-def matrices(n, **more: tuple[int, ...]) -> dict:
-    """The inputs of self-attention: x, and weights by which no score becomes too large."""
+def of_attention(n) -> dict:
+    """The inputs of self-attention: weights by which no score becomes too large."""
     narrow, wide = (n.H, n.D, n.K), (n.H, n.D, n.K_v)
-    shapes = dict(q_weight=narrow, k_weight=narrow, v_weight=wide, o_weight=(n.H, n.K_v, n.D))
-    rng = np.random.default_rng(9)
-    weights = {name: rng.normal(0, n.D**-0.5, shape) for name, shape in (shapes | more).items()}
-    return {"x": (n.T, n.D)} | weights
+    shapes = dict(w_query=narrow, w_key=narrow, w_value=wide, w_out=(n.H, n.K_v, n.D))
+    return {"x": (n.T, n.D)} | normal(n.D**-0.5, shapes)
+
+
+def of_layer(n) -> dict:
+    """The inputs of an encoder layer: no row of x is so small that its norm is steep."""
+    large = normal(2.0, dict(x=(n.T, n.D)))
+    matrices = normal(n.D**-0.5, dict(inner=(n.D, n.S), outer=(n.S, n.D)))
+    return of_attention(n) | large | dict(gamma_1=(n.D,)) | matrices | dict(gamma_2=(n.D,))
+
+
+def normal(size: float, shapes: dict) -> dict:
+    """Random numbers of a size, the same each time."""
+    rng = np.random.default_rng(8)
+    return {name: rng.normal(0, size, shape) for name, shape in shapes.items()}
 
 
 EXERCISES = [
@@ -193,8 +195,8 @@ EXERCISES = [
         """Write the whole backward of multi-head self-attention: through the last matrix, the
 weighted sum, the softmax, the scale and the product, and along all three roads back to `x`. The
 heads stand along the first axis, so one line serves them all.""",
-        self_attention_backward,
-        matrices,
+        multi_head_self_attention_backward,
+        of_attention,
         "This is the longest backward of the Transformer, and you have written all of it.",
         self_attention,
         called=CALLED,
@@ -234,9 +236,7 @@ in the row?""",
 gradients of their own weights; what is asked here is what only the whole layer can tell: the
 gradient of its input, of the feed-forward network's matrices, and of the first gamma.""",
         encoder_layer_backward,
-        lambda n: (
-            matrices(n, inner=(n.D, n.S), outer=(n.S, n.D)) | dict(gamma_1=(n.D,), gamma_2=(n.D,))
-        ),
+        of_layer,
         "An encoder is a pile of these, and a decoder layer has one attention more. You can train "
         "a Transformer with what you have written.",
         encoder_layer,
