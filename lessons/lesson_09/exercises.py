@@ -188,6 +188,38 @@ def normal(size: float, shapes: dict) -> dict:
     return {name: rng.normal(0, size, shape) for name, shape in shapes.items()}
 
 
+ROADS = [
+    Mistake("dx", wrong, f"The road through the {name} is missing: each head read x three times.")
+    for name, wrong in {
+        "queries": lambda by_key, by_value: (by_key + by_value).sum(axis=0),
+        "keys": lambda by_query, by_value: (by_query + by_value).sum(axis=0),
+        "values": lambda by_query, by_key: (by_query + by_key).sum(axis=0),
+    }.items()
+]
+ROADS += [
+    Mistake(
+        "dx",
+        lambda by_query: by_query.sum(axis=0),
+        "You have one of three roads, that of the queries. Keys and values came from x, too.",
+    ),
+    Mistake(
+        "dx",
+        lambda by_query, by_key, by_value: (by_query + by_key + by_value)[0],
+        "You take one head alone. All heads read the same x, and what they hand back adds up.",
+    ),
+]
+CONSTANTS = Mistake(
+    "dx",
+    lambda dhat, rstd: dhat * rstd,
+    "This is right if mean and variance were constants. But every number of a row moves both, and "
+    "with them all of the row.",
+)
+AT_THE_END = Mistake(
+    "dx",
+    lambda dy, gamma, x_hat, rstd: layer_norm_backward(dy, 1.0, x_hat, rstd)[0] * gamma,
+    "You multiply by gamma at the end. The two means are means of the gradient of x_hat, and that "
+    "has gamma in it already. Where gamma is 1 nobody would notice.",
+)
 EXERCISES = [
     Exercise(
         9,
@@ -199,6 +231,7 @@ heads stand along the first axis, so one line serves them all.""",
         of_attention,
         "This is the longest backward of the Transformer, and you have written all of it.",
         self_attention,
+        ROADS,
         called=CALLED,
     ),
     Exercise(
@@ -210,22 +243,7 @@ in the row?""",
         lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
         "Two directions are taken out, and what is left is divided by the standard deviation.",
         norm_of,
-        [
-            Mistake(
-                "dx",
-                lambda dy, dhat, gamma, x_hat, rstd: (
-                    gamma
-                    * rstd
-                    * (
-                        dy
-                        - dy.mean(axis=-1, keepdims=True)
-                        - x_hat * (dy * x_hat).mean(axis=-1, keepdims=True)
-                    )
-                ),
-                "You multiply by gamma at the end. The two means are means of the gradient of "
-                "x_hat, and that has gamma in it already. Where gamma is 1 nobody would notice.",
-            )
-        ],
+        [CONSTANTS, AT_THE_END],
         [sums_to_0("dx", "A number added to all of a row changes nothing behind the norm.")],
         called=CALLED,
     ),

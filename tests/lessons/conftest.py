@@ -21,9 +21,10 @@ from lessons.lesson_04 import reverse
 from lessons.lesson_05 import beyond
 from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
+from lessons.lesson_09 import bugs
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
-LONG += [toy.trained]
+LONG += [toy.trained, bugs.learned, bugs.checked]
 
 
 def pytest_collection_modifyitems(items):
