@@ -103,7 +103,6 @@ BUGS = {
         layer_norm_backward,
         {"dx_hat = dy * gamma": "dx_hat = dy.copy()", "dx *= rstd": "dx *= rstd * gamma"},
     ),
-    "scale": Bug(ATTENTION, {"dscores *= 1 / math.sqrt(query.shape[-1])": ""}),
     "zero": Bug(softmax_backward, {"dscores *= weights": "dscores *= 0"}),
     "mask": Bug(Dropout.backward, UNMASKED),
     "variance": Bug(layer_norm_backward, {"dx -= x_hat * along_x_hat": ""}),
@@ -222,10 +221,10 @@ def runs(start: str) -> dict:
 curves = Simulation(
     name="curves",
     title="Which backward is right?",
-    say="Fifteen Transformers learn to write three letters backwards. They began with the same "
-    "weights and see the same words. In fourteen of them one line of the library's backward is "
-    "wrong. Go through the runs: **which is the right one?** Decide before you read on.",
-    caption="The loss of two of the fifteen runs. Which of them has a mistake in its backward?",
+    say="Fourteen small Transformers learn to write three letters backwards. They began with the "
+    "same weights and read the same words. In thirteen of them one step of the library's backward "
+    "is wrong. **Which run is the right one?** Decide before you read on.",
+    caption="The loss of two of the fourteen runs. Which of them has a mistake in its backward?",
     alt="Two falling curves of the loss over 300 steps, from 2.4 to between 0.1 and 0.3, so near "
     "to each other that neither looks wrong.",
     controls=[Choice("run", "Run", **runs("bias")), Choice("other", "Beside it", **runs("keys"))],
@@ -294,10 +293,10 @@ class Sentences(Sequence):
 
 BLOCKS = [
     Block("loss", "loss", 1, 0),
-    Block("decoder feed_forward", "decoder: feed-forward", 1, 1),
+    Block("decoder feed_forward", "decoder: FFN", 1, 1),
     Block("decoder cross_attention", "cross-attention", 1, 2),
     Block("decoder mixer", "self-attention", 1, 3),
-    Block("encoder feed_forward", "encoder: feed-forward", 0, 2),
+    Block("encoder feed_forward", "encoder: FFN", 0, 2),
     Block("encoder mixer", "self-attention", 0, 3),
     Block("source embedding", "table E", 0.5, 4),
 ]

@@ -197,23 +197,28 @@ ROADS = [
     }.items()
 ]
 ROADS += [
-    Mistake(
-        "dx",
+    Mistake("dx", wrong, "You have one of three roads. Queries, keys and values all came from x.")
+    for wrong in (
         lambda by_query: by_query.sum(axis=0),
-        "You have one of three roads, that of the queries. Keys and values came from x, too.",
-    ),
+        lambda by_key: by_key.sum(axis=0),
+        lambda by_value: by_value.sum(axis=0),
+    )
+]
+ROADS += [
     Mistake(
         "dx",
         lambda by_query, by_key, by_value: (by_query + by_key + by_value)[0],
         "You take one head alone. All heads read the same x, and what they hand back adds up.",
     ),
 ]
-CONSTANTS = Mistake(
-    "dx",
-    lambda dhat, rstd: dhat * rstd,
-    "This is right if mean and variance were constants. But every number of a row moves both, and "
-    "with them all of the row.",
-)
+CONSTANTS = [
+    Mistake("dx", wrong, f"This is right if {name} constant. But each number of a row moves them.")
+    for name, wrong in {
+        "means and variances were": lambda dhat, rstd: dhat * rstd,
+        "the variances were": lambda dhat, mean, rstd: (dhat - mean) * rstd,
+        "the means were": lambda dhat, along, x_hat, rstd: (dhat - x_hat * along) * rstd,
+    }.items()
+]
 AT_THE_END = Mistake(
     "dx",
     lambda dy, gamma, x_hat, rstd: layer_norm_backward(dy, 1.0, x_hat, rstd)[0] * gamma,
@@ -243,7 +248,7 @@ in the row?""",
         lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
         "Two directions are taken out, and what is left is divided by the standard deviation.",
         norm_of,
-        [CONSTANTS, AT_THE_END],
+        [*CONSTANTS, AT_THE_END],
         [sums_to_0("dx", "A number added to all of a row changes nothing behind the norm.")],
         called=CALLED,
     ),

@@ -108,6 +108,8 @@ return {dx}, dgamma, n.T @ g, r.T @ du
     )
     body = "of_attention = q, k, v, a, wq, wk, wv, wo" + body
     parts = whole_attention() + whole_norm()
+    for name in ("layer_norm_backward", "multi_head_self_attention_backward"):
+        parts, body = (text.replace(name, f"my_{name}") for text in (parts, body))
     return parts + function("encoder_layer_backward", names, body)
 
 
@@ -151,12 +153,12 @@ WRONG = {
     },
     "multi_head_self_attention_backward": {
         whole_attention(dx="np.einsum('htk,hdk->td', dQ, wq)"): "one of three roads",
-        whole_attention(dx="np.einsum('htv,hdv->td', dV, wv)"): "are wrong. The worst",
+        whole_attention(dx="np.einsum('htv,hdv->td', dV, wv)"): "one of three roads",
         whole_attention(dO="np.einsum('td,hvd->htv', dy, wo) / len(wo)"): "by the number of heads",
     },
     "layer_norm_backward": {
-        whole_norm("r * g"): "mean and variance were constants",
-        whole_norm("r * (g - g.mean(1)[:, None])"): "one of two parts is missing",
+        whole_norm("r * g"): "if means and variances were constant",
+        whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
     },
     "encoder_layer_backward": {
         whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, one of two",

@@ -40,7 +40,7 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
     report = bugs.checked(bug)
     first = next((part for part, count in report.wrong.items() if count), "")
     across, table = "decoder cross_attention", "source embedding"
-    places = dict.fromkeys(("undropped", "sum", "scale", "zero", "batch"), across)
+    places = dict.fromkeys(("undropped", "sum", "zero", "batch"), across)
     places |= dict(none="", keys="encoder feed_forward", last="encoder feed_forward")
     places |= dict(tied=table, ids=table, around=across)
     assert first == places.get(bug, "decoder feed_forward")
@@ -53,7 +53,6 @@ def test_the_check_finds_each_mistake_at_the_right_place(bug):
         none="All gradients are right.",
         keys="that of `key` is missing",
         gamma="multiply dy by `gamma` first",
-        scale="1 / sqrt(d_k) of the scores is missing",
         zero="the gradient is zero",
         mask="leaves out its mask",
         variance="off by a multiple of `x_hat`",
