@@ -166,10 +166,13 @@ def the_napkin():
 # id at position $t$ of what the decoder reads, $j_s$ for that at position $s$ of what the encoder
 # reads, $X$ and $X'$ for the rows that are looked up. Ask where $E_{vk}$ is used. In the logit of
 # $v$ at every position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in
-# $X'_{sk}$ wherever $j_s = v$, with the factor $\sqrt{D}$. So
+# $X'_{sk}$ wherever $j_s = v$, with the factor $\sqrt{D}$. So three sums make $\mathrm{d}E_{vk}$:
 #
-# $$\mathrm{d}E_{vk} = \sum_t \mathrm{d}G_{tv}\,Y_{tk} + \sqrt{D} \sum_{i_t = v}
-# \mathrm{d}X_{tk} + \sqrt{D} \sum_{j_s = v} \mathrm{d}X'_{sk}$$
+# $$\text{output} \quad \sum_t \mathrm{d}G_{tv}\,Y_{tk}$$
+#
+# $$\text{decoder} \quad \sqrt{D} \sum_{i_t = v} \mathrm{d}X_{tk}$$
+#
+# $$\text{encoder} \quad \sqrt{D} \sum_{j_s = v} \mathrm{d}X'_{sk}$$
 #
 # In the code no line adds the three. Each of the layers adds its own to the one `grad`, with `+=`.
 # And a symbol that occurs twice in a batch gets both, with `scatter_add`.
