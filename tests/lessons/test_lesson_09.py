@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from lessons.kit.explanations import Sizes
+from lessons.lesson_07.toy import Leaky
 from lessons.lesson_09 import bugs, stations
 from lessons.lesson_09.exercises import encoder_layer, of_layer
 from lessons.lesson_09_backpropagation import Napkin, paths_into_the_memory
 from numformer import Transformer, pack
+from numformer.gradient_check.gradients import check
 from numformer.layers.softmax import softmax_backward
 from numformer.models.block import Block, TowerConfig
 
@@ -67,6 +69,12 @@ def test_what_is_said_of_the_runs_is_so():
     ends = {bug: bugs.end(bug) for bug in bugs.BUGS}
     assert ends["none"][1] == 1 and ends["none"][0] == min(loss for loss, _ in ends.values())
     assert ends["none"][0] < 0.2 and all(right < 0.9 for right in (ends["zero"][1], ends["sum"][1]))
+
+
+def test_the_check_does_not_see_that_a_decoder_sees_the_future():
+    model = Leaky(Transformer.Config.base(8, d_model=6, d_ff=5, heads=2, layers=1), 2)
+    source, target = np.array([[4, 5, 6, 2], [7, 4, 5, 2]]), np.array([[1, 6, 5], [1, 5, 4]])
+    assert all(row.passed for row in check(model, [source, target]))
 
 
 def test_a_line_that_is_gone_stops_the_lesson():
