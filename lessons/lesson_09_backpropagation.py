@@ -279,8 +279,8 @@ def stations_of_the_way():
 # Every attention has three inputs, so its backward has three outputs: $\mathrm{d}Q$, $\mathrm{d}K$
 # and $\mathrm{d}V$. Where do they lead? To wherever the three came from.
 #
-# - In **self-attention** all three came from the same $X$. Three roads, one goal:
-#   $\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top + \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$.
+# - In **self-attention** all three came from the same $X$. Three roads, one goal: $\mathrm{d}X$ is
+#   the sum of $\mathrm{d}Q\,(W^Q)^\top$, $\mathrm{d}K\,(W^K)^\top$ and $\mathrm{d}V\,(W^V)^\top$.
 # - In **cross-attention** queries came from the decoder, keys and values from the memory. One road
 #   stays in the decoder, two lead to the encoder.
 #
