@@ -22,9 +22,10 @@ from lessons.lesson_05 import beyond
 from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
 from lessons.lesson_08 import runs
+from lessons.lesson_09 import bugs
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
-LONG += [toy.trained, runs.run]
+LONG += [toy.trained, runs.run, bugs.learned, bugs.checked]
 
 
 def pytest_collection_modifyitems(items):

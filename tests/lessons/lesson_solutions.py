@@ -70,6 +70,53 @@ def altered(name: str, old: str = "", new: str = "") -> str:
     return HEADER + given.replace(old, new)
 
 
+def whole_attention(**lines: str) -> str:
+    """The backward of multi-head self-attention with einsum, some of its lines replaced."""
+    lines = {
+        "dO": "np.einsum('td,hvd->htv', dy, wo)",
+        "dA": "np.einsum('htv,hsv->hts', dO, V)",
+        "dS": "A * (dA - np.sum(A * dA, axis=2)[..., None]) / K.shape[2] ** 0.5",
+        "dQ": "np.einsum('hts,hsk->htk', dS, K)",
+        "dK": "np.einsum('hts,htk->hsk', dS, Q)",
+        "dV": "np.einsum('hts,htv->hsv', A, dO)",
+        "dx": "sum(np.einsum('htk,hdk->td', d, w) for d, w in ((dQ, wq), (dK, wk), (dV, wv)))",
+        "dwq, dwk, dwv": "(np.einsum('td,htk->hdk', x, d) for d in (dQ, dK, dV))",
+        "dwo": "np.einsum('hts,hsv,td->hvd', A, V, dy)",
+    } | lines
+    body = "\n".join(f"{name} = {line}" for name, line in lines.items())
+    name = "multi_head_self_attention_backward"
+    return function(
+        name, "dy, x, Q, K, V, A, wq, wk, wv, wo", f"{body}\nreturn dx, dwq, dwk, dwv, dwo"
+    )
+
+
+def whole_norm(
+    dx: str = "r * (g - np.mean(g, 1)[:, None] - h * np.mean(g * h, 1)[:, None])",
+) -> str:
+    body = f"g = gamma * dy\nreturn {dx}, sum(dy * h), sum(dy)"
+    return function("layer_norm_backward", "dy, gamma, h, r", body)
+
+
+def whole_layer(dn: str = "du + (g @ w_1.T)", dx: str = "dt + attended") -> str:
+    """A whole encoder layer with the functions of the exercises before."""
+    body = f"""
+du, _, _ = layer_norm_backward(dy, gamma_2, h_2, r_2)
+g = np.where(r > 0, du @ w_2.T, 0)
+dn = {dn}
+dt, dgamma, _ = layer_norm_backward(dn, gamma_1, h_1, r_1)
+attended, *_ = multi_head_self_attention_backward(dt, x, *of_attention)
+return {dx}, dgamma, n.T @ g, r.T @ du
+"""
+    names = (
+        "dy, x, q, k, v, a, wq, wk, wv, wo, gamma_1, h_1, r_1, n, r, w_1, w_2, gamma_2, h_2, r_2"
+    )
+    body = "of_attention = q, k, v, a, wq, wk, wv, wo" + body
+    parts = whole_attention() + whole_norm()
+    for name in ("layer_norm_backward", "multi_head_self_attention_backward"):
+        parts, body = (text.replace(name, f"my_{name}") for text in (parts, body))
+    return parts + function("encoder_layer_backward", names, body)
+
+
 S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
 MASK_FORGOTTEN = """
 def again(Q, K):
@@ -91,6 +138,9 @@ RIGHT = {
     "mended_counted_backward": [
         altered("mended_counted_backward", "valid.mean()", "np.count_nonzero(valid)"),
     ],
+    "multi_head_self_attention_backward": [whole_attention()],
+    "layer_norm_backward": [whole_norm()],
+    "encoder_layer_backward": [whole_layer()],
 }
 
 WRONG = {
@@ -107,6 +157,19 @@ WRONG = {
         + MASK_FORGOTTEN: "without the mask",
         attention(dV="A.T @ dO"): "turns round all axes of weights",
         attention(**{"return": "dV, dQ, dK"}): "are the results in the order",
+    },
+    "multi_head_self_attention_backward": {
+        whole_attention(dx="np.einsum('htk,hdk->td', dQ, wq)"): "one of three roads",
+        whole_attention(dx="np.einsum('htv,hdv->td', dV, wv)"): "one of three roads",
+        whole_attention(dO="np.einsum('td,hvd->htv', dy, wo) / len(wo)"): "by the number of heads",
+    },
+    "layer_norm_backward": {
+        whole_norm("r * g"): "if means and variances were constant",
+        whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
+    },
+    "encoder_layer_backward": {
+        whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, one of two",
+        whole_layer(dx="attended"): "In dx, one of two parts is missing. Count how often x",
     },
     "tempered_backward": {
         tempered("np.sum(dZ * Z) / tau", "dZ.sum(0)"): "or dtau is wrong",

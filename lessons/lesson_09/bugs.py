@@ -1,0 +1,354 @@
+"""Backwards with a mistake: what a small Transformer learns with each, and what the check says."""
+
+import contextlib
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lessons.kit.simulation import Choice, Option, Simulation
+from lessons.kit.views import Axis, Block, Chart, Diagram, Drawn, Figures
+from numformer import Adam, PairBatch, Transformer, greedy, pack
+from numformer.backend import dropout_stream
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import END, START
+from numformer.errors import InputError
+from numformer.gradient_check.gradients import check
+from numformer.layers import Dropout, MultiHeadAttention, Residual
+from numformer.layers.attention import scaled_dot_product_attention_backward
+from numformer.layers.embedding import embed_backward
+from numformer.layers.layer_norm import layer_norm_backward
+from numformer.layers.linear import linear_backward
+from numformer.layers.softmax import softmax_backward
+from numformer.models import Tower
+
+LETTERS, LENGTH, SPECIALS = 6, 3, 4
+STEPS, WORDS, RATE, RISE, EVERY = 300, 32, 0.006, 40, 10
+SEEDS = 1, 2
+CONFIG = Transformer.Config.base(
+    SPECIALS + LETTERS, d_model=16, d_ff=32, heads=2, layers=2, p_drop=0.05, attention_dropout=0.05
+)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`lines` of a backward of the library, and what stands there instead, "" for nothing."""
+
+    function: Callable | None = None
+    lines: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def told(self) -> str:
+        """The lines in words."""
+        if not self.function:
+            return "Every line is as the library has it."
+        changes = (
+            f"{right} has become {wrong.replace(chr(10) + '    ', '; ')}"
+            if wrong
+            else f"{right} is missing"
+            for right, wrong in self.lines.items()
+        )
+        return f"{self.function.__qualname__}: {', and '.join(changes)}"
+
+    @property
+    def wrong(self) -> Callable:
+        """The function with these lines."""
+        source = textwrap.dedent(inspect.getsource(self.function))
+        for right, wrong in self.lines.items():
+            if source.count(right) != 1:
+                raise ValueError(f"{self.function.__qualname__} lacks {right!r}: mend the lesson.")
+            source = source.replace(right, wrong or "pass")
+        exec(source, self.function.__globals__, made := {})
+        return made[self.function.__name__]
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """Within the block the library computes with the wrong function, in one thread."""
+        rooms = [room for name, room in sys.modules.items() if name.startswith("numformer.")]
+        rooms += {kind for room in rooms for kind in vars(room).values() if inspect.isclass(kind)}
+        name = self.function.__name__ if self.function else ""
+        places = [room for room in rooms if name and vars(room).get(name) is self.function]
+        with threadpool_limits(1, "blas"):
+            try:
+                for room in places:
+                    setattr(room, name, self.wrong)
+                yield
+            finally:
+                for room in places:
+                    setattr(room, name, self.function)
+
+
+ATTENTION = scaled_dot_product_attention_backward
+KEYS = "dmemory += self.key.backward(merge_heads(dkey, reach.keys))"
+SCATTER = "scatter_add(dweight, ids.ravel(), rows(dx) * math.sqrt(dx.shape[-1]))"
+UNMASKED = {"dx = dropout_backward(dy, **self.pop_saved())": "self.pop_saved()\n    dx = dy"}
+BUGS = {
+    "bias": Bug(linear_backward, {"else sum_rows(dy)": "else sum_rows(dy) / len(rows(dy))"}),
+    "around": Bug(Residual.backward, {"dx += dsum": ""}),
+    "undropped": Bug(ATTENTION, {"transpose(dropped), d": "transpose(weights), d"}),
+    "sum": Bug(
+        softmax_backward,
+        {"dscores = dweights - dot_last(dweights, weights)": "dscores = dweights.copy()"},
+    ),
+    "tied": Bug(embed_backward, {SCATTER: f"dweight[...] = 0\n    {SCATTER}"}),
+    "none": Bug(),
+    "keys": Bug(MultiHeadAttention.backward, {KEYS: KEYS.replace("dmemory += ", "")}),
+    "gamma": Bug(
+        layer_norm_backward,
+        {"dx_hat = dy * gamma": "dx_hat = dy.copy()", "dx *= rstd": "dx *= rstd * gamma"},
+    ),
+    "zero": Bug(softmax_backward, {"dscores *= weights": "dscores *= 0"}),
+    "mask": Bug(Dropout.backward, UNMASKED),
+    "variance": Bug(layer_norm_backward, {"dx -= x_hat * along_x_hat": ""}),
+    "last": Bug(Tower.backward, {"dmemory += dmemory_of_block": "dmemory = dmemory_of_block"}),
+    "batch": Bug(softmax_backward, {"dscores *= weights": "dscores *= weights / len(weights)"}),
+    "ids": Bug(
+        embed_backward,
+        {
+            SCATTER: SCATTER.replace(
+                "scatter_add(dweight, ids.ravel(), ", "dweight[ids.ravel()] += ("
+            )
+        },
+    ),
+}
+PARTS = (
+    "decoder feed_forward",
+    "decoder cross_attention",
+    "decoder mixer",
+    "encoder feed_forward",
+    "encoder mixer",
+    "source embedding",
+)
+
+
+def words_of(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.integers(SPECIALS, SPECIALS + LETTERS, (count, LENGTH))
+
+
+def batch(words: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Words (N, LENGTH) and the same backwards: source, what is read, what follows."""
+    return PairBatch.of([(word, word[::-1]) for word in words.tolist()]).inputs
+
+
+@functools.cache
+def learned(bug: str, seed: int) -> tuple[Transformer, np.ndarray, float]:
+    """A model that learned with this backward, its losses (STEPS,), and how much it gets right."""
+    model, losses, rng = Transformer(CONFIG, seed), [], np.random.default_rng(seed)
+    with BUGS[bug].there():
+        objective, adam = model.objective(), Adam(pack(model))
+        for step in range(1, STEPS + 1):
+            objective.zero_grad()
+            dropout_stream.reseed(seed, step)
+            losses.append(float(objective.forward(*batch(words_of(rng, WORDS)))))
+            objective.backward()
+            adam.step(RATE * min(1, step / RISE))
+    new = words_of(np.random.default_rng(0), 100)
+    written = greedy(model, pad_sources(new.tolist()), max_length=2 * LENGTH)
+    right = [list(ids) == word[::-1].tolist() for ids, word in zip(written, new, strict=True)]
+    return model, np.array(losses), float(np.mean(right))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the gradient check says of a small Transformer."""
+
+    of: int  # gradients that it compared, 0 where it stopped before
+    wrong: dict[str, int]  # by part (PARTS)
+    says: str
+
+
+@functools.cache
+def checked(bug: str) -> Report:
+    """What the gradient check says of a small Transformer with this backward."""
+    sizes = dict(d_model=14, d_ff=6, layers=1 + (bug == "last"), p_drop=0.25)
+    config = replace(CONFIG, **sizes, attention_dropout=0.25)
+    rng = np.random.default_rng(2)
+    source, target = (rng.integers(SPECIALS, SPECIALS + LETTERS, (3, n)) for n in (4, 5))
+    source[:, -1], target[:, 0] = END, START
+    with BUGS[bug].there(), np.errstate(all="ignore"):
+        try:
+            rows = check(Transformer(config, 3), [source, target])
+        except InputError as problem:  # a rule is broken, and it compares nothing
+            return Report(0, {part: part_of(str(problem)) == part for part in PARTS}, str(problem))
+    found = [row for row in rows if not row.passed]
+    wrong = {part: sum(part_of(row.name) == part for row in found) for part in PARTS}
+    said = [row.meaning for row in found] or ["All gradients are right."]
+    # Of what explains one gradient alone, the first is enough.
+    return Report(len(rows), wrong, max(said, key=said.count))
+
+
+def part_of(name: str) -> str:
+    """The part of the model in whose name a gradient stands."""
+    return next((p for p in PARTS if re.search(p.replace(" ", r"\b.*\b"), name)), "")
+
+
+def smoothed(bug: str, seed: int) -> np.ndarray:
+    """Means of EVERY losses."""
+    return learned(bug, seed)[1].reshape(-1, EVERY).mean(axis=1)
+
+
+def end(bug: str) -> tuple[float, float]:
+    """The loss of the last 30 steps, and the share of words written backwards: means of SEEDS."""
+    runs = [learned(bug, seed) for seed in SEEDS]
+    return np.mean([losses[-30:] for _, losses, _ in runs]), np.mean([right for *_, right in runs])
+
+
+def compare(run: str, other: str) -> dict[str, np.ndarray]:
+    """Two runs: losses by step, and how they end."""
+    shown = {}
+    for name, bug in {"run": run, "other": other}.items():
+        shown[name] = smoothed(bug, SEEDS[0])
+        shown[f"{name}_loss"], right = end(bug)
+        shown[f"{name}_right"] = 100 * right
+    return shown
+
+
+# In the order in which the page shows them.
+LETTER = {bug: chr(ord("A") + number) for number, bug in enumerate(BUGS)}
+AT = np.arange(EVERY // 2, STEPS, EVERY)
+
+
+def runs(start: str) -> dict:
+    return dict(options=[Option(bug, LETTER[bug]) for bug in BUGS], start=[*BUGS].index(start))
+
+
+curves = Simulation(
+    name="curves",
+    title="Which backward is right?",
+    say="Fourteen small Transformers learn to write three letters backwards. They began with the "
+    "same weights and read the same words. In thirteen of them one step of the library's backward "
+    "is wrong. **Which run is the right one?** Decide before you read on.",
+    caption="The loss of two of the fourteen runs. Which of them has a mistake in its backward?",
+    alt="Two falling curves of the loss over 300 steps, from 2.6 to below 0.2, so near each other "
+    "that neither looks wrong.",
+    controls=[Choice("run", "Run", **runs("bias")), Choice("other", "Beside it", **runs("tied"))],
+    compute=compare,
+    views=[
+        Chart(
+            [
+                Drawn("run", "the run", at=AT.tolist()),
+                Drawn("other", "the run beside it", at=AT.tolist()),
+            ],
+            Axis("step", 0, STEPS),
+            Axis("loss, mean of ten steps", 0, 3),
+        ),
+        Figures(
+            {
+                "run_loss": "Run: loss at the end",
+                "run_right": "words right, in %",
+                "other_loss": "Beside it: loss at the end",
+                "other_right": "words right, in %",
+            }
+        ),
+    ],
+    code="""\
+from lessons.lesson_09.bugs import end, smoothed
+
+run = 0
+other = 0
+run_loss, run_right = end(run)  # trains it: some seconds
+other_loss, other_right = end(other)
+run_right, other_right = 100 * run_right, 100 * other_right
+run, other = smoothed(run, 1), smoothed(other, 1)
+print(run.round(2), other.round(2), sep="\\n\\n")""",
+)
+
+
+def examine(bug: str, tell: int) -> dict[str, np.ndarray]:
+    """The wrong gradients of each part, and as much in words as is to be told."""
+    report, number = checked(bug), [*BUGS].index(bug)
+    wrong = np.array([0, *report.wrong.values()])
+    loss, right = end(bug)
+    return dict(
+        wrong=wrong,
+        at=np.argmax(wrong > 0),
+        way=-1,
+        loss=loss,
+        right=100 * right,
+        says=2 * number + 1 if tell > 0 else 0,
+        line=2 * number + 2 if tell > 1 else 0,
+    )
+
+
+TELL = "where", "what the check says", "the line, too"
+
+
+class Sentences(Sequence):
+    """ "…", and of each bug what the check says and which line is wrong; looked up when shown."""
+
+    def __len__(self):
+        return 1 + 2 * len(BUGS)
+
+    def __getitem__(self, number: int) -> str:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        if number == 0:
+            return "…"
+        bug = [*BUGS][(number - 1) // 2]
+        return checked(bug).says if number % 2 else BUGS[bug].told
+
+
+BLOCKS = [
+    Block("loss", "loss", 1, 0),
+    Block("decoder feed_forward", "decoder: FFN", 1, 1),
+    Block("decoder cross_attention", "cross-attention", 1, 2),
+    Block("decoder mixer", "self-attention", 1, 3),
+    Block("encoder feed_forward", "encoder: FFN", 0, 2),
+    Block("encoder mixer", "self-attention", 0, 3),
+    Block("source embedding", "table E", 0.5, 4),
+]
+EDGES = [  # as the data go
+    ("source embedding", "encoder mixer"),
+    ("encoder mixer", "encoder feed_forward"),
+    ("encoder feed_forward", "decoder cross_attention"),
+    ("source embedding", "decoder mixer"),
+    ("decoder mixer", "decoder cross_attention"),
+    ("decoder cross_attention", "decoder feed_forward"),
+    ("decoder feed_forward", "loss"),
+]
+
+bugs = Simulation(
+    name="bugs",
+    title="Find the bug",
+    say="The gradient check looks at a small model with the same mistake. The number in a part is "
+    "how many of its gradients are wrong; the gradient comes from the loss, at the top. Where is "
+    "the first wrong one? What is right there, and what is not? **Say what is wrong before you "
+    "let the check say it.** Then let it tell the line, too.",
+    caption="How many gradients of each part are wrong. Below: how well a model learns with it.",
+    alt="The parts of a Transformer with the number of wrong gradients: none in the decoder, all "
+    "or nearly all in the encoder and in the table of embeddings.",
+    size=(7.6, 5.6),
+    controls=[
+        Choice("bug", "Run", **runs("keys")),
+        Choice("tell", "Tell", [Option(n, words) for n, words in enumerate(TELL)]),
+    ],
+    compute=examine,
+    views=[
+        Diagram(BLOCKS, EDGES, "at", "way", "wrong"),
+        Figures(
+            {
+                "loss": "Loss at the end",
+                "right": "Words right, in %",
+                "says": "The check",
+                "line": "The line",
+            },
+            spelled=("says", "line"),
+            vocabulary=Sentences(),
+        ),
+    ],
+    code="""\
+from lessons.lesson_09.bugs import BUGS, checked, end
+
+bug = 0
+report = checked(bug)
+wrong = [0, *report.wrong.values()]
+print(wrong, report.says, BUGS[bug].told, sep="\\n\\n")
+loss, right = end(bug)  # trains it: some seconds
+right = 100 * right""",
+)

@@ -1,0 +1,676 @@
+# %% [markdown]
+# # Backpropagation by hand
+#
+# > How does the loss, one number at the end, reach the first weight? And if it arrived wrong, would
+# > you notice?
+#
+# You have derived the backward of every part. A mistake in one of them would catch your eye,
+# wouldn't it? Try.
+
+# %%
+import numpy as np
+
+from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
+from lessons.lesson_09 import bugs, stations
+from lessons.lesson_09.bugs import BUGS, LETTER, end
+from lessons.lesson_09.exercises import EXERCISES
+from numformer import Adam, CrossEntropy, Embedding, LayerNorm, Parameter, Transformer, pack
+from numformer.gradient_check.gradients import check
+from numformer.layers import MultiHeadAttention, OutputProjection, Softmax
+from numformer.layers.attention import SelfAttention
+from numformer.layers.embedding import embed_backward
+from numformer.models.block import Tower
+
+
+# %%
+@show
+def which_is_right() -> Simulation:
+    """The first simulation: the losses of models of which only one has a right backward."""
+    return bugs.curves
+
+
+# %% [markdown]
+# All but one learn something, and about half learn the task. A falling loss says little. Here we
+# put the parts together, follow the gradient from the loss to the first weight, and then come
+# back to the fourteen runs with a tool that finds each mistake in seconds.
+#
+# ## Forward, read upwards
+#
+# A backward pass is a forward pass read from its last line to its first. Where forward computed
+# $b = f(a)$, backward turns $\mathrm{d}b$ into $\mathrm{d}a$. Nothing else happens, however large
+# the model is. Three rules are all that you need:
+#
+# 1. **The last line comes first.** Its result is the loss, whose gradient is 1.
+# 2. **A gradient has the shape of what it belongs to.**
+# 3. **What is used twice gets two gradients, and they add up.**
+#
+# The first two are bookkeeping. The third is where the mistakes are, and this lesson goes from one
+# such place to the next. Here is the whole Transformer of the library, forward and backward. Read
+# the second part beside the first one from its end.
+
+
+# %%
+@show
+def the_whole_transformer():
+    """The library's Transformer, there and back."""
+    return [
+        Beside(
+            Transformer.forward,
+            {
+                "require_pair": "A look at whether the ids make sense.",
+                "sources, targets": "Where there is padding.",
+                "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
+                "memory $H$.",
+                "x = self.target": "Rows of the table for what the decoder has read.",
+                "reach = ": "The causal mask (lesson 7).",
+                "x = self.decoder": "The decoder's blocks, each of which looks at $H$. Call the "
+                "result $Y$.",
+                "return": r"The logits $G = YE^\top$, with the table $E$ once more.",
+            },
+        ),
+        Beside(
+            Transformer.backward,
+            {
+                "dx, dmemory": r"From $\mathrm{d}G$ through the table to $\mathrm{d}Y$, then down "
+                "the decoder. Two gradients come out of it.",
+                "self.target": "One goes to the rows of the table that the decoder has read.",
+                "self.source": "The other goes down the encoder, to the rows that it has read.",
+                "return": "Ids have no gradient: there is no id 4.01.",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ## A model that fits on a napkin
+#
+# Begin with a Transformer that has no layer at all. It looks up a row of the table, and at once
+# compares it with all rows. There are three symbols, *a*, *b* and *c*, each with a row of four
+# numbers. It reads *a* and is to say *b*. By section 3.4 a row is multiplied by $\sqrt{D}$ as it is
+# looked up, which is 2 here:
+#
+# $$x = \sqrt{D}\,E_a$$
+#
+# $$G_v = \sum_i x_i\,E_{vi}$$
+#
+# $$p = \mathrm{softmax}(G)$$
+#
+# The loss is $-\ln p_b$, and its gradient at the logits is $p - q$, where $q$ is 1 for the right
+# symbol and 0 elsewhere. (Where the loss is a mean over $n$ symbols, it is $(p - q)/n$.)
+
+# %%
+SYMBOLS, FEATURES = ["a", "b", "c"], ["1", "2", "3", "4"]
+
+
+def plain(number: float, digits: int = 3) -> str:
+    return f"{number + 0.0:.{digits}f}".replace("-", "−")
+
+
+class Napkin:
+    """The model without a layer: what it computes there and back, with the library's layers."""
+
+    def __init__(self):
+        weight = Parameter(np.eye(3, 4))
+        embedding, output, loss = (
+            Embedding(3, 4, weight=weight),
+            OutputProjection(weight),
+            CrossEntropy(),
+        )
+        pack(embedding, np.float64)
+        self.x = embedding.forward(np.array([0]))
+        loss.forward(output.forward(self.x), np.array([1]))
+        self.dlogits = loss.backward()
+        self.dx = output.backward(self.dlogits)
+        self.by_output = weight.grad.copy()
+        embedding.backward(self.dx)
+        self.by_input, self.both = weight.grad - self.by_output, weight.grad.copy()
+
+
+@show
+def the_napkin():
+    """The model without a layer, by hand."""
+    made = Napkin()
+    p = np.exp([2, 0, 0]) / np.exp([2, 0, 0]).sum()
+    a, rest = made.dlogits[0, 0], made.dlogits[0, 2]
+    return [
+        Matrix("E", np.eye(3, 4), SYMBOLS, FEATURES),
+        Matrix(r"\mathrm{d}G", made.dlogits, ["reads a"], SYMBOLS),
+        Matrix(r"\text{by the output}", made.by_output, SYMBOLS, FEATURES, 3),
+        Matrix(r"\text{by the input}", made.by_input, SYMBOLS, FEATURES, 3),
+        Matrix(r"\mathrm{d}E", made.both, SYMBOLS, FEATURES, 3),
+        Words(f"""
+            By hand: $x$ is (2, 0, 0, 0), so the logits are (2, 0, 0). $e^2$ is 7.389, and *a* gets
+            7.389 / (7.389 + 2) = {plain(p[0])}. That is too much, *b* has too little:
+            $p - q$ is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
+
+            The table is used twice. **At the end**, $G_v$ is a product of $x$ and row $v$, so row
+            $v$ gets $\\mathrm{{d}}G_v\\,x$. Every row gets something, *c* too, which does not occur
+            at all: it is to be less likely. **At the beginning** only row *a* was looked up. What
+            comes to $x$ is $\\sum_v \\mathrm{{d}}G_v E_v$, and this, times 2, is for row *a*.
+
+            Both add up. The first number of row *a* gets {plain(a)} · 2 + 2 · {plain(a)} =
+            {plain(made.both[0, 0])}. Is it so? The logit of *a* is $2 E_{{a1}}^2$. A square has
+            two equal factors, and the slope $4 E_{{a1}}$ comes half from each. Leave one of the two
+            gradients out, and you have half the slope of a square.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## A table that is used three times
+#
+# In the real model there is a third use: the encoder looks up its symbols, too. Write $i_t$ for the
+# id at position $t$ of what the decoder reads, $j_s$ for that at position $s$ of what the encoder
+# reads, $X$ and $X'$ for the rows that are looked up. Ask where $E_{vk}$ is used. In the logit of
+# $v$ at every position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in
+# $X'_{sk}$ wherever $j_s = v$, with the factor $\sqrt{D}$. So three sums make $\mathrm{d}E_{vk}$:
+#
+# $$\text{output} \quad \sum_t \mathrm{d}G_{tv}\,Y_{tk}$$
+#
+# $$\text{decoder} \quad \sqrt{D} \sum_{i_t = v} \mathrm{d}X_{tk}$$
+#
+# $$\text{encoder} \quad \sqrt{D} \sum_{j_s = v} \mathrm{d}X'_{sk}$$
+#
+# In the code no line adds the three. Each of the layers adds its own to the one `grad`, with `+=`.
+# And a symbol that occurs twice in a batch gets both, with `scatter_add`.
+
+
+# %%
+@show
+def the_lines_of_the_table():
+    """The library's backward of the output and of the lookup."""
+    return [
+        Beside(
+            OutputProjection.backward,
+            {
+                "x = ": "$Y$",
+                "self.weight.grad": r"$\mathrm{d}G^\top\,Y$, the first sum.",
+                "return": r"$\mathrm{d}Y = \mathrm{d}G\,E$",
+            },
+        ),
+        Beside(
+            embed_backward,
+            {
+                "scatter_add": "The second sum, or the third: each position's gradient is added to "
+                "the row of its id, times $\\sqrt{D}$."
+            },
+        ),
+    ]
+
+
+@show
+def three_uses():
+    """What each use adds to the rows of the table, in a model as it begins."""
+    walk = stations.walk()
+    rows = [
+        (
+            f"*{stations.SYMBOLS[row]}*",
+            *(f"{np.linalg.norm(part[row]):.3g}" for part in walk.table.values()),
+        )
+        for row in (1, 2, *range(4, 10))
+    ]
+    unused = [6, 8, 9]  # c, e and f
+    assert not np.any([p[unused] for use, p in walk.table.items() if use != "output"])
+    return [
+        table(
+            ["symbol", "the output", "the decoder's lookup", "the encoder's lookup"],
+            rows,
+            "The length of what each use adds to the row of a symbol.",
+        ),
+        Words(f"""
+            This is the small Transformer of the runs above as it begins: width 16, two heads, two
+            layers on each side. It reads *{stations.WORD}* and is to write *{stations.WORD[::-1]}*.
+            The letters *c*, *e* and *f* do not occur, so they get a gradient from the output alone.
+            ⟨s⟩ is read by the decoder and by nobody else, ⟨end⟩ by the encoder.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Around and through
+#
+# Between the first use of the table and the last lie sublayers, each in a residual connection.
+# Lesson 6 derived what comes back through one of them, $u = x + f(x)$:
+#
+# $$\mathrm{d}x = \mathrm{d}u + J_f^\top\,\mathrm{d}u$$
+#
+# where $J_f$ is the Jacobian of the sublayer. Now put one on the other. The gradient goes around
+# the upper one or through it, and then around the lower one or through it:
+#
+# $$\mathrm{d}x = \mathrm{d}u + J_1^\top\,\mathrm{d}u + J_2^\top\,\mathrm{d}u +
+# J_1^\top J_2^\top\,\mathrm{d}u$$
+#
+# Four paths for two sublayers, eight for three. No program goes through them one by one. Each
+# sublayer adds its two gradients, and with the next one this sum stands for all paths at once. That
+# is the whole trick of backpropagation: *add up before you go on*. (In post-norm every path passes
+# the norms as well.)
+
+
+# %%
+@show
+def stations_of_the_way():
+    """The length of the gradient at each residual connection, around and through."""
+    walk = stations.walk()
+    names = [name.removesuffix(".norm") for name in walk.handed if name.endswith(".norm")]
+    words = {"feed_forward": "feed-forward", "cross_attention": "across", "mixer": "attention"}
+    rows = []
+    for name in names:
+        tower, _, layer, kind = name.split(".")
+        lengths = [walk.length(f"{name}{part}") for part in (".norm", ".sublayer", "")]
+        rows.append((f"{tower} {int(layer) + 1}: {words[kind]}", *(f"{x:.3f}" for x in lengths)))
+    first, last = walk.length("output"), walk.length(names[-1])
+    assert 0.3 < last / first < 1
+    return [
+        table(["sublayer", "around", "through", "both"], rows, "From the loss downwards."),
+        Words(f"""
+            From the logits {first:.3f} comes into the decoder. Ten sublayers later, at the first
+            rows of the encoder, {last:.3f} has arrived. Nothing vanishes, nothing explodes. Nowhere
+            is "both" the sum of the two before it: these are lengths of arrows, and the arrows
+            point in different directions.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Three roads out of an attention
+#
+# Every attention has three inputs, so its backward has three outputs: $\mathrm{d}Q$, $\mathrm{d}K$
+# and $\mathrm{d}V$. Where do they lead? To wherever the three came from.
+#
+# - In **self-attention** all three came from the same $X$. Three roads, one goal: $\mathrm{d}X$ is
+#   the sum of $\mathrm{d}Q\,(W^Q)^\top$, $\mathrm{d}K\,(W^K)^\top$ and $\mathrm{d}V\,(W^V)^\top$.
+# - In **cross-attention** queries came from the decoder, keys and values from the memory. One road
+#   stays in the decoder, two lead to the encoder.
+#
+# The memory is read by *every* block of the decoder. With $N$ blocks, $2N$ roads lead to it:
+#
+# $$\mathrm{d}H = \sum_{l=1}^{N} \Bigl(\mathrm{d}K_l\,(W^K_l)^\top +
+# \mathrm{d}V_l\,(W^V_l)^\top\Bigr)$$
+#
+# And nothing else leads there. All that the encoder ever learns has come along these roads.
+
+
+# %%
+@show
+def the_lines_of_the_roads():
+    """The library's lines in which the roads meet."""
+    return [
+        Beside(
+            MultiHeadAttention.backward,
+            {
+                "dmemory = ": "The road of the values.",
+                "dmemory += ": "The road of the keys is added.",
+                "return": "The road of the queries, and the two others together.",
+            },
+            whole=False,
+        ),
+        Beside(
+            SelfAttention.backward,
+            {
+                "dx, dmemory": "What attention hands back.",
+                "dx += dmemory": "Here memory is $X$ itself: three roads, one goal.",
+                "return": "",
+            },
+        ),
+        Beside(
+            Tower.backward,
+            {
+                "dx, dmemory": "Nothing has come to the memory yet.",
+                "for block": "Down through the blocks, and what each has for the memory is added.",
+                "return": "The decoder returns both.",
+            },
+        ),
+    ]
+
+
+@show
+def roads_into_the_memory():
+    """The lengths of the gradients that come to the memory by each road."""
+    walk, rows, parts = stations.walk(), [], []
+    for layer in (1, 0):
+        for road in ("key", "value"):
+            (part,) = walk.handed[f"decoder.layers.{layer}.cross_attention.sublayer.{road}"]
+            parts.append((road, part[0]))
+            numbers = np.linalg.norm(part), np.linalg.norm(part.sum(axis=1))
+            shown = [f"{x:.3f}" if x > 1e-9 else "0" for x in numbers]
+            rows.append((f"decoder {layer + 1}: {road}s", *shown))
+    assert np.allclose(sum(part for _, part in parts), walk.handed["decoder"][1][0])
+    rows.append(("**all**", f"{walk.length('decoder', 1):.3f}", ""))
+    return [
+        table(["road", "length", "length of its sum over the positions"], rows),
+        Words("""
+            None of the four is small. Leave one out, and no shape is wrong and the encoder still
+            learns.
+
+            The last column has a surprise. Add up what comes by the keys over the positions of the
+            memory: it is 0. Why? Add the same vector to *all* keys. Every score of a query changes
+            by the same number, and the softmax does not notice. In this direction nothing happens,
+            so there the gradient is 0. Keep it in mind for the search below.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To the first weight
+#
+# Now all the way. The first weight is the first number in the row of *b*: the encoder begins with
+# it, and the loss is a tower of blocks away. What do the three uses add to its gradient, and does
+# the sum say what really happens when the number is moved a little?
+
+
+# %%
+@show
+def the_first_weight():
+    """The gradient of one entry of the table, and the loss where it is moved."""
+    walk, row, step = stations.walk(), stations.SYMBOLS.index("b"), 0.001
+    parts = [part[row, 0] for part in walk.table.values()]
+    up, down = (stations.nudged(row, 0, sign * step) for sign in (1, -1))
+    slope = (up - down) / (2 * step)
+    assert abs(slope - sum(parts)) < 1e-5
+    added = " + ".join(plain(part, 6) for part in parts).replace("+ −", "− ")
+    return Words(f"""
+        The output adds {plain(parts[0], 6)}, the decoder's lookup {plain(parts[1], 6)}, and the
+        encoder's lookup, which has come the longest way, {plain(parts[2], 6)}. Together
+        {added} = {plain(sum(parts), 5)}.
+
+        Now move the number, by {step} up and by {step} down. The loss is {up:.9f} and
+        {down:.9f}. The slope is ({up:.9f} − {down:.9f}) / 0.002 = {plain(slope, 5)}. The loss has
+        reached the first weight.
+    """)
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# One weight proves little. The library moves every parameter of the whole model along random
+# directions. It asks a lot of itself: gradients from above are random, norms have random gammas,
+# sequences have different lengths, and dropout is on, with its masks held still. Why all this, you
+# will see below.
+
+
+# %%
+@show
+def gradient_check():
+    """The largest error of every gradient of the whole model."""
+    rng, rows = np.random.default_rng(9), []
+    for norm in ("post", "pre"):
+        sizes = dict(d_model=6, d_ff=5, heads=2, layers=2, norm=norm)
+        model = Transformer(Transformer.Config.base(8, **sizes, attention_dropout=0.1), 2)
+        source, target = rng.integers(4, 8, (3, 4)), rng.integers(4, 8, (3, 5))
+        source[:, -1], source[1, 2:], target[:, 0], target[2, 3:] = 2, (2, 0), 1, 0
+        found = check(model, [source, target])
+        assert all(row.passed for row in found)
+        worst = max(found, key=lambda row: row.error)
+        rows.append((f"{norm}-norm", len(found), f"`{worst.name}`", scientific(worst.error)))
+    return table(["Transformer", "gradients checked", "the worst", "its relative error"], rows)
+
+
+# %% [markdown]
+# ## To take with you
+#
+# $E$ is the table, $Y$ what leaves the decoder, $H$ the memory, $T$ and $S$ the lengths of target
+# and source, $V$ the number of symbols, $n$ that of the losses of which the mean is taken.
+#
+# | forward | backward | shape |
+# |---|---|---|
+# | loss: mean of $-\ln p$ | $\mathrm{d}G = (p - q)/n$ | $(T, V)$ |
+# | $G = YE^\top$ | $\mathrm{d}Y = \mathrm{d}G\,E$ | $(T, D)$ |
+# | | to $\mathrm{d}E$: $\mathrm{d}G^\top\,Y$ | $(V, D)$ |
+# | $u = x + f(x)$ | $\mathrm{d}x = \mathrm{d}u$, plus what comes back through $f$ | $(T, D)$ |
+# | self-attention | $\mathrm{d}X$ is the sum of three roads | $(T, D)$ |
+# | cross-attention | $\mathrm{d}Q$ stays in the decoder | $(T, D)$ |
+# | | $\mathrm{d}K$ and $\mathrm{d}V$ go to the memory | $(S, D)$ |
+# | $N$ blocks read $H$ | $\mathrm{d}H$ is the sum of $2N$ roads | $(S, D)$ |
+# | $x_t = \sqrt{D}\,E_{i_t}$ | to row $i_t$ of $\mathrm{d}E$: $\sqrt{D}\,\mathrm{d}x_t$ | $(D)$ |
+# | the table is used three times | `grad +=`, three times | $(V, D)$ |
+
+# %% [markdown]
+# ## Find the bug
+#
+# Back to the fourteen runs. Some of their mistakes have been published as they are, the others are
+# close relatives. The check now looks at a small model with each of them. Two rules help you to
+# read what it finds:
+#
+# - **A wrong gradient goes on.** The gradient comes from the loss. What lies before the mistake is
+#   right, and what lies behind it is wrong. So look for the *first* wrong part.
+# - **What is right there says as much as what is wrong.** If the queries' gradient is wrong and the
+#   values' is right, the mistake lies in the softmax or in the scores.
+
+
+# %%
+@show
+def find_the_bug() -> Simulation:
+    """The second simulation: where gradients are wrong, what the check says, and the line."""
+    return bugs.bugs
+
+
+@show
+def all_the_runs():
+    """How the models with each mistake end, sorted by how well they learn."""
+    ends = {bug: end(bug) for bug in BUGS}
+    rows = [
+        (
+            LETTER[bug],
+            f"`{BUGS[bug].function.__qualname__}`" if BUGS[bug].function else "**none**",
+            f"{loss:.2f}",
+            f"{right:.0%}",
+        )
+        for bug, (loss, right) in sorted(ends.items(), key=lambda item: item[1][0])
+    ]
+    good = [bug for bug, (_, right) in ends.items() if right >= 0.9 and bug != "none"]
+    assert len(good) >= 5 and ends["sum"][1] < 0.1 and {"bias", "gamma", "tied"} <= {*good}
+    return [
+        table(["run", "the mistake is in", "loss, last steps", "words right"], rows),
+        Words(f"""
+            Means of {len(bugs.SEEDS)} seeds. {len(good)} of the thirteen write at least nine of ten
+            words right. Nobody would suspect a mistake in them. What it costs shows only beside run
+            {LETTER["none"]}, and who has that?
+
+            Some are nearly right for a reason. A **bias** whose gradient is a mean and not a sum
+            (run {LETTER["bias"]}) has the right direction: Adam divides by the size of a gradient,
+            so a constant factor hardly matters. **Gamma** after the means ({LETTER["gamma"]}) is
+            exact as long as all gammas are 1, as they are at the beginning. A table that gets one
+            of its three gradients ({LETTER["tied"]}) is still moved by it.
+
+            And {LETTER["zero"]} is a warning: nothing comes back through its softmax. Queries and
+            keys learn nothing, and still it gets {ends["zero"][1]:.0%} of the words right, with
+            values, feed-forward networks, and heads that look where they happened to look.
+        """),
+    ]
+
+
+# %% [markdown]
+# One report says no more than where: in run D the check finds the attention, but no pattern in its
+# numbers. It advises you to check smaller layers alone. So take the softmax.
+
+
+# %%
+@show
+def a_smaller_layer():
+    """The softmax alone, with the mistake of which the larger layer could not tell the kind."""
+    with BUGS["sum"].there():
+        (row,) = check(Softmax(), [np.random.default_rng(0).standard_normal((2, 3, 5))])
+    assert not row.passed and "softmax's sum is missing" in row.meaning
+    said = row.meaning.split(",")[0]
+    return Words(f"""
+        It says: “{said}”. Now it is plain: nobody has taken away what all weights of a row have in
+        common, and together they cannot grow.
+    """)
+
+
+# %% [markdown]
+# ### What the check cannot see
+#
+# It asks whether backward fits forward. If forward itself does what it should not, the right
+# gradient of a wrong function passes, as with lesson 7's decoder without its causal mask. For this
+# you need other tests: change the future, and see that nothing changes. Neither does the check see
+# a learning rate that rises once for each *tensor* and not once for each step, so that a warm-up of
+# 4,000 steps is over after a few dozen; or dropout that still drops when the model writes. Both
+# have been published.
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+def slope_error(layer, x: np.ndarray, dy: np.ndarray) -> float:
+    """How far backward is from the measured slope along a random direction, by itself."""
+    pack(layer, np.float64)
+    along, step = np.random.default_rng(3).standard_normal(x.shape), 1e-5
+    layer.forward(x)
+    explicit = (layer.backward(dy) * along).sum()
+    up, down = (layer.forward(x + sign * step * along) for sign in (1, -1))
+    layer.clear_saved()
+    return abs(explicit - ((up - down) * dy).sum() / (2 * step))
+
+
+@show
+def often_told():
+    """What is said of tests and of Adam, tried."""
+    rng = np.random.default_rng(5)
+    x, dy, ones = rng.standard_normal((3, 5)), rng.standard_normal((3, 5)), np.ones((3, 5))
+    norm = LayerNorm(5)
+    varied = LayerNorm(5)
+    varied.gamma.data[...] = rng.uniform(0.5, 2, 5)
+    tests = [
+        ("zero", "a gradient of ones from above", Softmax(), x, ones, Softmax(), x, dy),
+        ("gamma", "gamma as it begins, 1", norm, x, dy, varied, x, dy),
+        ("batch", "a single key", Softmax(), x[:, :1], dy[:, :1], Softmax(), x, dy),
+    ]
+    rows = []
+    for bug, blind, *arguments in tests:
+        with BUGS[bug].there():
+            errors = slope_error(*arguments[:3]), slope_error(*arguments[3:])
+        assert errors[0] < 1e-8 and errors[1] > 1e-2
+        shown = "less than $10^{-8}$", f"{errors[1]:.2f}"
+        rows.append((f"{LETTER[bug]}, `{BUGS[bug].function.__name__}`", blind, *shown))
+    paths = []
+    for factor in (1, 1000):
+        layer = LayerNorm(5)
+        adam = Adam(pack(layer, np.float64))
+        for step in range(10):
+            layer.gamma.grad[...] = factor * np.sin(np.arange(5) + step)
+            adam.step(0.01)
+        paths.append(layer.gamma.data.copy())
+    apart, way = np.abs(paths[0] - paths[1]).max(), np.abs(paths[0] - 1).max()
+    assert apart < 1e-4 * way
+    return [
+        Words("""
+            **“Our tests check the gradients.”** Which ones? Here are three tests from published
+            projects, each with a wrong backward that passes it.
+        """),
+        table(["wrong backward", "the test", "error in this test", "in a fair one"], rows),
+        Words(f"""
+            *Ones:* the weights of a row add up to 1 whatever the scores are, so the slope of their
+            sum is 0, and so are the zeros of the wrong backward. *Gamma 1:* multiplying by 1 may
+            stand anywhere. *One key:* its weight is always 1, no score has a slope. A check needs a
+            random gradient from above, random gammas and more than one of everything.
+
+            **“It trains, so the gradients are right.”** You have seen the table.
+
+            **“With Adam a wrong factor would show.”** Multiply all gradients by 1000. After ten
+            steps of Adam the weights have moved by up to {way:.3f}, and the two runs differ by
+            {scientific(apart)}. Adam divides by the size of the gradients, so a factor on all of
+            them is invisible. But run {LETTER["batch"]} divides *within* attention: two of three
+            roads become smaller than the third, and that Adam cannot mend.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+def paths_into_the_memory(blocks: int) -> int:
+    """In how many ways the gradient gets from the decoder's end to the memory.
+
+    Around or through each sublayer above a cross-attention, then by its keys or its values.
+    """
+    return sum(2 * 2 ** (1 + 3 * above) for above in range(blocks))
+
+
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            "One table serves encoder, decoder and output. A symbol occurs neither in the source "
+            "nor in the target of a batch. What is the gradient of its row?",
+            "The softmax divides by a sum over all symbols, so each is made less likely a little, "
+            "at every position: its row gets $\\sum_t p_{tv} Y_t / n$ from the output.",
+            2,
+            ("0", "that of the two lookups", "that of the output alone"),
+        ),
+        Question(
+            "A decoder has two blocks, each with self-attention, cross-attention and feed-forward. "
+            "On how many paths does a gradient get from its end to the memory? Each "
+            "sublayer is passed around or through; a path ends by keys or by values.",
+            "It may end in the upper cross-attention: the feed-forward network above it is passed "
+            "in 2 ways, and there are 2 roads, so $2 \\cdot 2 = 4$. Or in the lower one, with four "
+            "sublayers above it: $2^4 \\cdot 2 = 32$. Together 36.",
+            paths_into_the_memory(2),
+        ),
+        Question(
+            "The report says: in `query` a constant ratio of 4, `value` is right. The heads have "
+            "$d_k = 16$. Which line do you look at?",
+            "4 is $\\sqrt{16}$. Values do not pass the scale, queries and keys do: "
+            "$1/\\sqrt{d_k}$ is missing in backward.",
+            1,
+            ("the softmax", "the scale of the scores", "the last matrix $W^O$"),
+        ),
+        Question(
+            f"In run {LETTER['keys']} the keys hand nothing to the memory. In the encoder's last "
+            "sublayer all gradients are wrong but that of the norm's $\\beta$. Why is it right?",
+            "$\\mathrm{d}\\beta$ is the sum over the positions, and what comes by the keys sums to "
+            "0: the same vector added to all keys changes no weight. So nothing is missing in it.",
+            0,
+            (
+                "What is missing sums to 0 over the positions",
+                "$\\beta$ does not reach the loss",
+                "The check does not look at $\\beta$",
+            ),
+        ),
+        Question(
+            "One Dropout object serves two sublayers and keeps its mask in an attribute. Forward "
+            "passes the first sublayer, then the second. Which mask does backward use?",
+            "The attribute holds the last mask that was drawn. Backward meets the second sublayer "
+            "first, rightly with its mask, and then uses the same mask for the first one. A layer "
+            "has to keep a mask for each forward, as `save` and `pop_saved` do.",
+            2,
+            (
+                "each sublayer its own",
+                "the first sublayer's for both",
+                "the second sublayer's for both",
+            ),
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# After these three you have written, and checked, the backward of an encoder.
+# `python -m lessons start 9 mine.py` writes a file to begin with, and
+# `python -m lessons check 9 mine.py` tells what is right in it. The parts are derived in lesson 3
+# (attention) and lesson 6 (norm, feed-forward network, residual connection).
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/models/encoder_decoder.py`, from its last line to its first.
+# - `numformer/gradient_check/`: how the check tells what is wrong; and `lessons/equations.md`, the
+#   mistakes that it knows by name.
+# - Rumelhart, Hinton and Williams 1986, *Learning Representations by Back-Propagating Errors*.
+# - Griewank and Walther 2008, *Evaluating Derivatives*: what programs do that write backwards.
+# - Lesson 10, when it is there: how a trained model writes.

@@ -1,0 +1,141 @@
+"""Lesson 9: its numbers and claims, computed again another way."""
+
+import numpy as np
+import pytest
+
+from lessons.kit.explanations import Sizes
+from lessons.lesson_07.toy import Leaky
+from lessons.lesson_09 import bugs, stations
+from lessons.lesson_09.exercises import encoder_layer, of_layer
+from lessons.lesson_09_backpropagation import Napkin, paths_into_the_memory
+from numformer import Transformer, pack
+from numformer.gradient_check.gradients import check
+from numformer.layers.softmax import softmax_backward
+from numformer.models.block import Block, TowerConfig
+
+
+def gradients(bug: str) -> np.ndarray:
+    """All gradients of one step of a small model with this backward, without dropout."""
+    model = Transformer(bugs.CONFIG, 4)
+    flat = pack(model, np.float64)
+    rng = np.random.default_rng(4)
+    for parameter in model.named_parameters().values():
+        parameter.data[...] += 0.1 * rng.standard_normal(parameter.shape)
+    words = bugs.words_of(rng, 5)
+    with bugs.BUGS[bug].there():
+        objective = model.objective()
+        bugs.dropout_stream.reseed(1, 1)
+        objective.forward(*bugs.batch(words))
+        objective.backward()
+    return flat.grad.copy()
+
+
+@pytest.mark.parametrize("bug", bugs.BUGS)
+def test_a_mistake_changes_the_gradients_while_it_is_there_and_no_longer(bug):
+    right = gradients("none")
+    assert np.array_equal(gradients(bug), right) == (bug == "none")
+    np.testing.assert_array_equal(gradients("none"), right)
+
+
+@pytest.mark.parametrize("bug", bugs.BUGS)
+def test_the_check_finds_each_mistake_at_the_right_place(bug):
+    report = bugs.checked(bug)
+    first = next((part for part, count in report.wrong.items() if count), "")
+    across, table = "decoder cross_attention", "source embedding"
+    places = dict.fromkeys(("undropped", "sum", "zero", "batch"), across)
+    places |= dict(none="", keys="encoder feed_forward", last="encoder feed_forward")
+    places |= dict(tied=table, ids=table, around=across)
+    assert first == places.get(bug, "decoder feed_forward")
+    words = dict(
+        bias="divided by the number of positions",
+        around="that of the skip connection (all else) is missing",
+        undropped="the gradient without dropout",
+        sum="No known pattern",
+        tied="a second backward adds to the gradients of the first",
+        none="All gradients are right.",
+        keys="that of `key` is missing",
+        gamma="multiply dy by `gamma` first",
+        zero="the gradient is zero",
+        mask="leaves out its mask",
+        variance="off by a multiple of `x_hat`",
+        last="that of `layers.1` is missing",
+        batch="divided by the batch size (3)",
+        ids="ids occur more than once",
+    )
+    assert words.keys() == bugs.BUGS.keys() and words[bug] in report.says
+
+
+def test_what_is_said_of_the_runs_is_so():
+    ends = {bug: bugs.end(bug) for bug in bugs.BUGS}
+    assert ends["none"][1] == 1 and ends["none"][0] == min(loss for loss, _ in ends.values())
+    assert ends["none"][0] < 0.2 and all(right < 0.9 for right in (ends["zero"][1], ends["sum"][1]))
+
+
+def test_the_check_does_not_see_that_a_decoder_sees_the_future():
+    model = Leaky(Transformer.Config.base(8, d_model=6, d_ff=5, heads=2, layers=1), 2)
+    source, target = np.array([[4, 5, 6, 2], [7, 4, 5, 2]]), np.array([[1, 6, 5], [1, 5, 4]])
+    assert all(row.passed for row in check(model, [source, target]))
+
+
+def test_a_line_that_is_gone_stops_the_lesson():
+    with pytest.raises(ValueError, match="softmax_backward lacks 'x = 1': mend the lesson"):
+        _ = bugs.Bug(softmax_backward, {"x = 1": ""}).wrong
+
+
+def test_the_model_on_the_napkin_has_the_slope_of_a_square():
+    def loss(table):
+        logits = 2 * table[0] @ table.T
+        return np.log(np.exp(logits).sum()) - logits[1]
+
+    table, made = np.eye(3, 4), Napkin()
+    for place in np.ndindex(table.shape):
+        step = np.zeros_like(table)
+        step[place] = 1e-6
+        assert abs((loss(table + step) - loss(table - step)) / 2e-6 - made.both[place]) < 1e-8
+    assert made.by_output[0, 0] == made.by_input[0, 0]
+
+
+def test_the_stations_add_up():
+    walk = stations.walk()
+    residuals = [name.removesuffix(".norm") for name in walk.handed if name.endswith(".norm")]
+    assert len(residuals) == 10
+    for name in residuals:
+        around, through = walk.handed[f"{name}.norm"][0], walk.handed[f"{name}.sublayer"][0]
+        np.testing.assert_allclose(walk.handed[name][0], around + through)
+    grad = walk.model.source.embedding.weight.grad
+    np.testing.assert_allclose(sum(walk.table.values()), grad)
+    for row, column in (5, 0), (2, 7), (6, 3):
+        slope = (stations.nudged(row, column, 1e-5) - stations.nudged(row, column, -1e-5)) / 2e-5
+        assert abs(slope - grad[row, column]) < 1e-8
+
+
+def test_the_paths_are_counted():
+    def ways(sublayers):  # from the top: the rest of the decoder, one sublayer after another
+        if not sublayers:
+            return 0
+        first, *rest = sublayers
+        return 2 * ways(rest) + 2 * (first == "across")
+
+    block = ["feed forward", "across", "attention"]
+    for blocks in range(1, 5):
+        assert paths_into_the_memory(blocks) == ways(blocks * block)
+
+
+def test_the_encoder_layer_of_the_exercise_is_the_library_s():
+    n, rng = Sizes(), np.random.default_rng(1)
+    config = TowerConfig(d_model=n.D, d_ff=n.S, heads=n.H, d_k=n.K, d_v=n.K_v, p_drop=0)
+    block, given = Block(config, rng), of_layer(n)
+    pack(block, np.float64)
+    given |= {name: rng.standard_normal(x) for name, x in given.items() if isinstance(x, tuple)}
+    names = {"mixer.sublayer.query": "w_query", "mixer.sublayer.key": "w_key"}
+    names |= {"mixer.sublayer.value": "w_value"}
+    parameters = block.named_parameters()
+    for name, own in names.items():
+        parameters[f"{name}.weight"].data[...] = np.concatenate(given[own], axis=1)
+    parameters["mixer.sublayer.output.weight"].data[...] = np.concatenate(given["w_out"])
+    parameters["mixer.norm.gamma"].data[...] = given["gamma_1"]
+    parameters["feed_forward.norm.gamma"].data[...] = given["gamma_2"]
+    parameters["feed_forward.sublayer.inner.weight"].data[...] = given["inner"]
+    parameters["feed_forward.sublayer.outer.weight"].data[...] = given["outer"]
+    y, _ = encoder_layer(**given)
+    np.testing.assert_allclose(block.forward(given["x"][None])[0], y)
