@@ -13,7 +13,7 @@ import numpy as np
 from lessons.kit.lesson import Beside, Matrix, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
-from lessons.lesson_09 import bugs, stations
+from lessons.lesson_09 import bugs, stations, whole
 from lessons.lesson_09.bugs import BUGS, LETTER, end
 from lessons.lesson_09.exercises import EXERCISES
 from numformer import Adam, CrossEntropy, Embedding, LayerNorm, Parameter, Transformer, pack
@@ -67,13 +67,13 @@ def the_whole_transformer():
                 "reach = ": "The causal mask (lesson 7).",
                 "x = self.decoder": "The decoder's blocks, each of which looks at $H$. Call the "
                 "result $Y$.",
-                "return": r"The logits $G = YE^\top$, with the table $E$ once more.",
+                "return": r"The logits $L = YE^\top$, with the table $E$ once more.",
             },
         ),
         Beside(
             Transformer.backward,
             {
-                "dx, dmemory": r"From $\mathrm{d}G$ through the table to $\mathrm{d}Y$, then down "
+                "dx, dmemory": r"From $\mathrm{d}L$ through the table to $\mathrm{d}Y$, then down "
                 "the decoder. Two gradients come out of it.",
                 "self.target": "One goes to the rows of the table that the decoder has read.",
                 "self.source": "The other goes down the encoder, to the rows that it has read.",
@@ -93,12 +93,12 @@ def the_whole_transformer():
 #
 # $$x = \sqrt{D}\,E_a$$
 #
-# $$G_v = \sum_i x_i\,E_{vi}$$
+# $$L_v = \sum_i x_i\,E_{vi}$$
 #
-# $$p = \mathrm{softmax}(G)$$
+# $$p = \mathrm{softmax}(L)$$
 #
-# The loss is $-\ln p_b$, and its gradient at the logits is $p - q$, where $q$ is 1 for the right
-# symbol and 0 elsewhere. (Where the loss is a mean over $n$ symbols, it is $(p - q)/n$.)
+# The loss is $-\ln p_b$, and its gradient at the logits is $p - p^*$, where $p^*$ is 1 for the
+# right symbol and 0 elsewhere. (Where the loss is a mean over $n$ symbols, it is $(p - p^*)/n$.)
 
 # %%
 SYMBOLS, FEATURES = ["a", "b", "c"], ["1", "2", "3", "4"]
@@ -136,19 +136,19 @@ def the_napkin():
     a, rest = made.dlogits[0, 0], made.dlogits[0, 2]
     return [
         Matrix("E", np.eye(3, 4), SYMBOLS, FEATURES),
-        Matrix(r"\mathrm{d}G", made.dlogits, ["reads a"], SYMBOLS),
+        Matrix(r"\mathrm{d}L", made.dlogits, ["reads a"], SYMBOLS),
         Matrix(r"\text{by the output}", made.by_output, SYMBOLS, FEATURES, 3),
         Matrix(r"\text{by the input}", made.by_input, SYMBOLS, FEATURES, 3),
         Matrix(r"\mathrm{d}E", made.both, SYMBOLS, FEATURES, 3),
         Words(f"""
             By hand: $x$ is (2, 0, 0, 0), so the logits are (2, 0, 0). $e^2$ is 7.389, and *a* gets
             7.389 / (7.389 + 2) = {plain(p[0])}. That is too much, *b* has too little:
-            $p - q$ is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
+            $p - p^*$ is ({plain(a)}, {plain(made.dlogits[0, 1])}, {plain(rest)}).
 
-            The table is used twice. **At the end**, $G_v$ is a product of $x$ and row $v$, so row
-            $v$ gets $\\mathrm{{d}}G_v\\,x$. Every row gets something, *c* too, which does not occur
+            The table is used twice. **At the end**, $L_v$ is a product of $x$ and row $v$, so row
+            $v$ gets $\\mathrm{{d}}L_v\\,x$. Every row gets something, *c* too, which does not occur
             at all: it is to be less likely. **At the beginning** only row *a* was looked up. What
-            comes to $x$ is $\\sum_v \\mathrm{{d}}G_v E_v$, and this, times 2, is for row *a*.
+            comes to $x$ is $\\sum_v \\mathrm{{d}}L_v E_v$, and this, times 2, is for row *a*.
 
             Both add up. The first number of row *a* gets {plain(a)} · 2 + 2 · {plain(a)} =
             {plain(made.both[0, 0])}. Is it so? The logit of *a* is $2 E_{{a1}}^2$. A square has
@@ -167,7 +167,7 @@ def the_napkin():
 # $v$ at every position $t$, with the factor $Y_{tk}$. In $X_{tk}$ wherever $i_t = v$, and in
 # $X'_{sk}$ wherever $j_s = v$, with the factor $\sqrt{D}$. So three sums make $\mathrm{d}E_{vk}$:
 #
-# $$\text{output} \quad \sum_t \mathrm{d}G_{tv}\,Y_{tk}$$
+# $$\text{output} \quad \sum_t \mathrm{d}L_{tv}\,Y_{tk}$$
 #
 # $$\text{decoder} \quad \sqrt{D} \sum_{i_t = v} \mathrm{d}X_{tk}$$
 #
@@ -186,8 +186,8 @@ def the_lines_of_the_table():
             OutputProjection.backward,
             {
                 "x = ": "$Y$",
-                "self.weight.grad": r"$\mathrm{d}G^\top\,Y$, the first sum.",
-                "return": r"$\mathrm{d}Y = \mathrm{d}G\,E$",
+                "self.weight.grad": r"$\mathrm{d}L^\top\,Y$, the first sum.",
+                "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$",
             },
         ),
         Beside(
@@ -382,6 +382,38 @@ def the_first_weight():
 
 
 # %% [markdown]
+# ## The whole model, there and back
+#
+# Here is one training step of a Transformer with every number: the task is the same, the model
+# smaller, with three symbols and one layer on each side. Nothing on this map was computed
+# beforehand. Your browser goes through the library's own operations, one after the other, whenever
+# you change something.
+#
+# Play the step, first up to the loss and then back. Then open a block, pick a weight in one of its
+# matrices, and look at the list of paths: it is the sum over all paths from above, written out.
+# Its last line is the test of everything: the weight is moved a little, and what the loss does is
+# compared with the gradient.
+
+
+# %%
+@show
+def the_whole_model() -> Simulation:
+    """The second simulation: one training step of a whole Transformer, with every number."""
+    return whole.whole
+
+
+# %% [markdown]
+# Some things to try:
+#
+# - **Mask all that the first symbol of the source could tell.** Press its cells in the table of
+#   cross-attention. Which symbol of the answer does the model lose?
+# - **Set a weight to 0**, or to 10, and see how far what you did goes: all numbers above it change,
+#   and all gradients below it.
+# - **Press Train.** Within some three hundred steps the loss falls below 0.1, and cross-attention
+#   turns into a picture that you can read: the first word written looks at the last word read.
+
+
+# %% [markdown]
 # ## Is it true?
 #
 # One weight proves little. The library moves every parameter of the whole model along random
@@ -415,9 +447,9 @@ def gradient_check():
 #
 # | forward | backward | shape |
 # |---|---|---|
-# | loss: mean of $-\ln p$ | $\mathrm{d}G = (p - q)/n$ | $(T, V)$ |
-# | $G = YE^\top$ | $\mathrm{d}Y = \mathrm{d}G\,E$ | $(T, D)$ |
-# | | to $\mathrm{d}E$: $\mathrm{d}G^\top\,Y$ | $(V, D)$ |
+# | loss: mean of $-\ln p$ | $\mathrm{d}L = (p - p^*)/n$ | $(T, V)$ |
+# | $L = YE^\top$ | $\mathrm{d}Y = \mathrm{d}L\,E$ | $(T, D)$ |
+# | | to $\mathrm{d}E$: $\mathrm{d}L^\top\,Y$ | $(V, D)$ |
 # | $u = x + f(x)$ | $\mathrm{d}x = \mathrm{d}u$, plus what comes back through $f$ | $(T, D)$ |
 # | self-attention | $\mathrm{d}X$ is the sum of three roads | $(T, D)$ |
 # | cross-attention | $\mathrm{d}Q$ stays in the decoder | $(T, D)$ |
@@ -442,7 +474,7 @@ def gradient_check():
 # %%
 @show
 def find_the_bug() -> Simulation:
-    """The second simulation: where gradients are wrong, what the check says, and the line."""
+    """The third simulation: where gradients are wrong, what the check says, and the line."""
     return bugs.bugs
 
 
