@@ -33,7 +33,6 @@ from numformer.training.optimizers import adam, clip_global_norm
 from numformer.training.recipe import warmup_rate
 
 
-# %%
 @show
 def train_it_yourself() -> Simulation:
     """The simulation: a small Transformer that trains in the page."""

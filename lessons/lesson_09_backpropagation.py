@@ -3,9 +3,6 @@
 #
 # > How does the loss, one number at the end, reach the first weight? And if it arrived wrong, would
 # > you notice?
-#
-# You have derived the backward of every part. A mistake in one of them would catch your eye,
-# wouldn't it? Try.
 
 # %%
 import numpy as np
@@ -24,7 +21,6 @@ from numformer.layers.embedding import embed_backward
 from numformer.models.block import Tower
 
 
-# %%
 @show
 def which_is_right() -> Simulation:
     """The first simulation: the losses of models of which only one has a right backward."""
@@ -32,7 +28,8 @@ def which_is_right() -> Simulation:
 
 
 # %% [markdown]
-# All but one learn something, and about half learn the task. A falling loss says little. Here we
+# You have derived the backward of every part, and still a mistake in one of them does not catch
+# the eye. All but one learn something, and about half learn the task. A falling loss says little. Here we
 # put the parts together, follow the gradient from the loss to the first weight, and then come
 # back to the fourteen runs with a tool that finds each mistake in seconds.
 #
