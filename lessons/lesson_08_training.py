@@ -575,7 +575,7 @@ def quiz() -> list[Question]:
         Question(
             "A weight has had the gradient 0.001 in each of the first ten steps, and the learning "
             "rate was always 0.01. How far has Adam moved it?",
-            "$\\hat m$ is 0.001, the root of $\\hat n$ is 0.001, so each step is the whole "
+            "Here $\\hat m$ is 0.001, the root of $\\hat n$ is 0.001, so each step is the whole "
             "learning rate: 10 · 0.01 = 0.1. The size of the gradients makes no difference.",
             float(0.01 * change.sum()),
             tolerance=0.001,

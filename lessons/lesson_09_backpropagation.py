@@ -29,9 +29,9 @@ def which_is_right() -> Simulation:
 
 # %% [markdown]
 # You have derived the backward of every part, and still a mistake in one of them does not catch
-# the eye. All but one learn something, and about half learn the task. A falling loss says little. Here we
-# put the parts together, follow the gradient from the loss to the first weight, and then come
-# back to the fourteen runs with a tool that finds each mistake in seconds.
+# the eye. All but one learn something, and about half learn the task. A falling loss says little.
+# Here we put the parts together, follow the gradient from the loss to the first weight, and then
+# come back to the fourteen runs with a tool that finds each mistake in seconds.
 #
 # ## Forward, read upwards
 #

@@ -102,10 +102,9 @@ class Page:
         return made.replace("<pre>", '<pre tabindex="0">')
 
     def script(self, name: str) -> None:
-        """Put the module NAME.js, of all pages or of a lesson, into the page, once."""
+        """Put the module NAME.js, of all pages or of a lesson, after the others of the page."""
         (path,) = FOLDER.glob(f"*/{name}.js")
-        if path not in self.scripts:
-            self.scripts.append(path)
+        self.scripts = [*(other for other in self.scripts if other != path), path]
 
     def cell(self, cell: Cell, module) -> str:
         """A cell of a lesson and what its functions show."""

@@ -168,8 +168,8 @@ WRONG = {
         whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
     },
     "encoder_layer_backward": {
-        whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, one of two",
-        whole_layer(dx="attended"): "In dx, one of two parts is missing. Count how often x",
+        whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is missing",
+        whole_layer(dx="attended"): "In dx, a part is missing. Count how often x",
     },
     "tempered_backward": {
         tempered("np.sum(dZ * Z) / tau", "dZ.sum(0)"): "or dtau is wrong",
@@ -203,7 +203,7 @@ WRONG = {
             ("dn = dnew * f", "dn = dnew * f**3", "wrong da: 33 of 33 entries"),
         ],
         "dropped_backward": [
-            ("dy + dproduct @", "dproduct @", "one of two parts is missing"),
+            ("dy + dproduct @", "dproduct @", "a part is missing"),
             ("x.T @ dproduct", "x.T @ dy", "On the way to dweight"),
         ],
         "mended_counted_backward": [("valid.mean()", "len(valid)", "no part of the mean")],
