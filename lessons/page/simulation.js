@@ -218,7 +218,7 @@ class Simulation {
     const { pool, table, controls } = this.data;
     if (this.data.repeats) return []; // what steps of training give is not known before
     if (!table[""]) return [...new Set(table[name].index)].map((place) => pool[place]);
-    const some = ({ kind, values }) => values.map((value, n) => (kind === "entries" ? value : n)).filter((_, n) => n % Math.ceil(values.length / TRIED) === 0);
+    const some = ({ kind, values }) => (kind === "entries" ? [...values, typed(values[0])] : values.map((_, n) => n)).filter((_, n) => n % Math.ceil(values.length / TRIED) === 0);
     const states = [{}, ...controls.filter(({ live }) => live).flatMap((each) => some(each).map((value) => ({ [each.name]: value })))];
     this.tried ??= pool.flatMap((_, place) => states.map((state) => this.computed(place, { ...this.chosen, ...state })));
     return this.tried.map((arrays) => arrays[name]);
@@ -226,7 +226,7 @@ class Simulation {
 
   /** The names of the arrays that a control changes. */
   changes({ name, kind, options, start }) {
-    const others = kind === "entries" ? [start.map((row) => row.map((x) => x + 0.37))] : options.map((_, n) => n).slice(0, TRIED);
+    const others = kind === "entries" ? [typed(start)] : options.map((_, n) => n).slice(0, TRIED);
     const told = (state) => Object.entries(this.arrays(state)).map(([of, array]) => [of, JSON.stringify(array)]);
     const before = Object.fromEntries(told({}));
     return new Set(others.flatMap((other) => told({ [name]: other }).flatMap(([of, text]) => (text === before[of] ? [] : of))));
@@ -358,6 +358,9 @@ class Simulation {
     return { views: this.views.map((view) => view.shown()), thumbnails: Object.fromEntries(thumbnails) };
   }
 }
+
+/** What a reader might type instead: nothing round, and long to write. */
+const typed = (rows) => rows.map((row) => row.map((x) => -Math.abs(x) - 0.37));
 
 /** An array on its way to another one of its shape; whole numbers, which may be names, do not move. */
 function between(from, to, share) {
