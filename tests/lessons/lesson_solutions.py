@@ -168,9 +168,7 @@ WRONG = {
         whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
     },
     "encoder_layer_backward": {
-        whole_layer(
-            dn="g @ w_1.T"
-        ): "In the gradient of what the first norm made, a part is missing",
+        whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is",
         whole_layer(dx="attended"): "In dx, a part is missing. Count how often x",
     },
     "tempered_backward": {
