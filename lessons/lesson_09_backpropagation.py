@@ -521,6 +521,7 @@ def a_smaller_layer():
     """The softmax alone, with the mistake of which the larger layer could not tell the kind."""
     with BUGS["sum"].there():
         (row,) = check(Softmax(), [np.random.default_rng(0).standard_normal((2, 3, 5))])
+    assert LETTER["sum"] == "D", "the text above names it"
     assert not row.passed and "softmax's sum is missing" in row.meaning
     said = row.meaning.split(",")[0]
     return Words(f"""
@@ -681,7 +682,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# After these three you have written, and checked, the backward of an encoder.
+# After these four you have written, and checked, the backward of an encoder and its table.
 # `python -m lessons start 9 mine.py` writes a file to begin with, and
 # `python -m lessons check 9 mine.py` tells what is right in it. The parts are derived in lesson 3
 # (attention) and lesson 6 (norm, feed-forward network, residual connection).

@@ -27,6 +27,7 @@ from lessons import COURSE, FOLDER, Entry, load
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
 from lessons.kit.lesson import Matrix, Picture, pieces, plain
+from lessons.kit.papers import linked
 from lessons.kit.percent import Cell, cells
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
@@ -81,7 +82,7 @@ class Page:
 
     def markdown(self, text: str) -> str:
         """Markdown with $formulas$ -> HTML."""
-        made = self._markdown.render(text)
+        made = linked(self._markdown.render(text))
         made = made.replace('<div class="math block">', '<div class="math block" tabindex="0">')
         # No line may begin with the comma after a formula.
         formula = r'(<span class="math inline">(?:(?!</span>).)*</span>[,.;:?)]+)'
@@ -168,6 +169,9 @@ def frame(title: str, body: str, description: str, scripts: str = "") -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="description" content="{html.escape(description)}">
+<meta property="og:title" content="{html.escape(title)}">
+<meta property="og:description" content="{html.escape(description)}">
+<meta property="og:image" content="preview.png">
 <title>{html.escape(title)}</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="style.css">
@@ -191,13 +195,17 @@ class Made:
     counts: dict[str, int]
 
     @property
-    def minutes(self) -> int:
-        """How long it takes: 200 words a minute, 2 minutes for each simulation and exercise."""
+    def minutes(self) -> str:
+        """How long it takes: 180 words a minute, half a minute for a formula on its own line, three
+        for a simulation; and apart from that 15 for an exercise.
+        """
         text = re.sub(r"<(script|svg|pre)\b.*?</\1>", " ", self.html, flags=re.S)
+        formulas = text.count('<div class="math block"')
         text = re.sub(r"<math\b.*?</math>", "formula", text, flags=re.S)
         words = len(re.sub(r"<[^>]*>", " ", text).split())
-        to_do = self.counts.get("simulation", 0) + self.counts.get("exercise", 0)
-        return max(5, 5 * round((words / 200 + 2 * to_do) / 5))
+        read = words / 180 + formulas / 2 + 3 * self.counts.get("simulation", 0)
+        to_do = 15 * self.counts.get("exercise", 0)
+        return f"{5 * round(read / 5)} minutes to read, {to_do} for its exercises"
 
     @property
     def summary(self) -> str:
@@ -284,7 +292,7 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     beside = neighbours(entry)
     body = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
-<span>Lesson {entry.number} of {len(COURSE)}, {lesson.minutes} minutes</span>
+<span>Lesson {entry.number} of {len(COURSE)}, {lesson.minutes}</span>
 <a href="summary.html">Summary</a></nav>
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
@@ -325,6 +333,8 @@ def build(out: Path) -> str:
     style = "".join(path.read_text(encoding="utf-8") for path in sheets)
     for name, text in (("index.html", front), ("summary.html", summary), ("style.css", style)):
         write_atomically(out / name, text.encode())
+    # What a message that links to a page shows of it.
+    write_atomically(out / "preview.png", (FOLDER / "attention_stepper.png").read_bytes())
     for path in FOLDER.glob("page/numformer_math.*"):  # the font and its licence
         write_atomically(out / path.name, path.read_bytes())
     named = [(counts[name], name) for name in ("lesson", *COUNTED)]

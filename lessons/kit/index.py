@@ -92,7 +92,7 @@ def index_page(page, course: Mapping) -> str:
         title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
         if entry.path:
             minutes = course[entry.number].minutes
-            items += f'<li><a href="{entry.page}">{title} <em>{minutes} minutes</em></a></li>'
+            items += f'<li><a href="{entry.page}">{title} <em>{minutes}</em></a></li>'
         else:
             items += f'<li class="to-come"><div>{title} <em>to come</em></div></li>'
     return f"""<main id="content"><article class="index">

@@ -1,4 +1,4 @@
-"""The exercises of lesson 9: attention, LayerNorm and a whole encoder layer, backwards."""
+"""The exercises of lesson 9: attention, LayerNorm, an encoder layer and a tied table, backwards."""
 
 import math
 
@@ -168,6 +168,42 @@ def encoder_layer(x, w_query, w_key, w_value, w_out, gamma_1, inner, outer, gamm
     return y, made | dict(x_hat_2=x_hat_2, rstd_2=rstd_2)
 
 
+def tied_backward(dlogits, x, table, ids):
+    """dlogits (T, V) -> dtable.
+
+    Forward was x_t = sqrt(D) table[ids[t]] and
+    logits = x table^T, the model on a napkin, with
+    ids (T,), x (T, D), table (V, D).
+    """
+    # The part by the output. Row v met every word.
+    by_output = dlogits.T @ x
+    # The gradient of x. Each word met every row of the table.
+    dx = dlogits @ table
+    # The gradient of the rows that were looked up. They were multiplied by something.
+    drows = math.sqrt(table.shape[-1]) * dx
+    # The part by the lookup. A symbol that occurs twice got its row twice.
+    by_lookup = np.eye(len(table))[ids].T @ drows
+    # dtable. Count how often the table is used.
+    dtable = by_output + by_lookup
+    return dtable
+
+
+def tied(table, ids):
+    x = math.sqrt(table.shape[-1]) * table[ids]
+    return x @ table.T, dict(x=x)
+
+
+FORGETS = Mistake(
+    "by_lookup",
+    lambda drows, ids, table: np.array(
+        [drows[ids == symbol][-1:].sum(axis=0) for symbol in range(len(table))]
+    ),
+    "Of a symbol that occurs several times only the last place counts. NumPy’s += with an "
+    "array of indices does that: where an index occurs twice, the second addition forgets the "
+    "first. Look for a function of NumPy that adds them all.",
+)
+
+
 def of_attention(n) -> dict:
     """The inputs of self-attention: weights by which no score becomes too large."""
     narrow, wide = (n.H, n.D, n.K), (n.H, n.D, n.K_v)
@@ -251,6 +287,18 @@ in the row?""",
         [*CONSTANTS, AT_THE_END],
         [sums_to_0("dx", "A number added to all of a row changes nothing behind the norm.")],
         called=CALLED,
+    ),
+    Exercise(
+        9,
+        "A table that is used twice, backwards",
+        """The model on a napkin, with any number of symbols and words. Some symbols occur more than
+once. How often is the table used?""",
+        tied_backward,
+        lambda n: dict(table=(n.S, n.D), ids=np.arange(n.T) % (n.S // 2)),
+        "With an encoder there is a third part, and it is made just as the second.",
+        tied,
+        [FORGETS],
+        called=CALLED | {"S": "the number of symbols"},
     ),
     Exercise(
         9,

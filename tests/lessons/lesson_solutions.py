@@ -49,6 +49,10 @@ def attention(**lines: str) -> str:
     return function("attention_backward", "dO, Q, K, V, A", body)
 
 
+def tied(body: str) -> str:
+    return function("tied_backward", "y, x, w, i", f"d = {body}\nreturn d")
+
+
 def tempered(dtau: str, dbias: str) -> str:
     body = f"""
 Z = Q @ K.T / Q.shape[1] ** 0.5 / tau
@@ -141,6 +145,7 @@ RIGHT = {
     "multi_head_self_attention_backward": [whole_attention()],
     "layer_norm_backward": [whole_norm()],
     "encoder_layer_backward": [whole_layer()],
+    "tied_backward": [tied("y.T @ x\nnp.add.at(d, i, w.shape[1] ** 0.5 * (y @ w))")],
 }
 
 WRONG = {
@@ -166,6 +171,11 @@ WRONG = {
     "layer_norm_backward": {
         whole_norm("r * g"): "if means and variances were constant",
         whole_norm("r * (g - g.mean(1)[:, None])"): "if the variances were constant",
+    },
+    "tied_backward": {
+        tied("y.T @ x"): "a part is missing",
+        tied("y.T @ x\nd[i] += 17**0.5 * (y @ w)"): "the second addition forgets the first",
+        tied("y.T @ x\nnp.add.at(d, i, y @ w)"): "a factor is missing",
     },
     "encoder_layer_backward": {
         whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is",
