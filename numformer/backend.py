@@ -316,8 +316,7 @@ class DropoutStream:
     def reseed(self, seed: int, step: int, part: int = 0) -> None:
         """Start the stream of this step, and this part of the batch, of the run with this seed."""
         sequence = seed_sequence(seed, "dropout", step, part)
-        self._key = sequence.generate_state(1, np.uint64)[0]
-        self._drawn = 0
+        self.drawn = sequence.generate_state(1, np.uint64)[0], 0  # the key, and how many words
 
     def keep(self, shape: tuple[int, ...], p: float, like):
         """What dropout multiplies with: 0 with probability p, otherwise 1 / (1 - p); (shape).
@@ -328,8 +327,9 @@ class DropoutStream:
         xp = array_module(like)
         size = math.prod(shape)
         count = -(-size // 4)
-        words = splitmix64(self._key, self._drawn, count, xp)
-        self._drawn += count
+        key, start = self.drawn
+        words = splitmix64(key, start, count, xp)
+        self.drawn = key, start + count
         dropped = min(round(p * 65536), 65535)
         kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
         scale = like.dtype.type(65536 / (65536 - dropped))

@@ -19,6 +19,7 @@ from numformer.backend import array_module, dropout_stream, dtype_kind, on_host,
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
+from numformer.layers.checkpointed import Checkpointed
 
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"
@@ -162,14 +163,22 @@ class GradientCheck:
         return output
 
     def _branches(self) -> list[np.ndarray]:
-        """Every branch that forward took: the boolean arrays that it saved."""
-        return [
+        """Every branch that forward took: the boolean arrays that it saved, or will save."""
+        layers = self.layer.layers_within()
+        checkpoints = [layer for layer in layers if isinstance(layer, Checkpointed)]
+        for layer in checkpoints:
+            for record in layer.saved:
+                layer.again(record)
+        branches = [
             to_host(value).copy()
-            for layer in self.layer.layers_within()
+            for layer in layers
             for record in layer.saved
             for value in record.values()
             if dtype_kind(value) == "b"
         ]
+        for layer in checkpoints:
+            layer.layer.clear_saved()
+        return branches
 
     def run(self, keep: bool = False, inputs: Iterable | None = None):
         """A copy of the output, and every branch that forward took."""

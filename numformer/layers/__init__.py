@@ -34,6 +34,7 @@ from numformer.layers.recurrence import Recurrent
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.feed_forward import FeedForward
 from numformer.layers.residual import Residual
+from numformer.layers.checkpointed import Checkpointed
 from numformer.layers.patches import ClassToken, Patches
 from numformer.layers.pick import Pick
 from numformer.layers.cross_entropy import CrossEntropy
@@ -101,6 +102,7 @@ __all__ = [
     "AdditiveAttention",
     "FeedForward",
     "Residual",
+    "Checkpointed",
     "Patches",
     "ClassToken",
     "Pick",

@@ -15,6 +15,7 @@ from numformer.layers import (
     NORMALIZATIONS,
     POSITIONS,
     POSITIONS_IN_ATTENTION,
+    Checkpointed,
     CrossAttention,
     Dropout,
     Embedding,
@@ -76,6 +77,9 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     activation_dropout: float = settings.share(
         0.0, "dropout after the activation (not in the paper)"
     )
+    checkpointing: bool = settings.switch(
+        False, "compute every layer again for backward, to save memory (not in the paper)"
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,7 +136,10 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     @property
     def least_saved(self) -> int:
         """Numbers that every position at least saves in a tower, for backward."""
-        return self.layers * (4 * self.d_model + self.d_ff)
+        of_layer = 4 * self.d_model + self.d_ff
+        if self.checkpointing:
+            return self.layers * self.d_model + of_layer
+        return self.layers * of_layer
 
 
 class InputEmbedding(Layer):
@@ -228,7 +235,7 @@ class Tower(Layer):
     With norm "pre" one norm follows the last block, because there the sum of the residuals is not
     normalised; with norm "post" every block ends with its own. With `cross`, `backward` returns
     dx, dmemory. A tower that is not `causal` lets positions see later ones; InputError for a mixer
-    that cannot.
+    that cannot. With `checkpointing` each block is computed again for its backward.
     """
 
     def __init__(
@@ -246,6 +253,7 @@ class Tower(Layer):
                 "Choose another mixer, or a model that only looks back, a language model.",
             )
         self.layers = [Block(config, rng, cross, causal, layer) for layer in range(config.layers)]
+        self.checkpoints = [Checkpointed(block) for block in self.layers * config.checkpointing]
         normalization = NORMALIZATIONS[config.normalization]
         self.norm = normalization(config.d_model) if config.norm == "pre" else None
         self.cross = cross
@@ -258,13 +266,13 @@ class Tower(Layer):
         memory_reach: Any = None,
         past: Memory | None = None,
     ) -> Array:
-        for block in self.layers:
+        for block in self.checkpoints or self.layers:
             x = block.forward(x, reach, memory, memory_reach, past)
         return self.norm.forward(x) if self.norm else x
 
     def backward(self, dy: Array) -> Any:
         dx, dmemory = self.norm.backward(dy) if self.norm else dy, 0
-        for block in reversed(self.layers):
+        for block in reversed(self.checkpoints or self.layers):
             if self.cross:
                 dx, dmemory_of_block = block.backward(dx)
                 dmemory += dmemory_of_block  # every block looks at the same memory

@@ -294,6 +294,11 @@ def residual(p, x, *others, sublayer, norm, p_drop, norm_layer="layer_norm", **s
     return normed(y) if norm == "post" else y
 
 
+def checkpointed(p, x, **settings):
+    """What it computes again is the same."""
+    return residual(within(p, "layer"), x, **settings)
+
+
 def patches(p, images, *, size):
     """F.unfold makes columns (B, C size size, N) of images (B, C, height, width)."""
     images = images.unsqueeze(-1) if images.dim() == 3 else images

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
-from numformer.layers import ATTENTIONS, MIXERS, attention
+from numformer import Transformer, inference, pack
+from numformer.backend import dropout_stream
+from numformer.errors import InputError
+from numformer.layer import Layer
+from numformer.layers import ATTENTIONS, MIXERS, Checkpointed, Memory, attention
 from numformer.layers.alibi import alibi
 from numformer.layers.layer_norm import layer_norm
 from numformer.layers.linear import linear
+from numformer.models import Tower
 
 SIZES = dict(d_model=8, d_ff=12, heads=2, layers=3, attention_dropout=0.25)
 
@@ -156,3 +161,43 @@ def test_attention_has_biases_where_its_config_says_so():
         sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, attention_bias=bias)
         names = nf.Transformer(nf.Transformer.Config.base(9, **sizes)).named_parameters()
         assert any(name.endswith("query.bias") for name in names) == bias
+
+
+def test_checkpointing_changes_what_is_saved_and_no_number(rng):
+    """Dropout too, of which a second forward would draw other masks, and what follows it."""
+    ids = [rng.integers(4, 11, (3, length)) for length in (4, 5, 5)]
+    results, pending = [], []
+    for checkpointing in (False, True):
+        config = Transformer.Config.base(11, **SIZES, checkpointing=checkpointing)
+        objective = Transformer(config, 1).objective()
+        flat = pack(objective)
+        dropout_stream.reseed(3, 1)
+        losses = [objective.forward(*ids), objective.forward(*ids)]
+        pending.append(objective.pending())
+        objective.backward()
+        objective.backward()
+        drawn = dropout_stream.drawn
+        assert objective.pending() == 0
+        results.append((*losses, drawn, flat.grad.copy(), [*objective.state_dict()]))
+        with inference():
+            results[-1] += (objective.forward(*ids),)
+    for whole, again in zip(*results, strict=True):
+        assert_array_equal(whole, again)
+    assert pending[1] < pending[0] / 3
+
+
+def test_what_cannot_be_computed_again_is_refused(rng, complaint):
+    class Noise(Layer):
+        def forward(self, x):
+            return x + rng.standard_normal(x.shape)
+
+        def backward(self, dy):
+            raise AssertionError("of other numbers than forward's")
+
+    layer = Checkpointed(Noise())
+    layer.forward(rng.standard_normal((2, 3)))
+    assert "a Noise whose second forward gives other numbers" in complaint(layer.backward, 1.0)
+    block = Tower(Transformer.Config.base(11, **SIZES, checkpointing=True), rng, causal=True)
+    past = Memory(4)
+    with pytest.raises(InputError, match="a Memory while saving is on"):
+        block.forward(rng.standard_normal((2, 3, 8)), past=past)

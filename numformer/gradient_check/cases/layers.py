@@ -14,6 +14,7 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.checkpointed import Checkpointed
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.layers.dropout import Dropout
@@ -185,6 +186,12 @@ ATTENTION = [
         "multi_head_attention",
         lambda g: (CrossAttention(D, H, g.rng), [g.x, g.memory, g.cross]),
         dict(heads=H),
+    ),
+    Case(
+        "checkpointed",
+        "checkpointed",
+        lambda g: (Checkpointed(Residual(Linear(D, D, g.rng), D, 0.2, "post")), [g.x]),
+        dict(sublayer="linear", norm="post", p_drop=0.2),
     ),
     Case(
         "residual_post_norm",

@@ -33,6 +33,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "d_k_and_d_v": dict(d_k=3, d_v=5),
     "odd_sizes": dict(d_model=11, heads=3, d_k=3, d_v=3),
     "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
+    "checkpointing": dict(checkpointing=True, attention_dropout=0.2),
 }
 # What may stand where attention stands, each with settings by which little is seen.
 MIXED: dict[str, dict[str, Any]] = {
