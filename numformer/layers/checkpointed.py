@@ -54,6 +54,6 @@ class Checkpointed(Layer):
         return self.layer.backward(dy)
 
 
-def _total(y) -> float:
-    """What another y has another of; on a GPU 0, because to ask would wait for it."""
-    return float(y.sum()) if on_host(y) else 0.0
+def _total(y) -> list:
+    """What another y has another of; nothing on a GPU, because to ask would wait for it."""
+    return [y.sum()] if on_host(y) else []

@@ -189,6 +189,7 @@ def test_checkpointing_changes_what_is_saved_and_no_number(rng):
 def test_what_cannot_be_computed_again_is_refused(rng, complaint):
     class Noise(Layer):
         def forward(self, x):
+            self.save(x=x)
             return x + rng.standard_normal(x.shape)
 
         def backward(self, dy):
@@ -197,6 +198,11 @@ def test_what_cannot_be_computed_again_is_refused(rng, complaint):
     layer = Checkpointed(Noise())
     layer.forward(rng.standard_normal((2, 3)))
     assert "a Noise whose second forward gives other numbers" in complaint(layer.backward, 1.0)
+    assert layer.pending() == 0
+    infinite = Checkpointed(nf.Softmax())
+    with np.errstate(invalid="ignore"):
+        infinite.forward(np.full((2, 3), np.nan))
+    assert infinite.backward(np.ones((2, 3))).shape == (2, 3)  # trouble, but no other numbers
     block = Tower(Transformer.Config.base(11, **SIZES, checkpointing=True), rng, causal=True)
     past = Memory(4)
     with pytest.raises(InputError, match="a Memory while saving is on"):
