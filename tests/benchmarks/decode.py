@@ -1,0 +1,184 @@
+"""Decoding: numformer beside `generate` of Hugging Face transformers, in one run.
+
+    python -m tests.benchmarks.decode [--sizes tiny base gpt gpt2] [--batches 1 16 64]
+
+Models of the same sizes with random weights write 30 symbols, in a process of each library with one
+thread. They take turns, and medians of processor time are compared: tokens a second of numformer
+over those of transformers. Needs torch and transformers (pip install torch transformers).
+"""
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from numformer.backend import reuse_freed_memory
+from numformer.data.vocabulary import END, UNKNOWN
+from numformer.generation import beam_search, greedy
+from numformer.layer import pack
+from numformer.models import Config, LanguageModel, Transformer
+
+LENGTH, ROUNDS = 30, 7  # of what is read, and what is written
+
+
+class Size(NamedTuple):
+    """Vocabulary, d_model, heads, layers, d_ff, model."""
+
+    V: int
+    D: int
+    heads: int
+    layers: int
+    F: int
+    model: str = "transformer"
+
+
+SIZES = {
+    "tiny": Size(10000, 128, 4, 4, 256),
+    "base": Size(10000, 512, 8, 6, 2048),
+    "gpt": Size(65, 128, 4, 4, 512, "gpt"),
+    "gpt2": Size(50257, 256, 4, 4, 1024, "gpt"),
+}
+
+
+def read(size: Size, batch: int) -> np.ndarray:
+    """ids (B, LENGTH), the last one the end where an encoder reads them."""
+    ids = np.random.default_rng(0).integers(UNKNOWN + 1, size.V, (batch, LENGTH))
+    if size.model == "transformer":
+        ids[:, -1] = END
+    return ids
+
+
+def numformer_writer(size: Size) -> Callable:
+    reuse_freed_memory()
+    sizes = dict(d_model=size.D, heads=size.heads, layers=size.layers, d_ff=size.F)
+    if size.model == "gpt":
+        settings = dict(norm="pre", activation="gelu", positions="learned", max_length=2 * LENGTH)
+        model = LanguageModel(LanguageModel.Config(vocabulary=size.V, **sizes, **settings))
+    else:
+        model = Transformer(Config.base(size.V, **sizes))
+    pack(model)
+    step = model.step
+
+    def never_ending(ids, state):
+        logits = step(ids, state)
+        logits[:, END] = np.finfo(logits.dtype).min
+        return logits
+
+    model.step = never_ending
+
+    def write(ids: np.ndarray, beam: int):
+        if beam == 1:
+            return greedy(model, ids, LENGTH)
+        return beam_search(model, ids, LENGTH, beam)
+
+    return write
+
+
+def transformers_writer(size: Size) -> Callable:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, MarianConfig, MarianMTModel
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    ends = dict(pad_token_id=0, eos_token_id=END, bos_token_id=1)
+    if size.model == "gpt":
+        sizes = dict(n_embd=size.D, n_head=size.heads, n_layer=size.layers, n_inner=size.F)
+        config = GPT2Config(vocab_size=size.V, n_positions=2 * LENGTH, **sizes, **ends)
+        model = GPT2LMHeadModel(config)
+    else:
+        sizes = {
+            f"{side}_{name}": number
+            for side in ("encoder", "decoder")
+            for name, number in (
+                ("layers", size.layers),
+                ("attention_heads", size.heads),
+                ("ffn_dim", size.F),
+            )
+        }
+        ends |= dict(decoder_start_token_id=1, forced_eos_token_id=None)
+        model = MarianMTModel(MarianConfig(vocab_size=size.V, d_model=size.D, **sizes, **ends))
+    model.eval()
+
+    def write(ids: np.ndarray, beam: int):
+        given = torch.from_numpy(ids)
+        wanted = dict(min_new_tokens=LENGTH, max_new_tokens=LENGTH, num_beams=beam)
+        with torch.inference_mode():
+            mask = torch.ones_like(given)
+            return model.generate(given, attention_mask=mask, do_sample=False, **wanted)
+
+    return write
+
+
+WRITERS = {"numformer": numformer_writer, "transformers": transformers_writer}
+
+
+def work(library: str, name: str) -> None:
+    """A process that answers each "batch beam" on standard input with the seconds it took."""
+    size = SIZES[name]
+    write = WRITERS[library](size)
+    for line in sys.stdin:
+        batch, beam = map(int, line.split())
+        ids, started = read(size, batch), time.process_time()
+        write(ids, beam)
+        print(time.process_time() - started, flush=True)
+
+
+class Worker:
+    """One library at one size, in a process of its own."""
+
+    def __init__(self, library: str, name: str):
+        limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+        command = [sys.executable, "-m", "tests.benchmarks.decode", "--worker", library, name]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
+
+    def rate(self, batch: int, beam: int) -> float:
+        """Tokens a second."""
+        self.process.stdin.write(f"{batch} {beam}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a worker ended early; what it said stands above")
+        return batch * LENGTH / float(line)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.decode")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 64])
+    parser.add_argument("--beams", nargs="+", type=int, default=[1, 5], help="1 is greedy")
+    words = [*WRITERS, *SIZES]
+    parser.add_argument("--worker", nargs=2, choices=words, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        return work(*options.worker)
+    for package in ("torch", "transformers"):
+        if not importlib.util.find_spec(package):
+            parser.error(f"transformers is what numformer is compared with: pip install {package}")
+    print("tokens a second\n| size | batch | beam |", " | ".join(WRITERS), "| ratio |")
+    print("|---" * 6 + "|", flush=True)
+    for name in options.sizes:
+        workers = {library: Worker(library, name) for library in WRITERS}
+        for beam in options.beams:
+            for batch in options.batches:
+                rates = {library: [] for library in WRITERS}
+                for _ in range(ROUNDS + 1):
+                    for library, worker in workers.items():
+                        rates[library].append(worker.rate(batch, beam))
+                medians = [statistics.median(rates[library][1:]) for library in WRITERS]
+                row = [name, str(batch), str(beam), *(f"{rate:,.0f}" for rate in medians)]
+                print("|", " | ".join(row), f"| {medians[0] / medians[1]:.2f} |", flush=True)
+        for worker in workers.values():
+            worker.process.communicate()  # closes its standard input, which ends it
+
+
+if __name__ == "__main__":
+    main()
