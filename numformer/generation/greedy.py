@@ -9,11 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from numformer.backend import array_module, to_host
+from numformer.backend import array_module, max_last, sum_last, to_host
 from numformer.data.vocabulary import END, PADDING, START, UNKNOWN
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
+
+NO_OUTPUT = [PADDING, START, UNKNOWN]
+STRETCH = 64  # symbols of which the largest is looked for first
 
 
 def log_probabilities(logits) -> np.ndarray:
@@ -27,7 +30,7 @@ def log_probabilities(logits) -> np.ndarray:
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
     _require_numbers(result)
-    result[:, [PADDING, START, UNKNOWN]] = -np.inf
+    result[:, NO_OUTPUT] = -np.inf
     return result
 
 
@@ -38,15 +41,34 @@ def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
     log_probabilities, but of few: the softmax of each row needs one number more, its normaliser.
     """
     xp = array_module(logits)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    normaliser = xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True, dtype=xp.float64))
+    shifted = logits - max_last(logits)
+    normaliser = xp.log(sum_last(xp.exp(shifted)), dtype=xp.float64)
     _require_numbers(to_host(normaliser))
-    for symbol in (PADDING, START, UNKNOWN):
+    for symbol in NO_OUTPUT:
         shifted[:, symbol] = -xp.inf
     count = min(count, shifted.shape[1])
-    symbols = xp.sort(xp.argpartition(shifted, -count)[:, -count:])
+    symbols = xp.sort(_largest(shifted, count))
     log_p = xp.take_along_axis(shifted, symbols, axis=1) - normaliser
     return to_host(symbols), to_host(log_p)
+
+
+def _largest(x, count: int):
+    """x (N, V) -> where the `count` largest of each row are (N, count).
+
+    They lie in those `count` stretches of the row whose own largest are the largest.
+    """
+    xp, (rows, length) = array_module(x), x.shape
+    stretches = length // STRETCH
+    if stretches <= count:
+        return xp.argpartition(x, -count)[:, -count:]
+    whole, rest = xp.split(x, [stretches * STRETCH], axis=1)
+    highest = whole.reshape(rows, stretches, STRETCH).max(axis=-1)
+    first = STRETCH * xp.argpartition(highest, -count)[:, -count:]
+    places = (first[:, :, None] + xp.arange(STRETCH)).reshape(rows, -1)
+    after = xp.broadcast_to(xp.arange(length - rest.shape[1], length), rest.shape)
+    places = xp.concatenate([places, after], axis=1)
+    among = xp.argpartition(xp.take_along_axis(x, places, axis=1), -count)[:, -count:]
+    return xp.take_along_axis(places, among, axis=1)
 
 
 def _require_numbers(array: np.ndarray) -> None:
@@ -62,25 +84,41 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
     Each is the most probable one at its position, up to the end id. The results hold neither
     start nor end id and at most `max_length` ids.
     """
-    return write(model, inputs, max_length, lambda log_p: log_p.argmax(axis=-1))
+    return write(model, inputs, max_length, _most_probable_ids)
+
+
+def _most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
+    """logits (N, V) -> ids (N,): the softmax does not change which is the largest."""
+    xp, first = array_module(logits), UNKNOWN + 1
+    _require_numbers(to_host(logits.max(axis=-1)))  # which is NaN where one of them is
+    ids = first + logits[:, first:].argmax(axis=-1)
+    best = xp.take_along_axis(logits, ids[:, None], axis=1)[:, 0]
+    return to_host(xp.where(logits[:, END] >= best, END, ids))
 
 
 def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
-    """As `greedy`, with `choose`: log probabilities (B, V) of a position -> the ids (B,) there."""
+    """As `greedy`, with `choose`: logits (N, V) of a position of the rows (N,) -> the ids there.
+
+    The rows that have ended are left out as soon as they are half of those that are written.
+    """
     require_positive("max_length", max_length)
     require_writer(model)
     batch = len(inputs)
     written = np.full((batch, max_length), END)
-    finished = np.zeros(batch, dtype=bool)
+    ended, rows = np.zeros(batch, dtype=bool), np.arange(batch)
     with inference():
         state = model.start(inputs, max_length)
         ids = state.ids
         for position in range(max_length):
-            ids = choose(log_probabilities(model.step(ids, state)))
-            written[:, position] = ids
-            finished |= ids == END
-            if finished.all():
+            ids = choose(model.step(ids, state), rows)
+            written[rows, position] = ids
+            ended[rows] |= ids == END
+            if ended.all():
                 break
+            if 2 * ended[rows].sum() >= len(rows):
+                going_on = np.flatnonzero(~ended[rows])
+                state.choose(going_on)
+                rows, ids = rows[going_on], ids[going_on]
     return [up_to_end(row) for row in written.tolist()]
 
 

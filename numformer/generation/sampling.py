@@ -12,7 +12,7 @@ import numpy as np
 
 from numformer.backend import seed_sequence
 from numformer.errors import InputError
-from numformer.generation.greedy import write
+from numformer.generation.greedy import log_probabilities, write
 from numformer.models import Model
 
 MOST = 1e300
@@ -97,9 +97,9 @@ class Sampling:
         says which is meant.
         """
 
-        def choose(log_p: np.ndarray) -> np.ndarray:
-            ends = self.probabilities(log_p).cumsum(axis=-1)
-            numbers = np.array([stream.random() for stream in streams])[:, None]
+        def choose(logits, rows: np.ndarray) -> np.ndarray:
+            ends = self.probabilities(log_probabilities(logits)).cumsum(axis=-1)
+            numbers = np.array([streams[row].random() for row in rows])[:, None]
             return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # rounded, they may end below 1
 
         return write(model, inputs, max_length, choose)

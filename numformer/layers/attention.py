@@ -11,7 +11,7 @@ from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
-from numformer.layers.memory import Kept, KeysAndValues, Memory
+from numformer.layers.memory import KeysAndValues, Memory, Shared
 from numformer.layers.mixer import Mixer
 from numformer.layers.places import Places
 from numformer.layers.reach import Reach, reach_of
@@ -260,13 +260,22 @@ class CrossAttention(MultiHeadAttention):
     """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
 
     A memory is another sequence: how far its positions are from those of x says nothing. With a
-    `past` its keys and values are computed once, at the first position.
+    `past` its keys and values are computed once, at the first position, and x has one position of
+    every hypothesis: those of a sequence, side by side, look at one memory.
     """
+
+    def forward(
+        self, x: Array, memory: Array, reach: Any = None, past: Memory | None = None
+    ) -> Array:
+        if past is None:
+            return super().forward(x, memory, reach)
+        queries = x.reshape(len(memory), -1, x.shape[-1])
+        return super().forward(queries, memory, reach, past).reshape(x.shape)
 
     def keys_and_values(self, memory, reach: Reach, past: Memory | None):
         def computed(past=None):
             key, value, _ = MultiHeadAttention.keys_and_values(self, memory, reach, None)
-            return Kept(key=key, value=value)
+            return Shared(key=key, value=value)
 
         kept = computed() if past is None else past.of(self, computed)
         return kept["key"], kept["value"], reach

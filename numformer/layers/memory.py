@@ -15,11 +15,12 @@ class Memory:
 
     One object is handed down to every layer; each keeps what it remembers under itself: the keys
     and values of all positions, the latest ones, a hidden state. The first `length` positions are
-    remembered, and `room` is the largest number of them.
+    remembered, and `room` is the largest number of them. Of each sequence that was read there are
+    `width` hypotheses, side by side.
     """
 
     def __init__(self, room: int):
-        self.room, self.length = room, 0
+        self.room, self.length, self.width = room, 0, 1
         self._states: dict[int, Any] = {}
 
     def of(self, layer: Layer, begin: Callable[["Memory"], Any]):
@@ -44,8 +45,13 @@ class Memory:
 
     def choose(self, rows: np.ndarray) -> None:
         """Keep the rows `rows` (N,) of the batch, in this order, repeated ones included."""
+        read = rows // self.width
+        starts = np.flatnonzero(np.diff(read, prepend=-1))
+        self.width = len(read) // max(1, len(starts))
+        if not np.array_equal(read, np.repeat(read[starts], self.width)):
+            starts, self.width = slice(None), 1  # of some sequences there are more than of others
         for state in self._states.values():
-            state.choose(rows)
+            state.choose(read[starts] if isinstance(state, Shared) else rows)
 
 
 class Kept(dict):
@@ -55,6 +61,15 @@ class Kept(dict):
         """As Memory.choose."""
         for name, array in self.items():
             self[name] = array[array_module(array).asarray(rows)]
+
+
+class Shared(Kept):
+    """A state that is written once, of what was read: hypotheses of one sequence share its row."""
+
+    def choose(self, rows: np.ndarray) -> None:
+        """As Memory.choose, with rows of sequences."""
+        if not np.array_equal(rows, np.arange(len(next(iter(self.values()))))):
+            super().choose(rows)
 
 
 class KeysAndValues:

@@ -9,7 +9,7 @@ from numformer.data.vocabulary import END, PADDING, SPECIAL, START
 from numformer.errors import InputError
 from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
-from numformer.layers.memory import Kept
+from numformer.layers.memory import Shared
 from numformer.models.block import InputEmbedding, Tower, TowerConfig
 from numformer.models.model import Model, State, require_batch
 
@@ -120,15 +120,16 @@ class Transformer(Model):
         require_source(source)
         past, places = Memory(length), Places(source != PADDING)
         memory = self._encode(source, places)
-        past.of(self, lambda past: Kept(memory=memory, valid=places.valid))
+        past.of(self, lambda past: Shared(memory=memory, valid=places.valid))
         return State(np.full(len(source), START), past)
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        past, kept = state.past, state.past.of(self, lambda past: Kept())
+        past, kept = state.past, state.past.of(self, lambda past: Shared())
         here = Places.whole(len(ids), 1, first=past.length)
         x = self.target.forward(ids[:, None], here)
-        reach = Reach(here, Places(kept["valid"]))
+        sources = len(kept["valid"])  # hypotheses of a source are so many positions that look at it
+        reach = Reach(Places.whole(sources, len(ids) // sources), Places(kept["valid"]))
         x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
         past.advance(1)
         return self.output.forward(x)[:, 0]
