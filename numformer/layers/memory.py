@@ -49,7 +49,10 @@ class Memory:
         starts = np.flatnonzero(np.diff(read, prepend=-1))
         self.width = len(read) // max(1, len(starts))
         if not np.array_equal(read, np.repeat(read[starts], self.width)):
-            starts, self.width = slice(None), 1  # of some sequences there are more than of others
+            starts, self.width = (
+                np.arange(len(read)),
+                1,
+            )  # of some sequences there are more than of others
         for state in self._states.values():
             state.choose(read[starts] if isinstance(state, Shared) else rows)
 

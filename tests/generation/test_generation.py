@@ -15,6 +15,7 @@ from numformer.backend import seed_sequence
 from numformer.errors import BrokenNumbers
 from numformer.generation import beam
 from numformer.generation.greedy import most_probable
+from numformer.layers.memory import Kept, Memory, Shared
 
 V = 7
 GOING_ON = [4, 5, 6]
@@ -476,3 +477,42 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
     for value in (0, 4097):
         said = complaint(usual.n_best, model, asked, 2, max_length=value)
         assert f"1 to 4096; received {value}" in said
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ([0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4], [4, 5], [1, 1]),
+        ([2, 0], [1], [0, 0, 0]),
+        ([0, 0, 1], [2, 0, 1, 1], [3, 3, 0, 1]),
+        ([0, 0, 1, 1, 2, 2], [0, 0, 3], [0, 2]),
+    ],
+    ids=str,
+)
+def test_hypotheses_of_a_sequence_share_what_was_read(choices, rng):
+    """However many of each are chosen: what a row is told is its own."""
+    read, past = rng.random((3, 4)), Memory(9)
+    with nf.inference():
+        layers = nf.Softmax(), nf.Softmax()
+        shared = past.of(layers[0], lambda past: Shared(read=read))
+        kept = past.of(layers[1], lambda past: Kept(read=read))
+        for rows in choices:
+            past.choose(np.array(rows))
+            np.testing.assert_array_equal(np.repeat(shared["read"], past.width, 0), kept["read"])
+
+
+def test_rows_that_have_ended_are_left_out():
+    """As soon as they are half of what is written: 8, 9, 1 and 4 symbols and the end."""
+    model, sizes = peaked(28), []
+    step = model.step
+    model.step = lambda ids, state: sizes.append(len(ids)) or step(ids, state)
+    together = nf.greedy(model, SOURCE, 9)
+    assert together == [ids for row in SOURCE for ids in nf.greedy(peaked(28), row[None], 9)]
+    assert sizes == 5 * [4] + 4 * [2]
+
+
+def test_the_largest_of_many_are_found_in_stretches(rng):
+    logits = rng.permutation(5 * 1000).reshape(5, 1000) / 100
+    symbols, _ = most_probable(logits, 4)
+    logits[:, [nf.PADDING, nf.START, 3]] = -np.inf
+    assert (symbols == np.sort(np.argsort(logits)[:, -4:])).all()
