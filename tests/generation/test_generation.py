@@ -480,25 +480,44 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
 
 
 @pytest.mark.parametrize(
-    "choices",
+    ("choices", "widths"),
     [
-        ([0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4], [4, 5], [1, 1]),
-        ([2, 0], [1], [0, 0, 0]),
-        ([0, 0, 1], [2, 0, 1, 1], [3, 3, 0, 1]),
-        ([0, 0, 1, 1, 2, 2], [0, 0, 3], [0, 2]),
+        (([0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4], [4, 5], [1, 1]), [2, 2, 2, 2]),
+        (([2, 0], [1], [0, 0, 0]), [1, 1, 3]),
+        (([0, 0, 1], [2, 0, 1, 1], [3, 3, 0, 1]), [1, 1, 1]),
+        (([0, 0, 1, 1, 2, 2], [0, 0, 3], [0, 2], []), [2, 1, 1, 0]),
     ],
     ids=str,
 )
-def test_hypotheses_of_a_sequence_share_what_was_read(choices, rng):
+def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
     """However many of each are chosen: what a row is told is its own."""
-    read, past = rng.random((3, 4)), Memory(9)
+    read, past, layers = rng.random((3, 4)), Memory(9), (nf.Softmax(), nf.Softmax())
     with nf.inference():
-        layers = nf.Softmax(), nf.Softmax()
         shared = past.of(layers[0], lambda past: Shared(read=read))
         kept = past.of(layers[1], lambda past: Kept(read=read))
-        for rows in choices:
-            past.choose(np.array(rows))
-            np.testing.assert_array_equal(np.repeat(shared["read"], past.width, 0), kept["read"])
+        for rows, width in zip(choices, widths, strict=True):
+            past.choose(np.array(rows, int))
+            assert past.width == width
+            np.testing.assert_array_equal(np.repeat(shared["read"], width, 0), kept["read"])
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_one_row_that_is_no_number_is_enough(row):
+    logits = np.zeros((2, V))
+    logits[row, 3] = np.nan
+    model = SimpleNamespace(
+        start=lambda inputs, length: SimpleNamespace(ids=inputs), step=lambda ids, state: logits
+    )
+    with pytest.raises(BrokenNumbers):
+        nf.greedy(model, np.zeros(2, int), 3)
+
+
+def test_among_equals_the_smaller_id_is_written():
+    logits = np.zeros((2, V))
+    logits[1, [5, 6]] = 1
+    state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
+    model = SimpleNamespace(start=lambda inputs, length: state, step=lambda ids, state: logits)
+    assert nf.greedy(model, state.ids, 1) == [[], [5]]
 
 
 def test_rows_that_have_ended_are_left_out():
