@@ -26,6 +26,7 @@ from numformer.layers.attention import (
 )
 from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.window import WindowAttention
+from numformer.layers.linear_attention import LinearAttention
 from numformer.layers.rotary import Rotary
 from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -61,6 +62,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "attention": SelfAttention,
     "grouped": GroupedQueryAttention,
     "window": WindowAttention,
+    "linear": LinearAttention,
 }
 
 __all__ = [
@@ -90,6 +92,7 @@ __all__ = [
     "SelfAttention",
     "GroupedQueryAttention",
     "WindowAttention",
+    "LinearAttention",
     "Rotary",
     "DotProductScore",
     "MultiplicativeScore",

@@ -355,6 +355,22 @@ def window_mixer(p, x, mask, *, config):
     return grouped_mixer(p, x, mask, config=config, blocks=blocks)
 
 
+def linear_mixer(p, x, mask, *, config):
+    """The whole matrix of products of features, each row divided by its sum."""
+
+    def of_heads(name):
+        return linear(within(p, name), x).unflatten(-1, (config.heads, -1)).transpose(1, 2)
+
+    query, key = F.elu(of_heads("query")) + 1, F.elu(of_heads("key")) + 1
+    seen = torch.ones(x.shape[1], x.shape[1]).to(x) if mask is None else mask.to(x)
+    total = (dot_product_score({}, query, key, scaled=False) * seen).sum(dim=-1, keepdim=True)
+    if "rotary" in config.positions:
+        query, key = rotary({}, query), rotary({}, key)
+    weights = dot_product_score({}, query, key, scaled=False) * seen
+    y = weights / torch.where(total > 0, total, 1) @ of_heads("value")
+    return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
+
+
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
     normalization = f"{config.normalization}_norm"

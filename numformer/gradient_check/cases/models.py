@@ -40,6 +40,8 @@ MIXED: dict[str, dict[str, Any]] = {
     "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
     "window": dict(mixers="window", window=2),
     "window_and_attention": dict(mixers="window,attention", window=2, key_value_heads=1),
+    "linear": dict(mixers="linear"),
+    "linear_and_attention": dict(mixers="linear,attention"),
 }
 
 
