@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from numformer.layer import Layer
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.rms_norm import RMSNorm
@@ -27,6 +27,8 @@ from numformer.layers.attention import (
 from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.window import WindowAttention
 from numformer.layers.linear_attention import LinearAttention
+from numformer.layers.convolution import Convolution
+from numformer.layers.state_space import StateSpace
 from numformer.layers.rotary import Rotary
 from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -63,6 +65,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "grouped": GroupedQueryAttention,
     "window": WindowAttention,
     "linear": LinearAttention,
+    "state_space": StateSpace,
 }
 
 __all__ = [
@@ -70,6 +73,7 @@ __all__ = [
     "OutputProjection",
     "ReLU",
     "GELU",
+    "Swish",
     "SwiGLU",
     "Tanh",
     "Softmax",
@@ -93,6 +97,8 @@ __all__ = [
     "GroupedQueryAttention",
     "WindowAttention",
     "LinearAttention",
+    "Convolution",
+    "StateSpace",
     "Rotary",
     "DotProductScore",
     "MultiplicativeScore",

@@ -132,11 +132,13 @@ class LinearAttention(Mixer):
         dy = dy * of_output["share"]  # y = above / total
         dtotal = -dot_last(dy, of_output["y"])
         dquery, dkey = totals_backward(dtotal, query, of_sums["sums"], causal)
+        states = of_output["states"]
         if causal:
-            of_above = running_sums_backward(dy, *above, value, None, None, of_output["states"])
+            *dabove, dvalue, _ = running_sums_backward(
+                dy, above[0], above[1], value, None, None, states
+            )
         else:
-            of_above = whole_sums_backward(dy, *above, value, of_output["states"])
-        dabove, dvalue = of_above[:2], of_above[2]
+            *dabove, dvalue = whole_sums_backward(dy, above[0], above[1], value, states)
         if self.rotary:
             dabove = [self.rotary.backward(part) for part in reversed(dabove)][::-1]
         dquery += dabove[0]  # features are above the line and in the total

@@ -54,6 +54,17 @@ def gelu(p, x):
     return F.gelu(x)
 
 
+def swish(p, x):
+    return F.silu(x)
+
+
+def convolution(p, x):
+    """torch's filters run the other way round."""
+    width = len(p["weight"])
+    filters, before = p["weight"].flip(0).T[:, None], F.pad(x.mT, (width - 1, 0))
+    return F.conv1d(before, filters, p["bias"], groups=x.shape[-1]).mT
+
+
 def swiglu(p, x):
     gate, value = x.chunk(2, dim=-1)
     return F.silu(gate) * value
@@ -369,6 +380,25 @@ def linear_mixer(p, x, mask, *, config):
     weights = dot_product_score({}, query, key, scaled=False) * seen
     y = weights / torch.where(total > 0, total, 1) @ of_heads("value")
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
+
+
+def state_space_mixer(p, x, mask, *, config):
+    """Position by position, each state made of the one before it."""
+    heads, size = config.heads, config.d_state
+    features = len(p["output.weight"])
+    real = mask.expand(len(x), 1, x.shape[1], x.shape[1])[:, 0].diagonal(dim1=1, dim2=2)
+    inputs = linear(within(p, "input"), x) * real[..., None]
+    u, gate, write, read, step = inputs.split([features, features, size, size, heads], dim=-1)
+    u = F.silu(convolution(within(p, "convolution"), u)).unflatten(-1, (heads, -1))
+    step = F.softplus(step + p["step_bias"])
+    fade = torch.exp(-p["log_rate"].exp() * step)
+    state, outputs = torch.zeros(len(x), heads, size, u.shape[-1]).to(x), []
+    for t in range(x.shape[1]):
+        written = torch.einsum("bn,bhp->bhnp", write[:, t], step[:, t, :, None] * u[:, t])
+        state = fade[:, t, :, None, None] * state + written
+        y = torch.einsum("bn,bhnp->bhp", read[:, t], state) + p["skip"][:, None] * u[:, t]
+        outputs.append(y.flatten(1) * F.silu(gate[:, t]))
+    return linear(within(p, "output"), torch.stack(outputs, dim=1))
 
 
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):

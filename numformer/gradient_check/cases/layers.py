@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H, V
 from numformer.layers import CELLS, POSITIONS_IN_ATTENTION
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.attention import (
     CrossAttention,
@@ -14,6 +14,7 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.convolution import Convolution
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.layers.dropout import Dropout
@@ -46,6 +47,7 @@ ELEMENTWISE = [
     ),
     Case("relu", "relu", lambda g: (ReLU(), [g.x])),
     Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
+    Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
     Case("softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
@@ -218,6 +220,12 @@ def cell(kind: str) -> Case:
 
 
 RECURRENCE = [
+    Case("convolution", "convolution", lambda g: (Convolution(D, g.rng), [g.memory])),
+    Case(
+        "convolution_wider_than_its_input",
+        "convolution",
+        lambda g: (Convolution(D, g.rng, width=7), [g.x]),
+    ),
     *map(cell, CELLS),
     Case(
         "recurrent",
