@@ -26,6 +26,9 @@ from numformer.layers.attention import (
 )
 from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.window import WindowAttention
+from numformer.layers.tiles import TiledAttention
+from numformer.layers.global_window import GlobalWindowAttention
+from numformer.layers.strided import StridedAttention
 from numformer.layers.linear_attention import LinearAttention
 from numformer.layers.convolution import Convolution
 from numformer.layers.state_space import StateSpace
@@ -64,6 +67,8 @@ MIXERS: dict[str, type[Mixer]] = {
     "attention": SelfAttention,
     "grouped": GroupedQueryAttention,
     "window": WindowAttention,
+    "global_window": GlobalWindowAttention,
+    "strided": StridedAttention,
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
@@ -96,6 +101,9 @@ __all__ = [
     "SelfAttention",
     "GroupedQueryAttention",
     "WindowAttention",
+    "TiledAttention",
+    "GlobalWindowAttention",
+    "StridedAttention",
     "LinearAttention",
     "Convolution",
     "StateSpace",

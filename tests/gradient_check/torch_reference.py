@@ -366,6 +366,42 @@ def window_mixer(p, x, mask, *, config):
     return grouped_mixer(p, x, mask, config=config, blocks=blocks)
 
 
+def patterned_mixer(p, x, mask, *, config, pattern, tiles):
+    """The whole matrix of weights, of which a pattern (H, T, T) remains; dropout tile by tile."""
+    mask = pattern[None] if mask is None else mask & pattern
+    return attention_mixer(p, x, mask, config=config, blocks=tiles)
+
+
+def global_window_mixer(p, x, mask, *, config):
+    length, window, first = x.shape[1], config.window, config.global_tokens
+    place = torch.arange(length)
+    ahead = place - place[:, None]
+    pattern = (ahead.abs() < window) | (place < first) | (place[:, None] < first)
+    both_ways, tiles = bool((mask & (ahead > 0)).any()), []
+    for start in range(0, length, window):
+        end = start + window + (window - 1 if both_ways else 0)
+        near = (place > start - window) & (place < end)
+        whole = both_ways and start < first
+        keys = torch.nonzero(near | (place < first) | whole)[:, 0]
+        tiles.append((slice(start, start + window), keys))
+    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
+
+
+def strided_mixer(p, x, mask, *, config):
+    length, stride, half = x.shape[1], config.stride, (config.heads + 1) // 2
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    kinds = ahead.abs() < stride, ahead % stride == 0
+    pattern = torch.stack([kinds[head >= half] for head in range(config.heads)])
+    later = stride - 1 if (mask & (ahead > 0)).any() else 0
+    tiles = []
+    for start in range(0, length, stride):
+        keys = slice(max(0, start - stride + 1), start + stride + later)
+        tiles.append((slice(half), slice(start, start + stride), keys))
+    for start in range(min(stride, length)):
+        tiles.append((slice(half, None), *[slice(start, None, stride)] * 2))
+    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
+
+
 def linear_mixer(p, x, mask, *, config):
     """The whole matrix of products of features, each row divided by its sum."""
 

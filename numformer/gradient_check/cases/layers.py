@@ -31,6 +31,7 @@ from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
+from numformer.layers.tiles import TiledAttention
 
 
 def placed_attention(settings, inputs, g):
@@ -166,6 +167,12 @@ ATTENTION = [
         "self_attention",
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         dict(heads=H),
+    ),
+    Case(
+        "tiled_attention",
+        "self_attention",
+        lambda g: (TiledAttention(D, H, g.rng, p_drop=0.3), [g.x, g.decoder]),
+        dict(heads=H, attention_dropout=0.3),
     ),
     # With fewer queries than keys, or more, both count their positions from 0.
     *(
