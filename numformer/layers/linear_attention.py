@@ -16,8 +16,7 @@ from numformer.layers.attention import SelfAttention, head_size, merge_heads, sp
 from numformer.layers.linear import Linear
 from numformer.layers.memory import Kept, Memory
 from numformer.layers.mixer import Mixer
-from numformer.layers.reach import reach_of
-from numformer.layers.running_sums import require_sums, running_sums, running_sums_backward
+from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
 
 
 def positive_features(x):
@@ -95,8 +94,7 @@ class LinearAttention(Mixer):
         self.output = Linear(heads * d_v, d_model, rng, bias)
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        reach = reach_of(reach, x, x, past.length if past else 0)
-        require_sums("linear attention", reach)
+        reach = reach_of_sums("linear attention", reach, x, past.length if past else 0)
         xp, places = array_module(x), reach.queries
         query, key, value = (
             split_heads(part.forward(x), self.heads, places)
@@ -110,14 +108,16 @@ class LinearAttention(Mixer):
         total, sums = totals(query, seen, causal, kept.get("sums", 0))
         above = query, seen
         if self.rotary:
-            above = tuple(self.rotary.forward(part, places.positions) for part in above)
+            above = (
+                self.rotary.forward(query, places.positions),
+                self.rotary.forward(seen, places.positions),
+            )
         if causal:
-            y, states, state = running_sums(*above, value, start=kept.get("state"))
+            y, states, last = running_sums(above[0], above[1], value, start=kept.get("state"))
+            kept.update(state=last, sums=sums[..., -1:, :])
         else:
-            y, states = whole_sums(*above, value)
-        if past:
-            kept.update(state=state, sums=sums[..., -1:, :])
-        # Where nobody is to be seen the total is 0, and so is what is seen.
+            y, states = whole_sums(above[0], above[1], value)
+        # Where nobody is to be seen the total is 0, and so is what stands above the line.
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
         self.save(query=query, key=key, visible=visible, value=value, above=above, sums=sums)

@@ -8,10 +8,13 @@ products, and from chunk to chunk as a recurrence; work and memory grow with T (
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from numformer.backend import array_module, dot_last, masked, matmul
 from numformer.errors import InputError
-from numformer.layers.reach import Drawn, Reach
+from numformer.layer import Array
+from numformer.layers.places import Places
+from numformer.layers.reach import Drawn, Reach, reach_of
 
 CHUNK = 64  # positions: the products are large enough, their results stay in the cache
 
@@ -93,13 +96,25 @@ def _summed(gradient, like):
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
-def require_sums(name: str, reach: Reach) -> None:
-    """Raise InputError unless who sees whom is a matter of order and padding alone."""
-    drawn = isinstance(reach, Drawn)
-    if drawn or reach.window is not None or reach.keys is not reach.queries:
-        what = f"a window of {reach.window}" if reach.window else "keys of other places"
-        raise InputError(
-            f"{name} sums up what its own sequence holds: who sees whom is order and padding alone",
-            "a mask that was drawn" if drawn else what,
-            "Give it Reach(places), causal or not, or choose attention.",
-        )
+def reach_of_sums(name: str, reach: Any, x: Array, first: int) -> Reach:
+    """What a layer of sums is given as the Reach of x (B, T, D), which begins at position `first`.
+
+    None is that of all over all. Raises InputError unless who sees whom is a matter of order and
+    padding alone.
+    """
+    if reach is None:
+        return Reach(Places.whole(len(x), x.shape[1], first))
+    reach = reach_of(reach, x, x)
+    if isinstance(reach, Drawn):
+        received = "a mask that was drawn"
+    elif reach.window is not None:
+        received = f"a window of {reach.window}"
+    elif reach.keys is not reach.queries:
+        received = "keys of other places"
+    else:
+        return reach
+    raise InputError(
+        f"{name} sums up what its own sequence holds: who sees whom is order and padding alone",
+        received,
+        "Give it Reach(places), causal or not, or choose attention.",
+    )

@@ -21,8 +21,8 @@ from numformer.layers.convolution import Convolution
 from numformer.layers.linear import Linear
 from numformer.layers.memory import Kept, Memory
 from numformer.layers.mixer import Mixer
-from numformer.layers.reach import Reach, reach_of
-from numformer.layers.running_sums import require_sums, running_sums, running_sums_backward
+from numformer.layers.reach import Reach
+from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
 
 
 def selective_scan(x, step, rate, write, read, skip, start=None):
@@ -105,8 +105,7 @@ class StateSpace(Mixer):
         self.output = Linear(self.features, d_model, rng, bias=False)
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        reach = reach_of(reach, x, x, past.length if past else 0)
-        require_sums("a state space", reach)
+        reach = reach_of_sums("a state space", reach, x, past.length if past else 0)
         self._require_causal(reach)
         xp, places = array_module(x), reach.queries
         u, gate, write, read, raw_step = self._parts(self._spread(self.input.forward(x), reach))
