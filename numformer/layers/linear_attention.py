@@ -12,7 +12,7 @@ import numpy as np
 from numformer.backend import array_module, dot_last, matmul
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads
+from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads, transpose
 from numformer.layers.linear import Linear
 from numformer.layers.memory import Kept, Memory
 from numformer.layers.mixer import Mixer
@@ -32,16 +32,16 @@ def positive_features_backward(dphi, phi):
 
 def whole_sums(query, key, value):
     """query, key (..., T, K), value (..., T, V) -> y (..., T, V), state S = k^T v: y_t = q_t S."""
-    state = matmul(key.swapaxes(-1, -2), value)
+    state = matmul(transpose(key), value)
     return matmul(query, state), state
 
 
 def whole_sums_backward(dy, query, key, value, state):
     """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V)."""
-    dstate = matmul(query.swapaxes(-1, -2), dy)  # y = q S
-    dquery = matmul(dy, state.swapaxes(-1, -2))
+    dstate = matmul(transpose(query), dy)  # y = q S
+    dquery = matmul(dy, transpose(state))
     # S = k^T v
-    return dquery, matmul(value, dstate.swapaxes(-1, -2)), matmul(key, dstate)
+    return dquery, matmul(value, transpose(dstate)), matmul(key, dstate)
 
 
 def totals(query, key, causal: bool, start=0):
@@ -156,7 +156,7 @@ class LinearAttention(Mixer):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
         of_output, of_sums = self.saved[-1], self.saved[-2]
         query, key = of_sums["above"]
-        weights = matmul(query, key.swapaxes(-1, -2)) * of_output["share"]
+        weights = matmul(query, transpose(key)) * of_output["share"]
         seen = of_output["reach"].dense(array_module(weights))
         return weights if seen is None else weights * seen
 

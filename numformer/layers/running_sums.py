@@ -13,8 +13,9 @@ from typing import Any
 from numformer.backend import array_module, dot_last, masked, matmul
 from numformer.errors import InputError
 from numformer.layer import Array
+from numformer.layers.attention import transpose
 from numformer.layers.places import Places
-from numformer.layers.reach import Drawn, Reach, reach_of
+from numformer.layers.reach import Drawn, Reach, causal_mask, reach_of
 
 CHUNK = 64  # positions: the products are large enough, their results stay in the cache
 
@@ -32,10 +33,10 @@ def running_sums(query, key, value, log_decay=None, start=None):
     for chunk, within, since_start, to_end, whole in _chunks(value, log_decay):
         q, k, v = (x[..., chunk, :] for x in (query, key, value))
         states.append(state)
-        of_chunk = matmul(matmul(q, k.swapaxes(-1, -2)) * within, v)
+        of_chunk = matmul(matmul(q, transpose(k)) * within, v)
         of_chunk += since_start * matmul(q, state)
         y[..., chunk, :] = of_chunk
-        state = whole * state + matmul(k.swapaxes(-1, -2), to_end * v)
+        state = whole * state + matmul(transpose(k), to_end * v)
     return y, states, state
 
 
@@ -46,20 +47,20 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
     its last state, and so from one number of `dstate` to the next as the state itself did.
     """
     xp = array_module(dy)
-    dquery, dkey, dvalue = xp.empty_like(query), xp.empty_like(key), xp.empty_like(value)
-    dstate = 0 * states[0]
+    dquery, dkey, dvalue = map(xp.empty_like, (query, key, value))
+    dstate = xp.zeros_like(states[0])
     chunks = zip(_chunks(value, log_decay), states, strict=True)
     for (chunk, within, since_start, to_end, whole), state in reversed([*chunks]):
         q, k, v, dout = (x[..., chunk, :] for x in (query, key, value, dy))
-        weights = matmul(q, k.swapaxes(-1, -2)) * within
-        dscores = matmul(dout, v.swapaxes(-1, -2)) * within  # out = (q k^T within) v
+        weights = matmul(q, transpose(k)) * within
+        dscores = matmul(dout, transpose(v)) * within  # out = (q k^T within) v
         dlater = since_start * dout  # out += since_start (q state)
         # state' = whole state + k^T (to_end v)
-        dv = matmul(weights.swapaxes(-1, -2), dout) + to_end * matmul(k, dstate)
-        dk = matmul(dscores.swapaxes(-1, -2), q)
-        dk = dk + matmul(to_end * v, dstate.swapaxes(-1, -2))
-        dq = matmul(dscores, k) + matmul(dlater, state.swapaxes(-1, -2))
-        dstate = whole * dstate + matmul(q.swapaxes(-1, -2), dlater)
+        dv = matmul(transpose(weights), dout) + to_end * matmul(k, dstate)
+        dk = matmul(transpose(dscores), q)
+        dk = dk + matmul(to_end * v, transpose(dstate))
+        dq = matmul(dscores, k) + matmul(dlater, transpose(state))
+        dstate = whole * dstate + matmul(transpose(q), dlater)
         dquery[..., chunk, :] = _summed(dq, dquery)
         dkey[..., chunk, :] = _summed(dk, dkey)
         dvalue[..., chunk, :] = dv
@@ -69,7 +70,7 @@ def running_sums_backward(dy, query, key, value, log_decay, y, states):
     # dc_t is the gradient of a factor of y_t less that of a factor of v_t, and log a_t is in all
     # c_r from t on: a reversed running sum (Yang et al. 2024, section 4.3).
     dsums = (dot_last(dy, y) - dot_last(dvalue, value))[..., 0]
-    return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1].copy()
+    return dquery, dkey, dvalue, xp.cumsum(dsums[..., ::-1], axis=-1)[..., ::-1]
 
 
 def _chunks(value, log_decay) -> Iterator[tuple]:
@@ -82,12 +83,12 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
     xp, length = array_module(value), value.shape[-2]
     for first in range(0, length, CHUNK):
         chunk = slice(first, min(first + CHUNK, length))
-        ones = xp.ones((chunk.stop - first,) * 2, dtype=bool)
+        earlier = causal_mask(chunk.stop - first, xp)[0, 0]
         if log_decay is None:
-            yield chunk, xp.tril(ones).astype(value.dtype), 1, 1, 1
+            yield chunk, earlier, 1, 1, 1
             continue
         c = xp.cumsum(log_decay[..., chunk], axis=-1)[..., None]
-        within = xp.exp(masked(c - c.swapaxes(-1, -2), xp.tril(ones)))
+        within = xp.exp(masked(c - transpose(c), earlier))
         yield chunk, within, xp.exp(c), xp.exp(c[..., -1:, :] - c), xp.exp(c[..., -1:, :])
 
 

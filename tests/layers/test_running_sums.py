@@ -40,17 +40,23 @@ def test_chunks_of_any_length_are_the_recurrence_step_by_step(chunk, fading, rng
     assert_allclose(last, state, **CLOSE)
     assert len(states) == -(-T // chunk) and states[0] is start
 
-    def gradients():
-        y, states, _ = running_sums.running_sums(query, key, value, log_decay)
-        arrays = query, key, value, log_decay, y, states
-        return running_sums.running_sums_backward(dy, *arrays)
-
-    found = gradients()
-    monkeypatch.setattr(running_sums, "CHUNK", 64)  # as long as in all other tests
-    for gradient, expected in zip(found, gradients(), strict=True):
-        assert (gradient is None) == (expected is None)
-        if gradient is not None:
-            assert_allclose(gradient, expected, **CLOSE)
+    c = np.cumsum(log_decay if fading else np.zeros((B, H, T)), axis=-1)[..., None]
+    within = np.tril(np.exp(np.minimum(c - c.swapaxes(2, 3), 0)))
+    dscores = dy @ value.swapaxes(2, 3) * within
+    weights = query @ key.swapaxes(2, 3) * within
+    dquery = dscores @ key + np.exp(c) * (dy @ start.swapaxes(2, 3))
+    expected = [dquery, dscores.swapaxes(2, 3) @ query]
+    expected = [gradient.sum(axis=1, keepdims=True) for gradient in expected]
+    expected += [weights.swapaxes(2, 3) @ dy]
+    by_pair = dy @ value.swapaxes(2, 3) * weights
+    dsums = by_pair.sum(axis=3) - by_pair.sum(axis=2)
+    dsums += (dy * np.exp(c) * (query @ start)).sum(axis=3)
+    expected += [np.flip(np.flip(dsums, 2).cumsum(axis=2), 2)]
+    arrays = query, key, value, log_decay, y, states
+    found = running_sums.running_sums_backward(dy, *arrays)
+    assert (found[3] is None) != fading
+    for gradient, right in zip(found[: 3 + fading], expected, strict=False):
+        assert_allclose(gradient, right, **CLOSE)
 
 
 def test_what_fades_at_once_leaves_zeros_and_no_nan(rng):
@@ -130,6 +136,8 @@ def test_who_sees_whom_is_order_and_padding_alone(kind, rng, complaint):
     ):
         said = complaint(layer.forward, x, reach)
         assert f"received {received}. Give it Reach(places)" in said
+    whole = running_sums.reach_of_sums(kind, None, x, 3).queries
+    assert whole.valid.shape == (B, 4) and [*whole.positions] == [3, 4, 5, 6]
     if kind == "state_space":
         for reach in (None, Reach(places)):
             said = complaint(layer.forward, x, reach)
