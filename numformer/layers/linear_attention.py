@@ -20,14 +20,17 @@ from numformer.layers.running_sums import reach_of_sums, running_sums, running_s
 
 
 def positive_features(x):
-    """x (...) -> phi (...): elu(x) + 1, which is x + 1 above 0 and exp(x) below (equation 7)."""
+    """x (...) -> phi, above, each (...): elu(x) + 1 (equation 7), and where x > 0.
+
+    It is x + 1 above 0 and exp(x) below.
+    """
     xp = array_module(x)
-    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0))
+    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0)), x > 0
 
 
-def positive_features_backward(dphi, phi):
-    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1 > 1, elsewhere exp(x) = phi."""
-    return dphi * array_module(phi).minimum(phi, 1)
+def positive_features_backward(dphi, phi, above):
+    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1, elsewhere exp(x) = phi."""
+    return dphi * array_module(phi).where(above, phi.dtype.type(1), phi)
 
 
 def whole_sums(query, key, value):
@@ -100,7 +103,7 @@ class LinearAttention(Mixer):
             split_heads(part.forward(x), self.heads, places)
             for part in (self.query, self.key, self.value)
         )
-        query, key = positive_features(query), positive_features(key)
+        (query, query_above), (key, key_above) = map(positive_features, (query, key))
         visible = None if places.all_valid else xp.asarray(places.valid[:, None, :, None])
         seen = key if visible is None else key * visible
         kept = past.of(self, lambda past: Kept()) if past else {}
@@ -121,11 +124,12 @@ class LinearAttention(Mixer):
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
         self.save(query=query, key=key, visible=visible, value=value, above=above, sums=sums)
+        self.save(query_above=query_above, key_above=key_above)
         self.save(y=y, share=share, states=states, causal=causal, reach=reach)
         return self.output.forward(merge_heads(y, places))
 
     def backward(self, dy: Array) -> Array:
-        of_output, of_sums = self.pop_saved(), self.pop_saved()
+        of_output, of_features, of_sums = (self.pop_saved() for _ in range(3))
         places, causal = of_output["reach"].queries, of_output["causal"]
         query, key, value, above = (of_sums[name] for name in ("query", "key", "value", "above"))
         dy = split_heads(self.output.backward(dy), self.heads, places)
@@ -145,8 +149,8 @@ class LinearAttention(Mixer):
         dkey = dkey + dabove[1]
         if of_sums["visible"] is not None:
             dkey *= of_sums["visible"]
-        dquery = positive_features_backward(dquery, query)
-        dkey = positive_features_backward(dkey, key)
+        dquery = positive_features_backward(dquery, query, of_features["query_above"])
+        dkey = positive_features_backward(dkey, key, of_features["key_above"])
         dx = self.query.backward(merge_heads(dquery, places))
         dx += self.key.backward(merge_heads(dkey, places))  # x gives queries, keys and values
         dx += self.value.backward(merge_heads(dvalue, places))
@@ -154,7 +158,7 @@ class LinearAttention(Mixer):
 
     def looks(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
-        of_output, of_sums = self.saved[-1], self.saved[-2]
+        of_output, of_sums = self.saved[-1], self.saved[-3]
         query, key = of_sums["above"]
         weights = matmul(query, transpose(key)) * of_output["share"]
         seen = of_output["reach"].dense(array_module(weights))
