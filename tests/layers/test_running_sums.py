@@ -5,7 +5,15 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numformer.layer import inference, pack
-from numformer.layers import LinearAttention, Memory, Places, Reach, StateSpace, running_sums
+from numformer.layers import (
+    LinearAttention,
+    Memory,
+    Places,
+    Reach,
+    Rotary,
+    StateSpace,
+    running_sums,
+)
 from numformer.models import LanguageModel, TowerConfig
 
 B, T, D, H = 2, 7, 8, 2
@@ -105,6 +113,19 @@ def test_what_is_remembered_has_one_size_whatever_was_read(kind, rng):
             sizes.append({name: array.shape for name, array in kept.items()})
     assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
     assert all(size == sizes[0] for size in sizes) and len(sizes[0]) == 2
+
+
+def test_a_past_of_linear_attention_goes_on_without_a_reach(rng):
+    """With positions that count on."""
+    layer = LinearAttention(D, H, np.random.default_rng(1), rotary=Rotary())
+    pack(layer, np.float64)
+    x, past, parts = rng.standard_normal((B, T, D)), Memory(T), []
+    with inference():
+        whole = layer.forward(x, Reach(Places.whole(B, T), causal=True))
+        for part in (slice(3), slice(3, 4), slice(4, T)):
+            parts.append(layer.forward(x[:, part], None, past))
+            past.advance(parts[-1].shape[1])
+    assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
 
 
 def test_linear_attention_looks_where_its_weights_are(rng):
