@@ -229,8 +229,9 @@ class _Ufunc:
 
 
 _functions = {}  # not names of this module, where they would hide Python's all, min and sum
-_UFUNCS = """absolute add copysign cos divide exp greater isfinite isnan log logical_and logical_or
-             maximum minimum multiply negative not_equal power sign sin sqrt square subtract tanh"""
+_UFUNCS = """absolute add copysign cos divide exp greater isfinite isnan log logaddexp logical_and
+             logical_or maximum minimum multiply negative not_equal power sign sin sqrt square
+             subtract tanh"""
 _OTHERS = """all any arange argmax argmin argpartition argsort ascontiguousarray broadcast_to clip
              concatenate cumsum dot einsum expand_dims full_like matmul max mean min moveaxis ones
              ones_like outer prod ravel repeat reshape searchsorted sort split squeeze stack sum

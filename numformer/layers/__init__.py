@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from numformer.layer import Layer
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.rms_norm import RMSNorm
@@ -26,6 +26,12 @@ from numformer.layers.attention import (
 )
 from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.window import WindowAttention
+from numformer.layers.tiles import TiledAttention
+from numformer.layers.global_window import GlobalWindowAttention
+from numformer.layers.strided import StridedAttention
+from numformer.layers.linear_attention import LinearAttention
+from numformer.layers.convolution import Convolution
+from numformer.layers.state_space import StateSpace
 from numformer.layers.rotary import Rotary
 from numformer.layers import alibi
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
@@ -62,6 +68,10 @@ MIXERS: dict[str, type[Mixer]] = {
     "attention": SelfAttention,
     "grouped": GroupedQueryAttention,
     "window": WindowAttention,
+    "global_window": GlobalWindowAttention,
+    "strided": StridedAttention,
+    "linear": LinearAttention,
+    "state_space": StateSpace,
 }
 
 __all__ = [
@@ -69,6 +79,7 @@ __all__ = [
     "OutputProjection",
     "ReLU",
     "GELU",
+    "Swish",
     "SwiGLU",
     "Tanh",
     "Softmax",
@@ -91,6 +102,12 @@ __all__ = [
     "SelfAttention",
     "GroupedQueryAttention",
     "WindowAttention",
+    "TiledAttention",
+    "GlobalWindowAttention",
+    "StridedAttention",
+    "LinearAttention",
+    "Convolution",
+    "StateSpace",
     "Rotary",
     "DotProductScore",
     "MultiplicativeScore",

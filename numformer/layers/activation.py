@@ -72,6 +72,33 @@ def sigmoid(x, out=None):
     return s
 
 
+def swish(x):
+    """x (...) -> y, opened, each (...): y = x opened, opened = sigmoid(x)   (SiLU)."""
+    opened = sigmoid(x)
+    return x * opened, opened
+
+
+def swish_backward(dy, y, opened):
+    """dy (...) -> dx (...): the slope of x opened is opened + x opened (1 - opened)."""
+    slope = 1 - opened
+    slope *= y
+    slope += opened
+    slope *= dy
+    return slope
+
+
+class Swish(Layer):
+    """x (...) -> x sigmoid(x) (...): x opens its own gate (Elfwing et al. 2018)."""
+
+    def forward(self, x: Array) -> Array:
+        y, opened = swish(x)
+        self.save(y=y, opened=opened)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        return swish_backward(dy, **self.pop_saved())
+
+
 def swiglu(x):
     """x (..., 2F) -> y, opened (..., F): y = Swish(gate) value, gate and value the halves of x.
 

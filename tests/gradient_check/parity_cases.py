@@ -137,7 +137,8 @@ def choices_of(field: Field) -> tuple:
     if rule.type is bool:
         return (False, True)
     if rule.several:
-        return *rule.choices, *map(",".join, itertools.permutations(rule.choices, 2))
+        mixers = [name for name in rule.choices if MIXERS[name].looks_ahead]  # for the encoder
+        return *mixers, *map(",".join, itertools.permutations(mixers, 2))
     return rule.choices or VALUES.get(
         field.name, (field.default, 1, 2) if field.name in OF_MIXERS else ()
     )
@@ -169,7 +170,8 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
     try:
         return Config(**drawn), Recipe(**recipe)
     except InputError:  # settings of mixers that do not fit
-        drawn = {name: value for name, value in drawn.items() if name not in OF_MIXERS}
+        without = {*OF_MIXERS, "mixers"}
+        drawn = {name: value for name, value in drawn.items() if name not in without}
         return Config(**drawn), Recipe(**recipe)
 
 

@@ -54,6 +54,17 @@ def gelu(p, x):
     return F.gelu(x)
 
 
+def swish(p, x):
+    return F.silu(x)
+
+
+def convolution(p, x):
+    """torch's filters run the other way round."""
+    width = len(p["weight"])
+    filters, before = p["weight"].flip(0).T[:, None], F.pad(x.mT, (width - 1, 0))
+    return F.conv1d(before, filters, p["bias"], groups=x.shape[-1]).mT
+
+
 def swiglu(p, x):
     gate, value = x.chunk(2, dim=-1)
     return F.silu(gate) * value
@@ -358,6 +369,77 @@ def window_mixer(p, x, mask, *, config):
         for first in range(0, length, window)
     ]
     return grouped_mixer(p, x, mask, config=config, blocks=blocks)
+
+
+def patterned_mixer(p, x, mask, *, config, pattern, tiles):
+    """The whole matrix of weights, of which a pattern (H, T, T) remains; dropout tile by tile."""
+    mask = pattern[None] if mask is None else mask & pattern
+    return attention_mixer(p, x, mask, config=config, blocks=tiles)
+
+
+def global_window_mixer(p, x, mask, *, config):
+    length, window, first = x.shape[1], config.window, config.global_tokens
+    place = torch.arange(length)
+    ahead = place - place[:, None]
+    pattern = (ahead.abs() < window) | (place < first) | (place[:, None] < first)
+    both_ways, tiles = bool((mask & (ahead > 0)).any()), []
+    for start in range(0, length, window):
+        end = start + window + (window - 1 if both_ways else 0)
+        near = (place > start - window) & (place < end)
+        whole = both_ways and start < first
+        keys = torch.nonzero(near | (place < first) | whole)[:, 0]
+        tiles.append((slice(start, start + window), keys))
+    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
+
+
+def strided_mixer(p, x, mask, *, config):
+    length, stride, half = x.shape[1], config.stride, (config.heads + 1) // 2
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    kinds = ahead.abs() < stride, ahead % stride == 0
+    pattern = torch.stack([kinds[head >= half] for head in range(config.heads)])
+    later = stride - 1 if (mask & (ahead > 0)).any() else 0
+    tiles = []
+    for start in range(0, length, stride):
+        keys = slice(max(0, start - stride + 1), start + stride + later)
+        tiles.append((slice(half), slice(start, start + stride), keys))
+    for start in range(min(stride, length)):
+        tiles.append((slice(half, None), *[slice(start, None, stride)] * 2))
+    return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
+
+
+def linear_mixer(p, x, mask, *, config):
+    """The whole matrix of products of features, each row divided by its sum."""
+
+    def of_heads(name):
+        return linear(within(p, name), x).unflatten(-1, (config.heads, -1)).transpose(1, 2)
+
+    query, key = F.elu(of_heads("query")) + 1, F.elu(of_heads("key")) + 1
+    seen = torch.ones(x.shape[1], x.shape[1]).to(x) if mask is None else mask.to(x)
+    total = (dot_product_score({}, query, key, scaled=False) * seen).sum(dim=-1, keepdim=True)
+    if "rotary" in config.positions:
+        query, key = rotary({}, query), rotary({}, key)
+    weights = dot_product_score({}, query, key, scaled=False) * seen
+    y = weights / torch.where(total > 0, total, 1) @ of_heads("value")
+    return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
+
+
+def state_space_mixer(p, x, mask, *, config):
+    """Position by position, each state made of the one before it."""
+    heads, size = config.heads, config.d_state
+    features = len(p["output.weight"])
+    real = mask.expand(len(x), 1, x.shape[1], x.shape[1])[:, 0].diagonal(dim1=1, dim2=2)
+    inputs = linear(within(p, "input"), x) * real[..., None]
+    u, gate, write, read, step = inputs.split([features, features, size, size, heads], dim=-1)
+    u = F.silu(convolution(within(p, "convolution"), u)).unflatten(-1, (heads, -1))
+    step = F.softplus(step + p["step_bias"])
+    fade = torch.exp(-p["log_rate"].exp() * step)
+    state, outputs = torch.zeros(len(x), heads, size, u.shape[-1]).to(x), []
+    for t in range(x.shape[1]):
+        written = torch.einsum("bn,bhp->bhnp", write[:, t], step[:, t, :, None] * u[:, t])
+        state = fade[:, t, :, None, None] * state + written
+        y = torch.einsum("bn,bhnp->bhp", read[:, t], state) + p["skip"][:, None] * u[:, t]
+        outputs.append(y.flatten(1) * F.silu(gate[:, t]))
+    return linear(within(p, "output"), torch.stack(outputs, dim=1))
 
 
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):

@@ -50,17 +50,20 @@ def test_a_window_is_attention_under_a_mask_of_its_band(causal, window, rng):
     assert_allclose(layer.backward(dy), other.backward(dy), rtol=1e-11, atol=1e-13)
 
 
-def test_a_ring_gives_what_later_positions_can_see(rng, xp):
+@pytest.mark.parametrize("lasting", [0, 1, 4])
+@pytest.mark.parametrize("lengths", [(5, 1, 1, 2, 1, 1, 1), (1,) * 12, (2, 1, 3, 1, 5)])
+def test_a_ring_gives_what_later_positions_can_see(lasting, lengths, rng, xp):
     """Several at once, one by one, several again; of some rows, in another order."""
     memory = Memory(99)
-    ring, keys = Latest(memory, 3), rng.standard_normal((B, H, 12, 2))
+    ring, keys = Latest(memory, 3, lasting), rng.standard_normal((B, H, 12, 2))
     values = rng.standard_normal((B, H, 12, 5))
     chosen = np.arange(B)
-    for length in (5, 1, 1, 2, 1, 1, 1):
+    for length in lengths:
         first = memory.length
         further = slice(first, first + length)
         key, value, positions = ring.append(*(xp.asarray(a[:, :, further]) for a in (keys, values)))
-        assert sorted(positions) == list(range(max(0, first - 2), first + length))
+        near = range(max(0, first - 2), first + length)
+        assert sorted(positions) == sorted({*range(min(lasting, first)), *near})
         for array, whole in ((key, keys), (value, values)):
             host = array if xp is np else array.get()
             assert_array_equal(host, whole[:, :, positions])

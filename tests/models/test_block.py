@@ -152,7 +152,7 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     network = nf.TowerConfig(**SIZES, activation_dropout=0.5, feed_forward_bias=False)
     network = nf.Block(network, rng).feed_forward.sublayer
     assert network.dropout.p_drop == 0.5 and network.inner.bias is None
-    assert "window, identity; received 'none'" in complaint(nf.TowerConfig, mixers="none")
+    assert "state_space, identity; received 'none'" in complaint(nf.TowerConfig, mixers="none")
     assert "received ''" in complaint(nf.TowerConfig, mixers="")
 
 

@@ -112,6 +112,9 @@ When a line is seen on a terminal, and where beside a bar.
 Where nothing is remembered, x and memory both begin one place further; who may see whom, and
 rotary's angles between them, stay.
     layers/attention.py: past.length if past else 1
+    layers/linear_attention.py: past.length if past else 1
+Without padding a product with True everywhere.
+    layers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
 A copy of an array that is a new one already.
     layers/dropout.py: return dx.copy()
 """

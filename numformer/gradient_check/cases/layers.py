@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H, V
 from numformer.layers import CELLS, POSITIONS_IN_ATTENTION
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Tanh
+from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.attention import (
     CrossAttention,
@@ -15,6 +15,7 @@ from numformer.layers.attention import (
     SelfAttention,
 )
 from numformer.layers.checkpointed import Checkpointed
+from numformer.layers.convolution import Convolution
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.layers.dropout import Dropout
@@ -31,6 +32,7 @@ from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
+from numformer.layers.tiles import TiledAttention
 
 
 def placed_attention(settings, inputs, g):
@@ -47,6 +49,7 @@ ELEMENTWISE = [
     ),
     Case("relu", "relu", lambda g: (ReLU(), [g.x])),
     Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
+    Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
     Case("softmax", "softmax", lambda g: (Softmax(), [g.normal(H, g.T, g.S)])),
@@ -166,6 +169,12 @@ ATTENTION = [
         lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
         dict(heads=H),
     ),
+    Case(
+        "tiled_attention",
+        "self_attention",
+        lambda g: (TiledAttention(D, H, g.rng, p_drop=0.3), [g.x, g.decoder]),
+        dict(heads=H, attention_dropout=0.3),
+    ),
     # With fewer queries than keys, or more, both count their positions from 0.
     *(
         Case(
@@ -225,6 +234,12 @@ def cell(kind: str) -> Case:
 
 
 RECURRENCE = [
+    Case("convolution", "convolution", lambda g: (Convolution(D, g.rng), [g.memory])),
+    Case(
+        "convolution_wider_than_its_input",
+        "convolution",
+        lambda g: (Convolution(D, g.rng, width=7), [g.x]),
+    ),
     *map(cell, CELLS),
     Case(
         "recurrent",

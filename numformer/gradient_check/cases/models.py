@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from numformer.gradient_check.cases.case import B, Case, D, F, H, S, T, V
-from numformer.layers import CELLS
+from numformer.layers import CELLS, MIXERS
 from numformer.layers.embedding import Embedding
 from numformer.models import Block, InputEmbedding, Objective, Tower, Transformer
 from numformer.models.language_model import LanguageModel
@@ -41,6 +41,14 @@ MIXED: dict[str, dict[str, Any]] = {
     "grouped": dict(mixers="grouped", heads=4, key_value_heads=2),
     "window": dict(mixers="window", window=2),
     "window_and_attention": dict(mixers="window,attention", window=2, key_value_heads=1),
+    "global_window": dict(mixers="global_window", window=2, global_tokens=1),
+    "global_window_and_window": dict(mixers="global_window,window", window=2, global_tokens=2),
+    "strided": dict(mixers="strided", stride=2),
+    "window_and_strided": dict(mixers="window,strided", window=2, stride=3),
+    "linear": dict(mixers="linear"),
+    "linear_and_attention": dict(mixers="linear,attention"),
+    "state_space": dict(mixers="state_space", d_state=3),
+    "attention_and_state_space": dict(mixers="attention,state_space", d_state=2, expansion=1),
 }
 
 
@@ -131,9 +139,10 @@ def mixed() -> list[Case]:
         mixer_of = changes.get("mixers", name).partition(",")[0]
         case: Callable = partial(of_config, reference=f"{mixer_of}_mixer", **changes)
         table.append(case(f"{name}_mixer", build=mixer))
-        if table[-1]()[0].looks_ahead:
+        mixers = [MIXERS[mixer] for mixer in changes.get("mixers", "attention").split(",")]
+        if mixers[0].looks_ahead:
             table.append(case(f"{name}_mixer_looking_ahead", build=mixer_that_looks_ahead))
-            if changes:
+            if changes and all(mixer.looks_ahead for mixer in mixers):
                 more = changes | dict(positions="rotary", attention_dropout=0.2)
                 table.append(
                     of_config(f"transformer_{name}", "transformer", transformer, True, **more)

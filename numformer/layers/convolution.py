@@ -1,0 +1,72 @@
+"""A short causal convolution: each feature's latest values, mixed by a filter of its own."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numformer.backend import array_module, dot_rows, sum_rows
+from numformer.layer import Array, Layer, Parameter
+from numformer.layers.width import require_width
+
+
+def convolution(x, weight, bias, before):
+    """x (B, T, D), weight (W, D), bias (D), before (B, W - 1, D) -> y (B, T, D), extended.
+
+    y_t = bias + sum over j < W of weight_j x_{t-j}. What stands before x is `before`, so that
+    extended (B, W - 1 + T, D) holds every x_{t-j}.
+    """
+    length, reach = x.shape[1], len(weight) - 1
+    extended = array_module(x).concatenate([before, x], axis=1)
+    y = x * weight[0]
+    for j in range(1, len(weight)):
+        y += extended[:, reach - j : reach - j + length] * weight[j]
+    y += bias
+    return y, extended
+
+
+def convolution_backward(dy, weight, extended):
+    """dy (B, T, D) -> dx (B, T, D), dweight (W, D), dbias (D)."""
+    xp, length, reach = array_module(dy), dy.shape[1], len(weight) - 1
+    dx, dweight = dy * weight[0], xp.empty_like(weight)
+    for j in range(len(weight)):
+        dweight[j] = dot_rows(dy, extended[:, reach - j : reach - j + length])
+        if j:  # x_t is in y_{t+j}
+            dx[:, : max(0, length - j)] += dy[:, j:] * weight[j]
+    return dx, dweight, sum_rows(dy)
+
+
+class Convolution(Layer):
+    """x (B, T, D) -> (B, T, D): each feature's latest `width` values, with weights of its own.
+
+    `before` (B, width - 1, D) is what stands before x, 0 unless given. The initial weights are
+    uniform within 1 / sqrt(width), which keeps the size of values, and the bias is 0.
+    """
+
+    def __init__(self, d_model: int, rng: np.random.Generator, width: int = 4):
+        bound = 1 / math.sqrt(width)
+        self.weight = Parameter(rng.uniform(-bound, bound, (width, d_model)))
+        self.bias = Parameter(np.zeros(d_model))
+
+    def forward(self, x: Array, before: Any = None) -> Array:
+        require_width(self, x, self.bias.size)
+        if before is None:
+            shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
+            before = array_module(x).zeros(shape, x.dtype)
+        y, extended = convolution(x, self.weight.data, self.bias.data, before)
+        self.save(extended=extended)
+        return y
+
+    def latest(self, x: Array, before: Any = None) -> Array:
+        """What stands before the positions that follow x: its latest (B, width - 1, D)."""
+        width = len(self.weight.data) - 1
+        xp = array_module(x)
+        if before is None:
+            before = xp.zeros((len(x), width, x.shape[-1]), x.dtype)
+        return xp.concatenate([before, x], axis=1)[:, -width:]
+
+    def backward(self, dy: Array) -> Array:
+        dx, dweight, dbias = convolution_backward(dy, self.weight.data, **self.pop_saved())
+        self.weight.grad += dweight
+        self.bias.grad += dbias
+        return dx

@@ -1,0 +1,185 @@
+"""Linear attention (Katharopoulos et al. 2020): products of features in place of the softmax.
+
+softmax(q k^T) is taken apart into phi(q) phi(k)^T. Then (phi(q) phi(k)^T) v is phi(q) (phi(k)^T v),
+a sum over keys that all queries share: no T x T scores, and decoding remembers that sum alone,
+whatever the length. What is given up is sharpness: a position is found as well as K features tell.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from numformer.backend import array_module, dot_last, matmul
+from numformer.errors import InputError
+from numformer.layer import Array, Layer
+from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads, transpose
+from numformer.layers.linear import Linear
+from numformer.layers.memory import Kept, Memory
+from numformer.layers.mixer import Mixer
+from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
+
+
+def positive_features(x):
+    """x (...) -> phi, above, each (...): elu(x) + 1 (equation 7), and where x > 0.
+
+    It is x + 1 above 0 and exp(x) below.
+    """
+    xp = array_module(x)
+    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0)), x > 0
+
+
+def positive_features_backward(dphi, phi, above):
+    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1, elsewhere exp(x) = phi."""
+    return dphi * array_module(phi).where(above, phi.dtype.type(1), phi)
+
+
+def whole_sums(query, key, value):
+    """query, key (..., T, K), value (..., T, V) -> y (..., T, V), state S = k^T v: y_t = q_t S."""
+    state = matmul(transpose(key), value)
+    return matmul(query, state), state
+
+
+def whole_sums_backward(dy, query, key, value, state):
+    """dy (..., T, V) -> dquery, dkey (..., T, K), dvalue (..., T, V)."""
+    dstate = matmul(transpose(query), dy)  # y = q S
+    dquery = matmul(dy, transpose(state))
+    # S = k^T v
+    return dquery, matmul(value, transpose(dstate)), matmul(key, dstate)
+
+
+def totals(query, key, causal: bool, start=0):
+    """query, key (..., T, K) -> total (..., T, 1), sums (..., T or 1, K): total_t = q_t z_t.
+
+    z_t is the sum of the keys up to t and of `start` (..., 1, K), or of all where not `causal`.
+    """
+    summed = key.cumsum(axis=-2) if causal else key.sum(axis=-2, keepdims=True)
+    summed = summed + start
+    return (query * summed).sum(axis=-1, keepdims=True), summed
+
+
+def totals_backward(dtotal, query, sums, causal: bool):
+    """dtotal (..., T, 1) -> dquery, dkey (..., T, K): of a running sum, a reversed one."""
+    of_each = dtotal * query
+    if causal:  # a key is in the sums from its own position on
+        dkey = of_each[..., ::-1, :].cumsum(axis=-2)[..., ::-1, :]
+    else:
+        dkey = of_each.sum(axis=-2, keepdims=True)
+    return dtotal * sums, dkey
+
+
+class LinearAttention(Mixer):
+    """x (B, T, D), reach -> (B, T, D): y_t = phi(q_t) S_t / phi(q_t) z_t   (equations 9 to 12).
+
+    S_t is the sum of phi(k_s)^T v_s and z_t that of phi(k_s), over all s that t may see: those up
+    to t where the reach is causal, otherwise all, but no padding. The projections are those of
+    attention. There are no weights that could be dropped, nor scores to which a bias could be
+    added; `rotary` turns the features above the line (Su et al. 2021, equation 19).
+    """
+
+    looks_ahead = True
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        rng: np.random.Generator,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = False,
+        rotary: Layer | None = None,
+    ):
+        self.heads = heads
+        d_k, d_v = (head_size(d_model, heads) if size is None else size for size in (d_k, d_v))
+        self.query = Linear(d_model, heads * d_k, rng, bias)
+        self.key = Linear(d_model, heads * d_k, rng, bias)
+        self.value = Linear(d_model, heads * d_v, rng, bias)
+        self.rotary = rotary
+        self.output = Linear(heads * d_v, d_model, rng, bias)
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        reach = reach_of_sums("linear attention", reach, x, past.length if past else 0)
+        xp, places = array_module(x), reach.queries
+        query, key, value = (
+            split_heads(part.forward(x), self.heads, places)
+            for part in (self.query, self.key, self.value)
+        )
+        (query, query_above), (key, key_above) = map(positive_features, (query, key))
+        visible = None if places.all_valid else xp.asarray(places.valid[:, None, :, None])
+        seen = key if visible is None else key * visible
+        kept = past.of(self, lambda past: Kept()) if past else {}
+        causal = reach.causal or past is not None
+        total, sums = totals(query, seen, causal, kept.get("sums", 0))
+        above = query, seen
+        if self.rotary:
+            above = (
+                self.rotary.forward(query, places.positions),
+                self.rotary.forward(seen, places.positions),
+            )
+        if causal:
+            y, states, last = running_sums(above[0], above[1], value, start=kept.get("state"))
+            kept.update(state=last, sums=sums[..., -1:, :])
+        else:
+            y, states = whole_sums(above[0], above[1], value)
+        # Where nobody is to be seen the total is 0, and so is what stands above the line.
+        share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
+        y *= share
+        self.save(query=query, key=key, visible=visible, value=value, above=above, sums=sums)
+        self.save(query_above=query_above, key_above=key_above)
+        self.save(y=y, share=share, states=states, causal=causal, reach=reach)
+        return self.output.forward(merge_heads(y, places))
+
+    def backward(self, dy: Array) -> Array:
+        of_output, of_features, of_sums = (self.pop_saved() for _ in range(3))
+        places, causal = of_output["reach"].queries, of_output["causal"]
+        query, key, value, above = (of_sums[name] for name in ("query", "key", "value", "above"))
+        dy = split_heads(self.output.backward(dy), self.heads, places)
+        dy = dy * of_output["share"]  # y = above / total
+        dtotal = -dot_last(dy, of_output["y"])
+        dquery, dkey = totals_backward(dtotal, query, of_sums["sums"], causal)
+        states = of_output["states"]
+        if causal:
+            *dabove, dvalue, _ = running_sums_backward(
+                dy, above[0], above[1], value, None, None, states
+            )
+        else:
+            *dabove, dvalue = whole_sums_backward(dy, above[0], above[1], value, states)
+        if self.rotary:
+            dabove = [self.rotary.backward(part) for part in reversed(dabove)][::-1]
+        dquery += dabove[0]  # features are above the line and in the total
+        dkey = dkey + dabove[1]
+        if of_sums["visible"] is not None:
+            dkey *= of_sums["visible"]
+        dquery = positive_features_backward(dquery, query, of_features["query_above"])
+        dkey = positive_features_backward(dkey, key, of_features["key_above"])
+        dx = self.query.backward(merge_heads(dquery, places))
+        dx += self.key.backward(merge_heads(dkey, places))  # x gives queries, keys and values
+        dx += self.value.backward(merge_heads(dvalue, places))
+        return dx
+
+    def looks(self):
+        """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
+        of_output, of_sums = self.saved[-1], self.saved[-3]
+        query, key = of_sums["above"]
+        weights = matmul(query, transpose(key)) * of_output["share"]
+        seen = of_output["reach"].dense(array_module(weights))
+        return weights if seen is None else weights * seen
+
+    @classmethod
+    def require(cls, config) -> None:
+        if config.positions == "alibi":
+            raise InputError(
+                "ALiBi is added to scores, and linear attention has none",
+                f"positions {config.positions}, mixers {config.mixers}",
+                "Choose other positions or another mixer.",
+            )
+
+    @classmethod
+    def build(cls, config, rng: np.random.Generator, causal: bool) -> "LinearAttention":
+        """As Mixer.build."""
+        sizes = dict(d_k=config.d_k, d_v=config.d_v, bias=config.attention_bias)
+        settings = sizes | config.positions_in_attention
+        return cls(config.d_model, config.heads, rng, **settings)
+
+    @classmethod
+    def entries(cls, config) -> int:
+        return SelfAttention.entries(config)

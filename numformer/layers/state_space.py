@@ -1,0 +1,196 @@
+"""A selective state space (Gu and Dao 2023, Mamba): a state that each position writes and erases.
+
+What a position writes, reads and lets fade it says itself; so the state keeps what matters, as the
+cells of recurrence.py do, but without a product with the state in every step. As in Mamba-2 (Dao
+and Gu 2024) a head fades by one number, which makes the scan one of products, chunk by chunk.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numformer import settings
+from numformer.backend import array_module, dot_last, sum_rows
+from numformer.errors import InputError
+from numformer.layer import Array, Parameter
+from numformer.layers.activation import Swish, sigmoid, swish, swish_backward
+from numformer.layers.attention import head_size, merge_heads, split_heads
+from numformer.layers.convolution import Convolution
+from numformer.layers.linear import Linear
+from numformer.layers.memory import Kept, Memory
+from numformer.layers.mixer import Mixer
+from numformer.layers.reach import Reach
+from numformer.layers.running_sums import reach_of_sums, running_sums, running_sums_backward
+
+
+def selective_scan(x, step, rate, write, read, skip, start=None):
+    """h_t = exp(-rate step_t) h_{t-1} + write_t^T (step_t x_t), y_t = read_t h_t + skip x_t.
+
+    x (B, H, T, P), step (B, H, T) > 0, how much of x_t goes into the state h (N, P) and how far it
+    fades; rate, skip (H); write, read (B, 1, T, N), which all heads share; start (B, H, N, P) or
+    None for 0 (Gu and Dao 2023, equations 1 and 2 and algorithm 2, with exp(step A) - 1 over A
+    taken for step, as they do)
+    -> y (B, H, T, P), scanned, the part of it that comes from the state, states, the last one.
+    """
+    written = x * step[..., None]
+    log_decay = step * -rate[:, None]
+    scanned, states, last = running_sums(read, write, written, log_decay, start)
+    return scanned + x * skip[:, None, None], scanned, states, last
+
+
+def selective_scan_backward(dy, x, step, rate, write, read, skip, scanned, states):
+    """dy (B, H, T, P) -> the gradients of x, step, rate, write, read and skip."""
+    written = x * step[..., None]
+    log_decay = step * -rate[:, None]
+    dread, dwrite, dwritten, dlog_decay = running_sums_backward(
+        dy, read, write, written, log_decay, scanned, states
+    )
+    dstep = dot_last(dwritten, x)[..., 0]  # written = step x
+    dstep -= dlog_decay * rate[:, None]  # log_decay = -rate step
+    drate = -(dlog_decay * step).sum(axis=(0, 2))
+    dskip = dot_last(dy, x)[..., 0].sum(axis=(0, 2))
+    dwritten *= step[..., None]
+    dwritten += dy * skip[:, None, None]  # y = scanned + skip x
+    return dwritten, dstep, drate, dwrite, dread, dskip
+
+
+def softplus(x):
+    """x (...) -> log(1 + exp(x)) (...): near 0 below 0, near x above it."""
+    return array_module(x).logaddexp(x, x.dtype.type(0))
+
+
+def softplus_backward(dy, x):
+    """dy (...) -> dx (...)."""
+    return dy * sigmoid(x)
+
+
+class StateSpace(Mixer):
+    """x (B, T, D), reach -> (B, T, D): y = (scan(swish(convolution(u))) swish(gate)) W_out.
+
+    One product makes of x what goes on, u, and the gate (H P each), what is written and read (N
+    each) and the step of each head, which a bias and softplus make positive. It sees what comes
+    before, no padding, and knows the order, so it needs no positions and gets none.
+
+    Rates begin between 1 and 16, steps between 0.001 and 0.1, both evenly on a scale of logarithms,
+    as in the paper: some heads remember a few positions, others a thousand.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings(settings.Settings):
+        """How much its state holds."""
+
+        d_state: int = settings.size(64, "numbers that a state has for each feature")
+        expansion: int = settings.size(2, "features of a state space, in multiples of heads x d_v")
+
+    def __init__(
+        self,
+        d_model: int,
+        heads: int,
+        rng: np.random.Generator,
+        d_v: int | None = None,
+        d_state: int = 64,
+        expansion: int = 2,
+    ):
+        self.heads, self.d_state = heads, d_state
+        self.features = expansion * heads * (head_size(d_model, heads) if d_v is None else d_v)
+        self.input = Linear(d_model, 2 * self.features + 2 * d_state + heads, rng, bias=False)
+        self.convolution = Convolution(self.features, rng)
+        self.swish = Swish()
+        first = np.exp(rng.uniform(math.log(1e-3), math.log(0.1), heads))
+        self.step_bias = Parameter(np.log(np.expm1(first)))  # of which softplus is `first`
+        self.log_rate = Parameter(np.log(rng.uniform(1, 16, heads)))
+        self.skip = Parameter(np.ones(heads))
+        self.output = Linear(self.features, d_model, rng, bias=False)
+
+    def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
+        reach = reach_of_sums("a state space", reach, x, past.length if past else 0)
+        self._require_causal(reach)
+        xp, places = array_module(x), reach.queries
+        u, gate, write, read, raw_step = self._parts(self._spread(self.input.forward(x), reach))
+        kept = past.of(self, lambda past: Kept()) if past else {}
+        before = kept.get("before")
+        v = self.swish.forward(self.convolution.forward(u, before))
+        raw_step = raw_step.swapaxes(1, 2) + self.step_bias.data[:, None]
+        inputs = dict(
+            x=split_heads(v, self.heads),
+            step=softplus(raw_step),
+            rate=xp.exp(self.log_rate.data),
+            write=write[:, None],
+            read=read[:, None],
+        )
+        y, scanned, states, last = selective_scan(
+            **inputs, skip=self.skip.data, start=kept.get("state")
+        )
+        if past:
+            kept.update(state=last, before=self.convolution.latest(u, before))
+        y, (opening, opened) = merge_heads(y), swish(gate)
+        self.save(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step, reach=reach)
+        self.save(y=y, opening=opening, opened=opened)
+        y = y * opening
+        return self.output.forward(places.gather(y[:, None]) if places.skip_padding else y)
+
+    def backward(self, dy: Array) -> Array:
+        of_gate, saved = self.pop_saved(), self.pop_saved()
+        places, inputs = saved["reach"].queries, saved["inputs"]
+        dy = self.output.backward(dy)
+        if places.skip_padding:
+            dy = places.spread(dy, 1)[:, 0]
+        dgate = swish_backward(dy * of_gate["y"], of_gate["opening"], of_gate["opened"])
+        dy = split_heads(dy * of_gate["opening"], self.heads)  # y = scan opening
+        dv, dstep, drate, dwrite, dread, dskip = selective_scan_backward(
+            dy, **inputs, skip=self.skip.data, scanned=saved["scanned"], states=saved["states"]
+        )
+        self.skip.grad += dskip
+        self.log_rate.grad += drate * inputs["rate"]  # rate = exp(log_rate)
+        dstep = softplus_backward(dstep, saved["raw_step"]).swapaxes(1, 2)
+        self.step_bias.grad += sum_rows(dstep)
+        du = self.convolution.backward(self.swish.backward(merge_heads(dv)))
+        parts = du, dgate, dwrite[:, 0], dread[:, 0], dstep
+        dparts = self._spread_backward(array_module(dy).concatenate(parts, axis=-1), saved["reach"])
+        return self.input.backward(dparts)
+
+    def _parts(self, x) -> list:
+        """x (B, T, W) -> u, gate (B, T, H P), write, read (B, T, N), step (B, T, H): columns."""
+        sizes = self.features, self.features, self.d_state, self.d_state, self.heads
+        ends = np.cumsum(sizes).tolist()
+        return [x[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    def _spread(self, x, reach: Reach):
+        """x as sequences (B, T, W), with zeros at padding: so it writes nothing."""
+        places = reach.queries
+        if places.skip_padding:
+            return places.spread(x, 1)[:, 0]
+        return x if places.all_valid else x * self._visible(x, reach)
+
+    def _spread_backward(self, dx, reach: Reach):
+        places = reach.queries
+        if places.skip_padding:
+            return places.gather(dx[:, None])
+        return dx if places.all_valid else dx * self._visible(dx, reach)
+
+    @staticmethod
+    def _visible(x, reach: Reach):
+        return array_module(x).asarray(reach.queries.valid[..., None])
+
+    @staticmethod
+    def _require_causal(reach: Reach) -> None:
+        if not reach.causal:
+            raise InputError(
+                "a state space goes forward: a position sees those before it alone",
+                "a reach that looks both ways",
+                "Give it Reach(places, causal=True), or choose attention where later ones count.",
+            )
+
+    @classmethod
+    def build(cls, config, rng: np.random.Generator, causal: bool) -> "StateSpace":
+        """As Mixer.build."""
+        return cls(config.d_model, config.heads, rng, d_v=config.d_v, **cls.own_settings(config))
+
+    @classmethod
+    def entries(cls, config) -> int:
+        d_v = config.d_v or head_size(config.d_model, config.heads)
+        features = config.expansion * config.heads * d_v
+        columns = 3 * features + 2 * config.d_state + config.heads
+        return config.d_model * columns + 4 * features  # and those of the convolution

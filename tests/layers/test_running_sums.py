@@ -1,0 +1,188 @@
+"""Running sums and what is made of them: chunks, padding, what is remembered, what is refused."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from numformer.layer import inference, pack
+from numformer.layers import (
+    LinearAttention,
+    Memory,
+    Places,
+    Reach,
+    Rotary,
+    StateSpace,
+    running_sums,
+)
+from numformer.models import LanguageModel, TowerConfig
+
+B, T, D, H = 2, 7, 8, 2
+CLOSE = dict(rtol=1e-11, atol=1e-13)
+LAYERS = {
+    "linear": lambda rng: LinearAttention(D, H, rng),
+    "state_space": lambda rng: StateSpace(D, H, rng, d_state=3),
+}
+every_kind = pytest.mark.parametrize("kind", LAYERS)
+
+
+def layer_of(kind: str):
+    layer = LAYERS[kind](np.random.default_rng(1))
+    pack(layer, np.float64)
+    return layer
+
+
+@pytest.mark.parametrize("fading", [False, True])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 64])
+def test_chunks_of_any_length_are_the_recurrence_step_by_step(chunk, fading, rng, monkeypatch):
+    """Forward from a state, and backward; heads may share queries and keys."""
+    monkeypatch.setattr(running_sums, "CHUNK", chunk)
+    query, key = rng.standard_normal((2, B, 1, T, 3))
+    value, dy = rng.standard_normal((2, B, H, T, 5))
+    state = start = rng.standard_normal((B, H, 3, 5))
+    log_decay = -3 * rng.random((B, H, T)) if fading else None
+    y, states, last = running_sums.running_sums(query, key, value, log_decay, start)
+    for t in range(T):
+        fade = np.exp(log_decay[:, :, t, None, None]) if fading else 1
+        state = fade * state + key[:, :, t, :, None] * value[:, :, t, None]
+        assert_allclose(y[:, :, t], np.einsum("bok,bhkv->bhv", query[:, :, t], state), **CLOSE)
+    assert_allclose(last, state, **CLOSE)
+    assert len(states) == -(-T // chunk) and states[0] is start
+
+    c = np.cumsum(log_decay if fading else np.zeros((B, H, T)), axis=-1)[..., None]
+    within = np.tril(np.exp(np.minimum(c - c.swapaxes(2, 3), 0)))
+    dscores = dy @ value.swapaxes(2, 3) * within
+    weights = query @ key.swapaxes(2, 3) * within
+    dquery = dscores @ key + np.exp(c) * (dy @ start.swapaxes(2, 3))
+    expected = [dquery, dscores.swapaxes(2, 3) @ query]
+    expected = [gradient.sum(axis=1, keepdims=True) for gradient in expected]
+    expected += [weights.swapaxes(2, 3) @ dy]
+    by_pair = dy @ value.swapaxes(2, 3) * weights
+    dsums = by_pair.sum(axis=3) - by_pair.sum(axis=2)
+    dsums += (dy * np.exp(c) * (query @ start)).sum(axis=3)
+    expected += [np.flip(np.flip(dsums, 2).cumsum(axis=2), 2)]
+    arrays = query, key, value, log_decay, y, states
+    found = running_sums.running_sums_backward(dy, *arrays)
+    assert (found[3] is None) != fading
+    for gradient, right in zip(found[: 3 + fading], expected, strict=False):
+        assert_allclose(gradient, right, **CLOSE)
+
+
+def test_what_fades_at_once_leaves_zeros_and_no_nan(rng):
+    query, key, value = rng.standard_normal((3, 1, 1, 5, 2)).astype(np.float32)
+    log_decay = np.full((1, 1, 5), -1e4, np.float32)
+    y, states, last = running_sums.running_sums(query, key, value, log_decay)
+    assert_allclose(y, (query * key).sum(axis=-1, keepdims=True) * value, rtol=1e-5)
+    gradients = running_sums.running_sums_backward(y, query, key, value, log_decay, y, states)
+    assert all(np.isfinite(gradient).all() for gradient in (last, *gradients))
+
+
+@every_kind
+def test_rows_without_padding_are_the_padded_sequences(kind, rng):
+    """Wherever it stands, forward and backward: nothing of it is summed up."""
+    for real in ([[1, 1, 1, 0], [1, 0, 0, 0]], [[0, 1, 1, 1], [0, 0, 0, 1]]):
+        layer, valid = layer_of(kind), np.array(real, bool)
+        x, dy = rng.standard_normal((2, B, 4, D))
+        y = layer.forward(x, Reach(Places(valid), causal=True))
+        dx = layer.backward(np.where(valid[..., None], dy, 0))
+        gradients = [p.grad.copy() for p in layer.named_parameters().values()]
+        layer.zero_grad()
+        rows = layer.forward(x[valid], Reach(Places(valid, skip_padding=True), causal=True))
+        assert_allclose(rows, y[valid], **CLOSE)
+        assert_allclose(layer.backward(dy[valid]), dx[valid], **CLOSE)
+        assert_array_equal(dx[~valid], 0)
+        for parameter, expected in zip(layer.named_parameters().values(), gradients, strict=True):
+            assert_allclose(parameter.grad, expected, **CLOSE)
+        other = np.where(valid[..., None], x, 9)
+        again = layer.forward(other, Reach(Places(valid), causal=True))
+        assert_array_equal(again[valid], y[valid])
+
+
+@every_kind
+def test_what_is_remembered_has_one_size_whatever_was_read(kind, rng):
+    layer, past = layer_of(kind), Memory(1)  # there is no room to run out of
+    x = rng.standard_normal((B, T, D))
+    parts, sizes = [], []
+    with inference():
+        whole = layer.forward(x, Reach(Places.whole(B, T), causal=True))
+        for length in (1, 3, 1, 2):
+            places = Places.whole(B, length, past.length)
+            of_part = x[:, past.length : past.length + length]
+            parts.append(layer.forward(of_part, Reach(places, causal=True), past))
+            past.advance(length)
+            kept = past.of(layer, None)
+            sizes.append({name: array.shape for name, array in kept.items()})
+    assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
+    assert all(size == sizes[0] for size in sizes) and len(sizes[0]) == 2
+
+
+def test_a_past_of_linear_attention_goes_on_without_a_reach(rng):
+    """With positions that count on."""
+    layer = LinearAttention(D, H, np.random.default_rng(1), rotary=Rotary())
+    pack(layer, np.float64)
+    x, past, parts = rng.standard_normal((B, T, D)), Memory(T), []
+    with inference():
+        whole = layer.forward(x, Reach(Places.whole(B, T), causal=True))
+        for part in (slice(3), slice(3, 4), slice(4, T)):
+            parts.append(layer.forward(x[:, part], None, past))
+            past.advance(parts[-1].shape[1])
+    assert_allclose(np.concatenate(parts, axis=1), whole, **CLOSE)
+
+
+def test_linear_attention_looks_where_its_weights_are(rng):
+    """They sum to 1, or where nothing is to be seen to 0; there the output is 0."""
+    layer, valid = layer_of("linear"), np.array([[True] * 3 + [False], [False] * 4])
+    x = rng.standard_normal((B, 4, D))
+    for causal in (False, True):
+        y = layer.forward(x, Reach(Places(valid), causal=causal))
+        weights = layer.looks()
+        assert weights.shape == (B, H, 4, 4)
+        assert_allclose(weights.sum(axis=-1)[0], 1)
+        assert not weights[1].any() and not y[1].any() and not weights[0, :, :, 3].any()
+        assert causal == (not np.triu(weights[0], 1).any())
+        values = layer.value.forward(x).reshape(B, 4, H, -1).swapaxes(1, 2)
+        heads = (weights @ values).swapaxes(1, 2).reshape(B, 4, -1)
+        assert_allclose(y, heads @ layer.output.weight.data, **CLOSE)
+    layer.forward(x)
+    assert_allclose(layer.looks().sum(axis=-1), 1)  # without a reach all see all
+    assert LAYERS["state_space"](rng).looks() is None
+
+
+@every_kind
+def test_who_sees_whom_is_order_and_padding_alone(kind, rng, complaint):
+    layer, x, places = layer_of(kind), rng.standard_normal((B, 4, D)), Places.whole(B, 4)
+    for reach, received in (
+        (np.ones((4, 4), bool), "a mask that was drawn"),
+        (Reach(places, causal=True, window=2), "a window of 2"),
+        (Reach(places, Places.whole(B, 3)), "keys of other places"),
+    ):
+        said = complaint(layer.forward, x, reach)
+        assert f"received {received}. Give it Reach(places)" in said
+    whole = running_sums.reach_of_sums(kind, None, x, 3).queries
+    assert whole.valid.shape == (B, 4) and [*whole.positions] == [3, 4, 5, 6]
+    if kind == "state_space":
+        for reach in (None, Reach(places)):
+            said = complaint(layer.forward, x, reach)
+            assert "received a reach that looks both ways. Give it Reach(places, causal=" in said
+
+
+def test_settings_that_make_no_sums_are_refused(complaint):
+    said = complaint(TowerConfig, mixers="attention,linear", positions="alibi")
+    assert "linear attention has none; received positions alibi, mixers attention,linear" in said
+    TowerConfig(mixers="attention,state_space", positions="alibi")
+    for name in ("d_state", "expansion"):
+        assert f"{name} is an integer of at least 1; received 0" in complaint(
+            TowerConfig, **{name: 0}
+        )
+
+
+def test_steps_and_rates_begin_as_the_paper_has_them():
+    layer = StateSpace(D, 200, np.random.default_rng(0), d_v=1)
+    step, rate = np.log1p(np.exp(layer.step_bias.data)), np.exp(layer.log_rate.data)
+    assert 0.001 < step.min() < 0.0015 and 0.07 < step.max() < 0.1
+    assert 1 < rate.min() < 1.5 and 15 < rate.max() < 16
+    assert layer.features == 400 and layer.d_state == 64
+    sizes = dict(d_model=D, d_ff=4, heads=H, layers=4, vocabulary=9, d_v=3, d_state=5)
+    config = LanguageModel.Config(**sizes, mixers="linear,state_space")
+    linear, scan, *others = (block.mixer.sublayer for block in LanguageModel(config).tower.layers)
+    assert [type(part) for part in (linear, scan, *others)] == [LinearAttention, StateSpace] * 2
+    assert scan.features == 2 * H * 3 and scan.d_state == 5 and linear.value.weight.shape == (D, 6)
