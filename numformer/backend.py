@@ -285,15 +285,16 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
 
 
-def splitmix64(key: int, start: int, count: int, xp=np):
+def splitmix64(key: int, start, count: int, xp=np):
     """Random bits without a state: hashes of the counters start, start + 1, ... (count,) uint64.
 
     SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
-    and CuPy give the same bits, and a GPU needs no generator to be set up.
+    and CuPy give the same bits, and a GPU needs no generator to be set up. Of starts (..., 1) there
+    are as many stretches (..., count).
     """
-    all_bits = xp.arange(start, start + count, dtype=xp.uint64)
-    for piece in cache_sized_pieces(all_bits):
-        bits = all_bits[piece]
+    all_bits = xp.arange(count, dtype=xp.uint64) + xp.asarray(start, dtype=xp.uint64)
+    for piece in cache_sized_pieces(flat := all_bits.reshape(-1)):
+        bits = flat[piece]
         bits *= np.uint64(0x9E3779B97F4A7C15)
         bits += key
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -325,15 +326,22 @@ class DropoutStream:
         dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
-        xp = array_module(like)
-        size = math.prod(shape)
-        count = -(-size // 4)
-        words = splitmix64(self._key, self._drawn, count, xp)
-        self._drawn += count
-        dropped = min(round(p * 65536), 65535)
-        kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
-        scale = like.dtype.type(65536 / (65536 - dropped))
-        return kept * scale
+        xp, size = array_module(like), math.prod(shape)
+        key, start = self.reserve(size)
+        words = splitmix64(key, start, self._drawn - start, xp)
+        return kept(words.view(xp.uint16)[:size].reshape(shape), p, like)
+
+    def reserve(self, size: int) -> tuple:
+        """The key and the first counter of the random bits of `size` entries, to be drawn later."""
+        start = self._drawn
+        self._drawn += -(-size // 4)
+        return self._key, start
+
+
+def kept(bits, p: float, like):
+    """Of random bits (...) uint16 what dropout multiplies with (...)."""
+    dropped = min(round(p * 65536), 65535)
+    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 
 
 dropout_stream = DropoutStream()

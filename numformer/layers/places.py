@@ -35,6 +35,18 @@ class Places:
         """The places of some positions."""
         return Places(self.valid[:, stretch], positions=self.positions[stretch])
 
+    def of(self, sequences: slice) -> "Places":
+        """The places of some sequences."""
+        return Places(self.valid[sequences], self.skip_padding, self.positions)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Up to where every sequence is real, and beyond where none is."""
+        padded, real = (~self.valid).any(axis=0), self.valid.any(axis=0)
+        length = len(real)
+        whole = int(padded.argmax()) if padded.any() else length
+        return whole, length - int(real[::-1].argmax()) if real.any() else 0
+
     @cached_property
     def real(self) -> np.ndarray:
         """Indices (N,) of the real positions among the B T places.

@@ -1,0 +1,198 @@
+"""Exact attention in blocks of rows: its scores are never stored whole (Rabe and Staats 2021).
+
+A block of queries meets the keys that it may see, and is done with: memory grows with the length T,
+not with T^2, a causal block computes nothing later, and its scores stay in the processor's cache.
+Backward computes the weights again, of the logarithm of each row's sum (Dao et al. 2022).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numformer.backend import array_module, dot_last, matmul, max_last, on_host, sum_last
+from numformer.layer import Array, Layer, training
+from numformer.layers.dropout import KeepByTiles, dropout, dropout_backward
+from numformer.layers.reach import Reach, reach_of
+
+ROWS = 128  # of queries in a block: fewer make slow products, more compute more that is masked
+TILE = 1 << 17  # scores that stay in the cache
+CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (README)
+
+
+class Tile(NamedTuple):
+    """Some rows of the scores: of which queries and keys, and what they meet.
+
+    `queries` and `keys` are indices of arrays (B, H, T, K) and (B, H, S, K), `added` are stretches
+    of columns and what is added to them, `keep` the mask of dropout or None.
+    """
+
+    queries: tuple
+    keys: tuple
+    added: list
+    keep: Any
+
+    def scores(self, query, key):
+        """query (B, H, T, K), already scaled, key (B, H, S, K) -> the scores of this tile."""
+        scores = matmul(query[self.queries], key[self.keys].swapaxes(-1, -2))
+        for columns, addend in self.added:
+            scores[..., columns] += addend
+        return scores
+
+
+def attention_in_blocks(query, key, value, tiles):
+    """softmax(Q K^T / sqrt(d_k)) V, as scaled_dot_product_attention, a tile after the other.
+
+    query (..., T, K), key (..., S, K), value (..., S, K_v) -> output (..., T, K_v), log_sums
+    (..., T, 1): log sum_s exp(score_ts). A row that sees nothing gives 0.
+    """
+    xp = array_module(query)
+    output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+    log_sums = xp.zeros((*query.shape[:-1], 1), query.dtype)
+    query = query * (1 / math.sqrt(query.shape[-1]))
+    for tile in tiles:
+        weights = tile.scores(query, key)
+        highest = xp.maximum(max_last(weights), xp.finfo(weights.dtype).min)
+        weights -= highest
+        xp.exp(weights, out=weights)
+        total = xp.maximum(sum_last(weights), 1)  # as in softmax
+        log_sums[tile.queries] = highest + xp.log(total)
+        rows = matmul(dropout(weights, tile.keep), value[tile.keys])
+        rows /= total  # fewer entries than the weights have
+        output[tile.queries] = rows
+    return output, log_sums
+
+
+def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, tiles):
+    """doutput (..., T, K_v) -> dquery (..., T, K), dkey (..., S, K), dvalue (..., S, K_v)."""
+    xp, scale, leading = array_module(query), 1 / math.sqrt(query.shape[-1]), query.shape[:-2]
+    dquery = xp.zeros(query.shape, query.dtype)
+    dkey, dvalue = (xp.zeros((*leading, *x.shape[-2:]), x.dtype) for x in (key, value))
+    query = query * scale
+    inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
+    for tile in tiles:
+        weights = tile.scores(query, key)
+        weights -= log_sums[tile.queries]
+        xp.exp(weights, out=weights)
+        drows = doutput[tile.queries]
+        dropped = dropout(weights, tile.keep)
+        dvalue[tile.keys] += matmul(dropped.swapaxes(-1, -2), drows)  # output = dropped V
+        ddropped = matmul(drows, value[tile.keys].swapaxes(-1, -2))  # output = dropped V
+        dscores = dropout_backward(ddropped, tile.keep)
+        dscores -= inner[tile.queries]
+        dscores *= weights  # weights = softmax(scores)
+        dquery[tile.queries] = matmul(dscores, key[tile.keys])  # scores = Q K^T
+        dkey[tile.keys] += matmul(dscores.swapaxes(-1, -2), query[tile.queries])  # scores = Q K^T
+    dquery *= scale
+    return dquery, dkey, dvalue
+
+
+class BlockAttention(Layer):
+    """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), reach -> (B, H, T, K_v).
+
+    What ScaledDotProductAttention computes, in blocks of `rows` queries. The `reach` is a Reach, a
+    boolean mask or None; `position_bias(queries, keys)` makes of positions (T,), (S,) what is added
+    to their scores (H, T, S). Instead of H there may be several axes, as groups of heads have them.
+    """
+
+    def __init__(self, p_drop: float = 0.0, rows: int = ROWS):
+        self.p_drop, self.rows = p_drop, rows
+
+    def forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        reach: Any = None,
+        position_bias: Callable | None = None,
+    ) -> Array:
+        reach = reach_of(reach, query[:, 0], key[:, 0])
+        keep = None
+        if training() and self.p_drop:
+            keep = KeepByTiles((*query.shape[:-1], key.shape[-2]), self.p_drop)
+        tiles = Tiles(self.rows, reach, position_bias, keep)
+        output, log_sums = attention_in_blocks(query, key, value, tiles.of(query))
+        saved = dict(query=query, key=key, value=value, output=output, log_sums=log_sums)
+        self.save(**saved, tiles=tiles)
+        return output
+
+    def backward(self, doutput: Array) -> Any:
+        saved = self.pop_saved()
+        tiles = saved.pop("tiles").of(doutput)
+        return attention_in_blocks_backward(doutput, **saved, tiles=tiles)
+
+    def saved_weights(self) -> list:
+        """The weights (B, H, T, S) of each forward that no backward has met yet, computed again."""
+        return [_whole_weights(**record) for record in self.saved]
+
+
+def _whole_weights(query, key, log_sums, tiles, **others):
+    xp = array_module(query)
+    weights = xp.zeros((*query.shape[:-1], key.shape[-2]), query.dtype)
+    query = query * (1 / math.sqrt(query.shape[-1]))
+    for tile in tiles.of(query):
+        of_tile = xp.exp(tile.scores(query, key) - log_sums[tile.queries])
+        weights[*tile.queries[:-1], tile.keys[-2]] = of_tile
+    return weights
+
+
+class Tiles(NamedTuple):
+    """How the scores of a reach are cut into tiles of `rows` queries, and what these meet."""
+
+    rows: int
+    reach: Reach
+    position_bias: Callable | None
+    keep: KeepByTiles | None
+
+    def of(self, query) -> Iterator[Tile]:
+        """The tiles of query (B, H, T, K): on the host those of one sequence after the other."""
+        batch, heads = query.shape[:2]
+        one_by_one = on_host(query)
+        for sequences in stretches(batch, 1 if one_by_one else batch):
+            reach = self.reach.of(sequences)
+            length = reach.queries.ends[1] if reach.queries.skip_padding else query.shape[-2]
+            for rows in stretches(length, self.rows):
+                near, seen_by_all = reach.seen(rows)
+                size = (near.stop - near.start) * self.rows * math.prod(query.shape[2:-2])
+                if not size:
+                    continue
+                added = self.added(reach, rows, near, seen_by_all, query)
+                for some in stretches(heads, max(1, TILE // size) if one_by_one else heads):
+                    queries = sequences, some, ..., rows, slice(None)
+                    keep = self.keep and self.keep.tile((sequences, some), rows, near, query)
+                    of_heads = [(columns, addend[:, some]) for columns, addend in added]
+                    keys = sequences, some, ..., near, slice(None)
+                    yield Tile(queries, keys, of_heads, keep)
+
+    def added(self, reach: Reach, rows: slice, near: slice, seen_by_all: slice, query) -> list:
+        """The bias, and minus infinity where not all rows see all."""
+        xp, heads, added = array_module(query), query.shape[1:-2], []
+
+        def by_heads(addend):
+            """(B, H, T, S), where B and H may be 1, in the heads' axes of the query."""
+            whole = len(addend), math.prod(heads), *addend.shape[2:]
+            return xp.broadcast_to(addend, whole).reshape(len(addend), *heads, *addend.shape[2:])
+
+        if self.position_bias:
+            places = reach.queries[rows], reach.keys[near]
+            bias = self.position_bias(*(xp.asarray(part.positions) for part in places))
+            added.append((slice(None), by_heads(bias[None].astype(query.dtype))))
+        for edge in slice(near.start, seen_by_all.start), slice(seen_by_all.stop, near.stop):
+            mask = reach.tile(rows, edge).dense(xp) if edge.start < edge.stop else None
+            if mask is not None:
+                addend = xp.where(mask, query.dtype.type(0), query.dtype.type(-np.inf))
+                columns = slice(edge.start - near.start, edge.stop - near.start)
+                added.append((columns, by_heads(addend)))
+        return added
+
+
+def worth_blocks(reach: Reach) -> bool:
+    """Whether blocks are faster than the plain formula, or save much memory."""
+    length, longer = len(reach.queries.positions), len(reach.keys.positions)
+    return length > ROWS and length * longer >= (CAUSAL if reach.causal else WHOLE)
+
+
+def stretches(length: int, size: int) -> list[slice]:
+    """The slices of `size` that cover `length`; the last may be shorter."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
