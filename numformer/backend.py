@@ -327,15 +327,14 @@ class DropoutStream:
         because 16 random bits decide each entry.
         """
         xp, size = array_module(like), math.prod(shape)
-        key, start = self.reserve(size)
-        words = splitmix64(key, start, self._drawn - start, xp)
+        words = splitmix64(*self.reserve(size), xp)
         return kept(words.view(xp.uint16)[:size].reshape(shape), p, like)
 
     def reserve(self, size: int) -> tuple:
-        """The key and the first counter of the random bits of `size` entries, to be drawn later."""
-        start = self._drawn
-        self._drawn += -(-size // 4)
-        return self._key, start
+        """Of the next `size` entries the key, the first counter and how many there are: to draw."""
+        start, count = self._drawn, -(-size // 4)
+        self._drawn += count
+        return self._key, start, count
 
 
 def kept(bits, p: float, like):

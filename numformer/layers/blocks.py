@@ -18,6 +18,7 @@ from numformer.layers.reach import Reach, reach_of
 
 ROWS = 128  # of queries in a block: fewer make slow products, more compute more that is masked
 TILE = 1 << 17  # scores that stay in the cache
+SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
 CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (README)
 
 
@@ -41,22 +42,24 @@ class Tile(NamedTuple):
         return scores
 
 
-def attention_in_blocks(query, key, value, tiles):
+def attention_in_blocks(query, key, value, tiles, small=False):
     """softmax(Q K^T / sqrt(d_k)) V, as scaled_dot_product_attention, a tile after the other.
 
     query (..., T, K), key (..., S, K), value (..., S, K_v) -> output (..., T, K_v), log_sums
-    (..., T, 1): log sum_s exp(score_ts). A row that sees nothing gives 0.
+    (..., T, 1): log sum_s exp(score_ts). A row that sees nothing gives 0. Of `small` scores the
+    exponentials are numbers as they are; else the highest of the row is subtracted first.
     """
-    xp = array_module(query)
+    xp, highest = array_module(query), 0
     output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
     log_sums = xp.zeros((*query.shape[:-1], 1), query.dtype)
     query = query * (1 / math.sqrt(query.shape[-1]))
     for tile in tiles:
         weights = tile.scores(query, key)
-        highest = xp.maximum(max_last(weights), xp.finfo(weights.dtype).min)
-        weights -= highest
+        if not small:
+            highest = xp.maximum(max_last(weights), xp.finfo(weights.dtype).min)
+            weights -= highest
         xp.exp(weights, out=weights)
-        total = xp.maximum(sum_last(weights), 1)  # as in softmax
+        total = xp.maximum(sum_last(weights), xp.finfo(weights.dtype).tiny)
         log_sums[tile.queries] = highest + xp.log(total)
         rows = matmul(dropout(weights, tile.keep), value[tile.keys])
         rows /= total  # fewer entries than the weights have
@@ -88,6 +91,14 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
     return dquery, dkey, dvalue
 
 
+def scores_are_small(query, key) -> bool:
+    """Whether |q||k| / sqrt(d_k), which no score exceeds, is small; on a GPU asking would wait."""
+    if not on_host(query):
+        return False
+    squares = (float(dot_last(x, x).max()) / math.sqrt(x.shape[-1]) for x in (query, key))
+    return math.prod(squares) <= SMALL**2
+
+
 class BlockAttention(Layer):
     """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), reach -> (B, H, T, K_v).
 
@@ -112,7 +123,8 @@ class BlockAttention(Layer):
         if training() and self.p_drop:
             keep = KeepByTiles((*query.shape[:-1], key.shape[-2]), self.p_drop)
         tiles = Tiles(self.rows, reach, position_bias, keep)
-        output, log_sums = attention_in_blocks(query, key, value, tiles.of(query))
+        small = position_bias is None and scores_are_small(query, key)
+        output, log_sums = attention_in_blocks(query, key, value, tiles.of(query), small)
         saved = dict(query=query, key=key, value=value, output=output, log_sums=log_sums)
         self.save(**saved, tiles=tiles)
         return output
@@ -146,33 +158,44 @@ class Tiles(NamedTuple):
     keep: KeepByTiles | None
 
     def of(self, query) -> Iterator[Tile]:
-        """The tiles of query (B, H, T, K): on the host those of one sequence after the other."""
-        batch, heads = query.shape[:2]
-        one_by_one = on_host(query)
-        for sequences in stretches(batch, 1 if one_by_one else batch):
+        """The tiles of query (B, H, T, K), some heads at a time.
+
+        On the host as many as stay in the cache, and padded sequences one after the other.
+        """
+        batch, heads, *groups = query.shape[:-2]
+        together = batch if self.reach.keys.all_valid or not on_host(query) else 1
+        for sequences in stretches(0, batch, together):
             reach = self.reach.of(sequences)
             length = reach.queries.ends[1] if reach.queries.skip_padding else query.shape[-2]
-            for rows in stretches(length, self.rows):
+            for rows in stretches(0, length, self.rows):
                 near, seen_by_all = reach.seen(rows)
-                size = (near.stop - near.start) * self.rows * math.prod(query.shape[2:-2])
+                size = (near.stop - near.start) * self.rows * math.prod(groups)
                 if not size:
                     continue
                 added = self.added(reach, rows, near, seen_by_all, query)
-                for some in stretches(heads, max(1, TILE // size) if one_by_one else heads):
-                    queries = sequences, some, ..., rows, slice(None)
-                    keep = self.keep and self.keep.tile((sequences, some), rows, near, query)
-                    of_heads = [(columns, addend[:, some]) for columns, addend in added]
-                    keys = sequences, some, ..., near, slice(None)
-                    yield Tile(queries, keys, of_heads, keep)
+                at_once = max(1, TILE // size) if on_host(query) else heads
+                for sequence in stretches(
+                    sequences.start, sequences.stop, 1 if on_host(query) else together
+                ):
+                    for some in stretches(0, heads, at_once):
+                        part = sequence, some
+                        keep = self.keep and self.keep.tile(part, rows, near, query)
+                        of_heads = [(columns, addend[part]) for columns, addend in added]
+                        every = slice(None)
+                        yield Tile(
+                            (*part, ..., rows, every), (*part, ..., near, every), of_heads, keep
+                        )
 
     def added(self, reach: Reach, rows: slice, near: slice, seen_by_all: slice, query) -> list:
         """The bias, and minus infinity where not all rows see all."""
         xp, heads, added = array_module(query), query.shape[1:-2], []
 
         def by_heads(addend):
-            """(B, H, T, S), where B and H may be 1, in the heads' axes of the query."""
-            whole = len(addend), math.prod(heads), *addend.shape[2:]
-            return xp.broadcast_to(addend, whole).reshape(len(addend), *heads, *addend.shape[2:])
+            """(B, H, T, S), where B and H may be 1, as all sequences and heads have it."""
+            split = heads if addend.shape[1] > 1 else [1] * len(heads)
+            sizes = addend.shape[2:]
+            addend = addend.reshape(len(addend), *split, *sizes)
+            return xp.broadcast_to(addend, (query.shape[0], *heads, *sizes))
 
         if self.position_bias:
             places = reach.queries[rows], reach.keys[near]
@@ -193,6 +216,6 @@ def worth_blocks(reach: Reach) -> bool:
     return length > ROWS and length * longer >= (CAUSAL if reach.causal else WHOLE)
 
 
-def stretches(length: int, size: int) -> list[slice]:
-    """The slices of `size` that cover `length`; the last may be shorter."""
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+def stretches(start: int, stop: int, size: int) -> list[slice]:
+    """The slices of `size` from `start` to `stop`; the last may be shorter."""
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

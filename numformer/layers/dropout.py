@@ -57,7 +57,7 @@ class KeepByTiles:
 
     def __init__(self, shape: tuple[int, ...], p_drop: float):
         self.shape, self.p_drop = shape, p_drop
-        self.key, self.start = dropout_stream.reserve(math.prod(shape))
+        self.key, self.start, _ = dropout_stream.reserve(math.prod(shape))
 
     def tile(self, leading: tuple, rows: slice, columns: slice, like):
         """The tile [leading, ..., rows, columns], of the dtype and device of `like`."""

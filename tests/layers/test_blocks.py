@@ -21,24 +21,21 @@ MIXER_SETTINGS = {
 }
 
 
-def drawn(places):
-    return Drawn(np.random.default_rng(3).random((B, H, T, T)) < 0.5, places, places)
-
-
-def drawn_for_all(places):
-    return Drawn(np.random.default_rng(3).random((1, 1, T, T)) < 0.5, places, places)
+def drawn(xp, *shape):
+    places = Places.whole(B, T)
+    return Drawn(xp.asarray(np.random.default_rng(3).random(shape) < 0.5), places, places)
 
 
 REACHES = {
-    "all": lambda: Reach(Places.whole(B, T)),
-    "causal": lambda: Reach(Places.whole(B, T), causal=True),
-    "padded": lambda: Reach(Places(PADDED)),
-    "padded, causal": lambda: Reach(Places(PADDED), causal=True),
-    "rows": lambda: Reach(Places(PADDED, skip_padding=True), causal=True),
-    "rows that see ahead": lambda: Reach(Places(PADDED, skip_padding=True)),
-    "holes": lambda: Reach(Places(HOLES), causal=True),
-    "drawn": lambda: drawn(Places.whole(B, T)),
-    "drawn for all": lambda: drawn_for_all(Places.whole(B, T)),
+    "all": lambda xp: Reach(Places.whole(B, T)),
+    "causal": lambda xp: Reach(Places.whole(B, T), causal=True),
+    "padded": lambda xp: Reach(Places(PADDED)),
+    "padded, causal": lambda xp: Reach(Places(PADDED), causal=True),
+    "rows": lambda xp: Reach(Places(PADDED, skip_padding=True), causal=True),
+    "rows that see ahead": lambda xp: Reach(Places(PADDED, skip_padding=True)),
+    "holes": lambda xp: Reach(Places(HOLES), causal=True),
+    "drawn": lambda xp: drawn(xp, B, H, T, T),
+    "drawn for all": lambda xp: drawn(xp, 1, 1, T, T),
 }
 
 
@@ -73,7 +70,7 @@ def test_blocks_are_the_plain_formula(mixer, reach, p_drop, monkeypatch, xp):
         (dict(rotary=Rotary()), 4, 1 << 17),
         (dict(position_bias=alibi), 1, 90),
     ):
-        settings = mixer, REACHES[reach](), p_drop, positions, xp
+        settings = mixer, REACHES[reach](xp), p_drop, positions, xp
         plain, after_plain, _ = computed(monkeypatch, False, *settings)
         ours, after_blocks, layer = computed(monkeypatch, True, *settings, rows, at_once)
         skipped = settings[1].queries.skip_padding and ~PADDED[:, None, :, None]
