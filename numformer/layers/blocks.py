@@ -5,6 +5,7 @@ not with T^2, a causal block computes nothing later, and its scores stay in the 
 Backward computes the weights again, of the logarithm of each row's sum (Dao et al. 2022).
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -25,21 +26,33 @@ CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (
 class Tile(NamedTuple):
     """Some rows of the scores: of which queries and keys, and what they meet.
 
-    `queries` and `keys` are indices of arrays (B, H, T, K) and (B, H, S, K), `added` are stretches
-    of columns and what is added to them, `keep` the mask of dropout or None.
+    `queries` and `keys` are indices of arrays (B, H, T, K) and (B, H, S, K), `columns` of one
+    (B, H, K, S); `added` are stretches of columns and what is added to their scores, `keep` the
+    mask of dropout or None.
     """
 
     queries: tuple
     keys: tuple
+    columns: tuple
     added: list
     keep: Any
 
-    def scores(self, query, key):
-        """query (B, H, T, K), already scaled, key (B, H, S, K) -> the scores of this tile."""
-        scores = matmul(query[self.queries], key[self.keys].swapaxes(-1, -2))
+    def scores(self, query, key_t):
+        """query (B, H, T, K), already scaled, key_t (B, H, K, S) -> the scores of this tile."""
+        scores = matmul(query[self.queries], key_t[self.columns])
         for columns, addend in self.added:
             scores[..., columns] += addend
         return scores
+
+
+def laid_out(x):
+    """x (..., M, N) with the rows of each head one after the other, as products read them best."""
+    return array_module(x).ascontiguousarray(x)
+
+
+def transposed(x):
+    """x (..., M, N) -> (..., N, M), laid out."""
+    return laid_out(x.swapaxes(-1, -2))
 
 
 def attention_in_blocks(query, key, value, tiles, small=False):
@@ -52,9 +65,10 @@ def attention_in_blocks(query, key, value, tiles, small=False):
     xp, highest = array_module(query), 0
     output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
     log_sums = xp.zeros((*query.shape[:-1], 1), query.dtype)
-    query = query * (1 / math.sqrt(query.shape[-1]))
+    query = laid_out(query * (1 / math.sqrt(query.shape[-1])))
+    key_t, value = transposed(key), laid_out(value)
     for tile in tiles:
-        weights = tile.scores(query, key)
+        weights = tile.scores(query, key_t)
         if not small:
             highest = xp.maximum(max_last(weights), xp.finfo(weights.dtype).min)
             weights -= highest
@@ -72,16 +86,17 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
     xp, scale, leading = array_module(query), 1 / math.sqrt(query.shape[-1]), query.shape[:-2]
     dquery = xp.zeros(query.shape, query.dtype)
     dkey, dvalue = (xp.zeros((*leading, *x.shape[-2:]), x.dtype) for x in (key, value))
-    query = query * scale
+    query, key, doutput = laid_out(query * scale), laid_out(key), laid_out(doutput)
+    key_t, value_t = transposed(key), transposed(value)
     inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
     for tile in tiles:
-        weights = tile.scores(query, key)
+        weights = tile.scores(query, key_t)
         weights -= log_sums[tile.queries]
         xp.exp(weights, out=weights)
         drows = doutput[tile.queries]
         dropped = dropout(weights, tile.keep)
         dvalue[tile.keys] += matmul(dropped.swapaxes(-1, -2), drows)  # output = dropped V
-        ddropped = matmul(drows, value[tile.keys].swapaxes(-1, -2))  # output = dropped V
+        ddropped = matmul(drows, value_t[tile.columns])  # output = dropped V
         dscores = dropout_backward(ddropped, tile.keep)
         dscores -= inner[tile.queries]
         dscores *= weights  # weights = softmax(scores)
@@ -142,10 +157,10 @@ class BlockAttention(Layer):
 def _whole_weights(query, key, log_sums, tiles, **others):
     xp = array_module(query)
     weights = xp.zeros((*query.shape[:-1], key.shape[-2]), query.dtype)
-    query = query * (1 / math.sqrt(query.shape[-1]))
+    query, key_t = query * (1 / math.sqrt(query.shape[-1])), transposed(key)
     for tile in tiles.of(query):
-        of_tile = xp.exp(tile.scores(query, key) - log_sums[tile.queries])
-        weights[*tile.queries[:-1], tile.keys[-2]] = of_tile
+        of_tile = xp.exp(tile.scores(query, key_t) - log_sums[tile.queries])
+        weights[*tile.queries[:-1], tile.columns[-1]] = of_tile
     return weights
 
 
@@ -173,18 +188,11 @@ class Tiles(NamedTuple):
                 if not size:
                     continue
                 added = self.added(reach, rows, near, seen_by_all, query)
-                at_once = max(1, TILE // size) if on_host(query) else heads
-                for sequence in stretches(
-                    sequences.start, sequences.stop, 1 if on_host(query) else together
-                ):
-                    for some in stretches(0, heads, at_once):
-                        part = sequence, some
-                        keep = self.keep and self.keep.tile(part, rows, near, query)
-                        of_heads = [(columns, addend[part]) for columns, addend in added]
-                        every = slice(None)
-                        yield Tile(
-                            (*part, ..., rows, every), (*part, ..., near, every), of_heads, keep
-                        )
+                for part in parts(sequences, heads, query, size):
+                    keep = self.keep and self.keep.tile(part, rows, near, query)
+                    of_part = [(columns, addend[part]) for columns, addend in added]
+                    queries, keys = ((*part, ..., some, slice(None)) for some in (rows, near))
+                    yield Tile(queries, keys, (*part, ..., near), of_part, keep)
 
     def added(self, reach: Reach, rows: slice, near: slice, seen_by_all: slice, query) -> list:
         """The bias, and minus infinity where not all rows see all."""
@@ -214,6 +222,14 @@ def worth_blocks(reach: Reach) -> bool:
     """Whether blocks are faster than the plain formula, or save much memory."""
     length, longer = len(reach.queries.positions), len(reach.keys.positions)
     return length > ROWS and length * longer >= (CAUSAL if reach.causal else WHOLE)
+
+
+def parts(sequences: slice, heads: int, like, size: int) -> list[tuple[slice, slice]]:
+    """How sequences and their heads, of whose scores a block has `size`, are taken together."""
+    if not on_host(like):
+        return [(sequences, slice(heads))]
+    alone = stretches(sequences.start, sequences.stop, 1)
+    return [*itertools.product(alone, stretches(0, heads, max(1, TILE // size)))]
 
 
 def stretches(start: int, stop: int, size: int) -> list[slice]:
