@@ -17,8 +17,7 @@ from numformer.layer import Array, Layer, training
 from numformer.layers.dropout import KeepByTiles, dropout, dropout_backward
 from numformer.layers.reach import Reach, reach_of
 
-ROWS = 128  # of queries in a block: fewer make slow products, more compute more that is masked
-TILE = 1 << 17  # scores that stay in the cache
+ROWS = 192  # of queries in a block: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
 CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (README)
 
@@ -26,20 +25,18 @@ CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (
 class Tile(NamedTuple):
     """Some rows of the scores: of which queries and keys, and what they meet.
 
-    `queries` and `keys` are indices of arrays (B, H, T, K) and (B, H, S, K), `columns` of one
-    (B, H, K, S); `added` are stretches of columns and what is added to their scores, `keep` the
-    mask of dropout or None.
+    `queries` and `keys` are indices of arrays (B, H, T, K) and (B, H, S, K), `added` are stretches
+    of columns and what is added to their scores, `keep` is the mask of dropout or None.
     """
 
     queries: tuple
     keys: tuple
-    columns: tuple
     added: list
     keep: Any
 
-    def scores(self, query, key_t):
-        """query (B, H, T, K), already scaled, key_t (B, H, K, S) -> the scores of this tile."""
-        scores = matmul(query[self.queries], key_t[self.columns])
+    def scores(self, query, key):
+        """query (B, H, T, K), already scaled, key (B, H, S, K) -> the scores of this tile."""
+        scores = matmul(query[self.queries], key[self.keys].swapaxes(-1, -2))
         for columns, addend in self.added:
             scores[..., columns] += addend
         return scores
@@ -48,11 +45,6 @@ class Tile(NamedTuple):
 def laid_out(x):
     """x (..., M, N) with the rows of each head one after the other, as products read them best."""
     return array_module(x).ascontiguousarray(x)
-
-
-def transposed(x):
-    """x (..., M, N) -> (..., N, M), laid out."""
-    return laid_out(x.swapaxes(-1, -2))
 
 
 def attention_in_blocks(query, key, value, tiles, small=False):
@@ -66,9 +58,9 @@ def attention_in_blocks(query, key, value, tiles, small=False):
     output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
     log_sums = xp.zeros((*query.shape[:-1], 1), query.dtype)
     query = laid_out(query * (1 / math.sqrt(query.shape[-1])))
-    key_t, value = transposed(key), laid_out(value)
+    key, value = laid_out(key), laid_out(value)
     for tile in tiles:
-        weights = tile.scores(query, key_t)
+        weights = tile.scores(query, key)
         if not small:
             highest = xp.maximum(max_last(weights), xp.finfo(weights.dtype).min)
             weights -= highest
@@ -86,17 +78,17 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
     xp, scale, leading = array_module(query), 1 / math.sqrt(query.shape[-1]), query.shape[:-2]
     dquery = xp.zeros(query.shape, query.dtype)
     dkey, dvalue = (xp.zeros((*leading, *x.shape[-2:]), x.dtype) for x in (key, value))
-    query, key, doutput = laid_out(query * scale), laid_out(key), laid_out(doutput)
-    key_t, value_t = transposed(key), transposed(value)
+    query, doutput = laid_out(query * scale), laid_out(doutput)
+    key, value = laid_out(key), laid_out(value)
     inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
     for tile in tiles:
-        weights = tile.scores(query, key_t)
+        weights = tile.scores(query, key)
         weights -= log_sums[tile.queries]
         xp.exp(weights, out=weights)
         drows = doutput[tile.queries]
         dropped = dropout(weights, tile.keep)
         dvalue[tile.keys] += matmul(dropped.swapaxes(-1, -2), drows)  # output = dropped V
-        ddropped = matmul(drows, value_t[tile.columns])  # output = dropped V
+        ddropped = matmul(drows, value[tile.keys].swapaxes(-1, -2))  # output = dropped V
         dscores = dropout_backward(ddropped, tile.keep)
         dscores -= inner[tile.queries]
         dscores *= weights  # weights = softmax(scores)
@@ -157,10 +149,10 @@ class BlockAttention(Layer):
 def _whole_weights(query, key, log_sums, tiles, **others):
     xp = array_module(query)
     weights = xp.zeros((*query.shape[:-1], key.shape[-2]), query.dtype)
-    query, key_t = query * (1 / math.sqrt(query.shape[-1])), transposed(key)
+    query = query * (1 / math.sqrt(query.shape[-1]))
     for tile in tiles.of(query):
-        of_tile = xp.exp(tile.scores(query, key_t) - log_sums[tile.queries])
-        weights[*tile.queries[:-1], tile.columns[-1]] = of_tile
+        of_tile = xp.exp(tile.scores(query, key) - log_sums[tile.queries])
+        weights[*tile.queries[:-1], tile.keys[-2]] = of_tile
     return weights
 
 
@@ -173,26 +165,29 @@ class Tiles(NamedTuple):
     keep: KeepByTiles | None
 
     def of(self, query) -> Iterator[Tile]:
-        """The tiles of query (B, H, T, K), some heads at a time.
+        """The tiles of query (B, H, T, K).
 
-        On the host as many as stay in the cache, and padded sequences one after the other.
+        On the host those of one head after the other, so that they stay in the cache; padded
+        sequences, too, since each ends elsewhere. A GPU takes all together.
         """
-        batch, heads, *groups = query.shape[:-2]
-        together = batch if self.reach.keys.all_valid or not on_host(query) else 1
-        for sequences in stretches(0, batch, together):
+        batch, heads = query.shape[:2]
+        whole = slice(batch) if self.reach.keys.all_valid or not on_host(query) else None
+        for sequences in [whole] if whole else stretches(batch, 1):
             reach = self.reach.of(sequences)
             length = reach.queries.ends[1] if reach.queries.skip_padding else query.shape[-2]
-            for rows in stretches(0, length, self.rows):
+            parts = [(sequences, slice(heads))]
+            if on_host(query):
+                parts = [*itertools.product(range(batch)[sequences], range(heads))]
+            for rows in stretches(length, self.rows):
                 near, seen_by_all = reach.seen(rows)
-                size = (near.stop - near.start) * self.rows * math.prod(groups)
-                if not size:
+                if near.start == near.stop:
                     continue
                 added = self.added(reach, rows, near, seen_by_all, query)
-                for part in parts(sequences, heads, query, size):
+                for part in parts:
                     keep = self.keep and self.keep.tile(part, rows, near, query)
                     of_part = [(columns, addend[part]) for columns, addend in added]
                     queries, keys = ((*part, ..., some, slice(None)) for some in (rows, near))
-                    yield Tile(queries, keys, (*part, ..., near), of_part, keep)
+                    yield Tile(queries, keys, of_part, keep)
 
     def added(self, reach: Reach, rows: slice, near: slice, seen_by_all: slice, query) -> list:
         """The bias, and minus infinity where not all rows see all."""
@@ -224,14 +219,6 @@ def worth_blocks(reach: Reach) -> bool:
     return length > ROWS and length * longer >= (CAUSAL if reach.causal else WHOLE)
 
 
-def parts(sequences: slice, heads: int, like, size: int) -> list[tuple[slice, slice]]:
-    """How sequences and their heads, of whose scores a block has `size`, are taken together."""
-    if not on_host(like):
-        return [(sequences, slice(heads))]
-    alone = stretches(sequences.start, sequences.stop, 1)
-    return [*itertools.product(alone, stretches(0, heads, max(1, TILE // size)))]
-
-
-def stretches(start: int, stop: int, size: int) -> list[slice]:
-    """The slices of `size` from `start` to `stop`; the last may be shorter."""
-    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]
+def stretches(length: int, size: int) -> list[slice]:
+    """The slices of `size` that cover `length`; the last may be shorter."""
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
