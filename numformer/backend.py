@@ -289,8 +289,7 @@ def splitmix64(key: int, start, count: int, xp=np):
     """Random bits without a state: hashes of the counters start, start + 1, ... (count,) uint64.
 
     SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
-    and CuPy give the same bits, and a GPU needs no generator to be set up. Of starts (..., 1) there
-    are as many stretches (..., count).
+    and CuPy give the same bits, and a GPU needs no set-up. Of starts (..., 1) come (..., count).
     """
     all_bits = xp.arange(count, dtype=xp.uint64) + xp.asarray(start, dtype=xp.uint64)
     for piece in cache_sized_pieces(flat := all_bits.reshape(-1)):
@@ -330,7 +329,7 @@ class DropoutStream:
         words = splitmix64(*self.reserve(size), xp)
         return kept(words.view(xp.uint16)[:size].reshape(shape), p, like)
 
-    def reserve(self, size: int) -> tuple:
+    def reserve(self, size: int) -> tuple[Any, int, int]:
         """Of the next `size` entries the key, the first counter and how many there are: to draw."""
         start, count = self._drawn, -(-size // 4)
         self._drawn += count

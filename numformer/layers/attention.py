@@ -156,7 +156,7 @@ class MultiHeadAttention(Layer):
         self.attention = attention(p_drop)
         # An attention of one's own meets its scores whole.
         exact = attention is ScaledDotProductAttention
-        self.in_blocks = BlockAttention(p_drop) if exact else None
+        self.in_blocks: Any = BlockAttention(p_drop) if exact else None
         self.rotary, self.position_bias = rotary, position_bias
         self.output = Linear(heads * self.d_v, d_model, rng, bias)
 

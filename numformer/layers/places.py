@@ -42,10 +42,9 @@ class Places:
     @cached_property
     def ends(self) -> tuple[int, int]:
         """Up to where every sequence is real, and beyond where none is."""
-        padded, real = (~self.valid).any(axis=0), self.valid.any(axis=0)
-        length = len(real)
-        whole = int(padded.argmax()) if padded.any() else length
-        return whole, length - int(real[::-1].argmax()) if real.any() else 0
+        padded, real = (np.flatnonzero(some.any(axis=0)) for some in (~self.valid, self.valid))
+        length = self.valid.shape[1]
+        return int(padded[0]) if padded.size else length, int(real[-1]) + 1 if real.size else 0
 
     @cached_property
     def real(self) -> np.ndarray:

@@ -112,25 +112,13 @@ def none_positions(p, x):
 rotary_positions = alibi_positions = none_positions  # these come in within attention
 
 
-def dropped_in_blocks(weights, *, p_drop, blocks=None):
-    """Dropout of weights, block by block where their masks are drawn so; elsewhere they are 0."""
-    if blocks is None:
-        return dropout({}, weights, p_drop=p_drop)
-    dropped = torch.zeros_like(weights)
-    for block in blocks:
-        dropped[..., *block] = dropout({}, weights[..., *block], p_drop=p_drop)
-    return dropped
-
-
-def scaled_dot_product_attention(
-    p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None
-):
+def scaled_dot_product_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
     # Attention to the rows of the identity matrix returns the weights.
     identity = torch.eye(key.shape[-2]).to(key).expand(*key.shape[:-1], -1)
     weights = F.scaled_dot_product_attention(query, key, identity, mask)
-    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
+    return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
 def turned(x, positions):
@@ -152,13 +140,13 @@ def rotary_attention(p, query, key, value, mask=None, **settings):
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
-def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None):
+def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0):
     heads, places = query.shape[-3], (torch.arange(x.shape[-2]) for x in (query, key))
     distance = torch.cdist(*(place[:, None].double() for place in places))
     bias = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
     scores = dot_product_score({}, query, key) + bias.to(query.dtype)
     weights = softmax({}, scores, mask)
-    return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
+    return dropout({}, weights, p_drop=attention_dropout) @ value
 
 
 def dot_product_score(p, query, key, *, scaled=True):
@@ -325,34 +313,27 @@ def divergence(p, first, second, valid=None):
 # What a Config composes
 
 
-def attention_mixer(p, x, mask, *, config, **settings):
+def attention_mixer(p, x, mask, *, config):
     named = config.positions.removeprefix("sinusoidal_")
-    settings |= dict(positions=named) if named in ("rotary", "alibi") else {}
+    settings = dict(positions=named) if named in ("rotary", "alibi") else {}
     dropped = dict(attention_dropout=config.attention_dropout)
     return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
 
 
-def grouped_mixer(p, x, mask, *, config, **settings):
+def grouped_mixer(p, x, mask, *, config):
     """As many heads of keys and values as of queries, neighbours alike."""
     groups, p = config.key_value_heads or config.heads, dict(p)
     for name in p.keys() & {"key.weight", "key.bias", "value.weight", "value.bias"}:
         of_heads = p[name].unflatten(-1, (groups, -1))
         p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
-    return attention_mixer(p, x, mask, config=config, **settings)
+    return attention_mixer(p, x, mask, config=config)
 
 
 def window_mixer(p, x, mask, *, config):
     """The whole matrix of weights, of which a band remains."""
-    length, window = x.shape[1], config.window
-    ahead = torch.arange(length) - torch.arange(length)[:, None]
-    near = ahead.abs() < window
-    mask = near if mask is None else mask & near
-    later = window - 1 if mask[..., ahead > 0].any() else 0
-    blocks = [
-        (slice(first, first + window), slice(max(0, first - window + 1), first + window + later))
-        for first in range(0, length, window)
-    ]
-    return grouped_mixer(p, x, mask, config=config, blocks=blocks)
+    ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[1])[:, None]
+    near = ahead.abs() < config.window
+    return grouped_mixer(p, x, near if mask is None else mask & near, config=config)
 
 
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
