@@ -285,14 +285,13 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
 
 
-def splitmix64(key: int, start, count: int, xp=np):
-    """Random bits without a state: hashes of the counters start, start + 1, ... (count,) uint64.
+def splitmix64(key: int, counters):
+    """Random bits without a state: hashes of counters (...) uint64, which become them.
 
     SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
-    and CuPy give the same bits, and a GPU needs no set-up. Of starts (..., 1) come (..., count).
+    and CuPy give the same bits, and a GPU needs no generator to be set up.
     """
-    all_bits = xp.arange(count, dtype=xp.uint64) + xp.asarray(start, dtype=xp.uint64)
-    for piece in cache_sized_pieces(flat := all_bits.reshape(-1)):
+    for piece in cache_sized_pieces(flat := counters.reshape(-1)):
         bits = flat[piece]
         bits *= np.uint64(0x9E3779B97F4A7C15)
         bits += key
@@ -300,7 +299,7 @@ def splitmix64(key: int, start, count: int, xp=np):
             bits ^= bits >> shift
             bits *= np.uint64(factor)
         bits ^= bits >> 31
-    return all_bits
+    return counters
 
 
 class DropoutStream:
@@ -326,14 +325,15 @@ class DropoutStream:
         because 16 random bits decide each entry.
         """
         xp, size = array_module(like), math.prod(shape)
-        words = splitmix64(*self.reserve(size), xp)
+        key, start, stop = self.reserve(size)
+        words = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
         return kept(words.view(xp.uint16)[:size].reshape(shape), p, like)
 
     def reserve(self, size: int) -> tuple[Any, int, int]:
-        """Of the next `size` entries the key, the first counter and how many there are: to draw."""
-        start, count = self._drawn, -(-size // 4)
-        self._drawn += count
-        return self._key, start, count
+        """The key and the counters, from start to stop, of the next `size` entries."""
+        start = self._drawn
+        self._drawn += -(-size // 4)
+        return self._key, start, self._drawn
 
 
 def kept(bits, p: float, like):

@@ -64,7 +64,8 @@ class KeepByTiles:
         xp, count = array_module(like), columns.stop - columns.start
         row = np.arange(math.prod(self.shape[:-1])).reshape(self.shape[:-1])[*leading, ..., rows]
         entry = row[..., None] * self.shape[-1] + columns.start  # where each row of it begins
-        words = splitmix64(self.key, self.start + entry // 4, count // 4 + 2, xp)
+        counters = self.start + entry // 4 + np.arange(count // 4 + 2)
+        words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64))
         four_a_word = words.view(xp.uint16)
         bits = four_a_word[..., :count]
         for place in range(1, 4):
