@@ -19,7 +19,7 @@ from numformer.layers.reach import Reach, reach_of
 
 ROWS = 192  # of queries in a block: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
-CAUSAL, WHOLE = 256 * 256, 512 * 512  # scores from which on blocks are faster (README)
+LEAST = 1 << 17  # scores of a sequence from which on blocks are faster
 
 
 class Tile(NamedTuple):
@@ -214,9 +214,9 @@ class Tiles(NamedTuple):
 
 
 def worth_blocks(reach: Reach) -> bool:
-    """Whether blocks are faster than the plain formula, or save much memory."""
+    """Whether blocks are faster than the plain formula; they always need less memory."""
     length, longer = len(reach.queries.positions), len(reach.keys.positions)
-    return length > ROWS and length * longer >= (CAUSAL if reach.causal else WHOLE)
+    return length > ROWS and length * longer >= LEAST
 
 
 def stretches(length: int, size: int) -> list[slice]:
