@@ -70,6 +70,7 @@ def attention_in_blocks(query, key, value, tiles, small=False):
         rows = matmul(dropout(weights, tile.keep), value[tile.keys])
         rows /= total  # fewer entries than the weights have
         output[tile.queries] = rows
+        del weights  # so that the next tile takes this memory, which is in the cache
     return output, log_sums
 
 
@@ -94,6 +95,7 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
         dscores *= weights  # weights = softmax(scores)
         dquery[tile.queries] = matmul(dscores, key[tile.keys])  # scores = Q K^T
         dkey[tile.keys] += matmul(dscores.swapaxes(-1, -2), query[tile.queries])  # scores = Q K^T
+        del weights, dropped, ddropped, dscores
     dquery *= scale
     return dquery, dkey, dvalue
 
