@@ -127,7 +127,8 @@ class MultiHeadAttention(Layer):
     dmemory.
 
     As in the paper the projections have no bias unless `bias` is set, and d_k = d_v = D / heads
-    unless they are given. `attention` makes, of p_drop, the layer that each head computes. Where
+    unless they are given. `attention` makes, of p_drop, the layer that each head computes; long
+    sequences are computed in blocks instead (blocks.py), with the same result. Where
     positions come in here, which is not the paper's way, `rotary` turns queries and keys, and
     `position_bias(heads, queries, keys)` is added to the scores of positions (T,) and (S,).
     """

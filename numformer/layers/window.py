@@ -18,8 +18,7 @@ from numformer.layers.reach import Reach
 class WindowAttention(GroupedQueryAttention):
     """x (B, T, D), reach -> (B, T, D): position t sees s where |t - s| < window, as far as it may.
 
-    The queries are taken in blocks as long as the window. Each looks at the keys that one of its
-    queries can see: the block itself, the one before, and where positions see ahead the one after.
+    Long sequences are taken in blocks (blocks.py), of which each meets the keys near it alone.
     """
 
     sees_near = True
