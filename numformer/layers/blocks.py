@@ -177,7 +177,7 @@ class Tiles(NamedTuple):
         for sequences in [whole] if whole else stretches(batch, 1):
             reach = self.reach.of(sequences)
             length = reach.queries.ends[1] if reach.queries.skip_padding else query.shape[-2]
-            parts = [(sequences, slice(heads))]
+            parts: list[tuple] = [(sequences, slice(heads))]
             if on_host(query):
                 parts = [*itertools.product(range(batch)[sequences], range(heads))]
             for rows in stretches(length, self.rows):
