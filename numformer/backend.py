@@ -285,22 +285,21 @@ def seed_sequence(seed: int, purpose: str, *indices: int) -> np.random.SeedSeque
     return np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose), *indices))
 
 
-def splitmix64(key: int, start: int, count: int, xp=np):
-    """Random bits without a state: hashes of the counters start, start + 1, ... (count,) uint64.
+def splitmix64(key: int, counters):
+    """Random bits without a state: hashes of counters (...) uint64, which become them.
 
     SplitMix64 (Steele et al. 2014) with `key` as its seed. It is array arithmetic alone, so NumPy
     and CuPy give the same bits, and a GPU needs no generator to be set up.
     """
-    all_bits = xp.arange(start, start + count, dtype=xp.uint64)
-    for piece in cache_sized_pieces(all_bits):
-        bits = all_bits[piece]
+    for piece in cache_sized_pieces(flat := counters.reshape(-1)):
+        bits = flat[piece]
         bits *= np.uint64(0x9E3779B97F4A7C15)
         bits += key
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             bits ^= bits >> shift
             bits *= np.uint64(factor)
         bits ^= bits >> 31
-    return all_bits
+    return counters
 
 
 class DropoutStream:
@@ -324,16 +323,22 @@ class DropoutStream:
         dtype and device are those of the array `like`. p is rounded to a multiple of 2^-16,
         because 16 random bits decide each entry.
         """
-        xp = array_module(like)
-        size = math.prod(shape)
-        count = -(-size // 4)
+        xp, size = array_module(like), math.prod(shape)
+        key, start, stop = self.reserve(size)
+        words = splitmix64(key, xp.arange(start, stop, dtype=xp.uint64))
+        return kept(words.view(xp.uint16)[:size].reshape(shape), p, like)
+
+    def reserve(self, size: int) -> tuple[Any, int, int]:
+        """The key and the counters, from start to stop, of the next `size` entries."""
         key, start = self.drawn
-        words = splitmix64(key, start, count, xp)
-        self.drawn = key, start + count
-        dropped = min(round(p * 65536), 65535)
-        kept = words.view(xp.uint16)[:size].reshape(shape) >= dropped
-        scale = like.dtype.type(65536 / (65536 - dropped))
-        return kept * scale
+        self.drawn = key, start - -size // 4
+        return key, start, self.drawn[1]
+
+
+def kept(bits, p: float, like):
+    """Of random bits (...) uint16 what dropout multiplies with (...)."""
+    dropped = min(round(p * 65536), 65535)
+    return (bits >= dropped) * like.dtype.type(65536 / (65536 - dropped))
 
 
 dropout_stream = DropoutStream()

@@ -180,7 +180,7 @@ def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
 
 def words(seed, step, count):
     key = int(backend.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
-    return backend.splitmix64(key, 0, count).view(np.uint16)
+    return backend.splitmix64(key, np.arange(count, dtype=np.uint64)).view(np.uint16)
 
 
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.5, 0.9, 1 - 1e-9])

@@ -18,6 +18,7 @@ from numformer.layers.places import Places
 from numformer.layers.reach import Reach, causal_mask, padding_mask
 from numformer.layers.memory import Memory
 from numformer.layers.mixer import Mixer
+from numformer.layers.blocks import BlockAttention
 from numformer.layers.attention import (
     CrossAttention,
     MultiHeadAttention,
@@ -99,6 +100,7 @@ __all__ = [
     "CrossAttention",
     "MultiHeadAttention",
     "ScaledDotProductAttention",
+    "BlockAttention",
     "SelfAttention",
     "GroupedQueryAttention",
     "WindowAttention",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from numformer.backend import array_module, matmul
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
+from numformer.layers.blocks import BlockAttention, worth_blocks
 from numformer.layers.dropout import Dropout, dropout, dropout_backward
 from numformer.layers.linear import Linear
 from numformer.layers.memory import KeysAndValues, Memory, Shared
@@ -125,7 +127,8 @@ class MultiHeadAttention(Layer):
     dmemory.
 
     As in the paper the projections have no bias unless `bias` is set, and d_k = d_v = D / heads
-    unless they are given. `attention` makes, of p_drop, the layer that each head computes. Where
+    unless they are given. `attention` makes, of p_drop, the layer that each head computes; long
+    sequences are computed in blocks instead (blocks.py), with the same result. Where
     positions come in here, which is not the paper's way, `rotary` turns queries and keys, and
     `position_bias(heads, queries, keys)` is added to the scores of positions (T,) and (S,).
     """
@@ -152,6 +155,9 @@ class MultiHeadAttention(Layer):
         self.key = Linear(d_model, self.heads_of_keys * self.d_k, rng, bias)
         self.value = Linear(d_model, self.heads_of_keys * self.d_v, rng, bias)
         self.attention = attention(p_drop)
+        # An attention of one's own meets its scores whole.
+        exact = attention is ScaledDotProductAttention
+        self.in_blocks: Any = BlockAttention(p_drop) if exact else None
         self.rotary, self.position_bias = rotary, position_bias
         self.output = Linear(heads * self.d_v, d_model, rng, bias)
 
@@ -201,12 +207,23 @@ class MultiHeadAttention(Layer):
         return KeysAndValues(past)
 
     def attend(self, query, key, value, reach: Reach):
-        """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, H, T, K_v)."""
-        return self.attention.forward(query, key, value, *self.mask_and_bias(query, reach))
+        """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v) -> (B, H, T, K_v).
+
+        Long sequences are taken in blocks.
+        """
+        if not self.takes_blocks(reach):
+            return self.attention.forward(query, key, value, *self.mask_and_bias(query, reach))
+        bias = self.position_bias and partial(self.position_bias, self.heads)
+        return self.in_blocks.forward(query, key, value, reach, bias)
 
     def attend_backward(self, dheads, reach: Reach):
         """dheads (B, H, T, K_v) -> dquery (B, H, T, K), dkey (B, H, S, K), dvalue."""
-        return self.attention.backward(dheads)
+        layer = self.in_blocks if self.takes_blocks(reach) else self.attention
+        return layer.backward(dheads)
+
+    def takes_blocks(self, reach: Reach) -> bool:
+        """Whether the heads are computed in blocks, not by the plain formula."""
+        return self.in_blocks is not None and worth_blocks(reach)
 
     def mask_and_bias(self, query, reach: Reach) -> tuple:
         """What the scores of a query (B, H, T, K) meet, each None where there is none."""
@@ -218,7 +235,9 @@ class MultiHeadAttention(Layer):
 
     def looks(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S)."""
-        return self.attention.saved_weights()[-1]
+        reach = self.saved[-1]["reach"]
+        layer = self.in_blocks if self.takes_blocks(reach) else self.attention
+        return layer.saved_weights()[-1]
 
     @classmethod
     def build(cls, config, rng: np.random.Generator) -> "MultiHeadAttention":

@@ -46,16 +46,17 @@ class GroupedQueryAttention(SelfAttention):
         return self.key_value_heads
 
     def attend(self, query, key, value, reach: Reach):
-        of_scores = self.mask_and_bias(query, reach)
-        mask, bias = (x if x is None else in_groups(x, len(key[0])) for x in of_scores)
         query, key, value = in_groups(query, len(key[0])), key[:, :, None], value[:, :, None]
-        return self._of_heads(self.attention.forward(query, key, value, mask, bias))
+        return self._of_heads(super().attend(query, key, value, reach))
 
     def attend_backward(self, dheads, reach: Reach):
-        dheads = in_groups(dheads, self.key_value_heads)
-        dquery, dkey, dvalue = self.attention.backward(dheads)
+        dquery, dkey, dvalue = super().attend_backward(in_groups(dheads, self.heads_of_keys), reach)
         # the heads of a group look at the same keys and values
         return self._of_heads(dquery), dkey.sum(axis=2), dvalue.sum(axis=2)
+
+    def mask_and_bias(self, query, reach: Reach) -> tuple:
+        of_scores = super().mask_and_bias(query, reach)
+        return tuple(x if x is None else in_groups(x, self.heads_of_keys) for x in of_scores)
 
     def looks(self):
         weights = super().looks()

@@ -35,6 +35,17 @@ class Places:
         """The places of some positions."""
         return Places(self.valid[:, stretch], positions=self.positions[stretch])
 
+    def of(self, sequences: slice) -> "Places":
+        """The places of some sequences."""
+        return Places(self.valid[sequences], self.skip_padding, self.positions)
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Up to where every sequence is real, and beyond where none is."""
+        padded, real = (np.flatnonzero(some.any(axis=0)) for some in (~self.valid, self.valid))
+        length = self.valid.shape[1]
+        return int(padded[0]) if padded.size else length, int(real[-1]) + 1 if real.size else 0
+
     @cached_property
     def real(self) -> np.ndarray:
         """Indices (N,) of the real positions among the B T places.

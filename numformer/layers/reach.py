@@ -51,6 +51,25 @@ class Reach:
         """The reach of a stretch of the queries over a stretch of the keys."""
         return Reach(self.queries[queries], self.keys[keys], self.causal, self.window)
 
+    def of(self, sequences: slice) -> "Reach":
+        """The reach in some sequences of the batch."""
+        return Reach(self.queries.of(sequences), self.keys.of(sequences), self.causal, self.window)
+
+    def seen(self, rows: slice) -> tuple[slice, slice]:
+        """Of a stretch of queries: the keys that one of them sees, and those that all of them see.
+
+        The former are a stretch that may have others within it, the latter a stretch of them.
+        """
+        first, last = self.queries.positions[rows][[0, -1]]
+        back = np.inf if self.window is None else self.window - 1
+        ahead = 0 if self.causal else back
+        limits = first - back, last - back, first + ahead + 0.5, last + ahead + 0.5
+        start, from_here, to_here, stop = np.searchsorted(self.keys.positions, limits).tolist()
+        whole, real = self.keys.ends
+        start, stop = min(start, real), min(stop, real)
+        from_here, to_here = min(from_here, stop), min(to_here, whole)
+        return slice(start, stop), slice(from_here, max(from_here, to_here))
+
     def over(self, positions: np.ndarray) -> "Reach":
         """The reach of the same queries over other keys, those remembered of `positions` (S,)."""
         batch = len(self.queries.valid)
@@ -90,6 +109,13 @@ class Drawn(Reach):
         mask = self.mask[..., queries if length > 1 else slice(None), :]
         mask = mask[..., keys if longer > 1 else slice(None)]
         return Drawn(mask, self.queries[queries], self.keys[keys])
+
+    def of(self, sequences: slice) -> Reach:
+        mask = self.mask[sequences] if len(self.mask) > 1 else self.mask
+        return Drawn(mask, self.queries.of(sequences), self.keys.of(sequences))
+
+    def seen(self, rows: slice) -> tuple[slice, slice]:
+        return slice(0, len(self.keys.positions)), slice(0, 0)  # nothing is known of it
 
     def within(self, window: int) -> Reach:
         near = Reach(self.queries, self.keys, window=window).dense(array_module(self.mask))

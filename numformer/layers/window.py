@@ -4,7 +4,6 @@ Work and memory grow with the length T, not with T^2, and decoding remembers the
 alone. Through N layers what a position knows of comes from up to N (window - 1) positions away.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,7 @@ from numformer.layers.reach import Reach
 class WindowAttention(GroupedQueryAttention):
     """x (B, T, D), reach -> (B, T, D): position t sees s where |t - s| < window, as far as it may.
 
-    The queries are taken in blocks as long as the window. Each looks at the keys that one of its
-    queries can see: the block itself, the one before, and where positions see ahead the one after.
+    Long sequences are taken in blocks (blocks.py), of which each meets the keys near it alone.
     """
 
     sees_near = True
@@ -36,46 +34,13 @@ class WindowAttention(GroupedQueryAttention):
         self.window = window
 
     def attend(self, query, key, value, reach: Reach):
-        xp, reach = array_module(query), reach.within(self.window)
-        heads = xp.empty((*query.shape[:-1], value.shape[-1]), query.dtype)
-        for rows, near in self.blocks(reach):
-            of_block = query[:, :, rows], key[:, :, near], value[:, :, near]
-            heads[:, :, rows] = super().attend(*of_block, reach.tile(rows, near))
-        return heads
+        return super().attend(query, key, value, reach.within(self.window))
 
     def attend_backward(self, dheads, reach: Reach):
-        xp, (batch, length) = array_module(dheads), reach.keys.valid.shape
-        sizes = self.d_k, self.d_v
-        dkey, dvalue = (
-            xp.zeros((batch, self.heads_of_keys, length, size), dheads.dtype) for size in sizes
-        )
-        dquery = xp.empty((*dheads.shape[:-1], self.d_k), dheads.dtype)
-        for rows, near in reversed([*self.blocks(reach)]):
-            dquery[:, :, rows], *of_near = super().attend_backward(dheads[:, :, rows], reach)
-            dkey[:, :, near] += of_near[0]  # several blocks look at the same keys
-            dvalue[:, :, near] += of_near[1]
-        return dquery, dkey, dvalue
+        return super().attend_backward(dheads, reach.within(self.window))
 
-    def blocks(self, reach: Reach) -> Iterator[tuple[slice, slice]]:
-        """Stretches of queries, and of the keys that they can see."""
-        t, s = reach.queries.positions, reach.keys.positions
-        if len(t) == 1:  # whose keys may come from a ring, in any order
-            yield slice(None), slice(None)
-            return
-        ahead = 0 if reach.causal else self.window - 1
-        for first in range(0, len(t), self.window):
-            rows = slice(first, first + self.window)
-            seen = t[rows][0] - self.window + 1, t[rows][-1] + ahead + 1
-            yield rows, slice(*np.searchsorted(s, seen))
-
-    def looks(self):
-        reach = self.saved[-1]["reach"]
-        (batch, length), longer = reach.queries.valid.shape, len(reach.keys.positions)
-        blocks, saved = [*self.blocks(reach)], self.attention.saved_weights()
-        weights = array_module(saved[-1]).zeros((batch, self.heads, length, longer))
-        for (rows, near), of_block in zip(blocks, saved[-len(blocks) :], strict=True):
-            weights[:, :, rows, near] = self._of_heads(of_block)
-        return weights
+    def takes_blocks(self, reach: Reach) -> bool:
+        return super().takes_blocks(reach.within(self.window))
 
     def remembered(self, past: Memory) -> "Latest":
         """The keys and values that later positions can see."""

@@ -348,27 +348,20 @@ def attention_mixer(p, x, mask, *, config, **settings):
     return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
 
 
-def grouped_mixer(p, x, mask, *, config, **settings):
+def grouped_mixer(p, x, mask, *, config):
     """As many heads of keys and values as of queries, neighbours alike."""
     groups, p = config.key_value_heads or config.heads, dict(p)
     for name in p.keys() & {"key.weight", "key.bias", "value.weight", "value.bias"}:
         of_heads = p[name].unflatten(-1, (groups, -1))
         p[name] = of_heads.repeat_interleave(config.heads // groups, dim=-2).flatten(-2)
-    return attention_mixer(p, x, mask, config=config, **settings)
+    return attention_mixer(p, x, mask, config=config)
 
 
 def window_mixer(p, x, mask, *, config):
     """The whole matrix of weights, of which a band remains."""
-    length, window = x.shape[1], config.window
-    ahead = torch.arange(length) - torch.arange(length)[:, None]
-    near = ahead.abs() < window
-    mask = near if mask is None else mask & near
-    later = window - 1 if mask[..., ahead > 0].any() else 0
-    blocks = [
-        (slice(first, first + window), slice(max(0, first - window + 1), first + window + later))
-        for first in range(0, length, window)
-    ]
-    return grouped_mixer(p, x, mask, config=config, blocks=blocks)
+    ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[1])[:, None]
+    near = ahead.abs() < config.window
+    return grouped_mixer(p, x, near if mask is None else mask & near, config=config)
 
 
 def patterned_mixer(p, x, mask, *, config, pattern, tiles):

@@ -50,10 +50,12 @@ def test_layer_norm_of_equal_values_is_beta_with_finite_gradients(d_model, rng):
 
 def test_splitmix64_gives_the_published_numbers_from_any_start():
     """The first outputs for seed 0 are those of the reference implementation; pieces join."""
-    first = splitmix64(0, 1, 3)
+    first, long, later = (
+        splitmix64(key, np.arange(*limits, dtype=np.uint64))
+        for key, limits in ((0, (1, 4)), (7, (0, 100_000)), (7, (40_000, 40_100)))
+    )
     assert [*first] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    long = splitmix64(7, 0, 100_000)
-    assert_array_equal(long[40_000:40_100], splitmix64(7, 40_000, 100))
+    assert_array_equal(long[40_000:40_100], later)
     assert len(np.unique(long)) == len(long)
 
 

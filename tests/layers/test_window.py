@@ -1,4 +1,4 @@
-"""Windows, by hand: blocks of queries with the keys that they see, and the ring of a past."""
+"""Windows, by hand: attention under the mask of a band, and the ring of a past."""
 
 import numpy as np
 import pytest
@@ -10,24 +10,6 @@ from numformer.layers.window import Latest
 from numformer.models import TowerConfig
 
 B, D, H = 2, 8, 4
-
-
-def test_blocks_are_as_long_as_the_window_and_see_what_is_near(rng):
-    layer = WindowAttention(D, H, rng, window=3)
-    places = Places.whole(B, 8)
-
-    def bounds(reach):
-        return [
-            (*rows.indices(len(reach.queries.positions))[:2], near.start, near.stop)
-            for rows, near in layer.blocks(reach)
-        ]
-
-    assert bounds(Reach(places, causal=True)) == [(0, 3, 0, 3), (3, 6, 1, 6), (6, 8, 4, 8)]
-    assert bounds(Reach(places)) == [(0, 3, 0, 5), (3, 6, 1, 8), (6, 8, 4, 8)]
-    later = Reach(Places.whole(B, 4, first=6), Places.whole(B, 6, first=4), causal=True)
-    assert bounds(later) == [(0, 3, 0, 5), (3, 4, 3, 6)]
-    one = Reach(Places.whole(B, 1, first=6), Places.whole(B, 3, first=4), causal=True)
-    assert [*layer.blocks(one)] == [(slice(None), slice(None))]
 
 
 @pytest.mark.parametrize("causal", [True, False])

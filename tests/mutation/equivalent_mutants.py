@@ -94,9 +94,6 @@ How many texts are computed at once.
     generation/transduction.py: min(251, 2 ** 20
 A copy of what could be viewed as well.
     layers/rotary.py: return x.copy()
-Of what device any of them is.
-    layers/window.py: array_module(saved[1])
-    layers/window.py: array_module(saved[-2])
 Added in place, so rounded to the dtype of the scores either way.
     layers/attention.py: bias = self.position_bias(self.heads, *positions)
 A table of more positions.

@@ -14,6 +14,7 @@ from numformer.layers.attention import (
     ScaledDotProductAttention,
     SelfAttention,
 )
+from numformer.layers.blocks import BlockAttention
 from numformer.layers.checkpointed import Checkpointed
 from numformer.layers.convolution import Convolution
 from numformer.layers.cross_entropy import CrossEntropy
@@ -127,6 +128,23 @@ ATTENTION = [
         "scaled_dot_product_attention",
         lambda g: (
             ScaledDotProductAttention(0.3),
+            [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
+        ),
+        dict(attention_dropout=0.3),
+    ),
+    Case(
+        "attention_in_blocks",
+        "scaled_dot_product_attention",
+        lambda g: (
+            BlockAttention(rows=2),
+            [g.normal(H, g.T, 3), g.normal(H, g.S, 3), g.normal(H, g.S, 5), g.source_mask],
+        ),
+    ),
+    Case(
+        "attention_in_blocks_with_dropout",
+        "scaled_dot_product_attention",
+        lambda g: (
+            BlockAttention(0.3, rows=3),
             [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
         ),
         dict(attention_dropout=0.3),
