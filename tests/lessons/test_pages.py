@@ -218,6 +218,8 @@ def test_questions_answer_at_once(open_page):
             check.click() if count else fields.press("Enter")
             assert form.get_attribute("data-verdict") == judged
             assert ("Not right" in verdict.inner_text()) == (judged == "wrong")
+            reason = plain(question.reasons.get(answer, "")).split()[:1]
+            assert "".join(reason) in verdict.inner_text()
             assert solution.is_visible() == (judged == "right")
 
 
