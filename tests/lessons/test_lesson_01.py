@@ -25,9 +25,7 @@ REACHES = {
 @pytest.mark.parametrize(("kind", "setting"), REACHES)
 def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
     wanted, shown = REACHES[kind, setting], distance.compute(1.5, 2)
-    curve, rate = shown[kind.lower()], shown[f"{kind.lower()}_kept"]
-    np.testing.assert_allclose(curve[[1, 20, 60]], wanted, rtol=1e-3)
-    np.testing.assert_allclose(np.log(rate), np.diff(np.log(curve[10:51])).mean())
+    np.testing.assert_allclose(shown[kind.lower()][[1, 20, 60]], wanted, rtol=1e-3)
 
 
 def states(a, w):

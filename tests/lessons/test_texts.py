@@ -24,10 +24,8 @@ SAID = {
     27 (
     """,
     2: """
-    pours cherry: price 4, vitamin C 1 … the mean of the five contents, (1.60, 2.00) … | nearest |
-    0.032 | 0.160 | 0.192 … | 1.5 | 0.049 | 0.037 | 0.085 … that is 1.746 … (−0.444) …
-    | 8 | 0.367621 | 100 % | … step 29 % … | banana | 0.28 | +0.09 | … 0.478 cherry, 0.163
-    banana, 0.359 lemon
+    pours cherry: price 4, vitamin C 1 … that is 1.746 … (−0.444) … step 29 % … | banana | 0.28 |
+    +0.09 | … 0.478 cherry, 0.163 banana, 0.359 lemon
     """,
     3: """
     The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … 0.204 · 4 + 0.064 · (−5) ≈
