@@ -427,8 +427,8 @@ def back_through_the_softmax():
             The average is {dot_by_hand(weights[0], dweights[0], 2, 4)}: the loss of the glass. The
             score of the {jugs[blame[-1]]} gets the largest positive gradient: it should fall. That
             of the {jugs[blame[0]]} gets the largest negative one. The carrot is nearly as good as
-            the lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight is
-            so small that its score gets hardly any gradient.
+            the lemon ({told(dweights[0, 3], 0)} against {told(dweights[0, 2], 0)}), but its weight
+            is so small that its score gets hardly any gradient.
         """),
     ]
 
