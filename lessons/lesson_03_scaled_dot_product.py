@@ -88,8 +88,8 @@ def stepper() -> Simulation:
 # $$Z = \frac{E}{\sqrt{d_k}}$$
 #
 # **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1, so
-# a row says how a whole is shared out. The highest score gets the largest weight, but no weight is
-# 0. That is what makes it *soft*.
+# a row says how a whole is shared out. The highest score gets the largest weight, but the others
+# get some, too. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
 #
@@ -380,13 +380,13 @@ def the_lines_of_backward():
 def gradient_check():
     """The explicit gradients of attention beside measured ones."""
     later_hidden = np.tri(4, 5, 1, dtype=bool)
-    rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
+    rows = []
+    for row in check(ScaledDotProductAttention(), [query, key, value, later_hidden]):
+        numbers = (f"{x:.9f}".replace("-", "−") for x in (row.explicit, row.numerical))
+        rows.append((row.name, *numbers, scientific(row.error)))
     return table(
         ["gradient of", "explicit", "measured", "relative error"],
-        [
-            (row.name, f"{row.explicit:.9f}", f"{row.numerical:.9f}", scientific(row.error))
-            for row in rows
-        ],
+        rows,
         "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
         "fixed weighted sum of the results changes as the input moves in this direction.",
     )

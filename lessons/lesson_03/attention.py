@@ -251,13 +251,13 @@ STEPS = (
         "dA′",
         "Softmax, first line: subtract the average",
         "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
-        "an entry is above its row's weighted average $r$.",
+        "an entry is above its row's weighted average $r$. (You will write the code for this.)",
         "Let only one weight of a row be large (temperature 0.25). Which entry of $\\mathrm{d}A'$ "
         "goes to 0?",
         "The one with the large weight: it is nearly the average itself.",
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
-        [Code(SOFTMAX_BACKWARD, CENTRED, of("dweights", "weights", dscores="centred"))],
+        (),  # exercise 1 asks for the code
         ("dweights", "weights"),
         ("average", "centred"),
         ("-", "dweights", "average"),
@@ -273,7 +273,7 @@ STEPS = (
         "What does each row of $\\mathrm{d}Z$ sum to?",
         "To 0. The same number added to all scores of a row changes no weight.",
         r"@dscaled = @weights \odot @centred",
-        [Code(SOFTMAX_BACKWARD, "dscores *= weights", of("weights", dscores="dscaled"))],
+        (),
         ("weights", "centred"),
         ("dscaled",),
         ("*", "weights", "centred"),
