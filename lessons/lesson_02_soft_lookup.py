@@ -204,35 +204,25 @@ def hard_and_soft():
 #
 # ## The equation and its lines
 #
-# The Transformer paper says it in two sentences (section 3.2): *"An attention function can be
-# described as mapping a query and a set of key-value pairs to an output, where the query, keys,
-# values, and output are all vectors. The output is computed as a weighted sum of the values, where
-# the weight assigned to each value is computed by a compatibility function of the query with the
-# corresponding key."* From here on we say *weight* instead of share, as everybody does.
+# The Transformer paper says it like this (section 3.2): *"The output is computed as a weighted sum
+# of the values, where the weight assigned to each value is computed by a compatibility function of
+# the query with the corresponding key."* From here on we say *weight* instead of share, as
+# everybody does.
 #
 # With the keys as rows of $K$ and the values as rows of $V$ all of it is one line:
 #
 # $$o = \mathrm{softmax}\left(\frac{q\,K^\top}{\tau}\right) V$$
 #
 # This is the paper's equation 1 for one query. Its temperature is fixed, $\tau = \sqrt{d_k}$, where
-# $d_k$ is how many numbers a key has; lesson 3 shows why. Here are the library's lines, for many
-# queries at once, one in each row. `scale` is $1/\tau$, and the blend is one more `matmul`.
+# $d_k$ is how many numbers a key has; lesson 3 shows why. Here is the library's softmax, for many
+# queries at once, one in each row. A score and the blend are a `matmul` each.
 
 
 # %%
 @show
-def the_lines_of_forward():
-    """The library's score and softmax, line by line."""
-    score = Beside(
-        dot_product_score,
-        {
-            "scores = matmul": r"""**Compare** every query with every key, $e_s = q \cdot k_s$. A
-                row of `scores` belongs to a query, a column to a key.""",
-            "scores *= scale": r"""The temperature: $z_s = e_s / \tau$.""",
-            "return scores": "One row of scores for each query.",
-        },
-    )
-    weights = Beside(
+def the_lines_of_the_softmax():
+    """The library's softmax, line by line."""
+    return Beside(
         softmax,
         {
             "xp = array_module": "NumPy, or CuPy where the numbers lie on a graphics card.",
@@ -246,7 +236,6 @@ def the_lines_of_forward():
             "return weights": "The weights.",
         },
     )
-    return [score, weights]
 
 
 # %% [markdown]
@@ -478,28 +467,25 @@ def back_through_the_score():
 
 
 # %%
-def measured(index: int) -> np.ndarray:
-    """How the loss really changes with each number of query (0), key (1) or value (2)."""
-
-    def loss(place, step):
-        moved = [query.copy(), key.copy(), value.copy()]
-        moved[index][place] += step
-        return (lookup(moved[0], temperature, *moved[1:])[1] @ doutput.T).item()
-
-    shape = (query, key, value)[index].shape
-    changes = [loss(place, 1e-5) - loss(place, -1e-5) for place in np.ndindex(shape)]
-    return np.reshape(changes, shape) / 2e-5
+def loss(query, key, value) -> float:
+    return (lookup(query, temperature, key, value)[1] @ doutput.T).item()
 
 
 @show
 def promises_kept():
     """Gradients as derived and as measured."""
     derived = {"wish, sweet": dquery, "lemon's label, sour": dkey, "lemon, vitamin C": dvalue}
-    rows = []
+    inputs, rows = [query, key, value], []
     for index, (name, gradient) in enumerate(derived.items()):
-        small, place = measured(index), (min(index, 1) * 2, min(index, 1))
-        numbers = (told(x[place], 8) for x in (gradient, small))
-        rows.append((name, *numbers, scientific(np.abs(gradient - small).max())))
+        measured = np.zeros_like(gradient)
+        for place in np.ndindex(gradient.shape):
+            for step in (1e-5, -1e-5):
+                moved = [x.copy() for x in inputs]
+                moved[index][place] += step
+                measured[place] += loss(*moved) / (2 * step)
+        place = min(index, 1) * 2, min(index, 1)
+        numbers = (told(x[place], 8) for x in (gradient, measured))
+        rows.append((name, *numbers, scientific(np.abs(gradient - measured).max())))
     return table(["gradient of", "derived", "measured", "largest difference of its kind"], rows)
 
 
@@ -634,12 +620,11 @@ def often_told():
             how much was taken. What it did is the weight *times how far the value lies from the
             blend*, as the gradient says too.
 
-            **“The weights explain the result.”** Other weights may give the same result. The glass
-            of our example was mixed with {", ".join(f"{a:.3f}" for a in weights[0])}, and it can be
-            mixed from three jugs as well: {mixture}. Nobody who drinks it, and no later layer, can
-            tell the two apart. (Jain and Wallace 2019 wrote *Attention is not Explanation*;
-            Wiegreffe and Pinter 2019 answered with *Attention is not not Explanation*.) Weights
-            show where a model takes from. They do not show why.
+            **“The weights explain the result.”** Other weights may give the same result: the glass
+            of our example can be mixed from three jugs, too, {mixture}. No later layer can tell the
+            two apart. (Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter
+            2019, *Attention is not not Explanation*.) Weights show where a model takes from. They
+            do not show why.
         """),
     ]
 
@@ -728,9 +713,8 @@ def exercises():
 # ## What to read next
 #
 # - Watson 1964, *Smooth Regression Analysis*: the lookup without learning.
-# - Weston, Chopra and Bordes 2015, *Memory Networks*, look up hard and have to be told in training
-#   which memory is the right one. Sukhbaatar et al. 2015, *End-To-End Memory Networks*, put a
-#   softmax there instead, and no longer need to be told.
+# - Sukhbaatar et al. 2015, *End-To-End Memory Networks*: with a softmax, a network no longer has to
+#   be told which memory is the right one.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: the soft lookup in translation.
 # - Lesson 3: many queries at once, and why the temperature is $\sqrt{d_k}$.
