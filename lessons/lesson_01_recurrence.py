@@ -17,7 +17,7 @@ from lessons.lesson_01.reversal import MEASURED, PARAMETERS, collapse
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from numformer.gradient_check.gradients import check
 from numformer.layers import LSTMCell, Recurrent, RNNCell
-from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward
+from numformer.layers.cells import lstm, rnn, rnn_backward
 
 
 @show
@@ -277,7 +277,7 @@ def an_lstm_reads():
 # One line matters: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no matrix in it
 # and no slope. Where the gate is open, the gradient passes whole.
 #
-# <details><summary>All of it, derived, with the library's lines</summary>
+# <details><summary>All of it, derived</summary>
 #
 # From the next step come two gradients now, one for $h_t$ and one for $c_t$. Ask again where each
 # number was used. From $h_t = o_t \odot \tanh(c_t)$:
@@ -295,27 +295,7 @@ def an_lstm_reads():
 # so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$; that of the tanh is $1 -
 # g_t^2$. And all four go back through their product: $\mathrm{d}h_{t-1} = \mathrm{d}a_t W^\top$ and
 # $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$, as in the RNN.
-
-
-# %%
-@show
-def the_lines_of_lstm_backward():
-    """The library's step back through an LSTM, line by line."""
-    notes = {
-        "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it was
-            shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
-        "dc += dnew": "And what comes from the next step.",
-        "df *=": r"""The forget gate: its slope, from the line before, times its gradient
-            $\mathrm{d}c_t \odot c_{t-1}$. The other three go the same way.""",
-        "dstate[:, :size]": r"""Through the product: $\mathrm{d}a_t\,W^\top$, and the step's part of
-            $\mathrm{d}W$.""",
-        "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t \odot
-            f_t$.""",
-    }
-    return Beside(lstm_backward, notes, whole=False)
-
-
-# %% [markdown]
+#
 # </details>
 #
 # ### Is it true?
