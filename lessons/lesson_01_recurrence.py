@@ -13,11 +13,11 @@ from lessons.kit.simulation import Simulation
 from lessons.lesson_01 import through_time, timeline
 from lessons.lesson_01.distance import gradient_by_distance, typical
 from lessons.lesson_01.exercises import EXERCISES
-from lessons.lesson_01.reversal import KINDS, MEASURED, PARAMETERS, collapse, trained
+from lessons.lesson_01.reversal import MEASURED, PARAMETERS, collapse
 from lessons.lesson_01.through_time import at_the_end, read, share, units, weight, words
 from numformer.gradient_check.gradients import check
-from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
-from numformer.layers.cells import lstm, lstm_backward, rnn, rnn_backward
+from numformer.layers import LSTMCell, Recurrent, RNNCell
+from numformer.layers.cells import lstm, rnn, rnn_backward
 
 
 @show
@@ -30,7 +30,7 @@ def write_it_backwards() -> Simulation:
 # Read *not very good*. When you reach *good*, you still know that there was a *not*, and so you
 # know what is meant. You carried it along.
 #
-# A *recurrent* network reads in this way: word after word, carrying along everything it knows about
+# A *recurrent* network reads like this: word after word, carrying along everything it knows about
 # what it has read as one vector, its **state**. Before the Transformer nearly all networks that
 # read or wrote text were of this kind. They had three troubles:
 #
@@ -52,8 +52,8 @@ def write_it_backwards() -> Simulation:
 #
 # Here $h_{t-1}$ is the state before word $t$, a row of $d$ numbers, and $W$ is a learned matrix
 # $(d, d)$, the same at every step. What the word contributes is $a_t$: in a model, the word's own
-# vector times another learned matrix, plus a bias. It needs no state, so it is computed for all
-# words at once, and we take it as given. The tanh keeps each number between −1 and 1.
+# vector times another learned matrix, plus a bias. We take it as given. The tanh keeps each number
+# between −1 and 1.
 #
 # In our example the state has two numbers, u and v. It begins as (0, 0).
 
@@ -65,13 +65,12 @@ def comma(numbers, digits: int = 4) -> str:
     return f"({text})" if np.ndim(numbers) else text
 
 
-forward, backward, dweights = read(1.0, at_the_end)
-states = forward[:, 4]
+forward, backward, _ = read(1.0, at_the_end)
 
 
 @show
 def three_states():
-    """The example: what each word contributes, the states that come out, the library's lines."""
+    """The example: what each word contributes, a state by hand, the library's lines."""
     before, product, a, total, new = forward[1]
     notes = {
         "new = matmul": "The old state times the recurrent weight, $h_{t-1} W$.",
@@ -82,15 +81,14 @@ def three_states():
     return [
         Matrix("a", share, words, units, 1),
         Matrix("W", weight, units, units, 1),
-        Matrix("h", states, words, units, 1),
         Words(f"""
             By hand, the state after *very*. Before it the state was {comma(before)}. Times $W$, the
             first entry is {comma(before[0])} · 0.5 + 0 · (−1) ≈ {comma(product[0], 3)}, the second
             {comma(before[0])} · 1 + 0 · 0.5 ≈ {comma(product[1], 3)}. Add what *very* contributes,
             {comma(a, 1)}: that is {comma(total, 3)}. Its tanh is {comma(new, 3)}.
 
-            Here is the rule in the library. The layer around it, `Recurrent`, calls it once for
-            each word, with the state that the last call returned.
+            Here is the rule in the library. `Recurrent`, the layer around it, calls it once for
+            each word.
         """),
         Beside(rnn, notes),
     ]
@@ -103,9 +101,8 @@ def three_states():
 # the gradient (1, −1) of the last state. What should the word *not* have contributed instead? The
 # answer has to travel back through every step. Each line of "backward" is derived right below.
 #
-# Guess first: $W$ makes every vector 1.118 times longer (its rows are at right angles to each
-# other, and each has the length $\sqrt{0.5^2 + 1^2}$). Will the gradient grow on its way back? Then
-# set $\mathrm{d}y$ yourself, and scale $W$.
+# Guess first: $W$ makes every vector 1.118 times longer. Will the gradient grow on its way back?
+# Then set $\mathrm{d}y$ yourself, and scale $W$.
 
 
 # %%
@@ -149,36 +146,23 @@ def there_and_back() -> Simulation:
 # $$\mathrm{d}W_{ij} = \sum_t h_{t-1,i}\,\mathrm{d}a_{t,j}, \qquad\text{that is}\qquad
 # \mathrm{d}W = \sum_t h_{t-1}^\top\,\mathrm{d}a_t$$
 #
-# That is all. It is called *backpropagation through time*, and it is nothing but the chain rule
-# applied to a loop. $W$ is square, so shapes will not warn you if you forget its transpose.
+# This is called *backpropagation through time*. It is the chain rule applied to a loop. $W$ is
+# square, so shapes will not warn you if you forget its transpose.
 
 
 # %%
 @show
 def back_through_three_words():
-    """The gradients of states and words on the example, and the library's lines."""
+    """A step back by hand, and the library's lines."""
     of_the_cell = {
-        "da = tanh_backward": r"""Through the tanh: `dnew` is $\mathrm{d}h_t$ and `new` is $h_t$, so
-            this is $\mathrm{d}h_t\,(1 - h_t^2)$.""",
-        "dstate, dweight, _ = linear_backward": r"""Through the product $h_{t-1}W$, as through any
-            other: $\mathrm{d}a_t\,W^\top$ for the state before, and
-            $h_{t-1}^\top\,\mathrm{d}a_t$ for the weight.""",
+        "da = tanh_backward": r"Through the tanh: `dnew` is $\mathrm{d}h_t$, and `new` is $h_t$.",
+        "dstate, dweight, _ = linear_backward": r"""Through the product $h_{t-1}W$:
+            $\mathrm{d}a_t\,W^\top$ and $h_{t-1}^\top\,\mathrm{d}a_t$.""",
         "return da": "The second goes to the step before, the third into the weight's gradient.",
     }
-    of_the_loop = {
-        "dstate = xp.zeros": "After the last step nothing follows: 0 comes from there.",
-        "for t, count, at_work in reversed": r"""The loop of forward, reversed. Its second line adds
-            $\mathrm{d}y_t$ (here `dh[:, t]`) to what the next step left in `dstate`: now it is
-            $\mathrm{d}h_t$. Then the cell goes one step back. `count` says how many sequences have
-            a word here; in our example it is 1.""",
-        "dx[steps.places]": "The gradients of the shares go on to the words, all at once.",
-    }
-    (_, _, dh3, da3, before), h3 = backward[2], states[2]
+    (_, _, dh3, da3, before), h3 = backward[2], forward[2, 4]
     slopes = 1 - h3**2
     return [
-        Matrix(r"\mathrm{d}h", backward[:, 2], words, units, 1),
-        Matrix(r"\mathrm{d}a", backward[:, 3], words, units, 1),
-        Matrix(r"\mathrm{d}W", dweights[-1], units, units, 1),
         Words(rf"""
             By hand, the step from *good* back to *very*. The state after *good* is {comma(h3)}, so
             the slopes are 1 − {comma(h3[0])}² ≈ {comma(slopes[0], 3)} and
@@ -190,10 +174,10 @@ def back_through_three_words():
             u of *good* was nearly at 1, where tanh is flat: a slope of {comma(slopes[0], 3)} lets
             hardly anything through.
 
-            In the library this is a step back, and the loop around it:
+            In the library this is a step back. The layer around it runs its loop in reverse, and
+            adds $\mathrm{{d}}y_t$ to what the next step left.
         """),
         Beside(rnn_backward, of_the_cell),
-        Beside(Recurrent.backward, of_the_loop, whole=False),
     ]
 
 
@@ -209,22 +193,20 @@ def back_through_three_words():
 #
 # $$\mathrm{d}h_1 = \mathrm{d}h_T\,J_T\,J_{T-1} \cdots J_2$$
 #
-# A product of many factors goes to 0, or grows without limit, unless the factors are near 1. The
-# factors here are matrices, but it is the same. Two things decide:
+# A product of many factors goes to 0, or grows without limit, unless the factors are near 1. With
+# matrices it is the same. Two things decide:
 #
 # - The slopes $D_t$ are never above 1, and far below it where a unit is saturated.
 # - $W$ can make a vector longer, at most $|W|$ times, where $|W|$, its norm, is its largest
 #   singular value. (In our example it is 1.118 in every direction.)
 #
-# So a step makes a gradient at most $|W|$ times as long, and $k$ steps at most $|W|^k$ times. If
-# $|W| < 1$, the gradient **must vanish**. If $|W| > 1$ it **may explode**, but need not, because
-# the slopes work against it (Hochreiter 1991; Bengio, Simard and Frasconi 1994; Pascanu et al.
-# 2013).
+# So $k$ steps make a gradient at most $|W|^k$ times as long. If $|W| < 1$, it **must vanish**. If
+# $|W| > 1$ it **may explode**, but need not, because the slopes work against it (Hochreiter 1991;
+# Bengio, Simard and Frasconi 1994; Pascanu et al. 2013).
 #
-# The blocks of the simulation show these lengths: 1.41 at *good*, 1.03 at *very*, 1.02 at *not*.
-# $W$ alone would have made the gradient longer twice; the slopes took that away. Three words do
-# little harm, but a text is longer: a factor of 0.9 at every step leaves 0.00003 after 100 steps,
-# and a factor of 1.1 makes 13,781 of 1.
+# The blocks of the simulation show how long it is: 1.41 at *good*, 1.03 at *very*, 1.02 at *not*.
+# $W$ alone would have made it longer twice; the slopes took that away. A text is longer than three
+# words: a factor of 0.9 at every step leaves 0.00003 after 100 steps, and 1.1 makes 13,781 of 1.
 #
 # An exploding gradient is easy to see and to cut: scale it down whenever it is too long
 # (*clipping*, lesson 8). A vanished one cannot be scaled up again. The sum over all words still has
@@ -240,14 +222,14 @@ def back_through_three_words():
 #
 # ($\odot$: entry by entry.) The **forget gate** $f$ says how much of the memory is kept, the
 # **input gate** $i$ how much of something new, $g$, is written, and the **output gate** $o$ how
-# much of it is shown. Each of the four is made as the RNN makes its state, from the word and the
-# last $h$. Gates have the sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ and lie between 0 and 1:
+# much of it is shown. Each of the four comes from the word and the last $h$. Gates have the
+# sigmoid $\sigma(x) = 1 / (1 + e^{-x})$ and lie between 0 and 1:
 #
 # $$f_t = \sigma(a^f_t + h_{t-1} W^f), \quad i_t = \sigma(a^i_t + h_{t-1} W^i), \quad
 # o_t = \sigma(a^o_t + h_{t-1} W^o), \quad g_t = \tanh(a^g_t + h_{t-1} W^g)$$
 #
 # Here are our three words again, with a memory of one number. *not* writes something negative. What
-# does *very* have to do, so that it is not lost?
+# does *very* have to do to keep it?
 
 
 # %%
@@ -255,18 +237,13 @@ lstm_share = np.array([[2, 0, -2, -2], [-2, 2, -2, 1], [0, 2, 2, 1]], float)  # 
 lstm_weight = np.array([[1, 1, -1, 1]], float)
 
 
-def lstm_there_and_back() -> tuple[np.ndarray, np.ndarray]:
-    """By word i, f, o, g, c, tanh c and h (3, 7), and dc (3,) where the last h alone gets 1."""
-    state, there, dc = np.zeros((1, 2)), [], []
+def lstm_reads() -> np.ndarray:
+    """By word i, f, o, g, c, tanh c and h (3, 7)."""
+    state, rows = np.zeros((1, 2)), []
     for a in lstm_share[:, None]:
-        there.append((state, *lstm(a, state, lstm_weight)))
-        state = there[-1][1]
-    dnew = np.array([[1.0, 0]])
-    for before, _, gates, tanh_c in reversed(there):
-        _, dnew, _ = lstm_backward(dnew, before, lstm_weight, gates, tanh_c)
-        dc.insert(0, dnew[0, 1] / gates[0, 1])  # dc f / f
-    rows = [[*gates[0], new[0, 1], *tanh_c[0], new[0, 0]] for _, new, gates, tanh_c in there]
-    return np.array(rows), np.array(dc)
+        state, gates, tanh_c = lstm(a, state, lstm_weight)
+        rows.append([*gates[0], state[0, 1], *tanh_c[0], state[0, 0]])
+    return np.array(rows)
 
 
 @show
@@ -278,17 +255,17 @@ def an_lstm_reads():
         "new_c +=": r"and something is written to it: $+\; i_t \odot g_t$.",
         "xp.multiply(o": r"What others see of it: $h_t = o_t \odot \tanh(c_t)$.",
     }
-    rows, _ = lstm_there_and_back()
+    rows = lstm_reads()
     (i, f, o, g, c, tanh_c, h), c_before = rows[1], rows[0, 4]
     return [
         Matrix(r"\text{LSTM}", rows, words, ["i", "f", "o", "g", "c", "tanh c", "h"], 1),
         Words(f"""
-            *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}.
-            (What words contribute to the gates is in the code.) By hand, its memory is
-            {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈ {comma(c, 2)}. Its output
-            gate is nearly shut, so it shows only {comma(o)} · ({comma(tanh_c)}) ≈ {comma(h, 2)} of
-            it. *good* writes {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still
-            there: together {comma(rows[2, 4], 2)}. Not very good.
+            *very* keeps: its forget gate is at {comma(f, 2)}, its input gate at {comma(i, 2)}. By
+            hand, its memory is {comma(f)} · ({comma(c_before)}) + {comma(i)} · {comma(g)} ≈
+            {comma(c, 2)}. Its output gate is nearly shut, so it shows only {comma(o)} ·
+            ({comma(tanh_c)}) ≈ {comma(h, 2)} of it. *good* writes
+            {comma(rows[2, 0] * rows[2, 3], 2)}, but what *not* wrote is still there: together
+            {comma(rows[2, 4], 2)}. Not very good.
         """),
         Beside(lstm, notes, whole=False),
     ]
@@ -297,10 +274,10 @@ def an_lstm_reads():
 # %% [markdown]
 # ### The way back through an LSTM
 #
-# What matters of it is one line: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no
-# matrix in it and no slope. Where the gate is open, the gradient passes whole.
+# One line matters: $\mathrm{d}c_{t-1}$ gets $\mathrm{d}c_t \odot f_t$. There is no matrix in it
+# and no slope. Where the gate is open, the gradient passes whole.
 #
-# <details><summary>All of it, derived, with the library's lines</summary>
+# <details><summary>All of it, derived</summary>
 #
 # From the next step come two gradients now, one for $h_t$ and one for $c_t$. Ask again where each
 # number was used. From $h_t = o_t \odot \tanh(c_t)$:
@@ -318,38 +295,7 @@ def an_lstm_reads():
 # so for instance $\mathrm{d}a^f_t = \mathrm{d}f_t \odot (f_t - f_t^2)$; that of the tanh is $1 -
 # g_t^2$. And all four go back through their product: $\mathrm{d}h_{t-1} = \mathrm{d}a_t W^\top$ and
 # $\mathrm{d}W = \sum_t h_{t-1}^\top \mathrm{d}a_t$, as in the RNN.
-
-
-# %%
-@show
-def the_lines_of_lstm_backward():
-    """The library's step back through an LSTM, line by line, and what it gives here."""
-    notes = {
-        "dc = tanh_backward": r"""`dh` is the first half of `dnew`. What $c_t$ gets because it was
-            shown: $\mathrm{d}h_t \odot o_t \odot (1 - \tanh^2(c_t))$.""",
-        "dc += dnew": "And what comes from the next step.",
-        "df *=": r"""The forget gate: its slope, from the line before, times its gradient
-            $\mathrm{d}c_t \odot c_{t-1}$. The other three go the same way.""",
-        "dstate[:, :size]": r"""Through the product: $\mathrm{d}a_t\,W^\top$, and the step's part of
-            $\mathrm{d}W$.""",
-        "xp.multiply(dc, f": r"""**The line that matters:** $\mathrm{d}c_{t-1} = \mathrm{d}c_t \odot
-            f_t$. No matrix, no slope. Where the gate is open, the gradient passes whole.""",
-    }
-    rows, dc = lstm_there_and_back()
-    f = rows[:, 1]
-    return [
-        Beside(lstm_backward, notes, whole=False),
-        Words(rf"""
-            In the example, let the last $h$ get the gradient 1. Then the memory gets {comma(dc[2])}
-            at *good*. Of what it gets at *very*, {comma(dc[1], 3)}, most came along the memory:
-            {comma(f[2])} · {comma(dc[2])} ≈ {comma(f[2] * dc[2], 3)}. The rest came through $h$. At
-            *not* it gets {comma(dc[0], 3)}, which is {100 * dc[0] / dc[2]:.0f} % of what it was.
-            The forget gates alone keep {comma(f[2])} · {comma(f[1])} ≈ {comma(f[1] * f[2], 2)}.
-        """),
-    ]
-
-
-# %% [markdown]
+#
 # </details>
 #
 # ### Is it true?
@@ -378,10 +324,9 @@ def gradient_check():
 # LSTM and self-attention (lesson 3), 32 numbers wide, reading 61 random words. A random gradient
 # comes to the *last* result alone. How much of it does each word get?
 #
-# Guess first. How far back does each of the three reach before only a hundredth is left? Both
-# recurrent cells have one setting that everything depends on. For the RNN it is the size of $W$:
-# numformer begins with a matrix that leaves every length as it is, times 1 on the slider. For the
-# LSTM it is the bias of the forget gate, which begins at 1.
+# Guess first. How far back does each of the three reach before only a hundredth is left? Each
+# recurrent cell has one setting that everything depends on: the RNN the size of $W$ (times 1 leaves
+# every length as it is), the LSTM the bias of its forget gate, which begins at 1.
 
 
 # %%
@@ -403,30 +348,28 @@ def what_was_measured():
         means the same factor at every step: a product of Jacobians.
 
         In self-attention nothing is far. Its result for the last word is a mixture of all words, so
-        a word gets its gradient in a single step, by the weight that the last word gives it. Here
-        the others get {attention[1:].min():.0f} to {attention[1:].max():.0f} % of what the last
-        word itself gets (it gets more, because it also chose where to look). With more words each
-        share is smaller, because the weights sum to 1. What counts is how *many* there are, not how
-        far off.
+        a word gets its gradient in a single step. Here the others get {attention[1:].min():.0f} to
+        {attention[1:].max():.0f} % of what the last word itself gets. With more words each share is
+        smaller. What counts is how *many* there are, not how far off.
 
         For the RNN there is a point between vanishing and exploding, and nothing in the cell holds
-        it there. For the LSTM a wide range of settings lets a good part arrive. Within it the LSTM
-        can learn, gate by gate and word by word, what to keep. But see what the bias does: at 0 a
-        gate keeps half, and the LSTM forgets nearly as fast as the RNN.
+        it there. For the LSTM a wide range of settings lets a good part arrive, and within it the
+        LSTM can learn what to keep. But at 0 a gate keeps half, and the LSTM forgets nearly as fast
+        as the RNN.
     """)
 
 
 # %% [markdown]
 # ## One vector for a whole sentence
 #
-# To translate, one network reads the source, and another one writes the target, starting from the
-# last state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all that
-# the writer ever learns of the source: a **fixed context**, as long for a word as for a page.
+# To translate, one network reads the source, and another writes the target, starting from the last
+# state of the first (Cho et al. 2014; Sutskever, Vinyals and Le 2014). That state is all the writer
+# ever learns of the source: a **fixed context**, as long for a word as for a page.
 #
 # Is it too small? Count. 20 random letters are $20 \log_2 26 \approx 94$ bits. If the state has 64
 # numbers, each has to carry 1.5 bits: it must tell three values apart, no more. So 20 letters would
-# fit! But each further letter makes the number of sources 26 times larger, and all of them need
-# states that the writer can tell apart. That has to be learned, and through vanishing gradients.
+# fit! But there are astronomically many sources, and each needs a state of its own. That has to be
+# learned, and through vanishing gradients.
 #
 # Bahdanau, Cho and Bengio (2015) let the writer look at the source instead. All states of the
 # reader are kept, $h_1$ to $h_S$. Before each letter the writer's own state $r$ is compared with
@@ -437,24 +380,21 @@ def what_was_measured():
 #
 # This is **additive attention**, and this is where attention began. The vector $v$ and both
 # matrices are learned; lesson 3 has the backward of a softmax and compares the ways to score.
-# Between a letter that is written and a letter that was read there is now one step, whatever the
-# length.
+# Between a letter that is written and a letter that was read there is now one step.
 #
 # The simulation at the top shows both. (Wherever a state is needed we use a GRU, a cell with two
 # gates and no separate memory.) The weights $A$ show where the writer looks. Nobody told it: the
 # softmax lets the gradient through to the scores.
 #
-# Does it also happen to larger models? `python -m toy_tasks.bottleneck` trains some with about
-# 75,000 parameters each on up to 20 of 26 letters (a few minutes). Before you look: where will the
-# fixed context begin to fail, and how fast?
+# Do larger models fail, too? `python -m toy_tasks.bottleneck` trains some with about 75,000
+# parameters each on up to 20 of 26 letters (a few minutes). Before you look: where will the fixed
+# context begin to fail, and how fast?
 
 
 # %%
 @show
 def the_fall_by_length():
     """Accuracy by length for a fixed context and for additive attention."""
-    fixed, attention = (trained(kind) for kind in KINDS)
-    counts = [each.model.parameter_counts()["total"] for each in (fixed, attention)]
     recorded, at = MEASURED["fixed context"], (1, 5, 10, 15, 20)
     return [
         table(
@@ -466,12 +406,8 @@ def the_fall_by_length():
             With the fixed context all goes well up to 6 letters ({recorded[5]:.3f}); then it falls.
             Attention hardly ever fails, and neither does the Transformer, which has no state at
             all. The fixed context did not have less to learn with: {PARAMETERS[0]:,} parameters
-            against {PARAMETERS[1]:,}, and more than twice the steps.
-
-            The small pair of the simulation shows the same, with {counts[0]:,} and {counts[1]:,}
-            parameters: at 8 letters {fixed.right[-1]:.2f} against {attention.right[-1]:.2f}. No
-            model was asked for more letters than it had trained on; lesson 5 asks what happens
-            then.
+            against {PARAMETERS[1]:,}, and more than twice the steps. No model was asked for more
+            letters than it had trained on; lesson 5 asks what happens then.
         """),
     ]
 
@@ -480,13 +416,12 @@ def the_fall_by_length():
 # ## Who has to wait
 #
 # The third trouble. $h_t$ cannot be computed before $h_{t-1}$: a text of 1,000 words means 1,000
-# products one after the other, and as many on the way back, while a processor that could do
-# thousands of things at once does one. In self-attention a word needs the other words of the layer
-# *below*, and these are all there.
+# products one after the other, while a processor that could do thousands of things at once does
+# one. In self-attention a word needs the other words of the layer *below*, and these are all there.
 #
 # In the simulation a *turn* is the time of one product. A recurrent step takes one (not counting
 # the product with what comes from below). A layer of self-attention takes four, one after the
-# other; lesson 3 shows them. Guess: with 4 words and 2 layers, which is done first?
+# other. Guess: with 4 words and 2 layers, which is done first?
 
 
 # %%
@@ -500,10 +435,9 @@ def who_waits() -> Simulation:
 # With $n$ words and $L$ layers the recurrent network takes $n + L - 1$ turns forward,
 # self-attention $4L$, and each as many back. With 4 words and 2 layers that is 5 against 8: where
 # there is little to do at once, the recurrent network wins. It loses because sentences are longer.
-# And look at the last figures: self-attention needs a worker for each word. With only one, there is
-# nothing to gain.
+# But self-attention needs a worker for each word. With only one, there is nothing to gain.
 #
-# <details><summary>Operations, path and memory: Table 1 of the paper, counted</summary>
+# <details><summary>Operations, path and memory: Table 1 of the paper</summary>
 #
 # With $n$ words and $d$ numbers for each, Table 1 says of the two:
 #
@@ -513,39 +447,13 @@ def who_waits() -> Simulation:
 # | recurrent | $O(n d^2)$ | $O(n)$ | $O(n)$ | $O(n d)$ |
 #
 # The *path* is how many steps lie between two words: what a gradient has to survive. (The last
-# column is ours.) Now count the multiplications of all matrix products in numformer's layers, both
-# 64 wide.
-
-
-# %%
-def multiplications(layer, n: int) -> int:
-    """Those of a forward over n words: each meets every weight, and in attention every word."""
-    weights = [p.data.size for p in layer.named_parameters().values() if p.data.ndim == 2]
-    return n * sum(weights) + (0 if isinstance(layer, Recurrent) else 2 * n * n * 64)
-
-
-rng = np.random.default_rng(0)
-LENGTHS = 32, 64, 128, 256, 512
-LSTM, ATTENTION = Recurrent(LSTMCell(64, rng), 64, rng), MultiHeadAttention(64, 4, rng)
-
-
-@show
-def counted():
-    """Multiplications of a forward, by the number of words."""
-    counts = [(n, *(multiplications(each, n) for each in (LSTM, ATTENTION))) for n in LENGTHS]
-    return table(
-        ["words", "million, LSTM", "million, attention"],
-        [(n, *(f"{count / 1e6:.2f}" for count in row)) for n, *row in counts],
-        "All are counted: the four matrices of attention, the eight of an LSTM, and the pairs.",
-    )
-
-
-# %% [markdown]
+# column is ours.)
+#
 # </details>
 #
-# A model that *writes* word by word waits in any case, because the next word is not there yet. For
-# that, a recurrent network needs one state, whatever the length, and attention needs something of
-# every word so far. That is the price of not forgetting.
+# A model that *writes* word by word waits in any case, because the next word is not there yet. A
+# recurrent network keeps one state for that, attention something of every word so far. That is the
+# price of not forgetting.
 #
 # ## To take with you
 #
@@ -572,11 +480,10 @@ def often_told():
     """A popular claim, counted."""
     return Words("""
         **“Attention is $O(n^2)$, so it is slower than an RNN.”** The square is real, but it starts
-        small. An LSTM needs $8nd^2$ multiplications, self-attention $4nd^2 + 2n^2d$: equally many
-        at $n = 2d$, the row of 128 words in the table above. Below that attention needs fewer. (A
-        plain RNN, with $2nd^2$, always needs the fewest.) For very long texts the square does win,
-        in operations and in memory. Which is slower by the clock depends on how many
-        multiplications the machine can do at once.
+        small. Count the multiplications. An LSTM has eight matrices, $8nd^2$. Self-attention has
+        four, and each pair of words meets twice: $4nd^2 + 2n^2d$. So attention needs fewer as long
+        as the text is short. (A plain RNN, with $2nd^2$, always needs the fewest.) Which is slower
+        by the clock depends on how many multiplications the machine can do at once.
     """)
 
 
@@ -600,7 +507,12 @@ def quiz() -> list[Question]:
             question="Your backward through time forgets to add what comes from the next step: it "
             "takes $\\mathrm{d}h_t = \\mathrm{d}y_t$. The loss looks at the last state only. In a "
             "text of three words, what is $\\mathrm{d}a_1$?",
-            choices=("right", "half of what it should be", "0", "too large"),
+            choices={
+                "right": "That would need a gradient, and none comes from outside the loop.",
+                "half of what it should be": "A state has two sources, but the first has only one.",
+                "0": "",
+                "too large": "Something is left out, and nothing added.",
+            },
             answer=2,
             why="Nothing looks at the first state, $\\mathrm{d}y_1 = 0$, so all of its gradient "
             "comes from the next step. Only the last word's gradient is right: nothing follows it.",

@@ -16,28 +16,19 @@ from lessons.kit.lesson import (
     GREY,
     ORANGE,
     Beside,
-    Matrix,
     Picture,
     Words,
+    dot_by_hand,
     scientific,
     show,
     table,
 )
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
-from lessons.lesson_03.attention import (
-    attention,
-    doutput,
-    features,
-    key,
-    keys,
-    query,
-    tokens,
-    value,
-)
+from lessons.lesson_03.attention import attention, doutput, key, keys, query, tokens, value
 from lessons.lesson_03.exercises import EXERCISES
-from lessons.lesson_03.retrieval import compare
-from numformer import AdditiveScore, MultiplicativeScore, ScaledDotProductAttention
+from lessons.lesson_03.retrieval import SCORES, WIDTHS, compare
+from numformer import ScaledDotProductAttention
 from numformer.gradient_check.gradients import check
 from numformer.layers.attention import (
     scaled_dot_product_attention,
@@ -54,7 +45,7 @@ def stepper() -> Simulation:
 
 # %% [markdown]
 # Read the sentence *the cat, it purrs*. To know what *it* means, you looked back at *cat*. Nobody
-# told you how far back. You looked for a noun, and *cat* was one.
+# told you how far back to look. You looked for a noun, and *cat* was one.
 #
 # Attention does this with numbers. A model reads a text as *tokens*; here each word is one. Each
 # token has three vectors:
@@ -63,42 +54,23 @@ def stepper() -> Simulation:
 # - a **key**: what it offers to those who look,
 # - a **value**: what it hands over when it is looked at.
 #
-# The steps above compute attention for these tokens, first forward and then backward, with numbers
-# small enough to check by hand. Go through the forward steps now. There is a **temperature**, too:
-# it divides all scores once more. Below 1 it makes the weights sharper, above 1 flatter. And there
-# is a mask, which the library applies inside its softmax.
+# Go through the forward steps of the figure now. The **temperature** divides all scores once more:
+# below 1 it makes the weights sharper, above 1 flatter. The text then takes the same steps, slowly.
+# At the end you will have derived every line of the backward pass and written it yourself.
 #
-# The text takes the same steps, slowly. At the end you have derived every line of the backward pass
-# and written it yourself.
-
-
-# %% [markdown]
 # ## Four tokens
 #
-# In a trained model each of these vectors is the token's own vector times a learned matrix. Here we
-# choose them so that they mean something. The three numbers of a query or key stand for *article*,
-# *noun*, *verb*. *the* looks for its noun. *cat* looks for its article, and a little for a verb.
-# *it* looks for a noun and not for an article. *purrs* looks for its subject: a noun and no other
-# verb.
+# In a trained model each of these vectors is the token's own vector times a learned matrix. We
+# chose ours by hand, so you can read them ([figure](#step-inputs)). The three numbers of a query or
+# key stand for *article*, *noun*, *verb*. *the* looks for its noun. *cat* looks for its article,
+# and a little for a verb. *it* looks for a noun, and not for an article. *purrs* looks for its
+# subject: a noun and no other verb.
 #
-# *cat* offers a noun (2). *it* offers a little of one (1), because a pronoun may stand for a noun,
+# *cat* offers a noun (2). *it* offers a little of one (1), since a pronoun may stand for a noun,
 # and is no verb (−1). There is one more key than there are queries: every text begins with the mark
-# ⟨s⟩. It was read before, so nobody needs its result any more, but the others can look at it. Its
+# ⟨s⟩. It has been read already, so nobody needs its result, but the others can look at it. Its
 # vectors are all 0: it offers nothing.
-
-
-# %%
-@show
-def the_three_vectors_of_each_token():
-    """The example: what each token looks for, offers and hands over."""
-    return [
-        Matrix("Q", query, tokens, features),
-        Matrix("K", key, keys, features),
-        Matrix("V", value, keys, ["x", "y"]),
-    ]
-
-
-# %% [markdown]
+#
 # Query and key have the same number of entries, $d_k = 3$, because they are compared with each
 # other. A value may have another size, $d_v$; here it is 2.
 #
@@ -116,8 +88,8 @@ def the_three_vectors_of_each_token():
 # $$Z = \frac{E}{\sqrt{d_k}}$$
 #
 # **3. Turn scores into weights.** The softmax makes every entry positive and every row sum to 1, so
-# that a row tells how a whole is shared out. The highest score gets the largest weight, but no
-# weight is 0. That is what makes it *soft*.
+# a row says how a whole is shared out. The highest score gets the largest weight, but the others
+# get some, too. That is what makes it *soft*.
 #
 # $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}}$$
 #
@@ -126,37 +98,16 @@ def the_three_vectors_of_each_token():
 #
 # $$O = AV$$
 #
-# Before you look at the numbers: which token will *it* take most from? And *purrs*?
+# Check one entry by hand. The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0), so their
+# score is 2 · 2 = 4. Divided by 1.73 it is 2.31. So *it* takes most from *cat*, as we wanted.
+#
+# Weights are positive and sum to 1. So a result never leaves the area between the values, as in
+# lesson 2.
 
 
 # %%
-scores = query @ key.T
-scaled = scores / math.sqrt(query.shape[-1])
+scaled = query @ key.T / math.sqrt(query.shape[-1])
 weights = softmax(scaled)
-output = weights @ value
-
-
-@show
-def four_steps():
-    """The four steps on the example, equal to the library's result."""
-    assert np.allclose(output, ScaledDotProductAttention().forward(query, key, value))
-    return [
-        Matrix("E", scores, tokens, keys, 4),
-        Matrix("Z", scaled, tokens, keys, 4),
-        Matrix("A", weights, tokens, keys, 1),
-        Matrix("O", output, tokens, ["x", "y"]),
-    ]
-
-
-# %% [markdown]
-# *it* takes most from *cat*, as we wanted. So does *purrs*, but it takes a lot from *it*, too: both
-# could be its subject.
-#
-# Check one entry by hand. The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0), so their
-# score is 2 · 2 = 4. Divided by 1.73 it is 2.31.
-#
-# Weights are positive and sum to 1. So a result never leaves the area between the values, as in
-# lesson 2: it is a mixture of what is there, and nothing else.
 
 
 # %% [markdown]
@@ -170,132 +121,72 @@ def four_steps():
 # $$\mathrm{Var}(q \cdot k) = \sum_{i=1}^{d_k} \mathrm{Var}(q_i k_i) = d_k$$
 #
 # So a typical score has size $\sqrt{d_k}$. Dividing by $\sqrt{d_k}$ brings it back to 1, whatever
-# $d_k$ is. That is all that the scale does (footnote 4 of the paper).
+# $d_k$ is. That is all the scale does (footnote 4 of the paper).
 #
 # What is bad about large scores? The softmax looks at *differences*. If they are large, the highest
 # score takes nearly everything. The row is *saturated*: it hardly responds to a small change. Take
 # the row of *it* and make its scores larger. Then raise the score of *cat* by 0.1, and see how much
-# the weight of *cat* rises.
+# its weight rises.
 
 
 # %%
 @show
 def a_saturated_row():
     """The same row with larger and larger scores, and how it answers to a small change."""
-    row, cat = scaled[tokens.index("it")], keys.index("cat")
-    found = []
+    row, cat, rows = scaled[tokens.index("it")], keys.index("cat"), []
     for factor in (1, 2, 4, 8):
-        before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(5)[cat]]))
-        found.append(
-            (
-                f"{factor}",
-                ", ".join(f"{score:.3g}" for score in factor * row),
-                f"{before[cat]:.6f}",
-                f"{after[cat] - before[cat]:.6f}",
-            )
-        )
-    return table(["scores times", "scores of *it*", "weight of *cat*", "its rise"], found)
+        before, after = softmax(np.array([factor * row, factor * row + 0.1 * np.eye(5)[cat]]))[
+            :, cat
+        ]
+        rows.append((factor, f"{before:.6f}", f"{after - before:.6f}"))
+    return table(["scores times", "weight of *cat*", "its rise"], rows)
 
 
 # %% [markdown]
 # A saturated row is sure of itself. If it is sure of the wrong token, no small change can tell it:
 # the gradient is nearly 0, and there is nothing to learn from.
 #
-# Now 400 random queries with 16 random keys each, for many $d_k$, with the scale and without. Look
-# at the variance of the scores and at the largest weight of a row. Then send a random gradient to
-# the weights, and see how long the gradient is that arrives at the scores of a row.
+# Now take 400 random queries with 16 random keys each, for many $d_k$, with the scale and without.
+# Send a random gradient to the weights, and see how much of it arrives at the scores of a row.
 
 
 # %%
-WIDTHS = 2 ** np.arange(11)
+D_K = 2 ** np.arange(11)
 
 
-def random_attention(d_k: int, scaled: bool, rng: np.random.Generator):
-    """400 random queries, each with 16 random keys of its own.
-
-    -> scores and weights (400, 1, 16), and the lengths (400,) of dscores and of dquery.
-    """
+def random_attention(d_k: int, scaled: bool) -> tuple[float, float]:
+    """The mean of the largest weights, the median length of dscores; each row has its own keys."""
+    rng = np.random.default_rng(3)
     query, key = rng.standard_normal((400, 1, d_k)), rng.standard_normal((400, 16, d_k))
-    scale = 1 / math.sqrt(d_k) if scaled else 1.0
-    scores = scale * query @ key.swapaxes(1, 2)
-    weights = softmax(scores)
-    dweights = rng.standard_normal(weights.shape)
-    dscores = softmax_backward(dweights, weights)
-    dquery = scale * dscores @ key
-    return scores, weights, *(np.linalg.norm(x, axis=-1).ravel() for x in (dscores, dquery))
+    weights = softmax(query @ key.swapaxes(1, 2) / (math.sqrt(d_k) if scaled else 1))
+    dscores = softmax_backward(rng.standard_normal(weights.shape), weights)
+    return weights.max(axis=-1).mean(), np.median(np.linalg.norm(dscores, axis=-1))
 
 
 @show
 def what_the_scale_does():
-    """Variance, saturation and gradient against d_k, with the scale and without."""
-    measured = {}
-    for scaled in True, False:
-        rng = np.random.default_rng(3)
-        runs = [random_attention(d_k, scaled, rng) for d_k in WIDTHS]
-        scores, weights, dscores, dquery = (list(column) for column in zip(*runs, strict=True))
-        carried = np.sort(dscores[-1])[::-1].cumsum()  # by the rows with the largest
-        measured[scaled] = {
-            "variance": [x.var() for x in scores],
-            "largest": [x.max(axis=-1).mean() for x in weights],
-            "gradient": [np.median(x) for x in dscores],
-            "query": dquery[-1],
-            # How many of the rows carry nine tenths of the gradient.
-            "carriers": 1 + int((carried < 0.9 * carried[-1]).sum()),
-        }
+    """The gradient of a row against d_k, with the scale and without."""
+    with_it, without = (
+        np.array([random_attention(d_k, scaled) for d_k in D_K]).T for scaled in (True, False)
+    )
 
-    def curves(name, label, scale):
-        def draw(figure):
-            axes = figure.subplots()
-            for scaled, color in ((True, BLUE), (False, ORANGE)):
-                words = r"divided by $\sqrt{d_k}$" if scaled else "as it is"
-                axes.plot(WIDTHS, measured[scaled][name], "o-", color=color, label=words)
-            axes.set(xlabel="$d_k$", ylabel=label, yscale=scale)
-            axes.set_xscale("log", base=2)
-            axes.legend()
+    def draw(figure):
+        axes = figure.subplots()
+        axes.plot(D_K, with_it[1], "o-", color=BLUE, label=r"divided by $\sqrt{d_k}$")
+        axes.plot(D_K, without[1], "o-", color=ORANGE, label="as it is")
+        axes.set(xlabel="$d_k$", ylabel="gradient of the scores, median", yscale="log")
+        axes.set_xscale("log", base=2)
+        axes.legend()
 
-        return draw
-
-    with_it, without, first, last = measured[True], measured[False], WIDTHS[0], WIDTHS[-1]
-    return [
-        Picture(
-            "lesson_03_variance",
-            curves("variance", "variance of a score", "log"),
-            f"Two lines against d_k from {first} to {last}. Undivided, the variance rises in "
-            "proportion to d_k; divided, it stays at 1.",
-            f"**Variance.** At $d_k = {last}$ it is {without['variance'][-1]:.0f} without the "
-            f"scale and {with_it['variance'][-1]:.2f} with it.",
-        ),
-        Picture(
-            "lesson_03_saturation",
-            curves("largest", "largest weight of a row", "linear"),
-            "Two lines against d_k. Undivided, the largest of 16 weights rises towards 1; divided, "
-            "it stays near a quarter.",
-            f"**Saturation.** With 16 keys the largest weight is {without['largest'][-1]:.2f} "
-            f"without the scale, {with_it['largest'][-1]:.2f} with it.",
-        ),
-        Picture(
-            "lesson_03_gradient",
-            curves("gradient", "gradient of the scores, median", "log"),
-            "Two lines against d_k. Undivided, the median gradient falls by more than four powers "
-            "of ten; divided, it stays the same.",
-            f"**Gradient.** What reaches a typical row of scores has the length "
-            f"{scientific(without['gradient'][-1])} without the scale and "
-            f"{with_it['gradient'][-1]:.2f} with it (medians).",
-        ),
-        Words(f"""
-            The median tells of a typical row: without the scale almost nothing flows through it.
-            A few rows still have two scores that happen to be close, and these few carry the
-            gradient: nine tenths of it come from {without["carriers"]} of the 400 rows. With the
-            scale they come from {with_it["carriers"]}.
-
-            On its way to a query the gradient is multiplied by keys, and these grow longer with
-            $d_k$. So at $d_k = {last}$ a typical query gets a gradient of length
-            {scientific(np.median(without["query"]))} without the scale
-            (with it {np.median(with_it["query"]):.2f}), but the mean is
-            {without["query"].mean():.1f} (with it {with_it["query"].mean():.2f}). Most queries
-            learn nothing, and a few are thrown far.
-        """),
-    ]
+    return Picture(
+        "lesson_03_gradient",
+        draw,
+        "Two lines against d_k. Undivided, the median gradient falls by more than four powers of "
+        "ten; divided, it stays the same.",
+        f"At $d_k = {D_K[-1]}$ a typical row of scores gets a gradient of length "
+        f"{scientific(without[1, -1])} without the scale and {with_it[1, -1]:.2f} with it. Its "
+        f"largest weight is {without[0, -1]:.2f} without it, {with_it[0, -1]:.2f} with it.",
+    )
 
 
 # %% [markdown]
@@ -307,14 +198,14 @@ def what_the_scale_does():
 #
 # One thing is not in the equation. Some tokens must not be seen. A model that writes word by word
 # must not look at the words to come, or it would learn to copy them. And sentences of different
-# lengths are padded to the same length with *padding*, which means nothing. A **mask** says for
-# each query which keys it may see. The scores of all others count as $-\infty$. We write $Z'$ for
-# the scores after the mask. Since $e^{-\infty} = 0$, the weights of what is hidden are exactly 0,
-# and the rest of the row still sums to 1.
+# lengths are filled up with *padding*, which means nothing. A **mask** says for each query which
+# keys it may see. All other scores count as $-\infty$; we write $Z'$ for the scores after the mask.
+# Since $e^{-\infty} = 0$, the weights of what is hidden are exactly 0, and the rest of the row
+# still sums to 1.
 #
-# Below are the library's own lines, taken from its source. In the code `scores` holds first $E$,
-# then $Z$, and `weights` holds $A$. The result $O$ is returned without a name. Later lessons put
-# more axes in front, for many sentences at once; these lines carry them along.
+# Below are the library's own lines. `scores` holds first $E$, then $Z$; `weights` holds $A$. The
+# result $O$ is returned without a name. Later lessons put more axes in front, for many sentences at
+# once; these lines carry them along.
 
 
 # %%
@@ -324,19 +215,15 @@ def the_lines_of_forward():
     return Beside(
         scaled_dot_product_attention,
         {
-            "scores = matmul": r"""**Compare.** $Q$ has a row of $d_k$ numbers for each query, $K$
-                for each key. $QK^\top$ has a row for each query and a column for each key.""",
-            "scores *= 1 / math.sqrt": """**Scale.** `query.shape[-1]` is $d_k$. The array of scores
-                is ours alone, so it may be changed in place.""",
-            "if position_bias": """Not in the paper: what later models add to each score for how far
-                apart query and key are (lesson 5). Without it nothing happens here.""",
+            "scores = matmul": r"""**Compare**, $QK^\top$: a row for each query, a column for each
+                key.""",
+            "scores *= 1 / math.sqrt": "**Scale.** `query.shape[-1]` is $d_k$.",
+            "if position_bias": "Later models add something here (lesson 5). The paper does not.",
             "weights = softmax": r"""**Turn into weights**, row by row. Where the mask says False,
                 the score counts as $-\infty$.""",
-            "dropped = dropout": """Dropout sets some weights to 0 at random while a model is
-                trained. The paper does not do this here, many recipes do. Without it `keep` is
-                None, and `dropped` is `weights`.""",
-            "return matmul": """**Blend.** One row of $d_v$ numbers for each query. What backward
-                will need is returned beside it.""",
+            "dropped = dropout": """Many recipes set some weights to 0 at random while training. The
+                paper does not. Without it `dropped` is `weights`, and `keep` is None.""",
+            "return matmul": "**Blend.** What backward will need is returned beside it.",
         },
     )
 
@@ -344,20 +231,19 @@ def the_lines_of_forward():
 # %% [markdown]
 # ## The way back
 #
-# Now go on in the [stepper](#step-upstream), and read its backward steps side by side with what
-# follows. Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for
-# the gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how
-# much $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
+# Now go on in the [figure](#step-upstream), and read its backward steps along with what follows.
+# Training needs to know how the loss $L$ changes with each number. Write $\mathrm{d}O$ for the
+# gradient of the loss with respect to $O$: a matrix of the shape of $O$ whose entry says how much
+# $L$ rises when that entry of $O$ rises by a little. Whatever comes after attention hands us
 # $\mathrm{d}O$, the *upstream gradient*. To what comes before it we owe $\mathrm{d}Q$,
 # $\mathrm{d}K$ and $\mathrm{d}V$.
 #
-# Backward is forward read upwards. There are three kinds of steps to go back through: a matrix
-# product, the scale and the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives $\mathrm{d}E =
-# \mathrm{d}Z/\sqrt{d_k}$. In our example we take a $\mathrm{d}O$ without any pattern.
+# Backward is forward read upwards, through three kinds of steps: a matrix product, the scale and
+# the softmax. The scale is quick: $Z = E/\sqrt{d_k}$ gives $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.
 #
 # ### Through a matrix product
 #
-# Take the last step, $O = AV$ ([blend](#step-blend) in the simulation). By entries it is
+# Take the last step, $O = AV$ ([blend](#step-blend)). By entries it is
 #
 # $$O_{tj} = \sum_s A_{ts}\,V_{sj}$$
 #
@@ -375,41 +261,25 @@ def the_lines_of_forward():
 #
 # As a product of matrices that is $\mathrm{d}A = \mathrm{d}O\,V^\top$ ([step](#step-dweights)).
 #
-# Nothing else is needed for any matrix product. If you forget which factor is transposed, look at
-# the shapes: a gradient has the shape of what it belongs to. Where all sizes differ, as in our
-# example, only one way fits. (So give a test more keys than queries, and a $d_k$ of its own.)
+# Any matrix product goes back like this. If you forget which factor is transposed, look at the
+# shapes: a gradient has the shape of what it belongs to. Where all sizes differ, only one way fits.
+# (So give a test more keys than queries, and a $d_k$ of its own.)
 
 
 # %%
-def sum_of_products(left, right) -> str:
-    """The arithmetic of a dot product, to be followed by hand."""
-    factors = [f"({b:g})" if b < 0 else f"{b:g}" for b in right]
-    numbers = np.array([*left, left @ right])
-    digits = 0 if (numbers.round() == numbers).all() else 3  # enough to come out
-    terms = " + ".join(f"{a:.{digits}f} · {b}" for a, b in zip(left, factors, strict=True))
-    equals = "=" if (numbers.round(2) == numbers).all() else "≈"
-    return f"{terms} {equals} {numbers[-1]:.{min(digits, 2)}f}".replace("-", "−")
-
-
 @show
 def back_through_the_blend():
-    """The gradients of values and weights on the example."""
-    dvalue, dweights = weights.T @ doutput, doutput @ value.T
+    """An entry of the values' gradient and one of the weights', by hand."""
     cat, it = keys.index("cat"), tokens.index("it")
-    return [
-        Matrix(r"\mathrm{d}O", doutput, tokens, ["x", "y"]),
-        Matrix(r"\mathrm{d}V", dvalue, keys, ["x", "y"]),
-        Matrix(r"\mathrm{d}A", dweights, tokens, keys),
-        Words(rf"""
-            By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x
-            of $\mathrm{{d}}O$, {sum_of_products(weights[:, cat], doutput[:, 0])}.
+    return Words(rf"""
+        By hand, the x of *cat* in $\mathrm{{d}}V$: the column of *cat* in $A$ with the column x of
+        $\mathrm{{d}}O$, {dot_by_hand(weights[:, cat], doutput[:, 0])}.
 
-            And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$
-            with the row of *it* in $\mathrm{{d}}O$, {sum_of_products(value[cat], doutput[it])}. If
-            this weight changed alone, the loss would stay as it is. But a row sums to 1, so it
-            cannot change alone. That is what the softmax brings in.
-        """),
-    ]
+        And how the loss changes with the weight that *it* gives *cat*: the row of *cat* in $V$ with
+        the row of *it* in $\mathrm{{d}}O$, {dot_by_hand(value[cat], doutput[it], 0, 0)}. If this
+        weight changed alone, the loss would stay as it is. But a row sums to 1, so it cannot change
+        alone. That is where the softmax comes in.
+    """)
 
 
 # %% [markdown]
@@ -431,49 +301,21 @@ def back_through_the_blend():
 # $$\frac{\partial a_s}{\partial z_s} = \frac{e^{z_s}}{n} - \frac{e^{z_s}\,e^{z_s}}{n^2} = a_s -
 # a_s^2$$
 #
-# These numbers form the *Jacobian*, a matrix for each row: $J = \mathrm{diag}(a) - a\,a^\top$,
-# where $\mathrm{diag}(a)$ has $a$ on its diagonal and 0 elsewhere. Its row $s$ belongs to the
-# weight $a_s$, its column $u$ to the score $z_u$. Here it is for *it*.
-
-
-# %%
-@show
-def jacobian():
-    """The Jacobian of softmax for the row of `it`, by formula and by small steps."""
-    z = scaled[tokens.index("it")]
-    a = softmax(z)
-    formula = np.diag(a) - np.outer(a, a)
-    step = 1e-5
-    measured = np.array(
-        [(softmax(z + step * unit) - softmax(z - step * unit)) / (2 * step) for unit in np.eye(5)]
-    ).T  # a column for each score that was moved
-    return [
-        Matrix("J", formula, keys, keys, 1),
-        Words(f"""
-            These numbers come from the formula. Raise each score a little and see how the weights
-            really change: the largest difference is
-            {scientific(np.abs(formula - measured).max())}. Each column sums to 0: where a score
-            rises, what one token gains, the others lose.
-        """),
-    ]
-
-
-# %% [markdown]
-# We never build that matrix. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A
-# score $z_u$ acts on every weight of its row, so its gradient collects from all of them:
+# These numbers form the *Jacobian*, a matrix for each row, $J = \mathrm{diag}(a) - a\,a^\top$. We
+# never build it. Let $\mathrm{d}a$ be the row of $\mathrm{d}A$ that comes from above. A score $z_u$
+# acts on every weight of its row, so its gradient collects from all of them:
 #
 # $$\mathrm{d}z_u = \sum_s \mathrm{d}a_s\,\frac{\partial a_s}{\partial z_u}$$
 #
 # Every $s$ contributes $-\,\mathrm{d}a_s\,a_s\,a_u$, and $s = u$ contributes $\mathrm{d}a_u\,a_u$
-# besides. Take the common factor $a_u$ out:
+# as well. Take the common factor $a_u$ out:
 #
 # $$\mathrm{d}z_u = a_u\,\Bigl(\mathrm{d}a_u - \sum_s a_s\,\mathrm{d}a_s\Bigr)$$
 #
-# These are the steps [dA′](#step-centred) and [dZ](#step-dscaled) of the simulation. In words: the
-# sum on the right is an *average* of $\mathrm{d}a$, in which each entry counts by its weight. A
-# score gets a positive gradient where more weight for its token would raise the loss by more than
-# this average, and a negative one where it would raise it by less. Both are in proportion to its
-# weight. Three things follow:
+# These are the steps [dA′](#step-centred) and [dZ](#step-dscaled) of the figure. The sum on the
+# right is an *average* of $\mathrm{d}a$ where each entry counts by its weight. A score gets a
+# positive gradient if more weight for its token would raise the loss by more than this average, and
+# a negative one if by less. Three things follow:
 #
 # - A score whose weight is 0 gets no gradient. From this row nothing flows to a masked token.
 # - A score whose weight is 1 gets none either: then the average *is* its own $\mathrm{d}a$. This is
@@ -485,34 +327,13 @@ def jacobian():
 @show
 def back_through_the_softmax():
     """The row of `it`, from the gradient of its weights to that of its scores."""
-    it = tokens.index("it")
+    it, cat = tokens.index("it"), keys.index("cat")
     a, da = weights[it], doutput[it] @ value.T
-    average = a @ da
-    dz = softmax_backward(da, a)
-    rows = np.array([a, da, da - average, dz])
-    names = ["weight a", "gradient da", "da minus average", "times a: dz"]
-    return [
-        Matrix(r"\text{it}", rows, names, keys),
-        Words(f"""
-            The average is {sum_of_products(a, da)}. The last line sums to
-            {abs(dz.sum()):.0f}.
-        """),
-    ]
-
-
-# %%
-@show
-def the_lines_of_softmax_backward():
-    """The library's backward of softmax, line by line."""
-    return Beside(
-        softmax_backward,
-        {
-            "dscores = dweights - dot_last": r"""Subtract from each entry of a row the row's
-                weighted average, $\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}$.""",
-            "dscores *= weights": r"""Multiply by the weight: $\mathrm{d}Z_{tu} = A_{tu}\,(\ldots)$.
-                This line brings the zeros of the mask.""",
-            "return dscores": "The gradient of the scores, row by row.",
-        },
+    return Words(
+        f"""
+        By hand, the row of *it*: the average is {dot_by_hand(a, da)}. So the score of *cat* gets
+        {a[cat]:.3f} · ({da[cat] + 0:.0f} − {a @ da:.2f}) ≈ {softmax_backward(da, a)[cat]:.2f}.
+    """.replace("-", "−")
     )
 
 
@@ -530,26 +351,18 @@ def the_lines_of_backward():
     return Beside(
         scaled_dot_product_attention_backward,
         {
-            "dvalue = ": r"""Forward ended with $O = AV$. The value of $s$ was used by every token
-                $t$, so its gradient collects from all of them:
-                $\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights *after* it:
-                they are what the values were really blended with.""",
-            "ddropped = ": r"""The other factor of the same product:
-                $\mathrm{d}A = \mathrm{d}O\,V^\top$. Its entry says how much the loss rises when
-                token $t$ takes a little more of value $s$.""",
-            "dweights = dropout_backward": """Dropout backward: what was dropped gets no gradient.
-                Without dropout nothing happens here.""",
+            "dvalue = ": r"""$\mathrm{d}V = A^\top\,\mathrm{d}O$. With dropout these are the weights
+                *after* it: those the values were really blended with.""",
+            "ddropped = ": r"The other factor, $\mathrm{d}A = \mathrm{d}O\,V^\top$.",
+            "dweights = dropout_backward": "What was dropped gets no gradient.",
             "dscores = softmax_backward": r"""Through the softmax:
                 $\mathrm{d}Z_{tu} = A_{tu}(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts})$.""",
-            "dscores *= 1 / math.sqrt": r"""Forward scaled, $Z = E/\sqrt{d_k}$, so backward scales
-                as well: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.""",
-            "dquery = ": r"""Forward began with $E = QK^\top$, that is
-                $E_{ts} = \sum_i Q_{ti}\,K_{si}$. The query of $t$ was used in all of row $t$:
-                $\mathrm{d}Q = \mathrm{d}E\,K$.""",
+            "dscores *= 1 / math.sqrt": r"The scale again: $\mathrm{d}E = \mathrm{d}Z/\sqrt{d_k}$.",
+            "dquery = ": r"""Forward began with $E_{ts} = \sum_i Q_{ti}\,K_{si}$. The query of $t$
+                was used in all of row $t$: $\mathrm{d}Q = \mathrm{d}E\,K$.""",
             "dkey = ": r"""The key of $s$ was used in all of *column* $s$, hence the transpose:
                 $\mathrm{d}K = \mathrm{d}E^\top Q$.""",
-            "return dquery": """One gradient for each input, in their order, each of its input's
-                shape.""",
+            "return dquery": "One gradient for each input, of its input's shape.",
         },
     )
 
@@ -567,17 +380,13 @@ def the_lines_of_backward():
 def gradient_check():
     """The explicit gradients of attention beside measured ones."""
     later_hidden = np.tri(4, 5, 1, dtype=bool)
-    rows = check(ScaledDotProductAttention(), [query, key, value, later_hidden])
+    rows = []
+    for row in check(ScaledDotProductAttention(), [query, key, value, later_hidden]):
+        numbers = (f"{x:.9f}".replace("-", "−") for x in (row.explicit, row.numerical))
+        rows.append((row.name, *numbers, scientific(row.error)))
     return table(
         ["gradient of", "explicit", "measured", "relative error"],
-        [
-            (
-                row.name,
-                *(f"{number:.9f}".replace("-", "−") for number in (row.explicit, row.numerical)),
-                scientific(row.error),
-            )
-            for row in rows
-        ],
+        rows,
         "Explicit: the inner product of the gradient with a random direction. Measured: how fast a "
         "fixed weighted sum of the results changes as the input moves in this direction.",
     )
@@ -598,147 +407,79 @@ def gradient_check():
 # | | $\mathrm{d}K = \mathrm{d}E^\top Q$ | $(S, d_k)$ |
 #
 # Forward has two matrix products, backward four of the same size. That is why a training step costs
-# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again, which is why
-# training takes so much more memory than using a model.
+# about three times a forward pass. And backward needs $Q$, $K$, $V$ and $A$ again, so training
+# takes much more memory than using a model.
 
 
 # %% [markdown]
 # ## Other ways to score
 #
-# A dot product is not the only way to compare a query with a key. Two others, both from 2015:
+# There are other ways to compare a query with a key. Two of them, both from 2015:
 #
 # - **additive** (Bahdanau et al. 2015), a small network with one hidden layer, where $W_q$, $W_k$
 #   and the vector $v$ are learned: $E_{ts} = v \cdot \tanh(q_t W_q + k_s W_k)$,
-# - **multiplicative** (Luong et al. 2015, who call it "general"; the Transformer paper uses the
-#   word for the plain dot product, too), a dot product with a learned matrix in between: $E_{ts} =
-#   q_t W k_s^\top$.
+# - **multiplicative** (Luong et al. 2015), a dot product with a learned matrix in between:
+#   $E_{ts} = q_t W k_s^\top$. (The Transformer paper uses the word for the plain dot product, too.)
 #
 # The paper (section 3.2.1, after Britz et al. 2017) says that for small $d_k$ additive and
-# dot-product attention do equally well, and that additive attention wins for large $d_k$ where the
-# dot product is not scaled. It *suspects* saturation as the reason. Is that so? Here is a small
-# test (`lessons/lesson_03/retrieval.py`).
+# dot-product attention do equally well, and that additive attention wins for large $d_k$ if the dot
+# product is not scaled. It *suspects* saturation as the reason. Is that so? Here is a small test
+# (`lessons/lesson_03/retrieval.py`).
 #
 # Eight words of one language ask for their translations, which come in another order. Each
-# translation carries a random value, and its word should fetch exactly that value: the loss is the
-# mean squared error. The model has a vector for each of 32 words in each language, random at first,
-# and has to learn which belong together. Query and key are these vectors, so their size is $d_k$.
-# There are four score functions: the dot product with and without the scale, the additive and the
-# multiplicative. Each trains for the same 100 steps, three times from different random numbers,
-# with the best of the same four learning rates.
+# translation carries a random value, and its word should fetch exactly that value. The model has a
+# random vector for each of 32 words in each language and has to learn which belong together. These
+# vectors are queries and keys, so their size is $d_k$. Each score function trains for 100 steps,
+# three times, with the best of the same four learning rates.
 #
 # Which of the four will fail where $d_k$ is large? Decide before you look.
 
 
 # %%
-def additive_with_large_v(width: int, rng: np.random.Generator) -> AdditiveScore:
-    """Additive scores whose v begins with variance 1, whatever the width."""
-    score = AdditiveScore(width, width, width, rng)
-    score.v.data[...] = rng.standard_normal(score.v.shape)
-    return score
-
-
-def multiplicative_and_scaled(width: int, rng: np.random.Generator) -> MultiplicativeScore:
-    """Multiplicative scores whose matrix begins smaller, by the root of d_k."""
-    score = MultiplicativeScore(width, width, rng)
-    score.weight.data[...] /= math.sqrt(width)
-    return score
-
-
 @show
 def four_ways_to_score():
     """Four score functions learn the same task at several widths."""
-    results = compare()
-    widths = sorted({result.width for result in results})
-    styles = {
-        "scaled dot product": (BLUE, "o-"),
-        "additive": (GREEN, "s--"),
-        "dot product": (ORANGE, "o-"),
-        "multiplicative": (GREY, "s--"),
-    }
+    found = compare()
+    looks = dict(
+        zip(SCORES, ((BLUE, "o-"), (ORANGE, "o-"), (GREY, "s--"), (GREEN, "s--")), strict=True)
+    )
 
     def accuracy(figure):
         axes = figure.subplots()
-        for score, (color, style) in styles.items():
-            found = [result.accuracy.mean() for result in results if result.score == score]
+        for score, (color, style) in looks.items():
             ring = dict(ms=11, mfc="none", mew=2) if score == "scaled dot product" else {}
-            axes.plot(widths, found, style, color=color, label=score, **ring)
+            axes.plot(WIDTHS, found[score], style, color=color, label=score, **ring)
         axes.set(xlabel="$d_k$", ylabel="right word found, new sets", ylim=(0.5, 1.03))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(widths, widths)
+        axes.set_xticks(WIDTHS, WIDTHS)
         axes.legend(loc="lower left")
 
-    def learning(figure):
-        axes = figure.subplots()
-        for score, (color, style) in styles.items():
-            losses = [r.losses for r in results if (r.score, r.width) == (score, widths[-1])]
-            axes.plot(losses[0], style[1:], color=color, label=score)
-        axes.set(xlabel="step", ylabel=f"loss at $d_k = {widths[-1]}$")
-        axes.legend()
-
-    wide = {result.score: result for result in results if result.width == widths[-1]}
-    dot, scaled = wide["dot product"], wide["scaled dot product"]
-    others = {"large v": additive_with_large_v, "small W": multiplicative_and_scaled}
-    large_v, small_w = compare(widths[-1:], scores=others)
-    last = {score: wide[score].accuracy.mean() for score in styles}
+    last = {score: right[-1] for score, right in found.items()}
     # What the text below says.
-    good = [last["scaled dot product"], last["additive"], small_w.accuracy.mean()]
-    bad = [last["dot product"], last["multiplicative"], large_v.accuracy.mean()]
-    assert min(good) > max(bad) + 0.05
+    good, bad = ("scaled dot product", "additive"), ("dot product", "multiplicative")
+    assert min(last[score] for score in good) > max(last[score] for score in bad) + 0.05
     return [
         Picture(
             "lesson_03_scores",
             accuracy,
             "Accuracy of four score functions against d_k. For small d_k all are near 1. At "
-            f"{widths[-1]} "
-            + ", ".join(f"{score} is at {found:.2f}" for score, found in last.items())
+            f"{WIDTHS[-1]} "
+            + ", ".join(f"{score} is at {right:.2f}" for score, right in last.items())
             + ".",
             "**What was learned.** Mean of three runs, on new sets of eight words.",
         ),
-        Picture(
-            "lesson_03_learning",
-            learning,
-            "Loss against step at the largest width. The scaled dot product falls to 0 at once, "
-            "the additive score more slowly; the other two begin higher and stay above.",
-            f"**How it was learned**, at $d_k = {widths[-1]}$.",
-        ),
-        table(
-            [
-                f"before the first step, $d_k = {widths[-1]}$",
-                "scores, standard deviation",
-                "largest weight",
-                "gradient of a row, median",
-            ],
-            [
-                (
-                    score,
-                    f"{wide[score].spread:.1f}",
-                    f"{wide[score].largest:.3f}",
-                    f"{wide[score].gradient:.4f}",
-                )
-                for score in styles
-            ],
-        ),
-        Words(rf"""
-            The paper's claim holds here. Without the scale the scores begin with a standard
-            deviation of {dot.spread:.0f}: each word is sure of one translation, mostly of a wrong
-            one. The gradient of a typical row of scores is
-            {scaled.gradient / dot.gradient:.0f} times smaller than with the scale, so at first it
-            hardly learns that it was wrong. It does learn, but slowly. The multiplicative score has
-            no scale either, and fails in the same way.
-
-            What decides is the size of the first scores, for every kind of score. Let the matrix
-            of the multiplicative score begin $\sqrt{{d_k}}$ times smaller: it finds
-            {100 * small_w.accuracy.mean():.0f} % of the words. The $v$ of the additive score begins
-            the smaller the more numbers it has. Let it begin with variance 1 instead: it finds only
-            {100 * large_v.accuracy.mean():.0f} %.
-
-            One experiment is not a law. Here each word has a vector of its own, with the variance
-            that the paper assumes. Where learned matrices make the queries and keys, or everything
-            begins smaller, the result may differ.
+        Words(f"""
+            The paper's claim holds here: at $d_k = {WIDTHS[-1]}$ the plain dot product finds
+            {100 * last["dot product"]:.0f} % of the words, the scaled one
+            {100 * last["scaled dot product"]:.0f} %. The multiplicative score has no scale either,
+            and fails in the same way. The additive score begins small by itself: the more numbers
+            its $v$ has, the smaller they are at first. So the size of the first scores decides. One
+            experiment is not a law: where learned matrices make queries and keys, the result may
+            differ.
 
             Why does the Transformer not use the additive score? The paper's reason is speed and
             memory. The additive score makes a hidden vector for every *pair* of a query and a key,
-            where the dot product has one number, and no single matrix product computes it.
+            where the dot product has one number.
         """),
     ]
 
@@ -758,25 +499,16 @@ def printed(numbers) -> str:
 @show
 def often_told():
     """Popular claims, computed again."""
-    told_first, told_second = [0.399, 0.179, 0.327, 0.066], [0.506, 0.186, 0.113, 0.042]
-    first, second = softmax(np.array([[0.9, 0.1, 0.7, -0.9], [2, 1, 0.5, -0.5]]))
+    copied, right = [0.399, 0.179, 0.327, 0.066], softmax(np.array([0.9, 0.1, 0.7, -0.9]))
     with np.errstate(invalid="ignore"):
         exponentials = np.exp(np.full(4, -np.inf))
         all_hidden = exponentials / exponentials.sum()
     nothing = softmax(np.zeros(4), np.zeros(4, dtype=bool))
-
     allowed = np.tri(4, 5, 1, dtype=bool)
     before, after = softmax(scaled, allowed), weights * allowed
-    dweights = np.array([0, 1.0, 0, 0, 0])  # the gradient of the weight of *the*
-    right = softmax_backward(dweights, before[0])
-    wrong = softmax_backward(dweights, weights[0])
     return Words(f"""
-        **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(told_first)}.”** It is {printed(first)}. The
-        printed numbers sum to {sum(told_first):.3f}, so whatever values they blend comes out too
-        small.
-
-        **“softmax([2, 1, 0.5, −0.5]) is {printed(told_second)}.”** It is {printed(second)}. The
-        printed numbers sum to {sum(told_second):.3f}.
+        **“softmax([0.9, 0.1, 0.7, −0.9]) is {printed(copied)}.”** It is {printed(right)}. The
+        copied numbers sum to {sum(copied):.3f}, so whatever values they blend comes out too small.
 
         **“A masked row of −∞ is harmless.”** Where *every* key of a row is masked, the formula
         divides 0 by 0, and that is {all_hidden[0]}: not a number. One such row, and after the next
@@ -787,9 +519,7 @@ def often_told():
         **“You may as well zero the weights after the softmax.”** Hide later tokens in our example:
         *the* may see the start and itself. Masked before the softmax, its weights are
         {printed(before[0])}. Zeroed afterwards they are {printed(after[0])}: they do not sum to 1,
-        and how small they are still depends on the hidden tokens. So does the gradient. Send a
-        gradient of 1 to the weight of *the* itself: the scores get {printed(wrong)}, which do not
-        sum to 0. Right is {printed(right)}.
+        and how small they are still depends on the hidden tokens. So does their gradient.
     """)
 
 
@@ -807,7 +537,7 @@ def quiz() -> list[Question]:
             "variance 1. What is the standard deviation of their dot product?",
             answer=math.sqrt(64),
             why="Variances add, so the variance is 64. The standard deviation is its square root, "
-            "8. This is the number that the paper's scores are divided by: $\\sqrt{d_k}$ with "
+            "8. This is the number by which the paper divides its scores: $\\sqrt{d_k}$ with "
             "$d_k = 64$.",
         ),
         Question(
@@ -827,7 +557,12 @@ def quiz() -> list[Question]:
         Question(
             question="What does a row of $\\mathrm{d}Z$, the gradient after the softmax's "
             "backward, sum to?",
-            choices=("1", "0", "the row's sum of $\\mathrm{d}A$", "it depends on the row"),
+            choices={
+                "1": "That is the sum of a row of weights. Gradients share out nothing.",
+                "0": "",
+                "the row's sum of $\\mathrm{d}A$": "Each entry first loses the row's average.",
+                "it depends on the row": "The entries do. Their sum does not.",
+            },
             answer=1,
             why="Adding the same number to all scores of a row leaves its weights as they are. So "
             "the loss cannot change in that direction, and the gradient along it, the sum, is 0.",
@@ -835,20 +570,23 @@ def quiz() -> list[Question]:
         Question(
             question="You test your softmax backward with an upstream gradient of ones, and get 0 "
             "everywhere, as you should. What may still be wrong?",
-            choices=(
-                "nothing",
-                "the sign of the whole result, or a factor in front of it",
-                "the axis of the sum",
-            ),
+            choices={
+                "nothing": "A function that always returns 0 would pass this test, too.",
+                "the sign of the whole result, or a factor in front of it": "",
+                "the axis of the sum": "A column of weights does not sum to 1, so this would show.",
+            },
             answer=1,
             why="The weights of a row always sum to 1, so with ones the right gradient is 0, and 0 "
-            "times any factor is 0. A backward that returns zeros always would pass as well. A sum "
-            "over the wrong axis would show. Use random upstream gradients: they see all of it.",
+            "times any factor is 0. Use random upstream gradients: they see all of it.",
         ),
         Question(
             question="In a row one weight is 0.999. How large is the gradient that its scores get, "
             "compared with a row of four equal weights?",
-            choices=("larger", "about the same", "very much smaller"),
+            choices={
+                "larger": "The large weight is a factor, but what it multiplies is nearly 0.",
+                "about the same": "The same upstream gradient meets very different weights.",
+                "very much smaller": "",
+            },
             answer=2,
             why="An entry of the gradient is $a_u$ times a difference from the average. For the "
             "large weight the difference is nearly 0, for the others $a_u$ is nearly 0. This is "
@@ -856,10 +594,14 @@ def quiz() -> list[Question]:
         ),
         Question(
             question="With dropout on the weights, what does $\\mathrm{d}V$ need?",
-            choices=("the weights before dropout", "the weights after dropout", "either"),
+            choices={
+                "the weights before dropout": "They give a gradient to values that were dropped.",
+                "the weights after dropout": "",
+                "either": "They differ wherever something was dropped or scaled up.",
+            },
             answer=1,
             why="$\\mathrm{d}V = A^\\top\\,\\mathrm{d}O$ with the $A$ that really blended the "
-            "values, and that is the one after dropout. Published projects have got this wrong.",
+            "values. Published projects have got this wrong.",
         ),
     ]
 

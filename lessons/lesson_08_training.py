@@ -40,33 +40,35 @@ def train_it_yourself() -> Simulation:
 
 
 # %% [markdown]
-# Every curve above is a whole training. All that happens in a step fits in four lines:
+# Every curve above is a whole training run. What happens in a step fits in four lines:
 #
 # 1. **Forward**: the model says how probable it thinks each symbol, and the **loss** says how bad
 #    that is.
-# 2. **Backward**: each weight $w$ gets its gradient $g$, by how much the loss grows as $w$ grows.
+# 2. **Backward**: each weight $w$ gets its gradient $g$: how fast the loss grows as $w$ grows.
 # 3. The **learning rate** $\eta$ says how far to go: $w \leftarrow w - \eta\,g$.
-# 4. From the beginning, with other sentences.
+# 4. Start over with other sentences.
 #
-# Nobody trains a Transformer with these alone. To the third line came an optimizer with memory
-# (Adam), a rate that rises and falls (warm-up), and often a limit for the gradient (clipping). The
-# loss is altered (label smoothing), and so is forward (dropout). This lesson takes them one by one,
-# writes each out with numbers to check by hand, and switches each off to see what it was good for.
+# Nobody trains a Transformer with these four lines alone. The third one gained an optimizer with
+# memory (Adam), a rate that rises and falls (warm-up), and often a limit on the gradient
+# (clipping). The loss changed (label smoothing), and so did forward (dropout). This lesson takes
+# them one by one, writes each out with numbers you can check by hand, and switches each off to see
+# what it was good for.
 #
 # ## What the loss is
 #
 # The sentence begins *the*, and the next word is *cat*. The model has given each of four words a
-# number $z$, the *logits*. A softmax (lesson 3) makes probabilities of them. What should it be
-# told? That *cat* is right: 1 for *cat*, and 0 for the others. Call what the model thinks $p$, and
+# number $z$, the *logits*. A softmax (lesson 3) turns them into probabilities. What should we tell
+# the model? That *cat* is right: 1 for *cat*, 0 for the others. Call what the model thinks $p$, and
 # what it is told $p^*$.
 #
-# The **cross-entropy** is what the model is charged. A sum over all $N$ words that it can choose:
+# The **cross-entropy** is the price the model pays, a sum over all $N$ words it can choose from:
 #
 # $$\mathrm{loss} = -\sum_v p^*_v \log p_v$$
 #
-# Where one word is right, one term is left: minus the logarithm of its probability. Sure and right
-# costs nothing, $-\log 1 = 0$. A word that was thought impossible costs infinitely much. And
-# guessing among $N$ words costs $\log N$: this is where every curve above begins, or a bit higher.
+# If one word is right, one term is left: minus the logarithm of its probability. Being sure and
+# right costs nothing, $-\log 1 = 0$. If the model thought the right word impossible, it pays
+# infinitely much. And guessing among $N$ words costs $\log N$: every curve above begins there, or a
+# bit higher.
 
 # %%
 thought = by_hand.loss_and_gradient(by_hand.LOGITS, 0.0)
@@ -92,36 +94,36 @@ def four_words():
 # %% [markdown]
 # ### Through the softmax, at once
 #
-# It is their difference. Here is why. First the gradient of the probabilities. Each $p_v$ stands in
-# one term, and the derivative of $\log p$ is $1 / p$:
+# It is their difference. Here is why. First the gradient of the probabilities. Each $p_v$ appears
+# in one term, and the derivative of $\log p$ is $1 / p$:
 #
 # $$\mathrm{d}p_v = -\frac{p^*_v}{p_v}$$
 #
-# Then back through the softmax. Lesson 3 has derived it: each entry, less the average of all
-# entries, times its probability.
+# Then go back through the softmax, as lesson 3 derived it: from each entry subtract the average of
+# all entries, then multiply by the probability.
 #
 # $$\mathrm{d}z_u = p_u\Bigl(\mathrm{d}p_u - \sum_v p_v\,\mathrm{d}p_v\Bigr)$$
 #
 # Put the first into the second. In the sum each $p_v$ meets its own $1 / p_v$, and they cancel.
-# What is left is $-\sum_v p^*_v = -1$, since what it is told is shared out completely:
+# What is left is $-\sum_v p^*_v = -1$, since the $p^*_v$ sum to 1:
 #
 # $$\mathrm{d}z_u = p_u\Bigl(-\frac{p^*_u}{p_u} + 1\Bigr) = p_u - p^*_u$$
 #
-# **What it thinks, less what it was told.** Two formulas with a division by numbers that may be
-# tiny have become one subtraction. That is why libraries keep softmax and cross-entropy together:
-# by themselves, a probability that has been rounded to 0 would give 0 times infinity.
+# **What it thinks minus what it was told.** A division by numbers that may be tiny has become a
+# subtraction. That is why libraries keep softmax and cross-entropy together: apart, a probability
+# rounded to 0 would give 0 times infinity.
 #
 # ## Label smoothing
 #
-# To reach a loss of 0 a model must be infinitely sure: the logit of the right word infinitely far
-# above all others. It will try, as long as you train it. **Label smoothing** (Szegedy et al. 2016;
-# section 5.4) tells it something else: a small share $\varepsilon_{ls}$, 0.1 in the paper, is
-# taken from the right word and shared out among all $N$.
+# To reach a loss of 0 a model must be infinitely sure, with the logit of the right word infinitely
+# far above all others. It will keep trying for as long as you train it. **Label smoothing**
+# (Szegedy et al. 2016; section 5.4) tells it something else: a small share $\varepsilon_{ls}$, 0.1
+# in the paper, is taken from the right word and shared out among all $N$.
 #
 # $$p^*_v = (1 - \varepsilon_{ls})\,[v\ \mathrm{is\ right}] + \frac{\varepsilon_{ls}}{N}$$
 #
-# The bracket is 1 where it is true, and 0 elsewhere. The derivation above did not ask what
-# $p^*$ is, only that it sums to 1. So the gradient is still $p - p^*$.
+# The bracket is 1 where it is true, and 0 elsewhere. All the derivation above needs of $p^*$ is
+# that it sums to 1. So the gradient is still $p - p^*$.
 
 
 # %%
@@ -147,8 +149,8 @@ def smoothing_by_hand():
         $\\log(0.85 / 0.05)$, or {gap:.2f}, above the others, and there it stays. With the paper's
         0.1 and 37,000 symbols the gap is {paper:.1f}. Without smoothing there is no such place.
 
-        There is a price. Smoothed, the loss cannot reach 0, and what the model thinks is less sure
-        than it could be. The paper says so: it “hurts perplexity, as the model learns to be more
+        There is a price. The smoothed loss cannot reach 0, and the model is less sure than it could
+        be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
         unsure, but improves accuracy and BLEU score”. We will see both.
     """)
 
@@ -160,16 +162,16 @@ def the_lines_of_the_loss():
         Beside(
             cross_entropy,
             {
-                "xp = ": "NumPy, or what else the arrays are of.",
-                "with np.errstate": r"The highest logit becomes 0, lest $e^z$ overflow; the "
-                r"probabilities stay as they are. `spread` is $\varepsilon_{ls}$ times the mean of "
-                "all logits: what all words get alike.",
+                "xp = ": "NumPy, or whatever made the arrays.",
+                "with np.errstate": r"The highest logit becomes 0, so $e^z$ cannot overflow; "
+                r"the probabilities stay the same. `spread` is $\varepsilon_{ls}$ times the mean "
+                "of all logits: what every word gets.",
                 "at_target": "The logit of the right word of each row.",
                 "exponentials": "$e^z$, over the logits.",
-                "total": "Their sum: $p$ is one divided by the other.",
+                "total": "Their sum. $p$ is the first divided by the second.",
                 "losses": r"$\log p_v = z_v - \log \sum_u e^{z_u}$, and $p^*$ sums to 1. So the "
                 "sum over words needs two numbers: the logit of the right word, and the mean.",
-                "return": "`share` is 1 over how many positions count, and 0 for padding.",
+                "return": "`share` is 1 over the number of positions that count, 0 for padding.",
             },
         ),
         Beside(
@@ -179,8 +181,8 @@ def the_lines_of_the_loss():
                 "dlosses": "Each row has its share in the mean.",
                 "dlogits = ": "The result is written over the exponentials.",
                 "dlogits *= ": "$p$, times the row's share.",
-                "if smoothing": r"Less $\varepsilon_{ls} / N$, for every word.",
-                "dlogits[": r"Less $1 - \varepsilon_{ls}$, for the right one.",
+                "if smoothing": r"Minus $\varepsilon_{ls} / N$, for every word.",
+                "dlogits[": r"Minus $1 - \varepsilon_{ls}$, for the right one.",
                 "return": r"$p - p^*$. No logarithm is left.",
             },
         ),
@@ -190,21 +192,22 @@ def the_lines_of_the_loss():
 # %% [markdown]
 # ## Adam, for one number
 #
-# A gradient says which way is up, for each weight by itself. How far to go it does not say: one
-# weight's gradients may be a thousand times another's. And each batch of sentences gives another
-# one. **Adam** (Kingma and Ba 2015; section 5.3) remembers two things of each weight: the mean $m$
-# of its gradients, and the mean $n$ of their squares. Old ones count less and less. In step $i$:
+# A gradient says which way is up, for each weight by itself. It does not say how far to go: one
+# weight's gradients may be a thousand times another's. And each batch of sentences gives a
+# different gradient. **Adam** (Kingma and Ba 2015; section 5.3) remembers two things about each
+# weight: the mean $m$ of its gradients, and the mean $n$ of their squares. Old ones count less and
+# less. In step $i$:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1)\,g \qquad n \leftarrow \beta_2 n + (1 - \beta_2)\,g^2$$
 #
 # Both begin at 0, so at first they are too small. After $i$ steps the shares of all gradients so
-# far sum to $1 - \beta^i$. Divide by it, and they are means:
+# far sum to $1 - \beta^i$. Divide by that, and you have true means:
 #
 # $$\hat m = \frac{m}{1 - \beta_1^i} \qquad \hat n = \frac{n}{1 - \beta_2^i} \qquad
 # w \leftarrow w - \eta\,\frac{\hat{m}}{\sqrt{\hat{n}} + \varepsilon}$$
 #
-# The paper has $\beta_1 = 0.9$, $\beta_2 = 0.98$, and $\varepsilon = 10^{-9}$, which only keeps
-# from dividing by 0. Now ten steps, written out.
+# The paper has $\beta_1 = 0.9$, $\beta_2 = 0.98$, and $\varepsilon = 10^{-9}$, which is only there
+# to avoid dividing by 0. Here are ten steps, written out.
 
 
 # %%
@@ -222,8 +225,8 @@ def adam_by_hand():
     third, fourth = steps[2:4]
     assert np.allclose(steps[0, -1], 1) and fourth[-1] < 1
     return Words(f"""
-        **Step 1.** $m$ = 0.1 · 1 = 0.1, and $n$ = 0.02 · 1² = 0.02. Corrected, both are divided by
-        just these shares: $\\hat m$ = 1 and $\\hat n$ = 1. The step is 1, and it would be 1 for
+        **Step 1.** $m$ = 0.1 · 1 = 0.1, and $n$ = 0.02 · 1² = 0.02. To correct them, divide both by
+        exactly these shares: $\\hat m$ = 1 and $\\hat n$ = 1. The step is 1, and it would be 1 for
         *any* positive gradient, 0.001 or 1,000: **the first step of every weight has the full
         length $\\eta$**, however little is known.
 
@@ -240,8 +243,8 @@ def adam_by_hand():
         simulation.
 
         Two things follow. Adam does not look at the size of gradients: multiply all of them by
-        1,000, and nothing changes. And where gradients of both signs take turns, the mean is small
-        beside the root of the square, and the step is short.
+        1,000, and nothing changes. And where gradients keep changing sign, the mean is small
+        compared with the root of the square, and the step is short.
     """)
 
 
@@ -271,17 +274,17 @@ def the_lines_of_adam():
 # %% [markdown]
 # ## Warm-up
 #
-# So in the first steps every weight moves by the whole rate, and knows only the sign of one
-# gradient, of one batch. Thousands of weights do so at once. In a deep model with the norm after
-# the sum this can throw all of them to a place from which the gradient does not lead back
-# (lesson 6). The paper's answer (section 5.3, equation 3) is a rate that begins near 0:
+# So in the first steps every weight moves by the whole rate, knowing only the sign of one gradient
+# from one batch. Thousands of weights do so at once. In a deep model with the norm after the sum
+# this can throw them all so far off that the gradient does not lead back (lesson 6). The paper's
+# answer (section 5.3, equation 3) is a rate that begins near 0:
 #
 # $$\eta = d_{model}^{-0.5} \cdot \min(i^{-0.5},\ i \cdot i_{warmup}^{-1.5})$$
 #
 # The second term rises in a straight line, the first falls like one over the root of the step. They
-# meet at $i = i_{warmup}$. Go back to the [first simulation](#training): with 30 steps the model
-# has learned the task after 80. Set the warm-up to 1 and it needs far longer; let the rate stay,
-# too, and it never gets far from guessing.
+# meet at $i = i_{warmup}$. Go back to the [first simulation](#training): with a warm-up of 30 steps
+# the model has learned the task after 80. Set the warm-up to 1, and it takes far longer; keep the
+# rate high as well, and it never does much better than guessing.
 
 
 # %%
@@ -298,7 +301,7 @@ def the_schedule_of_the_paper():
         Words(f"""
             The highest rate is {peak:.5f}, in step 4,000. After four times as many steps it is half
             as high. Note what the formula ties together: a shorter warm-up has a *higher* peak.
-            With 1,000 steps it would be twice as high. In our simulation the two are apart.
+            With 1,000 steps it would be twice as high. In our simulation you set them separately.
         """),
     ]
 
@@ -309,13 +312,13 @@ def the_schedule_of_the_paper():
 # A model that has seen the same sentences often enough learns them by heart. **Dropout**
 # (Srivastava et al. 2014) makes that hard. In each training step every number is set to 0 with the
 # probability $p_{drop}$, and what is left is divided by $1 - p_{drop}$. No number can rely on a
-# certain other one to be there. With $k$ for the mask, 0 or $1 / (1 - p_{drop})$:
+# particular other one being there. With $k$ for the mask, which is 0 or $1 / (1 - p_{drop})$:
 #
 # $$y = x\,k \qquad \mathrm{d}x = \mathrm{d}y\,k$$
 #
 # The division keeps the mean: with $p_{drop} = 0.25$ a number is kept in 3 of 4 cases, and then it
-# is 4/3 of what it was. So nothing needs to change when the model is used, and dropout is just left
-# out. Backward takes the mask of forward, not a new one.
+# is 4/3 of what it was. So when the model is used, dropout is left out and nothing else has to
+# change. Backward takes the mask of forward, not a new one.
 #
 # Where? Section 5.4 names two places:
 #
@@ -344,15 +347,15 @@ def the_lines_of_dropout():
 # %% [markdown]
 # ## Clipping
 #
-# The paper does not clip, but most recipes since do (Pascanu et al. 2013). All gradients of the
-# model together are one long vector. Where its length is above a limit $c$, it is made shorter, and
+# The paper does not clip, but most recipes since then do (Pascanu et al. 2013). All gradients of
+# the model together are one long vector. If it is longer than a limit $c$, it is shortened and
 # keeps its direction:
 #
 # $$g \leftarrow g \cdot \min\Bigl(1, \frac{c}{\mathrm{norm}(g)}\Bigr)$$
 #
-# A batch that is unlike all others can then do no more harm than any other. A constant factor Adam
-# would undo by itself. What clipping adds is that no single gradient fills the memory of $n$, as
-# the fourth one did above.
+# An unusual batch can then do no more harm than any other. Adam alone makes up for a factor that is
+# always the same. But without clipping, a single gradient can fill the memory of $n$, as the fourth
+# one did above.
 
 
 # %%
@@ -374,9 +377,9 @@ def the_lines_of_clipping():
 # ## Each switched off
 #
 # Now the real test. The task is the small language of lesson 7, where *son chat noir saute* becomes
-# *his black cat is jumping*, or *her*, or *its*. Three layers on each side, 32 numbers wide. Each
-# run is done three times, from other random weights and with other sentences. Guess first: which
-# change will do most?
+# *his black cat is jumping*, or *her*, or *its*. The model has three layers on each side and is 32
+# numbers wide. Each run is repeated three times, with other random weights and other sentences.
+# Guess first: which change will matter most?
 
 # %%
 COLOURS = {"the recipe": BLUE, "no warm-up": ORANGE, "no warm-up, clipped": GREEN}
@@ -447,32 +450,32 @@ def each_switched_off():
         Picture(
             "lesson_08_switched_off",
             bars,
-            "Bars of how many new sentences are translated rightly. All are near 100 %, but those "
-            "without warm-up, which are at a quarter and at less than a half.",
+            "Bars of how many new sentences are translated correctly. All are near 100 % except "
+            "those without warm-up, at a quarter and at less than a half.",
             "**What it has learned.** Bars are means, dots the three runs.",
         ),
         table(
             ["run", "loss, new sentences", "% right"], rows, "Mean, lowest and highest of three."
         ),
         Words(f"""
-            - **Warm-up** is what this model cannot do without: {mean["no warm-up"]:.0f} % of the
-              sentences are right, not {mean["the recipe"]:.0f} %. The rate has the same highest
-              value and falls in the same way, it only does not rise first. Clipping at 1 does not
+            - This model cannot do without **warm-up**. With none {mean["no warm-up"]:.0f} % of the
+              sentences are right, not {mean["the recipe"]:.0f} %. The rate has the same peak
+              and falls in the same way. It just does not rise first. Clipping at 1 does not
               replace it.
             - **Label smoothing** does what the paper says. Without it the loss of new sentences is
               lower, {np.mean(held_out["no smoothing"]):.2f} and not
-              {np.mean(held_out["the recipe"]):.2f} in the mean: the model is surer, and thinks its
-              likeliest word {sure["no smoothing"]:.2f} probable, not {sure["the recipe"]:.2f}. But
-              in two runs of three fewer sentences are right.
-            - **β₂, clipping and dropout** change no more here than another beginning does. Of β₂
-              little was to be expected: {runs.STEPS} steps are too few to forget.
-            - **Dropout** is for those who have little to learn from. With {runs.FEW} sentences
+              {np.mean(held_out["the recipe"]):.2f} on average: the model is surer, and gives its
+              likeliest word a probability of {sure["no smoothing"]:.2f}, not
+              {sure["the recipe"]:.2f}. But in two runs out of three fewer sentences are right.
+            - **β₂, clipping and dropout** change no more here than a new random start does. We
+              could not expect much of β₂: {runs.STEPS} steps are too few to forget.
+            - **Dropout** is for when there is little to learn from. With {runs.FEW} sentences
               instead of {runs.MANY}, {spread(rights["the recipe"], ".0f")} % of the new ones are
               right with it, and {spread(rights["no dropout"], ".0f")} % without; the loss is
               {spread(losses["the recipe"])} and {spread(losses["no dropout"])}.
 
-            One small task and three runs show what is large, as warm-up is here. Where the ranges
-            overlap, as those with little to learn from do, more runs would have to decide.
+            One small task and three runs show large effects, such as that of warm-up. Where the
+            ranges overlap, as they do with few sentences, it would take more runs to decide.
         """),
     ]
 
@@ -480,7 +483,7 @@ def each_switched_off():
 # %% [markdown]
 # ## Is it true?
 #
-# The gradient of the loss, with padding, against a measured one, as in lesson 3.
+# Here is the gradient of the loss, with padding, against a measured one, as in lesson 3.
 
 
 # %%
@@ -529,15 +532,15 @@ def often_told():
     return Words(f"""
         **“The paper puts dropout in three places, attention weights among them.”** Section 5.4
         names two: the output of each sublayer, and the sums of embeddings and positions. Dropout on
-        the attention weights stands in many implementations, and in none of the paper's sentences.
+        the attention weights is found in many implementations, but nowhere in the paper.
         numformer's base model has `p_drop` {config.p_drop:g} for the two places, and
         `attention_dropout` {config.attention_dropout:g}.
 
         **“Warm-up is needed because Adam's first steps are too large.”** They are no larger than
-        others: $\\eta$ at most, or nearly. Ten gradients of which the first is 1,000 and the rest
-        are 1 give the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first.
-        What is true: they are as large as any, in every weight at once, and only one batch has been
-        seen.
+        later ones: $\\eta$ at most, or nearly. Ten gradients, the first 1,000 and the rest 1, give
+        the steps {steps[0]:.2f}, {steps[1]:.2f}, {steps[2]:.2f} at first.
+        What is true: they are as large as any, for every weight at once, when the model has seen
+        only one batch.
 
         **“The paper uses Adam's defaults.”** Its β₂ is 0.98 and its ε $10^{{-9}}$; Kingma and Ba
         propose 0.999 and $10^{{-8}}$. The square remembers 50 steps and not 1,000.
@@ -585,31 +588,36 @@ def quiz() -> list[Question]:
             "becomes of the highest learning rate?",
             "It is $d_{model}^{-0.5} \\cdot i_{warmup}^{-0.5}$, and the root of 1/4 is a half.",
             1,
-            ("it stays", "it is twice as high", "it is four times as high"),
+            {
+                "it stays": "The rate rises in a straight line, but the line is now steeper.",
+                "it is twice as high": "",
+                "it is four times as high": "The warm-up enters by its root.",
+            },
         ),
         Question(
             "Dropout is left out when the model is used. Why need nothing be rescaled then?",
             "What is kept is divided by $1 - p_{drop}$ while training, so the mean of each number "
             "is the same with dropout and without.",
             2,
-            (
-                "the norms see to it",
-                "the weights have shrunk by themselves",
-                "training has rescaled what it kept",
-            ),
+            {
+                "the norms take care of it": "The norms do not know what was dropped.",
+                "the weights have shrunk by themselves": "They met numbers of the right mean.",
+                "training has rescaled what it kept": "",
+            },
         ),
         Question(
             "By mistake someone's loss is the sum over a batch and not the mean, 1,000 times too "
             "large. They train with Adam and clip at 1. What happens?",
             "Adam alone would take the same steps, but for its tiny $\\varepsilon$. Now every "
-            "gradient is far above the limit, so each is cut to the length 1: large batches and "
-            "small ones, lucky ones and others then count alike.",
+            "gradient is far above the limit, so each is cut to the length 1, and all batches "
+            "count alike.",
             1,
-            (
-                "nothing: both are blind to the size of the gradient",
-                "nearly every step is clipped",
-                "the steps are 1,000 times too long",
-            ),
+            {
+                "nothing: both are blind to the size of the gradient": "Adam is. Clipping compares "
+                "that size with a fixed limit.",
+                "nearly every step is clipped": "",
+                "the steps are 1,000 times too long": "Adam divides by the size of the gradients.",
+            },
         ),
     ]
 
@@ -617,7 +625,7 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 8 mine.py` writes a file to begin with, and with `check` it checks it.
+# `python -m lessons start 8 mine.py` writes a file to begin with, `check 8 mine.py` checks it.
 
 
 # %%

@@ -133,6 +133,18 @@ def scientific(number: float) -> str:
     return rf"${digits} \cdot 10^{{{int(power)}}}$"
 
 
+def dot_by_hand(left, right, digits: int = 2, places: int = 3) -> str:
+    """The arithmetic of a dot product, to be followed by hand; `places` is for the left factors."""
+
+    def factor(number, places):
+        return f"({number:.{places}f})" if number < 0 else f"{number:.{places}f}"
+
+    terms = [f"{factor(a, places)} · {factor(b, 0)}" for a, b in zip(left, right, strict=True)]
+    exact = np.round(left, places) @ np.asarray(right) == np.round(left @ right, digits)
+    text = f"{' + '.join(terms)} {'=' if exact else '≈'} {left @ right + 0.0:.{digits}f}"
+    return text.replace("-", "−")
+
+
 class Piece:
     """Something that a lesson shows; at the least it has a form in Markdown."""
 

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lessons.kit.lesson import Piece, plain
@@ -15,14 +15,15 @@ LETTERS = "abcdefgh"
 class Question(Piece):
     """A question with `choices`, of which `answer` is the index, or with a number as its answer.
 
-    `question` (one paragraph), `choices` and `why` are Markdown. A number is right within
-    `tolerance`. Raises InputError where the answer is none of the choices, or no finite number.
+    `question` (one paragraph), `choices` and `why` are Markdown. Where the choices are a mapping,
+    each wrong one leads to what is wrong with it. A number is right within `tolerance`. Raises
+    InputError where the answer is none of the choices, or no finite number.
     """
 
     question: str
     why: str
     answer: int | float
-    choices: Sequence[str] = ()
+    choices: Sequence[str] | Mapping[str, str] = ()
     tolerance: float = 0.01
 
     def __post_init__(self):
@@ -43,8 +44,14 @@ class Question(Piece):
     def solution(self) -> str:
         """The right answer in words."""
         if self.choices:
-            return self.choices[self.answer]
+            return [*self.choices][self.answer]
         return f"{self.answer:{',.0f' if float(self.answer).is_integer() else '.4g'}}"
+
+    @property
+    def reasons(self) -> dict[int, str]:
+        """What is wrong with choices, by their index."""
+        told = self.choices.values() if isinstance(self.choices, Mapping) else ()
+        return {index: reason for index, reason in enumerate(told) if reason}
 
     def markdown(self) -> str:
         choices = zip(LETTERS, self.choices, strict=False)
@@ -90,6 +97,11 @@ class Question(Piece):
                 '<label>Your number: <input type="text" inputmode="decimal" name="answer" '
                 'autocomplete="off" size="8"></label>'
             )
+        reasons = "".join(
+            f'<li data-choice="{index}"><em>{page.inline([*self.choices][index])}</em>: '
+            f"<span>{page.inline(reason)}</span></li>"
+            for index, reason in self.reasons.items()
+        )
         # A form of the method "dialog" outside of a dialog sends nothing, also without scripts.
         return (
             f'<form class="question" method="dialog" {values}>\n'
@@ -97,7 +109,7 @@ class Question(Piece):
             '<button type="submit" hidden>Check</button>\n'
             '<p class="verdict" role="status"></p>\n'
             f"<details><summary>Answer</summary><p><strong>{page.inline(self.solution)}</strong>"
-            f"</p>{page.markdown(self.why)}</details>\n</form>\n"
+            f"</p>{page.markdown(self.why)}{reasons and f'<ul>{reasons}</ul>'}</details>\n</form>\n"
         )
 
 
@@ -114,7 +126,8 @@ def ask(questions: Sequence[Question]) -> int:
             if given is not None and question.right(given):
                 right, verdict = right + 1, "Right."
             elif given is not None:
-                verdict = f"Not right. {verdict}"
+                reason = plain(question.reasons.get(given, ""))
+                verdict = " ".join(filter(None, ["Not right.", reason, verdict]))
             print(f"\n{verdict}\n\n{plain(question.why)}\n")
     except EOFError:
         print(f"\n\nThe input ends here. Questions left: {len(questions) - asked}.")

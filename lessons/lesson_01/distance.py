@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from lessons.kit.simulation import Simulation, Slider
-from lessons.kit.views import Axis, Chart, Drawn, Figures
+from lessons.kit.views import Axis, Chart, Drawn
 from numformer.layer import pack
 from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent, RNNCell
 
@@ -56,15 +56,9 @@ def typical(kind: str, setting: float = 1) -> np.ndarray:
     return np.exp(np.log(measured(kind, setting)).mean(axis=0))
 
 
-def kept(curve: np.ndarray) -> float:
-    """The factor by which a curve changes in a step, the mean of steps 10 to 50."""
-    return (curve[50] / curve[10]) ** (1 / 40)
-
-
 def compute(scale, bias) -> dict[str, np.ndarray]:
     curves = {"rnn": typical("RNN", scale), "lstm": typical("LSTM", bias)}
-    curves["attention"] = typical("attention")
-    return curves | {f"{name}_kept": kept(curve) for name, curve in curves.items()}
+    return curves | {"attention": typical("attention")}
 
 
 gradient_by_distance = Simulation(
@@ -93,13 +87,6 @@ gradient_by_distance = Simulation(
             Axis("percent", 1e-4, 3e5, log=True),
             marker="distance",
             at=range(WORDS),
-        ),
-        Figures(
-            {
-                "rnn_kept": "a step of the RNN multiplies by",
-                "lstm_kept": "a step of the LSTM",
-                "attention_kept": "a step of attention",
-            }
         ),
     ],
     code="""\

@@ -10,41 +10,23 @@ TURNS = range(0, 57, 2)
 STAGES = 4  # of self-attention, one after the other
 
 
-def pieces(kind: str, layers: int, words: int) -> dict[str, np.ndarray]:
-    """A piece of work for each word, layer and way: rows of (word, begin, end), by the way.
-
-    A recurrent step waits for the one before it and for its word in the layer below, its backward
-    for the same in reverse. A word's self-attention waits for all words of the layer below.
-    """
-    top, waits = layers - 1, {}
-    for way, order in ("forward", 1), ("backward", -1):
-        for layer in range(layers)[::order]:
-            for word in range(words)[::order]:
-                below = range(words) if kind == "attention" else [word]
-                waits[way, layer, word] = [(way, layer - order, each) for each in below]
-                if kind == "RNN":
-                    waits[way, layer, word] += [(way, layer, word - order)]
-    for word in range(words):  # the loss stands between
-        waits["backward", top, word] += [("forward", top, each) for each in range(words)]
-    length, begins = STAGES if kind == "attention" else 1, {}
-    for piece, others in waits.items():  # which stand after those that they wait for
-        begins[piece] = max((begins[o] + length for o in others if o in begins), default=0)
-    return {
-        way: np.array(
-            [[word, at, at + length] for (each, _, word), at in begins.items() if each == way]
-        )
-        for way in ("forward", "backward")
-    }
-
-
 def compute(layers, words) -> dict[str, np.ndarray]:
+    """Of each piece of work, a word in a layer, a row (word, begin, end), for both ways.
+
+    A recurrent step waits for the one before it and for its word in the layer below; a word's
+    self-attention waits for all words of the layer below. Backward is the same in reverse.
+    """
+    layer, word = (place.ravel() for place in np.mgrid[:layers, :words])
     made = {}
-    for kind, name in ("RNN", "rnn"), ("attention", "attention"):
-        found = pieces(kind, layers, words)
-        work = np.concatenate([*found.values()])
-        made |= {f"{name}_{way}": array for way, array in found.items()}
-        made[f"{name}_chain"] = work[:, 2].max()
-        made[f"{name}_at_once"] = np.unique(work[:, 1], return_counts=True)[1].max()
+    for name, begins, length in ("rnn", layer + word, 1), ("attention", STAGES * layer, STAGES):
+        whole = 2 * (begins.max() + length)
+        ends = begins + length
+        made |= {
+            f"{name}_forward": np.stack([word, begins, ends], axis=1),
+            f"{name}_backward": np.stack([word, whole - ends, whole - begins], axis=1),
+            f"{name}_chain": whole,
+            f"{name}_at_once": np.unique(begins, return_counts=True)[1].max(),
+        }
     return made
 
 

@@ -51,20 +51,13 @@ MATRICES = {
     "dquery": (r"\mathrm{d}Q", "queries", "features", 1, BACKWARD, "dquery = ", "dquery"),
     "dkey": (r"\mathrm{d}K", "keys", "features", 1, BACKWARD, "dkey = ", "dkey"),
 }
-AXES = dict(
-    queries=tokens,
-    keys=keys,
-    features=features,
-    entries=["x", "y"],
-    sum=["sum"],
-    average=["average"],
-)
+AXES = dict(queries=tokens, keys=keys, features=features, entries=["x", "y"])
 SHOWN = {
     name: Of(
         name,
         symbol,
         AXES[rows],
-        AXES[columns],
+        AXES.get(columns, [columns]),
         largest,
         f"{rows} × {columns}",
         ("no", "yes") if name == "allowed" else (),
@@ -84,6 +77,8 @@ def of(*same: str, **others) -> dict:
     return {name: name for name in same} | others
 
 
+MASKED = "masked", "scaled", "scaled"  # what the scores are in that line, in turn
+GIVEN = "doutput", "query", "key", "value", "weights"
 STEPS = (
     Step(
         "inputs",
@@ -93,13 +88,12 @@ STEPS = (
         "**value** (what it hands over), one row each. Pick a token: its query is the marked row. "
         "Type another query for *it*.",
         "Which key fits the marked query best?",
-        "Multiply the query by each key, entry by entry, and add up: that is its score. The "
-        "largest fits best. The next step does this for all pairs at once.",
+        "Multiply the query by each key, entry by entry, and add up: the largest sum fits best. "
+        "The next step does this for all pairs at once.",
         r"\mathrm{Attention}(@query, @key, @value) = "
         r"\mathrm{softmax}\!\left(\frac{@query @key^\top}{\sqrt{d_k}}\right) @value",
         [Code(FORWARD, "def", of("query", "key", "value"))],
-        (),
-        ("query", "key", "value"),
+        results=("query", "key", "value"),
         see="Four tokens",
     ),
     Step(
@@ -108,10 +102,8 @@ STEPS = (
         "Every query meets every key",
         "An entry of $E$ is the dot product of one query with one key. It is large where both have "
         "large numbers in the same places.",
-        "Pick another token: which row of $E$ is marked? Raise the temperature: which entries "
-        "change?",
-        "The row of its query, which has one score for each key. The temperature divides every "
-        "query, so it divides all of $E$; only a 0 stays as it is.",
+        "Raise the temperature: which entries change?",
+        "The temperature divides every query, so it divides all of $E$; only a 0 stays as it is.",
         r"@scores = @query @key^\top",
         [Code(FORWARD, "scores = matmul", of("scores", "query", "key"))],
         ("query", "key"),
@@ -126,8 +118,7 @@ STEPS = (
         "The longer the vectors, the larger their dot products. Dividing by $\\sqrt{d_k}$ keeps "
         "them where softmax still reacts.",
         "Which temperature undoes this step?",
-        "A temperature of $1/\\sqrt{d_k}$: it multiplies all queries by $\\sqrt{d_k}$ first. The "
-        "scale is itself a temperature, one that is always on.",
+        "$1/\\sqrt{d_k}$. The scale is itself a temperature, one that is always on.",
         r"@scaled = \frac{@scores}{\sqrt{d_k}}",
         [Code(FORWARD, "scores *= 1", of(scores="scaled"))],
         ("scores",),
@@ -149,7 +140,7 @@ STEPS = (
             Code(
                 SOFTMAX,
                 "scores = masked(",
-                of(scores=("masked", "scaled", "scaled"), mask="allowed"),
+                of(scores=MASKED, mask="allowed"),
             )
         ],
         ("scaled", "allowed"),
@@ -161,10 +152,10 @@ STEPS = (
         "softmax",
         "Each row becomes weights",
         "Exponentials make all entries positive; dividing by their sum $n$ makes each row sum "
-        "to 1. The row's largest score is subtracted first, so that no exponential overflows.",
+        "to 1. The row's largest score is subtracted first, so no exponential overflows.",
         "Lower the temperature. What happens to the largest weight of each row?",
-        "It goes to 1 and the others to 0: the soft lookup becomes a hard one. If several scores "
-        "are the highest, they get equal weights. A high temperature makes all weights alike.",
+        "It goes to 1 and the others to 0. Equal highest scores get equal weights. A high "
+        "temperature makes all weights alike.",
         r"@exponentials_{ts} = e^{@masked_{ts} - \max_u @masked_{tu}}"
         "\n\n"
         r"@weights_{ts} = \frac{@exponentials_{ts}}{@total_t}, \quad "
@@ -187,8 +178,8 @@ STEPS = (
         "Blend the values",
         "Each output is a mixture of the values, in the proportions of its row of $A$.",
         "Can an output be larger than the largest value in its column of $V$?",
-        "No. The weights of a row are at least 0 and sum to 1, so a mixture stays between the "
-        "smallest and the largest. A row that sees nothing gives 0.",
+        "No. A mixture stays between the smallest and the largest. A row that sees nothing gives "
+        "0.",
         r"@output = @weights @value",
         [Code(FORWARD, "return ", of("value", "weights", matmul="output", dropped="weights"))],
         ("weights", "value"),
@@ -201,17 +192,15 @@ STEPS = (
         "dO",
         "A gradient comes back",
         "Somewhere above, a loss $L$ is computed from $O$. An entry of $\\mathrm{d}O$ says how "
-        "much $L$ grows when this entry of $O$ grows a little. Choose it yourself: all that "
-        "follows is **linear** in $\\mathrm{d}O$.",
+        "much $L$ grows when this entry of $O$ grows a little. Choose it yourself.",
         "You double $\\mathrm{d}O$. What happens to the gradients that follow?",
-        "They double. And the gradients of a sum are the sums of the gradients. Try it: type "
-        "numbers.",
+        "They double: all that follows is **linear** in $\\mathrm{d}O$. Try it: type numbers.",
         r"@doutput_{tj} = \frac{\partial L}{\partial @output_{tj}}",
         [
             Code(
                 BACKWARD,
                 "def",
-                of("doutput", "query", "key", "value", "weights", dropped="weights"),
+                of(*GIVEN, dropped="weights"),
             )
         ],
         ("output",),
@@ -245,7 +234,7 @@ STEPS = (
         "says how much the loss rises.",
         "Does the mask change $\\mathrm{d}A$?",
         "No. It says what a weight would do, not whether it may. The mask acts through the "
-        "weights, in the next two steps: a hidden entry has weight 0.",
+        "weights, in the next two steps.",
         r"@dweights = @doutput @value^\top",
         [
             Code(BACKWARD, "ddropped = ", of("doutput", "value", ddropped="dweights")),
@@ -262,13 +251,13 @@ STEPS = (
         "dA′",
         "Softmax, first line: subtract the average",
         "The weights of a row sum to 1: one grows only if others shrink. So what counts is how far "
-        "an entry is above its row's average $r$, in which each counts by its weight.",
+        "an entry is above its row's weighted average $r$. (You will write the code for this.)",
         "Let only one weight of a row be large (temperature 0.25). Which entry of $\\mathrm{d}A'$ "
         "goes to 0?",
         "The one with the large weight: it is nearly the average itself.",
         r"@centred_{ts} = @dweights_{ts} - @average_t, \quad "
         r"@average_t = \sum_s @dweights_{ts}\, @weights_{ts}",
-        [Code(SOFTMAX_BACKWARD, CENTRED, of("dweights", "weights", dscores="centred"))],
+        (),  # exercise 1 asks for the code
         ("dweights", "weights"),
         ("average", "centred"),
         ("-", "dweights", "average"),
@@ -282,10 +271,9 @@ STEPS = (
         "A score acts through its weight, so a small weight passes little back. A hidden entry "
         "passes exactly 0.",
         "What does each row of $\\mathrm{d}Z$ sum to?",
-        "To 0. The same number added to all scores of a row changes no weight, so it cannot change "
-        "the loss.",
+        "To 0. The same number added to all scores of a row changes no weight.",
         r"@dscaled = @weights \odot @centred",
-        [Code(SOFTMAX_BACKWARD, "dscores *= weights", of("weights", dscores="dscaled"))],
+        (),
         ("weights", "centred"),
         ("dscaled",),
         ("*", "weights", "centred"),
@@ -313,8 +301,7 @@ STEPS = (
         "dQ",
         "Back to the queries",
         "A query's gradient is a sum of the keys, each times its entry in the query's row of "
-        "$\\mathrm{d}E$. These entries may be negative: a step against the gradient moves the "
-        "query towards some keys and away from others.",
+        "$\\mathrm{d}E$. A step against it moves the query towards some keys and away from others.",
         "Set $\\mathrm{d}O$ to “only it”. Which rows of $\\mathrm{d}Q$ are not 0?",
         "At most its own. A query acts on its own output alone.",
         r"@dquery = @dscores @key",
@@ -332,8 +319,7 @@ STEPS = (
         "A key was read by every query, so its gradient gathers from all of them: a column of "
         "$\\mathrm{d}E$. Now each input has a gradient of its own shape.",
         "With $\\mathrm{d}O$ for only *it*, which rows of $\\mathrm{d}K$ are not 0?",
-        "At most those of the keys that *it* may see: without a mask all, with the causal mask "
-        "those up to itself. If *it* sees nothing, all are 0.",
+        "At most those of the keys that *it* may see.",
         r"@dkey = @dscores^\top @query",
         [Code(BACKWARD, "dkey = ", of("dkey", "dscores", "query"))],
         ("dscores", "query"),
@@ -356,15 +342,13 @@ MASKS = [
     Option(
         np.tile(SEEN, (4, 1)),
         "“purrs” hidden",
-        "As if *purrs* were padding: nobody sees it. It still looks at others, but in training "
-        "nothing would read its output.",
+        "As if *purrs* were padding: nobody sees it. It still looks at others.",
         "np.tile(np.arange(5) < 4, (4, 1))",
     ),
     Option(
         np.tile(AWAKE[:, None], 5),
         "“it” sees nothing",
-        "A row with everything hidden. Its weights and its output are 0, and so is the gradient "
-        "of its query: no NaN anywhere.",
+        "Everything is hidden. Its weights, output and gradient are 0: no NaN anywhere.",
         "np.tile(np.arange(4)[:, None] != 2, 5)",
     ),
 ]
@@ -377,18 +361,12 @@ WANTED = [
 TEMPERATURES = [n / 20 for n in range(5, 81)]
 UPSTREAM = [
     Option(doutput, "as given", "A gradient without pattern, the best test of a backward pass."),
-    Option(
-        doutput * ~AWAKE[:, None],
-        "only it",
-        "Only the output of *it* matters to the loss. See which rows of the gradients answer, "
-        "and which do not.",
-    ),
+    Option(doutput * ~AWAKE[:, None], "only it", "Only the output of *it* matters to the loss."),
     Option(
         np.ones((4, 2)),
         "all ones",
-        r"The loss is the sum of all outputs. Then all rows of $\mathrm{d}A$ are the same (the "
-        r"row sums of $V$), and so are the columns of $\mathrm{d}V$. Mistakes that mix them up "
-        "stay unseen: a poor test of a backward pass.",
+        r"All rows of $\mathrm{d}A$ are the same, and so are the columns of $\mathrm{d}V$. "
+        "Mistakes that mix them up stay unseen: a poor test of a backward pass.",
     ),
 ]
 

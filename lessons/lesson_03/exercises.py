@@ -68,17 +68,20 @@ IDEAS = [
 ]
 
 
-def attention_backward(doutput, query, key, value, weights):
-    """doutput (..., T, d_v) -> dquery, dkey, dvalue.
+def attention_backward(doutput, query, key, value, gate, weights):
+    """doutput (..., T, d_v) -> dquery, dkey, dvalue, dgate.
 
     Forward was weights = softmax(query key^T / sqrt(d_k)),
-    output = weights value, with
+    output = gate * (weights value), entry by entry, with
     query (..., T, d_k), key (..., S, d_k), value (..., S, d_v),
-    weights (..., T, S).
+    gate (..., T, d_v), weights (..., T, S).
     """
+    # The gradient of the blend. The gate let a share of each entry through: let the gradient
+    # through in the same way.
+    dblend = doutput * gate
     # The gradient of the weights. Its entry (t, s) says how much the loss rises when query t takes
     # more of value s. See “Through a matrix product”.
-    dweights = doutput @ value.swapaxes(-1, -2)
+    dweights = dblend @ value.swapaxes(-1, -2)
     dscores = softmax_backward(dweights, weights)
     # The gradient of query key^T. Forward scales these products once, before the softmax: so their
     # gradient passes the scale once, and that of the values never.
@@ -90,13 +93,15 @@ def attention_backward(doutput, query, key, value, weights):
     # moves its entry.
     dkey = dproducts.swapaxes(-1, -2) @ query
     # dvalue. Value s was used by every query that took some of it, and collects from all of them.
-    dvalue = weights.swapaxes(-1, -2) @ doutput
-    return dquery, dkey, dvalue
+    dvalue = weights.swapaxes(-1, -2) @ dblend
+    # dgate. An entry of the gate met one entry of the blend. That was not saved: compute it again.
+    dgate = doutput * (weights @ value)
+    return dquery, dkey, dvalue, dgate
 
 
-def attention(query, key, value, mask):
-    output, weights, _ = scaled_dot_product_attention(query, key, value, mask)
-    return output, {"weights": weights}
+def attention(query, key, value, gate, mask):
+    blend, weights, _ = scaled_dot_product_attention(query, key, value, mask)
+    return gate * blend, {"weights": weights}
 
 
 UNMASKED = Mistake(
@@ -180,22 +185,24 @@ is 0. Nothing else is needed: the scores themselves do not occur in the result."
     ),
     Exercise(
         lesson=3,
-        title="Attention, backwards",
-        task="""Write the whole backward of scaled dot-product attention: read forward upwards. The
-mask needs no line, because what was masked has the weight 0. The arrays have four axes now, (batch,
-heads, T, S) for the weights. You may call your `softmax_backward`, if it takes them all.""",
+        title="Attention with a gate, backwards",
+        task="""Some recent models multiply what attention has blended by a *gate*: how much of each
+entry may go on. Write the whole backward: read forward upwards. The mask needs no line, because
+what was masked has the weight 0. The arrays have four axes now, (batch, heads, T, S) for the
+weights. You may call your `softmax_backward`, if it takes them all.""",
         solution=attention_backward,
         forward=attention,
         inputs=lambda n: dict(
             query=(n.B, n.H, n.T, n.K),
             key=(n.B, n.H, n.S, n.K),
             value=(n.B, n.H, n.S, n.K_v),
+            gate=(n.B, n.H, n.T, n.K_v),
             mask=a_mask(n.B, 1, n.T, n.S),
         ),
         mistakes=[*IDEAS, UNMASKED],
         properties=[apart(0, "sequence"), apart(1, "head")],
         done="That is the whole way back through attention, with masked keys and with T unlike S. "
-        "The library's backward does the same, with dropout besides.",
+        "The library's backward does the same, with dropout instead of the gate.",
     ),
     Exercise(
         lesson=3,

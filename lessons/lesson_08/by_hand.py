@@ -37,9 +37,9 @@ smoothed = Simulation(
     name="smoothed",
     title="What the loss wants",
     say="The next word is *cat*. Type other logits, or smooth the answer more. Make the model sure "
-    "and right: at which smoothing does the gradient of *cat* turn round? And can you find logits "
-    "with which all of it is 0?",
-    caption="What the model thinks, what it is told, and the gradient: one less the other.",
+    "and right: at which smoothing does the gradient of *cat* change its sign? And can you find "
+    "logits that make all of it 0?",
+    caption="What the model thinks, what it is told, and the gradient: the first minus the second.",
     alt="Three rows of four numbers: the probabilities 0.5, 0.3, 0.1, 0.1, what is told, 0.93 and "
     "three times 0.03, and their differences, negative for cat alone.",
     controls=[
@@ -100,7 +100,7 @@ AT = range(1, 11)
 BEGUN = [
     Option(ten(LARGE), "one is large", "How many steps later is it still felt?"),
     Option(ten([0.01] * 10), "all small", "The size of a gradient does not matter."),
-    Option(ten([1, -1] * 5), "to and fro", "Who cannot make up his mind moves little."),
+    Option(ten([1, -1] * 5), "to and fro", "A sign that keeps changing hardly moves it."),
     Option(ten([1] + [0] * 9), "one alone", "It moves the number for many steps."),
 ]
 adam_of_one = Simulation(
@@ -109,7 +109,7 @@ adam_of_one = Simulation(
     say="One number, ten gradients, the learning rate 1. The fourth gradient is ten times as large "
     "as the others. Guess: is its step ten times as long? Then look at the steps after it. What "
     "will a smaller β₂ do to them? Type gradients of your own.",
-    caption="Ten gradients, the two means, both corrected, and what is taken off the number.",
+    caption="Ten gradients, the two means, both corrected, and what is subtracted.",
     alt="A line of ten changes. The first three are 1, the fourth is smaller than 1 although its "
     "gradient is ten times as large, and the later ones are smaller still.",
     controls=[
@@ -127,7 +127,7 @@ adam_of_one = Simulation(
     views=[
         Matrices([Of("steps", r"\mathrm{Adam}", STEPS, COLUMNS, 10)], height=2.5),
         Chart(
-            [Drawn("change", "what is taken off the number", at=AT)],
+            [Drawn("change", "what is subtracted from the number", at=AT)],
             Axis("step", 1, 10),
             Axis("change, for the learning rate 1", -1.5, 1.5),
         ),

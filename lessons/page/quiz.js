@@ -26,7 +26,10 @@ for (const form of document.querySelectorAll("form.question")) {
     }
     const right = Math.abs(given - Number(answer)) <= Number(tolerance ?? 0) * (1 + 1e-9);
     form.dataset.verdict = right ? "right" : "wrong";
-    verdict.textContent = right ? "✓ Right. Here is why:" : "✗ Not right. Try again, or open the answer.";
+    const reason = tolerance ? null : form.querySelector(`[data-choice="${given}"] > span`);
+    verdict.textContent = right ? "✓ Right. Here is why:" : "✗ Not right. ";
+    if (reason) verdict.append(...reason.cloneNode(true).childNodes);
+    else if (!right) verdict.append("Try again, or open the answer.");
     if (right) solution.open = true;
   });
 }

@@ -36,17 +36,19 @@ def softmax(body: str) -> str:
 def attention(**lines: str) -> str:
     """A backward with einsum, some of its lines replaced."""
     lines = {
-        "dA": "np.einsum('bhtv,bhsv->bhts', dO, V)",
+        "dB": "dO * G",
+        "dA": "np.einsum('bhtv,bhsv->bhts', dB, V)",
         "dZ": "A * dA - A * np.sum(A * dA, axis=3)[..., None]",
         "dS": "dZ / Q.shape[3] ** 0.5",
         "dQ": "np.einsum('bhts,bhsk->bhtk', dS, K)",
         "dK": "np.einsum('bhts,bhtk->bhsk', dS, Q)",
-        "dV": "np.einsum('bhts,bhtv->bhsv', A, dO)",
-        "return": "dQ, dK, dV",
+        "dV": "np.einsum('bhts,bhtv->bhsv', A, dB)",
+        "dG": "dO * np.einsum('bhts,bhsv->bhtv', A, V)",
+        "return": "dQ, dK, dV, dG",
     } | lines
     body = "\n".join(f"{name} = {line}" for name, line in lines.items())
     body = body.replace("return =", "return")
-    return function("attention_backward", "dO, Q, K, V, A", body)
+    return function("attention_backward", "dO, Q, K, V, G, A", body)
 
 
 def tied(body: str) -> str:
@@ -158,10 +160,11 @@ WRONG = {
     "attention_backward": {
         attention(dS="dZ", dQ="dZ @ K / 11**0.5"): "On the way to dkey, a step is left out",
         attention(dS="dZ * V.shape[3] ** -0.5"): "d_v stands where another size belongs",
-        attention(dA="np.einsum('bhtv,bhsv->bhts', dO, V)\nA = again(Q, K)")
+        attention(dA="np.einsum('bhtv,bhsv->bhts', dB, V)\nA = again(Q, K)")
         + MASK_FORGOTTEN: "without the mask",
-        attention(dV="A.T @ dO"): "turns round all axes of weights",
-        attention(**{"return": "dV, dQ, dK"}): "are the results in the order",
+        attention(dV="A.T @ dB"): "turns round all axes of weights",
+        attention(**{"return": "dV, dQ, dK, dG"}): "are the results in the order",
+        attention(dB="dO"): "In the gradient of the blend, a factor is missing",
     },
     "multi_head_self_attention_backward": {
         whole_attention(dx="np.einsum('htk,hdk->td', dQ, wq)"): "one of three roads",

@@ -95,7 +95,7 @@ def test_an_operator_and_its_words(old, new, words):
 
 
 def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
-    scaled = "A.swapaxes(2, 3) @ dO / 11"
+    scaled = "A.swapaxes(2, 3) @ dB / 11"
     wrong = dict(dQ="dS @ K", dK="dZ.swapaxes(2, 3) @ Q", dV=scaled, dS="dZ * 11**0.5")
     _, said, _ = checked(attention(**wrong))
     assert "dquery (3, 2, 5, 11) wrong dkey (3, 2, 7, 11) wrong dvalue (3, 2, 7, 13) wrong" in said
@@ -188,7 +188,7 @@ CALLED = "\n" + attention(dZ="softmax_backward(dA, A)").removeprefix(HEADER)
         (softmax("return weights @ dweights"), "last axis of a, here 7, has to equal the last but"),
         (softmax("return weights * dweights.T"), f"could not be broadcast .*{SHAPES}"),
         (softmax("raise NotImplementedError"), "Not written yet."),
-        (attention(**{"return": "dQ, dK"}), "2 results and not 3: its last line"),
+        (attention(**{"return": "dQ, dK"}), "2 results and not 4: its last line"),
         (softmax("return 0.5"), "Its dscores is a float and not an array."),
         (softmax("return weights.sum(axis=-1)"), "shape .5,., but a gradient has the shape"),
         (softmax("return (dweights * weights).astype(np.float32)"), "is of float32"),

@@ -8,6 +8,7 @@ import pytest
 import lessons
 from lessons.lesson_01 import distance, reversal, through_time, timeline
 from lessons.lesson_01.distance import SCALES, typical
+from numformer.layers import LSTMCell, MultiHeadAttention, Recurrent
 from numformer.models import RecurrentEncoderDecoder
 from toy_tasks.bottleneck import ATTENTION, DEFAULTS, FIXED, ROWS
 
@@ -24,9 +25,7 @@ REACHES = {
 @pytest.mark.parametrize(("kind", "setting"), REACHES)
 def test_gradients_against_distance_are_those_of_small_steps(kind, setting):
     wanted, shown = REACHES[kind, setting], distance.compute(1.5, 2)
-    curve, rate = shown[kind.lower()], shown[f"{kind.lower()}_kept"]
-    np.testing.assert_allclose(curve[[1, 20, 60]], wanted, rtol=1e-3)
-    np.testing.assert_allclose(np.log(rate), np.diff(np.log(curve[10:51])).mean())
+    np.testing.assert_allclose(shown[kind.lower()][[1, 20, 60]], wanted, rtol=1e-3)
 
 
 def states(a, w):
@@ -101,7 +100,11 @@ def test_what_the_text_says_of_the_fixed_context_and_of_operations():
     assert fixed[5] > 0.99 > 0.95 > fixed[6] and abs(fixed[9] - 0.5) < 0.1 and fixed[15] < 0.01
     small, attention = map(reversal.trained, reversal.KINDS)
     assert small.right[2] > 0.9 > 0.2 > small.right[-1] and min(attention.right) > 0.9
-    for n in (3, 50):
-        assert LESSON.multiplications(LESSON.LSTM, n) == 8 * n * 64**2
-        assert LESSON.multiplications(LESSON.ATTENTION, n) == 4 * n * 64**2 + 2 * n**2 * 64
+    rng = np.random.default_rng(0)
+    for layer, count in (
+        (Recurrent(LSTMCell(64, rng), 64, rng), 8),
+        (MultiHeadAttention(64, 4, rng), 4),
+    ):
+        sizes = [p.data.size for p in layer.named_parameters().values() if p.data.ndim == 2]
+        assert sum(sizes) == count * 64**2  # each word meets every weight
     assert attention.weights("beach").argmax(axis=1)[:5].tolist() == [4, 3, 2, 1, 0]

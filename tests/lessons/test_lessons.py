@@ -16,7 +16,12 @@ from lessons.kit.lesson import plain
 from lessons.kit.quiz import Question, ask
 
 QUESTIONS = [
-    Question("Which one is `even`?", "Half of *two* is one.", 1, ("one", "two", "three")),
+    Question(
+        "Which one is `even`?",
+        "Half of *two* is one.",
+        1,
+        {"one": "", "two": "", "three": "Half of *three* is no whole number."},
+    ),
     Question("How much is a quarter?", "It is $0.25$.", 0.25),
 ]
 
@@ -60,6 +65,7 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
 
 NONSENSE = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"
 WHY, ALSO, NOT = "Half of *two* is one.", "It is 0.25.", "Not right. The answer is: "
+ODD = "Half of *three* is no whole number."
 A_LETTER = "This asks for a letter from a to c, and '"
 A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
 
@@ -69,6 +75,7 @@ A_NUMBER = "This asks for a number such as 0.5 or 1/2, and '"
     [
         ("b\n0.25\n", 2, {"Right.": 2, WHY: 1, ALSO: 1}),
         *((typed, 2, {NOT: 0}) for typed in ("B)\n1/4\n", " (2) \n0,26\n")),
+        ("c\n0.25\n", 1, {f"Not right. {ODD} The answer is: two": 1}),
         ("a\n0.27\n", 0, {f"{NOT}two": 1, f"{NOT}0.25": 1, WHY: 1}),
         (NONSENSE, 2, {A_LETTER: 5, A_NUMBER: 5}),
         ("\n\n", 0, {"The answer is: two": 1, "Not right": 0}),

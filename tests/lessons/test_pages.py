@@ -196,9 +196,10 @@ def test_without_scripts_pictures_and_answers_are_there(open_page):
     assert page.locator(".question details strong").first.is_visible()
 
 
-def test_questions_answer_at_once(open_page):
-    """On the lesson with questions of every kind: a choice, a small number and a large one."""
-    page, questions = open_page(LESSONS[5].page), lessons.load(6).quiz()
+@pytest.mark.parametrize("number", [3, 6])
+def test_questions_answer_at_once(number, open_page):
+    """A choice with its own reason and with none, a small number and a large one."""
+    page, questions = open_page(LESSONS[number - 1].page), lessons.load(number).quiz()
     for question, form in zip(questions, page.locator(".question").all(), strict=True):
         check, verdict = form.locator("button"), form.locator(".verdict")
         fields, solution = form.locator("input"), form.locator("strong").first
@@ -218,6 +219,8 @@ def test_questions_answer_at_once(open_page):
             check.click() if count else fields.press("Enter")
             assert form.get_attribute("data-verdict") == judged
             assert ("Not right" in verdict.inner_text()) == (judged == "wrong")
+            reason = question.reasons.get(answer, "")
+            assert "$" in reason or " ".join(plain(reason).split()) in verdict.inner_text()
             assert solution.is_visible() == (judged == "right")
 
 

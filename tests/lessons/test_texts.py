@@ -24,21 +24,15 @@ SAID = {
     27 (
     """,
     2: """
-    pours cherry: price 4, vitamin C 1 … the mean of the five contents, (1.60, 2.00) … | nearest |
-    0.032 | 0.160 | 0.192 … | 1.5 | 0.049 | 0.037 | 0.085 … that is 1.746 … (−0.444) …
-    | 8 | 0.367621 | 100 % | … step 29 % … | banana | 0.28 | +0.09 | … 0.478 cherry, 0.163
-    banana, 0.359 lemon
+    pours cherry: price 4, vitamin C 1 … that is 1.746 … (−0.444) … step 29 % … | banana | 0.28 |
+    +0.09 | … 0.478 cherry, 0.163 banana, 0.359 lemon
     """,
     3: """
-    The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … [0.411, 0.185, 0.336, 0.0679]
-    … [0.598, 0.22, 0.133, 0.0491] … 0.971 … 0.847 … and that is nan … [0.5, 0.5, 0, 0, 0]. Zeroed
-    afterwards they are [0.0616, 0.0616, 0, 0, 0] … Right is [−0.25, 0.25, 0, 0, 0] … 0.647210 |
-    0.022483 … 0.999903 | 0.000009 … it is 1015 without the scale and 0.99 with it … is 0.96 without
-    the scale, 0.24 with it … 8 · 10^-6 without the scale and 0.28 with it … from 59 of the 400 rows
-    … they come from 328 … 2 · 10^-4 without the scale (with it 0.28), but the mean is 1.6 (with it
-    0.30) … | scaled dot product | 1.0 | 0.335 | 0.3192 | | additive | 1.0 | 0.297 | 0.3088 | | dot
-    product | 16.1 | 0.999 | 0.0012 | | multiplicative | 16.3 | 0.999 | 0.0009 | … deviation of 16:
-    … is 265 times smaller
+    The query of *it* is (−1, 2, 0), the key of *cat* is (0, 2, 0) … 0.204 · 4 + 0.064 · (−5) ≈
+    0.47. So … [0.411, 0.185, 0.336, 0.0679] … 0.971 … and that is nan … [0.5, 0.5, 0, 0, 0]. Zeroed
+    afterwards they are [0.0616, 0.0616, 0, 0, 0] … 0.647210 | 0.022483 … 0.999903 | 0.000009 … 1 ·
+    10^-5 without the scale and 0.27 with it … 0.96 without it, 0.25 with it … finds 86 % of the
+    words, the scaled one 100 %
     """,
     4: """
     *plural* is 0.70. In … it is 3 numbers, from a word to the next 6 … | that | 14 | 15 | 16 | …
