@@ -421,7 +421,7 @@ def the_fall_by_length():
 #
 # In the simulation a *turn* is the time of one product. A recurrent step takes one (not counting
 # the product with what comes from below). A layer of self-attention takes four, one after the
-# other. Guess: with 4 words and 2 layers, which is done first?
+# other (lessons 3 and 4 show them). Guess: with 4 words and 2 layers, which is done first?
 
 
 # %%
@@ -560,7 +560,7 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/layers/cells.py` and `recurrent.py`: these cells, a GRU, and the loop with padding.
+# - `numformer/layers/cells.py` and `recurrence.py`: these cells, a GRU, and the loop with padding.
 #   `numformer/models/recurrent.py`: the whole encoder-decoder, with both contexts.
 # - Bahdanau, Cho and Bengio 2015, *Neural Machine Translation by Jointly Learning to Align and
 #   Translate*: section 3 is the additive attention of this lesson, figure 2 the fall by length.

@@ -151,7 +151,9 @@ def smoothing_by_hand():
 
         There is a price. The smoothed loss cannot reach 0, and the model is less sure than it could
         be. The paper says so: smoothing “hurts perplexity, as the model learns to be more
-        unsure, but improves accuracy and BLEU score”. We will see both.
+        unsure, but improves accuracy and BLEU score”. (Perplexity is $e$ to the power of the
+        loss. BLEU says from 0 to 100 how much a translation is like one by a person.) We will see
+        both.
     """)
 
 
@@ -239,8 +241,8 @@ def adam_by_hand():
         **After it** the mean forgets fast, in about 1 / (1 − 0.9) = 10 steps, the square slowly, in
         1 / (1 − 0.98) = 50. So the number moves carefully for a while: the last step is
         {last[0.98]:.2f}. With β₂ = 0.5 the square forgets before the mean does, and the same
-        gradient of 1 moves the number by {last[0.5]:.2f}. That is what blew up in the first
-        simulation.
+        gradient of 1 moves the number by {last[0.5]:.2f}. Set β₂ to 0.5 in the
+        [first simulation](#training) and see what becomes of its curve.
 
         Two things follow. Adam does not look at the size of gradients: multiply all of them by
         1,000, and nothing changes. And where gradients keep changing sign, the mean is small

@@ -86,7 +86,8 @@ def the_whole_transformer():
 # Begin with a Transformer that has no layer at all. It looks up a row of the table, and at once
 # compares it with all rows. There are three symbols, *a*, *b* and *c*, each with a row of four
 # numbers. It reads *a* and is to say *b*. By section 3.4 a row is multiplied by $\sqrt{D}$ as it is
-# looked up, which is 2 here:
+# looked up, which is 2 here. (From here on $E$ is the table and $L$ are the logits. In earlier
+# lessons the two letters stood for scores and for a loss.)
 #
 # $$x = \sqrt{D}\,E_a$$
 #
@@ -231,13 +232,14 @@ def three_uses():
 # Between the first use of the table and the last lie sublayers, each in a residual connection.
 # Lesson 6 derived what comes back through one of them, $u = x + f(x)$:
 #
-# $$\mathrm{d}x = \mathrm{d}u + J_f^\top\,\mathrm{d}u$$
+# $$\mathrm{d}x = \mathrm{d}u + \mathrm{d}u\,J_f$$
 #
 # where $J_f$ is the Jacobian of the sublayer. Now put one on the other. The gradient goes around
 # the upper one or through it, and then around the lower one or through it:
 #
-# $$\mathrm{d}x = \mathrm{d}u + J_1^\top\,\mathrm{d}u + J_2^\top\,\mathrm{d}u +
-# J_1^\top J_2^\top\,\mathrm{d}u$$
+# $$\mathrm{d}x = \mathrm{d}u + \mathrm{d}u\,J_1 + \mathrm{d}u\,J_2 + \mathrm{d}u\,J_2\,J_1$$
+#
+# Here $J_2$ belongs to the upper sublayer, which the gradient meets first.
 #
 # Four paths for two sublayers, eight for three. No program goes through them one by one. Each
 # sublayer adds its two gradients, and with the next one this sum stands for all paths at once. That
@@ -402,12 +404,14 @@ def the_whole_model() -> Simulation:
 # %% [markdown]
 # Some things to try:
 #
-# - **Mask all that the first symbol of the source could tell.** Press its cells in the table of
-#   cross-attention. Which symbol of the answer does the model lose?
-# - **Set a weight to 0**, or to 10, and see how far what you did goes: all numbers above it change,
-#   and all gradients below it.
-# - **Press Train.** Within some three hundred steps the loss falls below 0.1, and cross-attention
-#   turns into a picture that you can read: the first word written looks at the last word read.
+# - **Set a weight to 0**, or to 10, and see how far the change spreads: to all numbers above it and
+#   to all gradients below it.
+# - **Press Train.** Within some three hundred steps the loss falls below 0.1. Now look at
+#   cross-attention. Some of its rows can be read like a sentence: the last symbol written looks at
+#   the first one read. Others cannot, because self-attention in the encoder has already moved
+#   symbols from place to place.
+# - **Then hide a symbol:** press its column in the table of cross-attention. How many symbols of
+#   the answer does the model lose, and why may it be more than one, or none?
 
 
 # %% [markdown]
@@ -440,7 +444,7 @@ def gradient_check():
 # ## To take with you
 #
 # $E$ is the table, $Y$ what leaves the decoder, $H$ the memory, $T$ and $S$ the lengths of target
-# and source, $V$ the number of symbols, $n$ that of the losses of which the mean is taken.
+# and source, $V$ the number of symbols, $n$ the number of losses averaged.
 #
 # | forward | backward | shape |
 # |---|---|---|
@@ -462,8 +466,8 @@ def gradient_check():
 # close relatives. The check now looks at a small model with each of them. Two rules help you to
 # read what it finds:
 #
-# - **A wrong gradient goes on.** The gradient comes from the loss. What lies before the mistake is
-#   right, and what lies behind it is wrong. So look for the *first* wrong part.
+# - **A wrong gradient goes on.** Parts nearer to the loss than the mistake are right, and parts
+#   that the gradient reaches later are wrong. So look for the *first* wrong part on its way.
 # - **What is right there says as much as what is wrong.** If the queries' gradient is wrong and the
 #   values' is right, the mistake lies in the softmax or in the scores.
 

@@ -96,11 +96,12 @@ def _pattern(array: np.ndarray, true: np.ndarray, called: Mapping[int, str]) -> 
     if same(true, 0)[~right].all():
         return f"Wrong are only entries that should be 0. {SMALLER}"
     for axis in range(array.ndim):
-        sound = right.all(axis=tuple({*range(array.ndim)} - {axis}))
+        others = tuple({*range(array.ndim)} - {axis})
+        sound = right.all(axis=others) & ~same(true, 0).all(axis=others)
         if sound.any():
             places = ", ".join(map(str, np.flatnonzero(sound)))
             return f"All is right where the index of axis {axis} is {places}. {SMALLER}"
-    return f"It is no pattern that the check knows. {SMALLER}"
+    return f"The check does not recognise this pattern. {SMALLER}"
 
 
 def _of_size(ratio: float, called: Mapping[int, str]) -> str:

@@ -98,8 +98,11 @@ def other_axis(node, line, solution, whole):
             given = ast.literal_eval(parts["axis"][5:]) if "axis" in parts else every
             own = {axis % len(shape) for axis in np.atleast_1d(given)}
             for axes in itertools.chain(*(itertools.combinations(every, n + 1) for n in every)):
-                there = f"{solution.over([*own], shape)}{' alone' * (own < {*axes})}"
-                words = f"the {how} runs over {solution.over(axes, shape)} and not over {there}."
+                here, there = (solution.over([*some], shape) for some in (axes, own))
+                if here == there:  # two axes of which the sizes are called the same
+                    here, there = f"axis {axes[0]}", f"axis {min(own)}"
+                alone = " alone" * (own < {*axes})
+                words = f"the {how} runs over {here} and not over {there}{alone}."
                 yield f"{parts['x']}.{how}(axis={axes}, {kept})", f"In {{it}}, {words}"
 
 
@@ -166,7 +169,8 @@ def other_size(node, line, solution, whole):
             yield size, f"In {{it}}, {words} stands where another size belongs."
         if whole:
             said = f"In {{it}}, there is a division too many, by {words}."
-            yield f"({text}) / {size}", f"{said} A loss that is a mean has divided already."
+            mean = " A loss that is a mean has divided already."
+            yield f"({text}) / {size}", said + mean * ("loss" in solution.parameters[0])
             yield f"({text}) * {size}", f"In {{it}}, there is a factor too many: {words}."
 
 

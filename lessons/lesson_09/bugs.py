@@ -160,6 +160,7 @@ class Report:
 
     of: int  # gradients that it compared, 0 where it stopped before
     wrong: dict[str, int]  # by part (PARTS)
+    there: str  # of the first wrong part, which gradients are wrong and which right
     says: str
 
 
@@ -175,12 +176,31 @@ def checked(bug: str) -> Report:
         try:
             rows = check(Transformer(config, 3), [source, target])
         except InputError as problem:  # a rule is broken, and it compares nothing
-            return Report(0, {part: part_of(str(problem)) == part for part in PARTS}, str(problem))
+            wrong = {part: part_of(str(problem)) == part for part in PARTS}
+            return Report(0, wrong, "The check compares nothing: a rule is broken.", str(problem))
     found = [row for row in rows if not row.passed]
     wrong = {part: sum(part_of(row.name) == part for row in found) for part in PARTS}
-    said = [row.meaning for row in found] or ["All gradients are right."]
+    said = [plain(row.meaning) for row in found] or ["All gradients are right."]
+    first = next((part for part in PARTS if wrong[part]), None)
+    names = {
+        right: [row.name for row in rows if part_of(row.name) == first and row.passed == right]
+        for right in (False, True)
+    }
+    kinds = ((word, names[word == "right"]) for word in ("wrong", "right"))
+    there = "; ".join(f"{word}: {listed(some)}" for word, some in kinds if first and some)
     # Of what explains one gradient alone, the first is enough.
-    return Report(len(rows), wrong, max(said, key=said.count))
+    return Report(len(rows), wrong, there or "Nothing is wrong.", max(said, key=said.count))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The last words of names that begin alike."""
+    return ", ".join(dict.fromkeys(".".join(name.split(".")[-2:]) for name in names))
+
+
+def plain(meaning: str) -> str:
+    """What the check says, without marks of code and what is a command's."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z`])", meaning)
+    return " ".join(s for s in sentences if not s.startswith("`--")).replace("`", "")
 
 
 def part_of(name: str) -> str:
@@ -271,8 +291,9 @@ def examine(bug: str, tell: int) -> dict[str, np.ndarray]:
         way=-1,
         loss=loss,
         right=100 * right,
-        says=2 * number + 1 if tell > 0 else 0,
-        line=2 * number + 2 if tell > 1 else 0,
+        there=3 * number + 1,
+        says=3 * number + 2 if tell > 0 else 0,
+        line=3 * number + 3 if tell > 1 else 0,
     )
 
 
@@ -280,18 +301,19 @@ TELL = "where", "what the check says", "the line, too"
 
 
 class Sentences(Sequence):
-    """ "…", and of each bug what the check says and which line is wrong; looked up when shown."""
+    """ "…", and of each bug what is wrong where, what the check says, and the line."""
 
     def __len__(self):
-        return 1 + 2 * len(BUGS)
+        return 1 + 3 * len(BUGS)
 
     def __getitem__(self, number: int) -> str:
         if not 0 <= number < len(self):
             raise IndexError(number)
         if number == 0:
             return "…"
-        bug = [*BUGS][(number - 1) // 2]
-        return checked(bug).says if number % 2 else BUGS[bug].told
+        bug = [*BUGS][(number - 1) // 3]
+        report = checked(bug)
+        return [report.there, report.says, BUGS[bug].told][(number - 1) % 3]
 
 
 BLOCKS = [
@@ -335,10 +357,11 @@ bugs = Simulation(
             {
                 "loss": "Loss at the end",
                 "right": "Words right, in %",
+                "there": "In the first wrong part",
                 "says": "The check",
                 "line": "The line",
             },
-            spelled=("says", "line"),
+            spelled=("there", "says", "line"),
             vocabulary=Sentences(),
         ),
     ],

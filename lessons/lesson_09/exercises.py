@@ -92,7 +92,7 @@ def layer_norm_backward(dy, gamma, x_hat, rstd):
     mean = dhat.mean(axis=-1, keepdims=True)
     # The part along x_hat. It comes through the variance, and each row has its own.
     along = (dhat * x_hat).mean(axis=-1, keepdims=True)
-    # dx. A row can move in two directions without a change of the result.
+    # dx. Forward multiplied by rstd, and a row can move in two directions without any effect.
     dx = rstd * (dhat - mean - x_hat * along)
     return dx, dgamma, dbeta
 
@@ -224,6 +224,11 @@ def normal(size: float, shapes: dict) -> dict:
     return {name: rng.normal(0, size, shape) for name, shape in shapes.items()}
 
 
+PLAIN_MEAN = Mistake(
+    "average",
+    lambda dweights: dweights.mean(axis=-1, keepdims=True),
+    "You took the plain mean of the row. In the softmax each entry counts by its weight.",
+)
 ROADS = [
     Mistake("dx", wrong, f"The road through the {name} is missing: each head read x three times.")
     for name, wrong in {
@@ -248,7 +253,9 @@ ROADS += [
     ),
 ]
 CONSTANTS = [
-    Mistake("dx", wrong, f"This is right if {name} constant. But each number of a row moves them.")
+    Mistake(
+        "dx", wrong, f"This would be right if {name} constant. But each number of a row moves them."
+    )
     for name, wrong in {
         "means and variances were": lambda dhat, rstd: dhat * rstd,
         "the variances were": lambda dhat, mean, rstd: (dhat - mean) * rstd,
@@ -266,13 +273,13 @@ EXERCISES = [
         9,
         "Attention, backwards",
         """Write the whole backward of multi-head self-attention: through the last matrix, the
-weighted sum, the softmax, the scale and the product, and along all three roads back to `x`. The
+blend, the softmax, the scale and the product, and along all three roads back to `x`. The
 heads stand along the first axis, so one line serves them all.""",
         multi_head_self_attention_backward,
         of_attention,
         "This is the longest backward of the Transformer, and you have written all of it.",
         self_attention,
-        ROADS,
+        [*ROADS, PLAIN_MEAN],
         called=CALLED,
     ),
     Exercise(

@@ -22,7 +22,7 @@ from numformer.models.model import Objective
 from numformer.training.optimizers import Adam
 
 SYMBOLS = "abc"
-NAMES = ["⟨pad⟩", "⟨start⟩", "⟨end⟩", "⟨unk⟩", *SYMBOLS]  # of all ids
+NAMES = ["⟨pad⟩", "⟨s⟩", "⟨end⟩", "⟨unk⟩", *SYMBOLS]  # of all ids
 LENGTH, RATE = 3, 0.01
 WORDS = ["".join(word) for word in itertools.product(SYMBOLS, repeat=LENGTH)]
 PAIRS = np.array([[START, *map(NAMES.index, word)] for word in WORDS])

@@ -437,7 +437,7 @@ def simulation() -> Simulation:
         "the weights. **Lines are as thick as what flows**: before you play, guess whether the "
         "encoder hears more of the loss through its keys or through its values. Open any block; "
         "pick any weight in it to see on which paths the loss reaches it; change a symbol, a "
-        "weight or a mask, and all answers.",
+        "weight or a mask, and everything responds.",
         controls=[
             Ids("pair", "The pair: a word and its reverse", pairs, WORD, live=True),
             Slider("stage", "One training step", stages, shows_only=True, plays=True),

@@ -10,7 +10,7 @@ import { VIEWS } from "./views.js";
 const [FAR, FRAME, NUDGE, SHOWN] = [300, 20, 1e-5, 6]; // steps, milliseconds, and how many paths are spelt out
 const three = [0, 1, 2];
 const tenth = (x) => Math.floor(10 * x + 1e-7 + 0.5) / 10;
-const signed = (x) => x.toFixed(6).replace("-", "−");
+const signed = (x) => (Math.abs(x) < 1e-4 && x ? x.toExponential(2) : x.toFixed(6)).replaceAll("-", "−");
 const button = (text, onclick, more = {}) => element("button", { type: "button", onclick, ...more }, text);
 const facts = (lines) => element("dl", { class: "facts" }, ...Object.entries(lines).map(([name, parts]) => element("div", {}, element("dt", {}, name), element("dd", {}, ...[parts].flat()))));
 const drawing = (viewBox, label, ...parts) => element("svg", { viewBox, role: "group", "aria-label": label }, ...parts);
@@ -20,7 +20,7 @@ class Whole {
   constructor(data, simulation) {
     Object.assign(this, { data, simulation, masks: data.masks, losses: [], state: data.state });
     [this.parts, this.parameters] = [data.parts, data.parameters].map((all) => Object.fromEntries(all.map((each) => [each.name, each])));
-    this.picked = { name: "decoder.layers.0.cross_attention.sublayer.value.weight", row: 0, column: 0 };
+    this.picked = { name: "source.embedding.weight", row: 4, column: 0 };
     [this.trainer, this.probe] = [new Replay(data.training), new Replay(simulation.data.pool[0])];
     [this.words, this.pairs] = ["words", "pairs"].map((name) => element("div", { class: name }));
     const map = element("div", { class: "map" }, this.map(), this.words);
