@@ -41,11 +41,10 @@ SAID = {
     … is 265 times smaller
     """,
     4: """
-    *plural* is 0.70. In … it is 3 numbers, from a word to the next 6 … | that | 14 | 15 | 16 | …
-    | bark | 31 | 32 | 33 | … | 1 | 512 | 1,048,576 | 115,097,600 | 10,000 | … | 8 | 64 |
-    1,048,576 | 115,097,600 | 80,000 | … | 32 | 16 | 1,048,576 | 115,097,600 | 320,000 | … | h =
-    16 | 25.8 | 0 | −0.3 … | d_k = 32 | 25.4 | −0.4 | −1.5 … = 1024 | 26.0 | +0.2 | +1.1 … | h = 1
-    | 24.9 | −0.9 | … It is 64 MiB for … it is 512 MiB … keep 2 MiB … was 0.9 BLEU worse
+    *plural* is 0.70. In … it is 3 numbers, from one word to the next 6 … | that | 14 | 15 | 16 | …
+    | bark | 31 | 32 | 33 | … | h = 16 | 25.8 | 0 | −0.3 … | d_k = 32 | 25.4 | −0.4 | −1.5 … = 1024
+    | 26.0 | +0.2 | +1.1 … | h = 1 | 24.9 | −0.9 | … It is 64 MiB for … it is 512 MiB … was 0.9 BLEU
+    worse
     """,
     5: """
     *man* the weight 0.28 … *dog* 0.10 … 1.74, 0.75, 0.66, 0.41 … 710 places … 113.0000 turns …
