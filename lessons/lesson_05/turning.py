@@ -80,10 +80,10 @@ def reordered(order, positions) -> dict[str, np.ndarray]:
 orders = Simulation(
     name="orders",
     title="The same words in another order",
-    say="Choose another order. The second matrix is what the model gets; the third is the same with "
-    "the words sorted back. **Without positions, does it differ from the first matrix?** Then give "
-    "the model positions.",
-    caption="The weights of the first order, those of another, and these with the words sorted back.",
+    say="Choose another order. The second matrix is what the model gets, the third the same with "
+    "its words sorted back. **Without positions, does it differ from the first?** Then give the "
+    "model positions.",
+    caption="The weights of the first order, those of another, and these with words sorted back.",
     alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
     "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),

@@ -53,7 +53,7 @@ SAID = {
     60,611 … 62,832 … They are 0.97 and 0.49
     """,
     6: """
-    | −0.4125 | −0.4575 | 0.0325 | −0.1025 | 0.94 | … a fifth of it −1.03 … together (−5.15, 0.45,
+    (−0.4125, −0.4575, 0.0325, −0.1025, 0.94) … a fifth of it −1.03 … together (−5.15, 0.45,
     0, −4.7, 0) … *purrs* fits verb + sound alone, *the* fits definite and neither. … The key
     *animal* fits none … 63,045,632 … 67 % of an encoder layer … 30 % of the model … 63.0M … 3,817
     more … 100.9M … 7.1M only … 14.2M … saves 4.7M … about 49 % of it … 0.35, 0.53 … 0.99, 1.00 …
