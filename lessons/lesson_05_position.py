@@ -35,8 +35,7 @@ def clocks() -> Simulation:
 # *Dog bites man* is no news. *Man bites dog* is. The words are the same; only their order differs.
 # Anyone who reads word by word gets the order for free. But attention has all words in front of it
 # at once, like cards on a table. What does it know of their order? Nothing at all, as you will see.
-# Then you meet four ways to tell it: sinusoids, learned positions, rotary positions and ALiBi. In
-# the end all four meet sentences longer than any in training. Most of them fail.
+# Then come four ways to tell it, and in the end a test: sentences longer than any in training.
 #
 # Our sentence is *old dog bites man*. Each word is a vector of 8 numbers, a row of the matrix $X$.
 
@@ -93,11 +92,10 @@ def two_orders():
 #
 # $$A'\,PX = P\,A\,P^\top P\,X = P\,A\,X = P\,O$$
 #
-# Reorder the input, and the output is reordered in the same way. This is called *permutation
-# equivariance*. Learned matrices do not help, because they stand on the right: $(PX)W = P(XW)$. Nor
-# do the other parts of an encoder (lesson 6), which treat each word by itself. So average the
-# outputs of such an encoder, however deep, and it cannot tell *dog bites man* from *man bites dog*.
-# It sees a bag of words.
+# Reorder the input, and the output is reordered in the same way: *permutation equivariance*.
+# Learned matrices do not help, because they stand on the right: $(PX)W = P(XW)$. Nor do the other
+# parts of an encoder (lesson 6), which treat each word by itself. To such an encoder, however deep,
+# a sentence is a bag of words.
 
 
 # %%
@@ -108,10 +106,9 @@ def other_orders() -> Simulation:
 
 
 # %% [markdown]
-# Try the last choice, too. With a causal mask (lesson 7) a word sees only itself and what comes
-# before it. That alone breaks the symmetry: the first word sees one word, the second sees two. So a
-# model with such a mask can learn something about order with no positions at all. How much? The
-# last experiment shows it.
+# Try the last choice, too. With a causal mask (lesson 7) the first word sees one word, the second
+# sees two. So a model with such a mask can learn something about order with no positions at all.
+# The last experiment shows how much.
 #
 # ## A clock with many hands
 #
@@ -151,9 +148,8 @@ def heatmap() -> Simulation:
 # **Bounded.** The tip of a hand is always at distance 1 from the middle: $\sin^2 + \cos^2 = 1$.
 # With $d/2$ hands, $PE(p)$ has the length $\sqrt{d/2}$ at every place, the first or the millionth.
 #
-# **Unique.** The first hand points the same way again after a full turn of 2π. It moves by 1, and
-# no whole number of steps makes a whole number of turns, because π is irrational. But it can come
-# close.
+# **Unique.** The first hand moves by 1, and π is irrational, so no whole number of steps makes a
+# whole number of turns. But it can come close.
 
 
 # %%
@@ -219,7 +215,7 @@ def one_matrix_for_all_places():
 # %% [markdown]
 # The paper hopes that this lets a model look at *relative* places. Let $M_{-1}$ be the learned
 # matrix of the queries: the query of place $p$ is $M_{-1}PE(p) = PE(p-1)$, so it asks for the place
-# before. One matrix *can* do that everywhere. Whether training *finds* it is another question.
+# before, everywhere. Whether training *finds* such a matrix is another question.
 #
 # ### How similar are two places?
 #
@@ -274,9 +270,8 @@ def the_lines_of_sinusoids():
 # sentence of the batch that has a place $t$. So it collects from all of them.
 #
 # Here are two sentences, *old dog bites man* and *dog bites man*. The library puts the words of a
-# batch below each other, without padding: 7 rows, with the places 0, 1, 2, 3 and again 0, 1, 2.
-# Write this as a matrix $L$: $L_{nt}$ is 1 where row $n$ is at place $t$, else 0. Then forward is a
-# matrix product like any other, and lesson 3 has derived its backward:
+# batch below each other: 7 rows, with the places 0, 1, 2, 3 and again 0, 1, 2. Let $L_{nt}$ be 1
+# where row $n$ is at place $t$, else 0. Then forward is a matrix product like any other:
 #
 # $$Y = X + LW$$
 #
@@ -307,9 +302,9 @@ def a_row_collects():
         Matrix(r"\mathrm{d}W", layer.weight.grad, of_place, range(2)),
         Words(f"""
             By hand: *old* of the first sentence and *dog* of the second are at place 0, with
-            (1, 0) and (0, 1), so its row gets ({first}, {second}). Only one sentence has a place 3.
-            No sentence reaches places 4 and 5: their gradient is 0. **If no sentence in all of
-            training reaches them, their rows stay as random as they began.**
+            (1, 0) and (0, 1), so its row gets ({first}, {second}). No sentence reaches places 4 and
+            5: their gradient is 0. **If no sentence in all of training reaches them, their rows
+            stay as random as they began.**
         """),
     ]
 
@@ -568,9 +563,9 @@ def the_letter_before():
             - **Learned**: right as far as training reached. {right("learned", 13)} at the next
               place is a guess: its row never got a gradient.
             - **Sinusoids**: {right("sinusoidal", 13)} at the first new place, and soon a guess. One
-              matrix for all places exists, as you saw, but training found something else. The head
-              that looks most at the place before gives it {before("sinusoidal", 12)} of its weight
-              at place 12, and {before("sinusoidal", 24)} at place 24.
+              matrix for all places exists, but training found something else. The head that looks
+              most at the place before gives it {before("sinusoidal", 12)} of its weight at place
+              12, and {before("sinusoidal", 24)} at place 24.
             - **Rotary**: one place back is the same turn everywhere. Here that head gives the place
               before {before("rotary", 12)} at place 12 and {before("rotary", 24)} at 24. But more
               and more keys lie at distances it never trained on, and nothing taught it to ignore
@@ -646,8 +641,7 @@ def often_told():
     return Words(f"""
         **“Low dimensions of the positional encoding are the low frequencies.”** It is the other way
         round. Dimensions 0 and 1 make a full turn in {2 * math.pi:.1f} places, at width 512 the
-        last two in {2 * math.pi * 10000 ** (510 / 512):,.0f}. (The paper says that these lengths
-        go up to 10000 times 2π, which is {20000 * math.pi:,.0f}: the last pair falls short of it.)
+        last two in {2 * math.pi * 10000 ** (510 / 512):,.0f}.
 
         **“The likeness of places 0 and 1 is about 0.95, that of 0 and 50 about 0.4, at width 64.”**
         They are {near:.2f} and {far:.2f}.

@@ -31,19 +31,17 @@ def data_and_gradient() -> Simulation:
 # %% [markdown]
 # ## Three words go through
 #
-# Attention mixes. Its result is a mean of values that are already there (lesson 3), and a mean of
-# means is again a mean. Twelve layers of attention alone would stir the same soup twelve times. So
-# each layer of the Transformer has a second half that works on every word by itself. And both
-# halves sit inside two devices that look like details: a sum and a norm. Without the first a deep
-# encoder learns nothing, and without the second its numbers grow without limit. The paper
-# (section 3.1) wraps each *sublayer*, attention or feed-forward network, in the same way:
+# Attention mixes. Its result is a mean of values that are already there (lesson 3). Twelve layers
+# of attention alone would stir the same soup twelve times. So each layer of the Transformer has a
+# second half that works on every word by itself. And both halves sit inside two devices that look
+# like details: a sum and a norm. The paper (section 3.1) wraps each *sublayer*, attention or
+# feed-forward network, in the same way:
 #
 # $$\mathrm{LayerNorm}(x + \mathrm{Sublayer}(x))$$
 #
 # The weights above are chosen so that you can compute by hand all that happens to *cat*. Each word
-# of *the cat purrs* is a row of five numbers: how much it is a noun, a verb, an animal, how much it
-# has to do with a sound, and whether it is definite. *cat* is a noun and no verb. Its row does not
-# say that it is an animal, nor that there is a sound. The block has to find out.
+# of *the cat purrs* is a row of five numbers. *cat* is a noun and no verb. Its row does not say
+# that it is an animal, nor that there is a sound. The block has to find out.
 
 # %%
 tokens, features = block.tokens, block.features
@@ -79,13 +77,13 @@ def one_row_through_the_block():
 # %% [markdown]
 # 1. **Attention** brings news from other words. *cat* looks at all three equally. It takes a third
 #    of *the*'s 3 for definite, and a third of *purrs*' 3 for sound, which $W^O$ doubles.
-# 2. **Add.** The news is added to the row. Nothing that was there is lost.
+# 2. **Add.** Nothing that was there is lost.
 # 3. **Norm.** The mean of (4, −2, 0, 2, 1) is 1. Subtract it: (3, −3, −1, 1, 0). The mean of the
 #    squares is 20 / 5 = 4, so the standard deviation is 2. Divide by it. Every row now has mean 0
-#    and standard deviation 1, however large it was before.
+#    and standard deviation 1.
 # 4. **Feed-forward.** This part looks at one row alone. It knows that a noun with a sound is an
 #    animal. So it writes 2 to *animal*, and takes 1 from each of the two clues.
-# 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already, so nothing changes.
+# 5. **Add, norm** again. This row has mean 0 and standard deviation 1 already.
 #
 # The result has the shape of the input, so blocks can be stacked. [Above](#block) you can follow
 # all three words, and the gradient back. Only attention hands something from word to word: choose
@@ -108,8 +106,7 @@ def one_row_through_the_block():
 # through twelve Jacobians, one after the other. With it, one path from end to beginning goes
 # through none.
 #
-# The library's class has the paper's order, with the norm after the sum, and a later one that we
-# will come to.
+# The library has the paper's order, with the norm after the sum, and a later one: see below.
 
 
 # %%
@@ -158,7 +155,7 @@ def gradient_against_depth() -> Simulation:
 
 @show
 def with_and_without_the_way_around():
-    """What the lines say, the size of the data, and how alike words become."""
+    """What the lines say, and how alike words become: the share of squares that their mean has."""
     around, without = depth.measure("none", True), depth.measure("none", False)
     post, lone = depth.measure("post", True), depth.measure("post", False)
     shares = [", ".join(f"{one['alike'][at]:.2f}" for at in range(5)) for one in (post, lone)]
@@ -167,17 +164,15 @@ def with_and_without_the_way_around():
         {100 * without["input"][0] ** (1 / depth.LAYERS):.0f} % of it, so
         {scientific(without["input"][0])} arrives. With the way around it *explodes* instead, to
         {scientific(around["input"][0])}, and the data grow to {around["size"][-1]:.0f} times their
-        size: each sublayer adds something, and nothing ever takes away. Something has to hold the
-        size, and that is the norm.
+        size: each sublayer adds something, and nothing takes away. The norm holds the size.
 
-        The two lines with a norm stay near 1, even without the way around. Could the norm do it
-        alone, then? Choose the gradient of the queries' matrix: it falls off the chart. To see why,
-        measure how *alike* the words have become: what share of all squares belongs to the mean of
-        all words? At 1 all words have the same vector. With the norm after the sum it is
-        {shares[0]} before the first five layers; without the way around it is {shares[1]}.
-        Attention takes means, and nothing brings the differences back (Dong et al. 2021). If all
-        keys are the same, it does not matter where a word looks: the queries get no gradient, and
-        attention cannot learn.
+        With a norm the lines stay near 1, even without the way around. Could the norm do it alone,
+        then? Choose the gradient of the queries' matrix: it falls off the chart. To see why,
+        measure how *alike* the words have become: at 1 all words have the same vector. With the
+        norm after the sum it is {shares[0]} before the first five layers; without the way around it
+        is {shares[1]}. Attention takes means, and nothing brings the differences back (Dong et al.
+        2021). If all keys are the same, it does not matter where a word looks: the queries get no
+        gradient, and attention cannot learn.
 
         So one plus sign does three things: the gradient arrives, a word stays itself, and a
         sublayer with nothing to say can say nothing.
@@ -501,11 +496,11 @@ def gradient_check():
 # In post-norm even a gradient that goes around all sublayers passes every norm. In pre-norm it
 # passes only the last one: from end to beginning there is a path with nothing on it but plus signs.
 #
-# Go back to [gradient against depth](#depth). Either norm keeps the gradient of the input near 1.
-# But choose the gradient of $W_2$. In pre-norm the sums are never normalised, so the rows grow from
-# layer to layer, and the norm behind the last layer divides the gradient by their size. Xiong et
-# al. (2020) prove it: in pre-norm the gradient of the last layer's $W_2$ falls like $1/\sqrt{L}$
-# with the number of layers $L$, in post-norm it does not fall. Measure it.
+# Go back to [gradient against depth](#depth) and choose the gradient of $W_2$. In pre-norm the sums
+# are never normalised, so the rows grow from layer to layer, and the norm behind the last layer
+# divides the gradient by their size. Xiong et al. (2020) prove it: in pre-norm the gradient of the
+# last layer's $W_2$ falls like $1/\sqrt{L}$ with the number of layers $L$, in post-norm it does
+# not.
 
 
 # %%
@@ -543,10 +538,6 @@ def does_it_learn():
             with the small one. But make just its first 60 steps smaller, and it learns with the
             large rate, too. This is the paper's *warm-up*: its rate rises for 4,000 steps
             (section 5.3, lesson 8).
-
-            Why does post-norm need it? Longer gradients explain little, since Adam divides by their
-            size. Liu et al. (2020) blame something else: in post-norm a small change of all weights
-            changes the result of a deep model more.
         """),
     ]
 
@@ -555,8 +546,7 @@ def does_it_learn():
 # ## How many parameters?
 #
 # Count the base model of the paper (Table 3). Before you look: which part of an encoder layer has
-# more parameters, attention or the feed-forward network? And how much of the whole model is the
-# embedding, the table with a vector for each symbol?
+# more parameters, attention or the feed-forward network?
 
 # %%
 VOCABULARY = 37_000
@@ -604,8 +594,7 @@ def often_told():
         **“The base model has 65M parameters.”** The paper says so (Table 3). With about 37,000
         symbols shared by both languages (section 5.1), and one matrix for both embeddings and the
         output (section 3.4), it comes to {base / 1e6:.1f}M. For 65M it would need {symbols:,.0f}
-        more symbols. The paper does not say where the difference lies. With three separate
-        matrices, as in some implementations, it is {separate / 1e6:.1f}M.
+        more symbols. With three separate matrices it is {separate / 1e6:.1f}M.
 
         **“d_k 16 instead of 64 saves 7M parameters.”** In Table 3 (rows B) the model with
         $d_k = 16$ has 58M. It saves {saved_16:.1f}M only if the *values* keep their 64 numbers. If

@@ -44,7 +44,7 @@ def simulation_of_the_mask() -> Simulation:
 # so far, and looks across at the French words.
 #
 # To learn this it needs examples. But a pupil who finds the solution next to the exercise learns to
-# copy. The decoder gets the whole solution, and yet must never see the part that it is asked for.
+# copy. The decoder must never see the part that it is asked for.
 #
 # At each position the decoder reads one word and has to say the next. So it reads the translation
 # *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
@@ -179,9 +179,6 @@ def what_leaks():
         It is {before}; {"; ".join(changed)}. (Masked before the softmax, it is 1 each time.) Four
         futures, four different numbers. That sounds like little. Further below you can see what a
         model makes of it.
-
-        Divide each row by its sum once more? On paper $n_t$ cancels. In a computer the other
-        exponentials are lost beside a large hidden one.
     """)
 
 
@@ -192,9 +189,9 @@ def what_leaks():
 # $t$ of its input: in attention by the mask, in all other parts on row $t$ alone. Rows up to $t$
 # come from rows up to $t$, and so on down to the words, through all blocks.
 #
-# Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
-# from some position on, and count the positions whose *logits*, which go into the last softmax,
-# stay the same, bit for bit.
+# Try it: take a decoder of three blocks with random weights, change all words from some position
+# on, and count the positions whose *logits*, which go into the last softmax, stay the same, bit for
+# bit.
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -547,10 +544,9 @@ def three_ways_to_hide():
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
             each head and position, and training has found a way to write the next word into it.
-
-            They have learned to read the answer off the input. When they write by themselves, there
-            is none. {short:.0f} % of what they write ends before the fourth word: in training only
-            the last word had nothing behind it, and there ⟨end⟩ was right.
+            When these models write by themselves, there is no answer to read off.
+            {short:.0f} % of what they write ends before the fourth word: in training only the last
+            word had nothing behind it, and there ⟨end⟩ was right.
 
             Two things do find it: a loss lower than possible, and letting the model write.
         """),
@@ -569,9 +565,9 @@ def simulation_of_teacher_forcing() -> Simulation:
     return forcing
 
 
-# %% [markdown] The honest model has a smaller problem: in training it never reads a mistake of its
-# own. So when it makes one, it reads something it has not met before (*exposure bias*, Ranzato et
-# al. 2016).
+# %% [markdown]
+# The honest model has a smaller problem: in training it never reads a mistake of its own (*exposure
+# bias*, Ranzato et al. 2016).
 #
 # ## One word at a time
 #
@@ -610,13 +606,13 @@ def one_at_a_time():
 #
 # Is the encoder needed at all? Write the French sentence and its translation in one row,
 # *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder continue it. Its own self-attention
-# sees all that came before ⟨s⟩. So the encoder, the memory and cross-attention fall away.
+# sees all that came before ⟨s⟩. So the encoder, the memory and cross-attention fall away: in the
+# paper's size that saves 1,049,600 parameters per block, four matrices of 512 × 512 and a norm.
+# The price: the French words look only back, never ahead.
 #
 # The causal mask, teacher forcing and the cache stay. This is the **decoder-only** model
-# (Liu et al. 2018, Radford et al. 2018), and today's large language models are made of it. In
-# numformer it is `LanguageModel`, made of the same `Block` without its middle part. In the paper's
-# size that saves 1,049,600 parameters per block: four matrices of 512 × 512, and a norm. The price:
-# the French words look only back, never ahead. Lesson 12 trains both kinds on one task.
+# (Liu et al. 2018, Radford et al. 2018) behind today's large language models. In numformer it is
+# `LanguageModel`. Lesson 12 trains both kinds on one task.
 
 # %% [markdown]
 # ## To take with you
