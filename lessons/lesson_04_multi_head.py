@@ -571,9 +571,9 @@ def quiz() -> list[Question]:
                 "no: they may hand over different numbers of the same words",
             ),
             answer=2,
-            why="$W^Q$ and $W^K$ make $A$, but $W^V$ makes what is handed over, so heads that look "
-            "at the same word need not do the same. And nothing stops them from looking at the "
-            "same word: in this lesson's model four do, and all four are needed.",
+            why="Only $W^Q$ and $W^K$ make $A$. $W^V$ makes what is handed over, so heads with the "
+            "same $A$ need not do the same. And nothing stops two heads from looking at the same "
+            "word: in this lesson's model four do, and all four are needed.",
         ),
     ]
 

@@ -670,9 +670,10 @@ def quiz() -> list[Question]:
                 "it stays only if *dog* and *man* have equal weights",
             ),
             answer=0,
-            why="*bites* sees the same keys and values with the same scores, and a sum does not "
-            "care which term comes first. Without positions it cannot notice that its neighbours "
-            "have changed places. Equal weights are not needed: each word takes its weight along.",
+            why="The word *bites* sees the same keys and values with the same scores, and a sum "
+            "does not care which term comes first. Without positions it cannot notice that its "
+            "neighbours have changed places. Equal weights are not needed: each word takes its "
+            "weight along.",
         ),
         Question(
             question="At width 8 the four hands move by 1, 0.1, 0.01 and 0.001 at each place. What "

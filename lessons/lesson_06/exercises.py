@@ -97,7 +97,7 @@ of LayerNorm, and write it. What is taken away from the gradient, and what is no
         6,
         "A gate on what is added",
         r"""Let a learned number $g$ say how much a sublayer adds:
-$y = x + g \max(0, xW)$. Where $g$ begins at 0, a deep network begins as one that changes nothing
+$y = x + g \max(0, xW)$. If $g$ starts at 0, a deep network starts out changing nothing
 (Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
 learn?""",
         gated_backward,

@@ -113,8 +113,8 @@ queries. The lesson does not derive their gradient. You can.""",
             Mistake(
                 "dbias",
                 lambda dscores: dscores.sum(axis=0),
-                "You add up the columns: that is "
-                "for a bias of each key. A column holds queries at many distances.",
+                "You add up the columns: that is for a bias of each key. A column holds queries at "
+                "many distances.",
             ),
             Mistake(
                 "dbias",

@@ -99,8 +99,7 @@ forcing = Simulation(
                 Option(
                     True,
                     "its own words",
-                    "What it says at a position is what it reads at the "
-                    "next. Later words do not exist yet.",
+                    "What it says at one position it reads at the next. No later word exists.",
                 ),
             ],
         ),
