@@ -14,7 +14,7 @@ from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_07.exercises import EXERCISES
 from lessons.lesson_07.forcing import SENTENCES, forcing
-from lessons.lesson_07.mask import BECOMES, CAUSAL, CHANGES, HIDING, compute, mask, vectors, words
+from lessons.lesson_07.mask import BECOMES, CHANGES, HIDING, compute, mask, vectors, words
 from lessons.lesson_07.toy import KINDS, KNOWN, NEW, SEEDS, Leaky, floor, ids_of, look, trained
 from numformer import CrossAttention, PairBatch, Transformer, inference
 from numformer.data.batching import pad_sources
@@ -39,25 +39,24 @@ def simulation_of_the_mask() -> Simulation:
 # %% [markdown]
 # ## Read the right words
 #
-# Somebody says *son chat saute*. The encoder (lesson 6) has read it. Now the **decoder** writes it
-# in English, one word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what
-# it has written so far, and it looks across at the French words.
+# The encoder (lesson 6) has read *son chat saute*. Now the **decoder** writes it in English, one
+# word after another: *her*, *cat*, *is*, *jumping*. Before each word it reads what it has written
+# so far, and looks across at the French words.
 #
-# To learn this it needs examples. But a pupil who finds the solution beside the exercise copies it,
-# and learns to copy. A decoder's block can be given the whole solution and yet never see the part
-# that it is asked for.
+# To learn this it needs examples. But a pupil who finds the solution next to the exercise learns to
+# copy. The decoder must never see the part that it is asked for.
 #
 # At each position the decoder reads one word and has to say the next. So it reads the translation
 # *shifted by one*: a start mark ⟨s⟩ comes first, and the last word is left out. It has to say the
 # translation itself, and an end mark: "outputs (shifted right)" in the paper's Figure 1.
 #
 # In training the decoder always reads the *right* words, whatever it has said: **teacher forcing**
-# (Williams and Zipser 1989). Its great advantage: all that is read is known from the start. One
-# forward pass treats all positions at once. Each is an exercise of its own, with a **loss** of its
-# own: minus the logarithm of the probability that it gave the right word.
+# (Williams and Zipser 1989). So everything it reads is known from the start, and one forward pass
+# handles all positions at once. Each has a **loss** of its own: minus the logarithm of the
+# probability that it gave the right word.
 #
-# Below is a small model that was trained on such sentences. The last column comes from five
-# separate passes, each with no more than the beginning up to there. Compare the losses.
+# Here is a small model trained on such sentences. The last column comes from five separate passes,
+# each with the words up to there and no more. Compare the losses.
 
 # %%
 FRENCH, TARGET = "son chat saute", "her cat is jumping"
@@ -91,46 +90,41 @@ def teacher_forcing():
         Words(f"""
             They are the same: one pass has done the work of five. Training makes their mean small,
             here {at_once.mean():.3f}. Most of it comes from the first word. *son* may be his, her
-            or its, and nothing tells which, so the model gives *her* about a third.
+            or its, and nothing says which, so the model gives *her* about a third.
         """),
     ]
 
 
 # %% [markdown]
-# But all five words are given to the model at once. Position 1 has to say *her*, and *her* is in
-# the input, at position 2. If the model may look there, what will it learn?
+# But the model gets all five words at once. Position 1 has to say *her*, and *her* is in the input,
+# at position 2. If the model may look there, what will it learn?
 #
 # ## Hide the future
 #
-# Only one part of the decoder lets one position look at another: attention. (Residuals, norms and
-# the feed-forward network treat each position by itself.) So here is the decoder's self-attention
-# on our five words, with numbers that you can check by hand, $d_k = 3$ and $d_v = 2$. We have been
-# unfriendly: each query fits the key of the word that comes *next*. This decoder wants to peek.
+# Only one part of the decoder lets one position look at another: attention. So here is the
+# decoder's self-attention on our five words, with numbers that you can check by hand, $d_k = 3$ and
+# $d_v = 2$. We have been unfriendly: each query fits the key of the word that comes *next*. This
+# decoder wants to peek.
 
 
 # %%
 @show
 def it_peeks():
-    """Queries, keys and values of the words that are read, and the weights in two ways."""
+    """Queries, keys and values of the words that are read, and where they look."""
     query, key, value = vectors()
-    peeking, honest = (
-        scaled_dot_product_attention(query, key, value, hidden)[1] for hidden in (None, CAUSAL)
-    )
+    _, peeking, _ = scaled_dot_product_attention(query, key, value)
     return [
         Matrix("Q", query, words, "123"),
         Matrix("K", key, words, "123"),
         Matrix("V", value, words, "xy"),
-        Matrix(r"A_\text{open}", peeking, words, words, 1),
-        Matrix("M", CAUSAL.astype(int), words, words, 1),
-        Matrix("A", honest, words, words, 1),
         Words(f"""
-            In $A_\\text{{open}}$ nothing is hidden. All rows but the last have their largest weight
-            in the next column: ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
+            Hide nothing [above](#mask): all rows but the last have their largest weight in the next
+            column. ⟨s⟩ looks at *her* with {peeking[0, 1]:.2f}, *her* at *cat* with
             {peeking[1, 2]:.2f}. Each has found the word that it is to say.
 
             The **causal mask** $M$ ends this. Its entry $(t, s)$ says whether position $t$ may look
-            at position $s$: 1 where $s \\le t$. (The word at $t$ itself has been written.) All
-            later scores count as $-\\infty$, and their weights are exactly 0.
+            at position $s$: 1 where $s \\le t$. (It may look at itself.) All later scores count as
+            $-\\infty$, and their weights are exactly 0.
 
             By hand, the row of *her*: its query is (0, 2, 0), the keys of ⟨s⟩ and *her* are
             (0, 0, 0) and (2, 0, 0). Both scores are 0, so the two share the weight, half each.
@@ -145,69 +139,59 @@ def it_peeks():
 # A_{ts} = 0 \;\text{ for } s > t$$
 #
 # The mask and the shift by one belong together: position $t$ has read the words before the one that
-# it has to say, and nothing else. In numformer `causal_mask` makes $M$.
-#
-# Does it hold? [Above](#mask) you can change a word and see which rows of the result $O = AV$
-# change. Before you look: if *jumping* becomes *eating*, which rows may answer?
+# it has to say, and nothing else. Does it hold? [Above](#mask) you can change a word and see which
+# rows of the result $O = AV$ change. Before you look: if *jumping* becomes *eating*, which rows may
+# change?
 #
 # ### Why before the softmax?
 #
-# Setting weights to 0 after the softmax looks as good: the heatmap has the same empty corner. But
-# earlier rows answer to later words. How do they know? The softmax divides by a sum over *all*
-# keys. With $n_t = \sum_u e^{Z_{tu}}$, in which $u$ runs over hidden positions too, a weight that
-# stays is $A_{ts} = e^{Z_{ts}} / n_t$. The hidden word is still in $n_t$. Lesson 3 derived what a
-# score $Z_{tu}$ does to the weight of another key:
+# Setting weights to 0 after the softmax looks just as good: the same corner is empty. But earlier
+# rows react to later words. How do they know? The softmax divides by a sum over *all* keys,
+# $n_t = \sum_u e^{Z_{tu}}$, hidden ones too. A weight that stays is $A_{ts} = e^{Z_{ts}} / n_t$, so
+# the hidden word is still in it. Lesson 3 derived what a score $Z_{tu}$ does to the weight of
+# another key:
 #
 # $$\frac{\partial A_{ts}}{\partial Z_{tu}} = -\,A_{ts}\,A_{tu}$$
 #
 # Here $A_{tu}$ is the weight *before* it was set to 0. The better a hidden word fits, the less is
-# left for the others. Let $c_t$ be the sum of the weights that are left in a row. Then the row of
-# the result is $c_t$ times the honest one, and all that leaks is this one number. For ⟨s⟩, which
-# may look at itself alone, it is the weight that it gives itself:
+# left for the others. Let $c_t$ be the sum of the weights left in a row. Then the row of the result
+# is $c_t$ times the honest one, and this one number is all that leaks. For ⟨s⟩, which may look only
+# at itself, it is the weight it gives itself:
 
 
 # %%
 @show
 def what_leaks():
     """The weight that the first row gives itself, for four changes of the future."""
-    rows = [
-        (
-            change.label if change is not CHANGES[0] else "nothing",
-            *(
-                f"{compute(HIDING[how].value, change.value, new.value)['weights'][0, 0]:.4f}"
-                for how in (0, 2)
-            ),
-        )
-        for change, new in zip(CHANGES, BECOMES, strict=True)
+    weights = [
+        [
+            f"{compute(HIDING[how].value, change.value, new.value)['weights'][0, 0]:.4f}"
+            for change, new in zip(CHANGES, BECOMES, strict=True)
+        ]
+        for how in (0, 2)
     ]
-    scores = np.array([0, 0, 200], np.float32)  # the last one is hidden
-    kept = softmax(scores) * [1, 1, 0]
-    with np.errstate(invalid="ignore"):
-        divided = kept / kept.sum()
-    return [
-        table(["changed", "masked before", "zeroed after"], rows, "What ⟨s⟩ gives itself."),
-        Words(f"""
-            Four futures, four different numbers. It sounds like little. Further below a model is
-            trained like this, and you can see what it makes of it.
-
-            Divide each row by its sum once more? Then $n_t$ cancels, on paper. In a computer the
-            other exponentials are lost beside a large hidden one. With scores 0, 0 and a hidden 200
-            the weights that stay are 0 in float32, and dividing by their sum gives {divided[0]}.
-            Masked before, they are {softmax(scores, np.array([True, True, False]))[0]:g} each.
-        """),
+    honest, (before, *after) = weights
+    assert {*honest} == {"1.0000"}
+    changed = [
+        f"{weight} if *{word}* changes" for word, weight in zip(words[1:], after, strict=True)
     ]
+    return Words(f"""
+        It is {before}; {"; ".join(changed)}. (Masked before the softmax, it is 1 each time.) Four
+        futures, four different numbers. That sounds like little. Further below you can see what a
+        model makes of it.
+    """)
 
 
 # %% [markdown]
 # ## Nothing leaks: the proof
 #
-# One attention is safe. Is a whole decoder? Think of it as a chain. Row $t$ of every part's result
-# depends on rows up to $t$ of its input: in attention by the mask, in all other parts on row $t$
-# alone. Rows up to $t$ come from rows up to $t$, and so on down to the words, through all blocks.
+# One attention is safe. Is a whole decoder? Row $t$ of every part's result depends on rows up to
+# $t$ of its input: in attention by the mask, in all other parts on row $t$ alone. Rows up to $t$
+# come from rows up to $t$, and so on down to the words, through all blocks.
 #
-# Do not believe it, try it. Take a decoder of three blocks with random weights, change all words
-# from some position on, and count the positions whose *logits*, which go into the last softmax, are
-# the same, bit for bit.
+# Try it: take a decoder of three blocks with random weights, change all words from some position
+# on, and count the positions whose *logits*, which go into the last softmax, stay the same, bit for
+# bit.
 
 # %%
 SOURCE, BEFORE = np.array([[5, 9, 7, 2]]), np.array([[1, 4, 8, 6, 9, 5]])
@@ -230,24 +214,23 @@ def forward_nothing_leaks():
             before, after = (model.forward(SOURCE, ids)[0] for ids in (BEFORE, changed))
         return sum(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
 
-    return table(
-        ["words changed", *(f"the same, {name}" for name in decoders())],
-        [
-            (f"from {s + 1} on", *(the_same(each, s) for each in decoders().values()))
-            for s in range(1, 6)
-        ],
-        "Positions, of six, whose logits have not changed in any bit.",
-    )
+    found = {name: [the_same(model, s) for s in range(1, 6)] for name, model in decoders().items()}
+    told = {name: ", ".join(map(str, counts)) for name, counts in found.items()}
+    return Words(f"""
+        We change all words from the second position on, then from the third on, and so on to the
+        sixth alone. With the mask {told["with the mask"]} positions stay the same, without it
+        {told["without"]}.
+    """)
 
 
 # %% [markdown]
-# Why every bit, and not only "nearly"? A hidden weight is not small but 0, and 0 times a number
-# adds nothing. (But 0 · NaN is NaN: a mask does not protect against broken numbers.)
+# Why every bit, and not only "nearly"? A hidden weight is exactly 0, and 0 times a number adds
+# nothing. (But 0 · NaN is NaN: a mask does not protect against broken numbers.)
 #
 # ### The same, backwards
 #
-# The loss of position $t$ must not depend on later words: its gradient there has to be 0, and again
-# not nearly. For the scores lesson 3 derived
+# The loss of position $t$ must not depend on later words, so its gradient there has to be exactly
+# 0. For the scores lesson 3 derived
 #
 # $$\mathrm{d}Z_{tu} = A_{tu}\Bigl(\mathrm{d}A_{tu} - \sum_s A_{ts}\,\mathrm{d}A_{ts}\Bigr)$$
 #
@@ -258,8 +241,8 @@ def forward_nothing_leaks():
 # \sum_{t \ge s} A_{ts}\,\mathrm{d}O_{tj}$$
 #
 # ($\mathrm{d}E = \mathrm{d}Z / \sqrt{d_k}$.) Terms with $t < s$ are 0. Data flow from earlier words
-# to later results, gradients from later losses to earlier words. Their lengths in the same decoder:
-# row $t$ is the loss of position $t$ alone, column $s$ the vector of word $s$ as it comes in.
+# to later results, gradients from later losses to earlier words. Here are their lengths in the same
+# decoder: row $t$ is the loss of position $t$ alone, column $s$ the input vector of word $s$.
 
 
 # %%
@@ -285,8 +268,8 @@ def backward_nothing_leaks():
     return [
         *(Matrix(rf"\text{{{name}}}", lengths, *axes, 1) for name, lengths in found.items()),
         Words("""
-            A 0 without decimals is exactly 0. So are all entries above the diagonal, with the mask.
-            Test any model that writes in this way: any other number there, and it peeks.
+            A 0 without decimals is exactly 0. With the mask, so is every entry above the diagonal.
+            You can test any model that writes like this: any other number there, and it peeks.
         """),
     ]
 
@@ -295,16 +278,16 @@ def backward_nothing_leaks():
 # ## Look across: cross-attention
 #
 # The French sentence comes in through a second attention. The encoder has made $S$ vectors of it,
-# the **memory** $H$. The decoder's vectors are $X$, one for each of its $T$ positions. In
-# **cross-attention** queries come from the decoder, keys and values from the memory (3.2.3):
+# the **memory** $H$. The decoder has $T$ vectors $X$, one for each position. In **cross-attention**
+# queries come from the decoder, keys and values from the memory (3.2.3):
 #
 # $$Q = XW^Q, \qquad K = HW^K, \qquad V = HW^V, \qquad O = \mathrm{Attention}(Q, K, V)$$
 #
 # Only padding is hidden: the whole French sentence is there before the first English word. Here is
 # our example, with one head. A decoder's vector has three numbers, for *article*, *noun* and
-# *verb*: which kind of word it wants to say. In a memory's vector they say which kind of word it
-# is. $d_k$ is 2, and $d_v$ is 1: each French word hands over a single number, 1 for *son*, 2 for
-# *chat*, 3 for *saute*.
+# *verb*: the kind of word it wants to say. A memory's vector says which kind of word it is. $d_k$
+# is 2 and $d_v$ is 1: each French word hands over one number, 1 for *son*, 2 for *chat*, 3 for
+# *saute*.
 
 # %%
 french = ["son", "chat", "saute", "⟨end⟩"]
@@ -335,10 +318,10 @@ def across_forward():
         Matrix("A", weights, words, french, 1),
         Matrix("O", output, words, "v"),
         Words(f"""
-            By hand: the position of *her* wants a noun, its query is (2, 0). The key of *chat* is
-            (2, 0) as well. Their score is 4, divided by $\\sqrt{{2}}$ it is {4 / math.sqrt(2):.2f},
-            and *chat* gets the weight {weights[1, 1]:.2f}. The row of *jumping* asks for nothing:
-            all scores are 0, each of the four words gets a quarter, and the result is
+            By hand: the position of *her* wants a noun, so its query is (2, 0). The key of *chat*
+            is (2, 0) as well. Their score is 4, divided by $\\sqrt{{2}}$ it is
+            {4 / math.sqrt(2):.2f}, and *chat* gets the weight {weights[1, 1]:.2f}. The row of
+            *jumping* asks for nothing: each of the four words gets a quarter, and the result is
             (1 + 2 + 3 + 0) / 4 = {output[4, 0]:g}.
         """),
     ]
@@ -347,18 +330,17 @@ def across_forward():
 # %% [markdown]
 # ### The way back, to both sides
 #
-# Attention's own backward (lesson 3) makes $\mathrm{d}Q$, $\mathrm{d}K$ and $\mathrm{d}V$ of
-# $\mathrm{d}O$. What is new is where they go.
+# Attention's own backward (lesson 3) turns $\mathrm{d}O$ into $\mathrm{d}Q$, $\mathrm{d}K$ and
+# $\mathrm{d}V$. What is new is where they go.
 #
-# **To the decoder.** Where is $X_{ti}$ used? In the queries, $Q_{tk} = \sum_i X_{ti}\,W^Q_{ik}$,
-# for every $k$. And nowhere else. Each use contributes its factor times the gradient of its result:
+# **To the decoder.** $X_{ti}$ is used in the queries, $Q_{tk} = \sum_i X_{ti}\,W^Q_{ik}$, for every
+# $k$, and nowhere else:
 #
 # $$\mathrm{d}X_{ti} = \sum_k \mathrm{d}Q_{tk}\,W^Q_{ik}, \qquad \mathrm{d}X =
 # \mathrm{d}Q\,(W^Q)^\top$$
 #
-# **To the encoder.** Where is $H_{si}$ used? In the keys, $K_{sk} = \sum_i H_{si}\,W^K_{ik}$. And
-# in the values, $V_{sj} = \sum_i H_{si}\,W^V_{ij}$. A number that is used twice gets two
-# contributions, and they add up:
+# **To the encoder.** $H_{si}$ is used in the keys, $K_{sk} = \sum_i H_{si}\,W^K_{ik}$, and in the
+# values, $V_{sj} = \sum_i H_{si}\,W^V_{ij}$. Add up both contributions:
 #
 # $$\mathrm{d}H_{si} = \sum_k \mathrm{d}K_{sk}\,W^K_{ik} + \sum_j \mathrm{d}V_{sj}\,W^V_{ij},
 # \qquad \mathrm{d}H = \mathrm{d}K\,(W^K)^\top + \mathrm{d}V\,(W^V)^\top$$
@@ -386,13 +368,13 @@ def across_backward():
         Matrix(r"\mathrm{d}V\,(W^V)^\top", through_values, french, kinds, largest),
         Matrix(r"\mathrm{d}H", total, french, kinds, largest),
         Words(f"""
-            By hand, the row of *chat*: $\\mathrm{{d}}V$ is {n[0]} there, and times 1, 2 and 3 it
-            is the row of the second part. $\\mathrm{{d}}K$ is ({n[1]}, {n[2]}). The row *noun* of
-            $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
+            By hand, the row of *chat*: its $\\mathrm{{d}}V$ is {n[0]}, and times 1, 2 and 3 that
+            is the row of the second part. Its $\\mathrm{{d}}K$ is ({n[1]}, {n[2]}). The row *noun*
+            of $W^K$ is (2, 0), so the noun of the first part is 2 · ({n[1]}), or {n[3]}.
 
             For *chat* the values have more to say. For ⟨end⟩ it is the other way round: its noun
-            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Leave the
-            keys out, and not even the sign is right.
+            gets {n[4]} through the keys and {n[5]} through the values, together {n[6]}. Without the
+            keys even the sign would be wrong.
         """),
     ]
 
@@ -401,13 +383,13 @@ def across_backward():
 # ### From every block
 #
 # A decoder has $N$ blocks, six in the paper, and all of them look at the *same* memory. So $H$ is
-# used $2N$ times: as keys and as values, in each block. All of these contributions add up:
+# used $2N$ times, for keys and for values in each block, and everything adds up:
 #
 # $$\mathrm{d}H = \sum_{n=1}^{N} \Bigl(\mathrm{d}K^{(n)}(W^{K(n)})^\top +
 # \mathrm{d}V^{(n)}(W^{V(n)})^\top\Bigr)$$
 #
-# The encoder has no loss of its own: $\mathrm{d}H$ is all that it learns from. Here are the
-# library's lines, those of one attention and of a tower of blocks.
+# The encoder has no loss of its own: $\mathrm{d}H$ is all it learns from. Here are the library's
+# lines, for one attention and for a tower of blocks.
 
 
 # %%
@@ -418,26 +400,22 @@ def the_lines_of_the_way_back():
         Beside(
             MultiHeadAttention.backward,
             {
-                "reach = ": "Where padding was left out forward. It may be passed over.",
-                "dheads = ": r"""Back through the last projection and to the heads (lesson 4): this
-                    is $\mathrm{d}O$ of each.""",
-                "dquery, dkey, dvalue = ": "Attention's own backward, the lines of lesson 3.",
-                "if self.rotary": "Positions that turn queries and keys (lesson 5). Not here.",
-                "dmemory = ": r"""The heads side by side again, and through the projection of the
-                    values: $\mathrm{d}V\,(W^V)^\top$.""",
-                "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` in place of `+=`
+                "dmemory = ": r"""The heads side by side again, and back through the projection of
+                    the values: $\mathrm{d}V\,(W^V)^\top$.""",
+                "dmemory += ": r"""**Added**: $\mathrm{d}K\,(W^K)^\top$. With `=` instead of `+=`
                     all shapes would be right, too.""",
                 "return self.query.backward": r"""$\mathrm{d}X = \mathrm{d}Q\,(W^Q)^\top$ for the
                     decoder, $\mathrm{d}H$ for the encoder.""",
             },
+            whole=False,
         ),
         Beside(
             Tower.backward,
             {
-                "dx, dmemory = ": """Back through the last norm, where there is one. `dmemory`
-                    begins with 0.""",
+                "dx, dmemory = ": """Back through the last norm, if there is one. `dmemory` begins
+                    with 0.""",
                 "for block in reversed": """The blocks in reverse. Each *replaces* `dx` by that of
-                    its own input. To `dmemory` each *adds* its part.""",
+                    its own input, and *adds* its part to `dmemory`.""",
                 "return (dx, dmemory)": "One goes down to the English words, one to the encoder.",
             },
         ),
@@ -447,8 +425,8 @@ def the_lines_of_the_way_back():
 # %% [markdown]
 # ### Is it true?
 #
-# Move the inputs a little and measure (lesson 3): for cross-attention with two heads and hidden
-# padding, then for a decoder of two blocks.
+# Nudge the inputs and measure (lesson 3): for cross-attention with two heads and hidden padding,
+# then for a decoder of two blocks.
 
 
 # %%
@@ -460,23 +438,19 @@ def gradient_check():
     seen = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], bool)[:, None, None]
     attention = check(CrossAttention(6, 2, rng), [x, memory, seen])[:2]
     decoder = check(Tower(tower, rng, cross=True), [x, causal_mask(5), memory, seen])[:2]
-    rows = [
-        (
-            name,
-            row.name,
-            *(f"{number:.8f}".replace("-", "−") for number in (row.explicit, row.numerical)),
-            scientific(row.error),
-        )
-        for name, found in {"cross-attention": attention, "decoder": decoder}.items()
-        for row in found
-    ]
+    rows = []
+    for name, found in ("cross-attention", attention), ("decoder", decoder):
+        for row in found:
+            numbers = (f"{x:.8f}".replace("-", "−") for x in (row.explicit, row.numerical))
+            rows.append((name, row.name, *numbers, scientific(row.error)))
     return table(["", "gradient of", "explicit", "measured", "relative error"], rows)
 
 
 # %% [markdown]
 # ## The whole block
 #
-# A decoder block has three parts (section 3.1), each in a residual with a norm (lesson 6):
+# A decoder block has three parts (section 3.1), each in a residual with a norm (lesson 6);
+# [lesson 9](lesson_09_backpropagation.html) shows it among the others:
 #
 # 1. **masked self-attention**: look back at what has been written,
 # 2. **cross-attention**: look across at what has been read,
@@ -489,37 +463,6 @@ def gradient_check():
 
 
 # %%
-@show
-def the_diagram():
-    """A decoder block."""
-    parts = ["masked\nself-attention", "cross-\nattention", "feed-\nforward"]
-
-    def draw(figure):
-        axes, arrow = figure.subplots(), dict(arrowstyle="->", color="C3")
-        bent, words = arrow | dict(connectionstyle="arc3,rad=-0.6"), dict(ha="center", va="center")
-        for height, part in enumerate(parts):
-            box = dict(boxstyle="round", facecolor="none", edgecolor=f"C{height}")
-            axes.text(0, height, part, bbox=box, fontsize=9, **words)
-            axes.text(0, height + 0.53, "add, norm", color="C3", fontsize=8.5, **words)
-            axes.annotate("", (0, height + 0.46), (0, height + 0.19), arrowprops=arrow)
-            axes.annotate("", (-0.4, height + 0.53), (-0.4, height - 0.38), arrowprops=bent)
-        axes.text(1.3, 1, "memory $H$:\nkeys and values", fontsize=9, **words)
-        axes.annotate("", (0.4, 1), (0.8, 1), arrowprops=arrow)
-        axes.text(0, -0.45, "$X$", **words)
-        axes.text(0, 2.8, "$Y$", **words)
-        axes.set(xlim=(-1.1, 1.9), ylim=(-0.6, 2.9))
-        axes.axis("off")
-
-    return Picture(
-        "lesson_07_block",
-        draw,
-        "From the bottom to the top: X, masked self-attention, cross-attention, feed-forward, each "
-        "followed by add and norm and passed by an arrow. H enters the middle from the right.",
-        "**A decoder block.** The memory enters in the middle part alone.",
-        (3.4, 3.9),
-    )
-
-
 @show
 def the_lines_of_the_block():
     """The library's block, backward."""
@@ -540,13 +483,12 @@ def the_lines_of_the_block():
 #
 # What if somebody forgets the mask, or applies it too late? Nothing crashes. Here such models train
 # on a small language: 250 French sentences such as *son chat noir saute*, of which 50 are held out.
-# *son* is *his*, *her* or *its*, a third of the time each. So no honest model can be sure of that
-# word: at best it pays $\ln 3 \approx 1.10$ for it. Half of the sentences have a *son*, and on
-# average 5.8 words are to be said, with ⟨end⟩: the lowest mean loss is near 1.10 / 2 / 5.8 = 0.095.
+# *son* is *his*, *her* or *its*, a third of the time each, so an honest model pays at best
+# $\ln 3 \approx 1.10$ for that word. Half of the sentences have a *son*, and on average there are
+# 5.8 words to say, with ⟨end⟩: the lowest mean loss is near 1.10 / 2 / 5.8 = 0.095.
 #
-# Three kinds of models, with one encoder block and one decoder block: the future hidden before the
-# softmax, after it, and not at all. Each trains with two seeds. Which will reach the lowest loss?
-# Which will translate best?
+# There are three kinds of models: the future hidden before the softmax, after it, and not at all.
+# Each trains with two seeds. Which will reach the lowest loss? Which will translate best?
 
 
 # %%
@@ -598,23 +540,22 @@ def three_ways_to_hide():
         Words(f"""
             Judged by the loss, the models that peek are {ratio:.0f} times as good. Judged by what
             they write, they are useless. And their loss is as low on new sentences: **held-out data
-            do not find this mistake**, because there, too, the answer is in the input.
+            does not find this mistake**, because there, too, the answer is in the input.
 
             Zeroing after the softmax is as bad as no mask. All that leaks is $c_t$, one number for
             each head and position, and training has found a way to write the next word into it.
+            When these models write by themselves, there is no answer to read off.
+            {short:.0f} % of what they write ends before the fourth word: in training only the last
+            word had nothing behind it, and there ⟨end⟩ was right.
 
-            What they learned is to read the answer off the input. When they write by themselves,
-            there is no answer. {short:.0f} % of what they write ends too early, before the fourth
-            word: in training only the last word had nothing behind it, and there ⟨end⟩ was right.
-
-            Two things do find it: a loss lower than it can be, and letting the model write.
+            Two things do find it: a loss lower than possible, and letting the model write.
         """),
     ]
 
 
 # %% [markdown]
-# Watch them. With the causal mask the first word of *son chat noir saute* gets about a third, as it
-# must. The others *know* that it is *her*, because they saw it.
+# Watch them. With the causal mask the first word of *son chat noir saute* gets about a third. The
+# others *know* that it is *her*, because they saw it.
 
 
 # %%
@@ -625,15 +566,15 @@ def simulation_of_teacher_forcing() -> Simulation:
 
 
 # %% [markdown]
-# The honest model has a smaller problem: in training it has never read a mistake of its own, so
-# when it makes one, it reads what it has not met before (*exposure bias*, Ranzato et al. 2016).
+# The honest model has a smaller problem: in training it never reads a mistake of its own (*exposure
+# bias*, Ranzato et al. 2016).
 #
 # ## One word at a time
 #
-# A trained decoder writes one word after another. Must it compute all positions again for each?
-# Because of the mask it need not: what a position computes does not change when later words
-# arrive. Its keys and values can be kept, in a **key-value cache** (lesson 10). A new word costs
-# one query, which looks at the kept keys. Is the result that of all positions at once?
+# A trained decoder writes one word after another. Must it compute all positions again each time?
+# No: because of the mask, what a position computes does not change when later words arrive. Its
+# keys and values can be kept, in a **key-value cache** (lesson 10). A new word costs one query,
+# which looks at the kept keys. Is the result the same?
 
 
 # %%
@@ -649,20 +590,15 @@ def one_at_a_time():
             one_by_one = [model.step(np.array([each]), state)[0] for each in inputs]
             return np.abs(model.forward(source, np.array([inputs]))[0] - one_by_one).max(axis=1)
 
-    found = zip(words, differences(Transformer), differences(Leaky), strict=True)
-    rows = [(word, f"{a:.0e}".replace("-", "−"), f"{b:.2f}") for word, a, b in found]
-    about = "The largest difference between the logits of one pass and those word by word."
-    return [
-        table(["reads", "with the mask", "without"], rows, about),
-        Words(f"""
-            With the mask they are equal within rounding. The decoder computed 5 positions, one for
-            each word. Starting again for each word, it would have been
-            1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
+    honest, leaky = differences(Transformer), differences(Leaky)
+    return Words(f"""
+        With the mask the logits differ by {scientific(honest.max())} at most: rounding. The decoder
+        computed 5 positions, one for each word. Starting again for each word would take
+        1 + 2 + 3 + 4 + 5 = {sum(range(6))}, and {sum(range(1001)):,} for 1000 words.
 
-            Without the mask they differ: training and writing compute different things. Only the
-            last position agrees, since nothing comes after it.
-        """),
-    ]
+        Without the mask they differ by {leaky.max():.1f}: training and writing compute different
+        things. Only the last position agrees, because nothing comes after it.
+    """)
 
 
 # %% [markdown]
@@ -670,14 +606,13 @@ def one_at_a_time():
 #
 # Is the encoder needed at all? Write the French sentence and its translation in one row,
 # *son chat saute* ⟨s⟩ *her cat is jumping*, and let a decoder continue it. Its own self-attention
-# sees all that came before ⟨s⟩. So the encoder, the memory and its mask fall away, and
-# cross-attention in each block, with its norm and its residual.
+# sees all that came before ⟨s⟩. So the encoder, the memory and cross-attention fall away: in the
+# paper's size that saves 1,049,600 parameters per block, four matrices of 512 × 512 and a norm.
+# The price: the French words look only back, never ahead.
 #
 # The causal mask, teacher forcing and the cache stay. This is the **decoder-only** model
-# (Liu et al. 2018, Radford et al. 2018), of which today's large language models are made. In
-# numformer it is `LanguageModel`, made of the same `Block` without its middle part. In the paper's
-# size that saves 1,049,600 parameters a block: four matrices of 512 × 512, and a norm. The
-# price: the French words look back only, never ahead. Lesson 12 trains both kinds on one task.
+# (Liu et al. 2018, Radford et al. 2018) behind today's large language models. In numformer it is
+# `LanguageModel`. Lesson 12 trains both kinds on one task.
 
 # %% [markdown]
 # ## To take with you
@@ -709,9 +644,9 @@ def often_told():
         at a loss of {hidden:.4f}, far below the {floor(KNOWN):.3f} that is possible without seeing
         the answer.
 
-        **“A masked row of minus infinity is harmless.”** Where *every* key is hidden, the largest
-        score is $-\\infty$, and $-\\infty$ less itself is no number. numformer's softmax gives such
-        a row the weights {listed(masked)}; plain formulas give nan.
+        **“A masked row of minus infinity is harmless.”** If *every* key is hidden, the largest
+        score is $-\\infty$, and $-\\infty$ minus itself is no number. numformer's softmax gives
+        such a row the weights {listed(masked)}; plain formulas give nan.
     """)
 
 
@@ -730,40 +665,42 @@ def quiz() -> list[Question]:
     return [
         Question(
             question=f"A decoder with a causal mask reads the translation *{TARGET}*. How many "
-            "entries of its matrix of weights, in one head, may be other than 0?",
+            "entries of its weight matrix, in one head, may differ from 0?",
             answer=int(np.tri(len(TARGET.split()) + 1).sum()),
             why="It reads ⟨s⟩ and four words, so the matrix has 5 rows and 5 columns. Row $t$ has "
-            "$t$ entries that may be seen: $1 + 2 + 3 + 4 + 5 = 15$.",
+            "$t$ entries that it may see: $1 + 2 + 3 + 4 + 5 = 15$.",
         ),
         Question(
             question="The hidden weights are set to 0 *after* the softmax. Then the last word of "
-            "five is exchanged. Which rows of the result may change?",
+            "five is replaced. Which rows of the result may change?",
             choices=("the last alone", "all five", "none"),
             answer=1,
-            why="The sum by which each row is divided contains the last word's score, hidden or "
-            "not. So all weights of all rows may change a little, and that is a leak.",
+            why="Each row is divided by a sum that contains the last word's score, hidden or not. "
+            "So all rows may change a little, and that is a leak. Only with the mask *before* the "
+            "softmax does the last row alone change. It always may: it looks at its own word.",
         ),
         Question(
             question="No model can know whether *son* is his, her or its. What is the lowest mean "
             "loss at that word? (Natural logarithm, two decimals.)",
             answer=math.log(3),
-            why="The best that can be done is to give each a third. The loss is $-\\ln(1/3) = \\ln "
-            "3 \\approx 1.10$. A model with less has seen the answer, or has been lucky.",
+            why="The best it can do is give each a third: $-\\ln(1/3) \\approx 1.10$. A model with "
+            "less has seen the answer, or has been lucky.",
         ),
         Question(
             question="Your new model has a far lower loss than the old one, also on held-out data. "
             "When it writes by itself, it writes nonsense. What do you look at first?",
             choices=("dropout", "the learning rate", "whether a loss depends on later inputs"),
             answer=2,
-            why="Overfitting would show in the held-out loss. This looks like peeking: compute the "
-            "gradient of the loss at one position at the inputs after it. It has to be exactly 0.",
+            why="This looks like peeking: take the loss of one position and its gradient at later "
+            "inputs. It has to be exactly 0. Too little dropout would show in the held-out loss, "
+            "and a bad learning rate in the training loss; here both are fine.",
         ),
         Question(
-            question="A decoder has six blocks with cross-attention. How many projections, of keys "
-            "or of values, contribute to the gradient of the memory?",
+            question="A decoder has six blocks with cross-attention. How many projections of the "
+            "memory contribute to its gradient?",
             answer=2 * 6,
-            why="In each block the memory gives keys and values, so $2 \\cdot 6 = 12$. Queries "
-            "come from the decoder and give the memory nothing.",
+            why="Each block makes keys and values from it, so $2 \\cdot 6 = 12$. Queries come from "
+            "the decoder and give the memory nothing.",
         ),
     ]
 
@@ -771,8 +708,8 @@ def quiz() -> list[Question]:
 # %% [markdown]
 # ## Exercises
 #
-# `python -m lessons start 7 mine.py` writes a file to begin with. Complete or mend its functions,
-# and let `python -m lessons check 7 mine.py` tell you what it thinks.
+# `python -m lessons start 7 mine.py` writes a file to begin with; `python -m lessons check 7
+# mine.py` checks yours.
 
 
 # %%

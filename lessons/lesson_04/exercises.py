@@ -78,8 +78,8 @@ EXERCISES = [
     Exercise(
         title="What heads hand over, backwards",
         task="""The weights of all heads are given. Write the way back from what the heads found to
-the memory and to the weight that makes the values: back through the blend, the split, the product.
-Here $W^V$ has an axis for the heads, so that you see which columns belong to which.""",
+the memory and to the weight that makes the values: back through blend, split and product. Here
+$W^V$ has an axis for the heads, so you see which columns belong to which head.""",
         done="With $W^Q$ and $W^K$ it is the same, behind the softmax of lesson 3.",
         lesson=4,
         solution=handed_backward,
@@ -100,25 +100,26 @@ Here $W^V$ has an axis for the heads, so that you see which columns belong to wh
     Exercise(
         lesson=4,
         title="Which head is needed?",
-        task="""Michel et al. imagined a factor before each head, a *gate* $g_i$, and removed heads
-whose gates have a small gradient. With gates the output is the sum of $g_i\\,O_i\\,W^O_i$, where
-$W^O_i$ are the rows of $W^O$ of head $i$. The lesson does not derive that gradient. You can.""",
+        task="""Michel et al. imagined a factor in front of each head, a *gate* $g_i$, and removed
+heads whose gates have a small gradient. With gates the output is the sum of $g_i\\,O_i\\,W^O_i$,
+where $W^O_i$ are the rows of $W^O$ for head $i$. The lesson does not derive that gradient. You
+can.""",
         solution=gates_backward,
         forward=gated,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), gates=(n.H,), w_o=(n.H, n.K, n.D)),
-        done="One backward pass gives the gradients of all gates, where trying takes a run for "
-        "each. With all gates at 1 they tell, to first order, what removing a head does.",
+        done="One backward pass gives the gradients of all gates; trying takes a run for each. At "
+        "1 these gradients tell, to first order, what removing a head does.",
     ),
     Exercise(
         lesson=4,
         title="Find the mistake",
-        task="""Back through $W^O$ and the merge. One line is wrong, and every shape is right. With
-one head nobody would notice. Find the line and mend it.""",
+        task="""Back through $W^O$ and the merge. One line is wrong, though every shape is right.
+With one head nobody would notice. Find the line and mend it.""",
         solution=projected_backward,
         forward=projected,
         inputs=lambda n: dict(heads=(n.H, n.T, n.K), w_o=(n.H * n.K, n.D)),
         to_find="merged = heads.reshape(dy.shape[0], -1)",
-        done="A reshape never asks which axis is which. Where the swap is forgotten, the shape "
-        "fits and the numbers are those of other words.",
+        done="A reshape never asks which axis is which. Forget the swap, and the shape fits, but "
+        "the numbers belong to other words.",
     ),
 ]

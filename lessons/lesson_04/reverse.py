@@ -4,6 +4,8 @@ import contextlib
 import functools
 import string
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -16,7 +18,8 @@ from numformer.plots import attention_weights
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import linear_rate
-from toy_tasks.kit.sequences import Rule, SequenceTask
+from toy_tasks.kit.sequences import SequenceTask
+from toy_tasks.reverse import RULE as DIGITS
 
 HEADS, STEPS, TESTED, SEED = 4, 500, 300, 1
 
@@ -58,15 +61,7 @@ def backwards(word: str) -> str:
     return word[::-1]
 
 
-RULE = Rule(
-    name="backwards",
-    description="Write a word backwards.",
-    reached=0.9,
-    defaults={},
-    symbols=string.ascii_lowercase,
-    source=random_word,
-    target=backwards,
-)
+RULE = replace(DIGITS, symbols=string.ascii_lowercase, source=random_word, target=backwards)
 
 
 @functools.cache
@@ -138,9 +133,9 @@ def layer(attention: str) -> MultiHeadAttention:
 @contextlib.contextmanager
 def without(attention: str, heads: Iterable[int]) -> Iterator[None]:
     """Within the block nobody reads these heads: their rows of W^O are 0."""
-    its = layer(attention)
-    weight, before = its.output.weight.data, its.output.weight.data.copy()
-    weight.reshape(HEADS, its.d_v, -1)[[*heads]] = 0
+    weight = layer(attention).output.weight.data
+    before = weight.copy()
+    weight.reshape(HEADS, -1, weight.shape[-1])[[*heads]] = 0
     try:
         yield
     finally:
@@ -165,9 +160,5 @@ class OneLook(Layer):
 @functools.cache
 def left_with_one_look(attention: str) -> float:
     """Exact match where all heads of an attention look at the same, but hand over their own."""
-    its = layer(attention)
-    before, its.attention = its.attention, OneLook()
-    try:
+    with patch.object(layer(attention), "attention", OneLook()):
         return exact_match()
-    finally:
-        its.attention = before

@@ -1,6 +1,5 @@
 """Two simulations on the trained model: what its heads look at, and what is left without some."""
 
-import functools
 import itertools
 
 import numpy as np
@@ -33,8 +32,8 @@ def look(attention: str, word: str, head: int) -> dict[str, np.ndarray]:
 heads = Simulation(
     name="heads",
     title="Look through the heads",
-    say="A small model has learned to write words backwards. A row is a letter to be written, a "
-    "column a letter that it looks at; ⊢ and ⊣ mark start and end. **Where should it look, and do "
+    say="A small model has learned to write words backwards. Each row is a letter to be written, "
+    "each column a letter to look at; ⊢ and ⊣ mark start and end. **Where should it look, and do "
     "all four heads look there?** Then choose another attention.",
     caption="The weights of one head.",
     alt="A heatmap of attention weights. Its rows are letters to be written and its columns the "
@@ -71,30 +70,20 @@ print(weights.round(2))""",
 )
 
 
-@functools.cache
-def written(attention: str, removed: tuple[int, ...]) -> list[int]:
-    """The ids that the model writes for the first of WORDS without these heads."""
-    model, task = reverse.trained()
-    with reverse.without(attention, removed):
-        (found,) = task.written(model, WORDS[:1])
-    return [SYMBOLS.index(symbol) for symbol in found]
-
-
 def left(attention: str, **gone: bool) -> dict[str, np.ndarray]:
     """What is left without the heads of an attention that are `gone`."""
     removed = tuple(head for head, is_gone in enumerate(gone.values()) if is_gone)
     every = [(len(each), reverse.left_without(attention, each)) for each in EVERY]
     here = every[EVERY.index(removed)]
-    found = written(attention, removed)
-    return {"every": every, "here": [here], "exact": here[1], "written": found}
+    return {"every": every, "here": [here], "exact": here[1]}
 
 
 pruning = Simulation(
     name="pruning",
     title="Remove heads and watch",
-    say="Choose an attention and remove heads, one by one and together. Each dot is one of the 16 "
-    "ways to remove heads of this attention. **Ask first:** the four heads *from writing to "
-    "reading, layer 2* look alike. So will one of them be enough?",
+    say="Remove heads, one by one and together. Each dot is one of the 16 choices of heads to "
+    "remove. **Ask first:** the four heads *from writing to reading, layer 2* look alike. So will "
+    "one of them be enough?",
     caption="Words without a mistake against the number of heads removed from one attention.",
     alt="Dots for all 16 choices of heads to remove from one attention: exact match against how "
     "many are removed. It begins near 1, and falls to 0 where all four are gone.",
@@ -112,11 +101,7 @@ pruning = Simulation(
             Axis("heads removed", -0.3, 4.3),
             Axis("words without a mistake", -0.03, 1.03),
         ),
-        Figures(
-            {"exact": "Words without a mistake", "written": f"Writes for “{WORDS[0]}”"},
-            spelled=["written"],
-            vocabulary=SYMBOLS,
-        ),
+        Figures({"exact": "Words without a mistake"}),
     ],
     code="""\
 from lessons.lesson_04.reverse import exact_match, without

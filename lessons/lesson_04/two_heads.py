@@ -140,8 +140,8 @@ STEPS = (
         "project",
         "Q",
         "Project: the queries of all heads at once",
-        "Three columns of $W^Q$ make the query of head 1, three that of head 2. Keys and values "
-        "are made likewise by $W^K$ and $W^V$.",
+        "Three columns of $W^Q$ make the query of head 1, three that of head 2. $W^K$ and $W^V$ "
+        "make keys and values in the same way.",
         "What would a third head need?",
         "Columns 7 to 9: a wider weight, nothing else.",
         r"@q = @x @wq",
@@ -173,10 +173,9 @@ STEPS = (
         "merge",
         "merge",
         "Concatenate: what both found, side by side",
-        "Each head blends its values by its weights; then each word has what head 1 found and what "
-        "head 2 found in one row.",
-        "Could the two be added instead, to save columns?",
-        "Then they would be a mixture again, and nobody could tell who brought what.",
+        "Each head blends its values. Then each word has what both heads found in one row.",
+        "Could we add the two instead, to save columns?",
+        "That would be a mixture again, and nobody could tell who brought what.",
         r"@c = (@aone V_1 \mid @atwo V_2)",
         [Code("merge_heads", "return x.swapaxes", {"x": "c"})],
         ("aone", "atwo"),
@@ -187,10 +186,10 @@ STEPS = (
         "output",
         "Y",
         "Project: say what the findings mean",
-        "$W^O$ reads what all heads found. Its column *plural* subtracts: the number of the "
-        "subject less that of the word before.",
+        "$W^O$ reads what all heads found. Its column *plural* subtracts the number of the word "
+        "before from that of the subject.",
         "Which rows of $W^O$ belong to head 2?",
-        "The last three. Set them to 0, and nothing reads what head 2 finds: it is removed.",
+        "The last three. Set them to 0, and nothing reads head 2: it is removed.",
         r"@y = @c @wo",
         [Code("forward", "return self.output.forward(merge_heads(heads")],
         ("c", "wo"),
@@ -200,9 +199,9 @@ STEPS = (
     Step(
         "dc",
         "dC",
-        "A gradient comes back, to what the heads found",
-        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; choose another one "
-        "above. A finding acted through its row of $W^O$.",
+        "A gradient comes back to what the heads found",
+        "$\\mathrm{d}Y$ says how the loss changes with each number of $Y$; you can choose another. "
+        "Each finding acted through its row of $W^O$.",
         "Why is the first column 0?",
         "The row *1 noun* of $W^O$ is 0: nothing reads that finding of head 1.",
         r"@dc = @dy @wo^\top",
@@ -217,7 +216,7 @@ STEPS = (
         "dattend",
         "attend",
         "Back through merge, and through each head",
-        "Back through the merge is a split: each head fetches its columns of $\\mathrm{d}C$. Then "
+        "Back through merge is a split: each head gets its columns of $\\mathrm{d}C$. Then comes "
         "the whole backward of lesson 3, for each head by itself.",
         "Why is the last column of $\\mathrm{d}Q_2$ 0?",
         "The third number of every key of head 2 is 0, and $\\mathrm{d}Q = \\mathrm{d}E\\,K$.",
@@ -235,10 +234,10 @@ STEPS = (
         "dwq",
         "dQ, dWQ",
         "Back through split, and to the weight of the queries",
-        "Back through the split is a merge: $\\mathrm{d}Q_1$ and $\\mathrm{d}Q_2$ side by side. "
+        "Back through split is a merge: $\\mathrm{d}Q_1$ and $\\mathrm{d}Q_2$ side by side. "
         "Then one product serves all heads.",
         "The row *1* is the sum of all rows of $\\mathrm{d}Q$. Why?",
-        "That feature is 1 for every word. It works as a bias, and a bias collects a plain sum.",
+        "That feature is 1 for every word. It acts as a bias, and a bias collects a plain sum.",
         r"@dq = (@dqone \mid @dqtwo)" "\n\n" r"@dwq = @x^\top @dq",
         [
             Code("merge_heads", "return x.swapaxes", {"x": "dq"}),
@@ -281,7 +280,7 @@ UPSTREAM = [
 two = Simulation(
     name="two_heads",
     title="Two heads, there and back",
-    say="Press **Next**, and pick a word. Before each step say which shape will come out.",
+    say="Press **Next**, and pick a word. Before each step, guess the shape of the result.",
     caption="The first of the steps: the words and the queries of both heads.",
     alt="Two matrices side by side: the five words with their six features, and their queries, "
     "three columns for head 1 and three for head 2.",

@@ -3,33 +3,28 @@
 import numpy as np
 
 from lessons.kit.exercise import Exercise
-from lessons.kit.solution import Mistake
 from lessons.lesson_03.exercises import IDEAS
 from numformer.layers.softmax import softmax
 
 
-def turned_backward(dscores, first, second, sin, cos, p, q, places):
-    """dscores (T, S) -> du, dv, dfrequency.
+def turned_backward(dscores, first, second, p, q, places):
+    """dscores (T, S) -> dfrequency.
 
     A query is one pair (u, v), turned by an angle into (p, q):
     p = u cos - v sin, q = u sin + v cos,
     scores_ts = p_t first_s + q_t second_s, with
-    sin, cos, p, q, places (T,), first, second (S,).
+    p, q, places (T,), first, second (S,).
     The angle of query t is frequency * places[t].
     """
     # The gradient of p. It met the first number of every key.
     dp = dscores @ first
     # The gradient of q. It met the second number of every key.
     dq = dscores @ second
-    # du. Ask where u was used: in both turned numbers. See “The way back: turn back”.
-    du = dp * cos + dq * sin
-    # dv. Ask where v was used: in both turned numbers. See “The way back: turn back”.
-    dv = dq * cos - dp * sin
     # The gradient of each angle. Take the slopes of p and q, and look at what they are made of.
     dangle = dq * p - dp * q
     # dfrequency. Every query used it, and the angle of each grew by its own place.
     dfrequency = (dangle * places).sum()
-    return du, dv, dfrequency
+    return dfrequency
 
 
 def turned(u, v, first, second, frequency, places):
@@ -37,7 +32,7 @@ def turned(u, v, first, second, frequency, places):
     turned = (u + 1j * v) * np.exp(1j * angle)
     p, q = turned.real, turned.imag
     scores = np.outer(p, first) + np.outer(q, second)
-    return scores, {"sin": np.sin(angle), "cos": np.cos(angle), "p": p, "q": q}
+    return scores, {"p": p, "q": q}
 
 
 def sloped_backward(dweights, distance, weights):
@@ -63,26 +58,33 @@ def sloped(scores, slopes, distance):
     return weights, {"weights": weights}
 
 
-def placed_backward(dy, places, table):
+def squeezed_backward(dy, below, share, table):
     """dy (S, D) -> dtable.
 
-    Forward was y_n = x_n + table[places[n]], with
-    places (S,), table (T, D).
+    Forward was y_n = x_n + (1 - share_n) table[below_n]
+    + share_n table[below_n + 1], with
+    below (S,), share (S, 1), table (T, D).
     """
     # The gradient before the first word. Nothing has been collected.
     dtable = np.zeros(table.shape)
     for n in range(len(dy)):
-        # dtable. A row of the table was used by every word at its place.
-        dtable[places[n]] += dy[n]
+        # dtable. Every word between two places used the rows of both, and each row by its share.
+        dtable[below[n]] += (1 - share[n]) * dy[n]
+        # dtable. Every word between two places used the rows of both, and each row by its share.
+        dtable[below[n] + 1] += share[n] * dy[n]
     return dtable
+
+
+def squeezed(x, below, share, table):
+    return x + (1 - share) * table[below] + share * table[below + 1], {}
 
 
 EXERCISES = [
     Exercise(
         lesson=5,
-        title="A pair, turned back, and a frequency that is learned",
-        task="""The first two gradients are in the lesson. The third is not: let the frequency,
-by which the angle grows, be learned, too. `first` and `second` are the two numbers of each key.""",
+        title="A frequency that is learned",
+        task="""The frequencies of rotary positions are fixed. Let one be learned: what is its
+gradient? `first` and `second` are the two numbers of each key.""",
         solution=turned_backward,
         forward=turned,
         inputs=lambda n: dict(
@@ -99,7 +101,7 @@ by which the angle grows, be learned, too. `first` and `second` are the two numb
         lesson=5,
         title="Slopes that are learned",
         task="""The slopes of ALiBi are fixed. Let them be learned, one for each head: what is their
-gradient? `distance` holds how many places query and key are apart. The softmax is lesson 3's.""",
+gradient? `distance` says how many places query and key are apart. The softmax is lesson 3's.""",
         solution=sloped_backward,
         forward=sloped,
         inputs=lambda n: dict(
@@ -113,23 +115,21 @@ gradient? `distance` holds how many places query and key are apart. The softmax 
     Exercise(
         lesson=5,
         title="Find the mistake",
-        task="""Learned positions, backwards, for the words of several sentences below each other.
-With one sentence this is right, so a check with one sees nothing. Try two by hand.""",
-        solution=placed_backward,
-        forward=lambda x, places, table: (x + table[places], {}),
-        inputs=lambda n: dict(x=(n.S, n.D), places=np.arange(n.S) % 4 % n.T, table=(n.T, n.D)),
+        task="""Squeeze a longer text into the places that were trained: a word between two places
+gets a part of the row below and a part of the row above. (Chen et al. 2023 do this with rotary
+positions.) For one sentence that is not squeezed this backward is right. For others it is not.""",
+        solution=squeezed_backward,
+        forward=squeezed,
+        inputs=lambda n: dict(
+            x=(n.S, n.D),
+            below=np.arange(n.S) % (n.T - 1),
+            share=np.linspace(0.1, 0.9, n.S)[:, None],
+            table=(n.T, n.D),
+        ),
         called={"T": "the number of places", "S": "the number of words"},
-        to_find="for n in range(len(dy)):\n    dtable[places[n]] = dy[n]",
-        mistakes=[
-            Mistake(
-                "dtable",
-                lambda dy, places, table: np.array(
-                    [dy[places == t][-1:].sum(axis=0) for t in range(len(table))]
-                ),
-                "Of all words at a place only the last one is left. `dtable[places] += dy` does "
-                "that, too: where an index occurs twice, the second addition forgets the first.",
-            )
-        ],
-        done="Each row collects from all words at its place, wherever their sentences begin.",
+        to_find="for n in range(len(dy)):\n"
+        "    dtable[below[n]] = dtable[below[n]] + (1 - share[n]) * dy[n]\n"
+        "    dtable[below[n] + 1] = share[n] * dy[n]",
+        done="Each row collects from all words that used it, as the row below or the row above.",
     ),
 ]

@@ -80,11 +80,10 @@ def reordered(order, positions) -> dict[str, np.ndarray]:
 orders = Simulation(
     name="orders",
     title="The same words in another order",
-    say="Choose another order. The second matrix is what the model has. The third is the same with "
-    "rows and columns put back into the first order. **Without positions, does it differ from the "
-    "first matrix?** Then give the model positions.",
-    caption="At the left the weights of the first order, in the middle those of another, at the "
-    "right the same with the words sorted back.",
+    say="Choose another order. The second matrix is what the model gets, the third the same with "
+    "its words sorted back. **Without positions, does it differ from the first?** Then give the "
+    "model positions.",
+    caption="The weights of the first order, those of another, and these with words sorted back.",
     alt="Three matrices of weights, 4 by 4: that of the sentence old dog bites man, that of "
     "another order, and the latter with its rows and columns sorted back.",
     size=(7.6, 3.2),
@@ -139,9 +138,8 @@ sinusoids = Simulation(
     name="sinusoids",
     title="The places and their vectors",
     say="A row is a place, a column a dimension. **Which columns change fastest from row to row?** "
-    "Let a row be every tenth place: now the columns further right move, and those at the left "
-    "seem to jump about. The curve tells how much each place is like the picked one. Move the "
-    "picked row: what happens to the shape of the curve?",
+    "Let a row be every tenth place: now the columns further right move. The curve tells how much "
+    "each place is like the picked one. Move the picked row: what happens to the curve's shape?",
     caption="Above, a row for each place and a column for each dimension: −1 is white, 1 is dark. "
     "Below, the likeness of every place to the picked one.",
     alt="A heatmap of sinusoids for 40 places: columns at the left change fast from row to row, "

@@ -3,8 +3,8 @@
 import numpy as np
 
 from lessons.kit.simulation import Choice, Entries, Option, Simulation, Slider
-from lessons.kit.views import Axis, Chart, Diagram, Drawn, Figures, Matrices, Of, numbers
 from lessons.kit.views import Block as Box
+from lessons.kit.views import Diagram, Figures, Matrices, Of, numbers
 from numformer.backend import array_module
 from numformer.layer import Layer, pack
 from numformer.layers.layer_norm import layer_norm, layer_norm_backward
@@ -57,7 +57,7 @@ def example(xp=np) -> Block:
     for name, values in WEIGHTS.items():
         block.named_parameters()[name].data[...] = values
     pack(block, np.float64, xp)
-    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # so that numbers are round
+    block.mixer.norm.epsilon = block.feed_forward.norm.epsilon = 0.0  # for round numbers
     return block
 
 
@@ -173,14 +173,14 @@ PARTS = [
     Option(
         3,
         "norm 1",
-        "Each row less its mean, divided by its standard deviation. $N$ was used twice, so two "
+        "Each row minus its mean, divided by its standard deviation. $N$ was used twice, so two "
         "gradients add up to $\\mathrm{d}N$; then two parts of each row are taken away.",
     ),
     Option(
         4,
         "feed-forward",
-        "Each row by itself: compared with six keys, of which those that fit "
-        "($R$) write their values ($F$). Nothing passes back where $R$ is 0.",
+        "Each row by itself is compared with six keys. Those that fit ($R$) write their values "
+        "($F$). Nothing passes back where $R$ is 0.",
     ),
     Option(5, "add 2", "$U' = N + F$: what the feed-forward network writes is added."),
     Option(
@@ -232,7 +232,7 @@ flows = Simulation(
     title="Data and gradient through the block",
     say="Click a part of the block to see what goes in and what comes out. Go from $x$ to the last "
     "norm, then let the gradient flow and go back up. **Which part hands something from one word "
-    "to another?** Type other numbers, and see who answers.",
+    "to another?** Type other numbers and see.",
     caption="The block: from $x$ down to the result. A number is the typical size of what a part "
     "hands on. Below: what goes into the first norm, and what comes out.",
     alt="Seven boxes: x, attention, add, norm, feed-forward, add, norm. x leads to attention and "
@@ -277,12 +277,11 @@ print(y.round(2), dx.round(2), sep="\\n\\n")""",
 # LayerNorm of one row: that of *cat*, where the first norm gets it.
 cat = np.array([4.0, -2, 0, 2, 1])
 OF_ROW = [
-    Option(np.array([[2.0, -1, 0, 3, 1]]), "as given"),
+    Option(np.array([[-4.25, -1.25, -1.3, -2.6, 0]]), "from the block"),
     Option(
         np.array([[1.0, 1, 1, 1, 1]]),
         "all the same",
-        "The loss is the sum of the result. It "
-        "is always 0: the whole gradient lies along 1, and nothing is left.",
+        "The loss is the sum of the result, always 0: the gradient lies along 1; nothing is left.",
     ),
     Option(
         np.array([[3.0, -3, -1, 1, 0]]),
@@ -306,14 +305,11 @@ def normalise(sound: float, scale: float, shift: float, dy: np.ndarray) -> dict[
     dx, _, _ = layer_norm_backward(dy, hat, rstd, gamma)
     along_1 = np.ones((1, 5)) * dy.mean()
     along_hat = hat * (dy * hat).mean()
-    places = np.arange(1, 6)
     return {
         "forward": np.concatenate([x, x - x.mean(), hat]),
         "backward": np.concatenate([dy, along_1, along_hat, dy - along_1 - along_hat, dx]),
         "hat": hat[0],
         "dx": dx[0],
-        "x_points": np.stack([places, x[0]], axis=-1),
-        "hat_points": np.stack([places, hat[0]], axis=-1),
         "mean": x.mean(),
         "deviation": 1 / rstd[0, 0],
         "total": dx.sum(),
@@ -324,23 +320,14 @@ def normalise(sound: float, scale: float, shift: float, dy: np.ndarray) -> dict[
 row = Simulation(
     name="row",
     title="One row through LayerNorm",
-    say="First the way there: scale the row and shift it. Which numbers move, and which do not? "
-    r"Then the way back: which upstream gradient makes $\mathrm{d}x$ exactly 0? There are two "
-    "kinds; find both, or let the presets tell.",
-    caption="The row of *cat* with its gradient. Above its entries before and after, below what "
-    "backward takes away.",
-    alt="Points of the five entries of a row, before LayerNorm between minus 2 and 4 and after it "
-    "between minus 1.5 and 1.5. Then the row, the row less its mean and the row normalised, and "
-    "the gradient with the two parts that are taken from it.",
-    size=(7.6, 6.0),
+    say="Scale the row and shift it: which numbers move, and which do not? Then the way back: "
+    r"which upstream gradient makes $\mathrm{d}x$ exactly 0? There are two kinds.",
+    caption="The row of *cat*, and its gradient with what backward takes away.",
+    alt="Two small matrices of five columns. The first has the row, the row minus its mean and the "
+    "row normalised; the second the gradient and the two parts that are taken from it.",
+    size=(7.6, 3.0),
     controls=[
-        Slider(
-            "sound",
-            "Entry sound",
-            [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
-            start=5,
-            live=True,
-        ),
+        Slider("sound", "Entry sound", np.arange(-3.0, 6).tolist(), start=5, live=True),
         Slider("scale", "Times", [0.5, 1.0, 2.0], start=1, live=True),
         Slider("shift", "Plus", [-2.0, -1.0, 0.0, 1.0, 2.0], start=2, live=True),
         Entries(
@@ -354,14 +341,6 @@ row = Simulation(
     ],
     compute=normalise,
     views=[
-        Chart(
-            [
-                Drawn("x_points", "x", "dots"),
-                Drawn("hat_points", "x̂, after the norm", "dots", names=features),
-            ],
-            Axis("entry of the row of cat", 0.5, 6.0),
-            Axis("value of the entry", -8, 12),
-        ),
         Matrices(
             [
                 Of("forward", "x", ["x", "x − mean", "x̂"], features, 4.0, "forward"),

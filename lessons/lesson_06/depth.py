@@ -131,10 +131,9 @@ AT = range(1, LAYERS + 1)
 depth = Simulation(
     name="depth",
     title="Gradient against depth",
-    say=f"An encoder of {LAYERS} layers as it begins. A gradient of length 1 comes in behind the "
-    "last layer; see what of it arrives where. First guess: what will the three lines do when you "
-    "take the residual connections away? Then look at the weights: which lines are flat, and which "
-    "fall?",
+    say=f"An encoder of {LAYERS} untrained layers. A gradient of length 1 comes in behind the last "
+    "layer; how much of it arrives where? First guess: what will the three lines do when you take "
+    "the residual connections away? Then look at the weights: which lines are flat, which fall?",
     caption="The length of the gradient of each layer's input, with residual connections.",
     alt="Three lines against the layer from 1 to 12. Without a norm the gradient grows from the "
     "last layer to the first by more than four powers of ten; with a norm it stays near 1.",

@@ -1,11 +1,10 @@
-"""The exercises of lesson 6: another norm, a gate, and a LayerNorm with a mistake."""
+"""The exercises of lesson 6: another norm, a gate, and a highway with a mistake."""
 
 import numpy as np
 
 from lessons.kit.exercise import Exercise
 from lessons.kit.solution import Mistake
 from numformer.layers.activation import relu
-from numformer.layers.layer_norm import layer_norm
 from numformer.layers.rms_norm import rms_norm
 
 CALLED = {"T": "the number of words", "D": "the width of a row"}
@@ -47,25 +46,29 @@ def gated_backward(dy, x, gate, weight, hidden):
     return dx, dgate, dweight
 
 
-def layer_norm_backward(dy, gamma, x_hat, rstd):
-    """dy (T, D) -> dx, dgamma, dbeta.
+def highway_backward(dy, x, hidden, weight, gate):
+    """dy (T, D) -> dx, dhidden, dweight.
 
-    Forward was y = gamma x_hat + beta, x_hat = (x - mean) rstd,
-    rstd = 1 / sqrt(variance + 1e-5), with
-    x and x_hat (T, D), gamma and beta (D,), rstd (T, 1).
+    Forward was y = gate hidden + (1 - gate) x, entry by entry,
+    gate = sigmoid(x weight), with
+    x, hidden and gate (T, D), weight (D, D).
     """
-    # dgamma. Every row was multiplied by the same gamma.
-    dgamma = (dy * x_hat).sum(axis=0)
-    # dbeta. It was added to every row.
-    dbeta = dy.sum(axis=0)
-    # The gradient of x_hat. Forward did something to x_hat before it was y.
-    dhat = dy * gamma
-    # The mean of that gradient. Each row has its own.
-    mean = dhat.mean(axis=-1, keepdims=True)
-    # dx. A row can move in two directions without a change of the result. See “What is taken away,
-    # as geometry”.
-    dx = rstd * (dhat - mean - x_hat * (dhat * x_hat).mean(axis=-1, keepdims=True))
-    return dx, dgamma, dbeta
+    # dhidden. It was multiplied by the gate.
+    dhidden = dy * gate
+    # The gradient of the gate. Ask where it was used: it opens one way and closes the other.
+    dgate = dy * (hidden - x)
+    # The gradient of x weight. The sigmoid has the slope gate (1 - gate).
+    dproduct = dgate * gate * (1 - gate)
+    # dweight. A row of the result comes from the row of x, and every row adds to it.
+    dweight = x.T @ dproduct
+    # dx. Count how often x is used.
+    dx = dy * (1 - gate) + dproduct @ weight.T
+    return dx, dhidden, dweight
+
+
+def highway(x, hidden, weight):
+    gate = 1 / (1 + np.exp(-x @ weight))
+    return gate * hidden + (1 - gate) * x, {"gate": gate}
 
 
 CENTRED = Mistake(
@@ -94,7 +97,7 @@ of LayerNorm, and write it. What is taken away from the gradient, and what is no
         6,
         "A gate on what is added",
         r"""Let a learned number $g$ say how much a sublayer adds:
-$y = x + g \max(0, xW)$. Where $g$ begins at 0, a deep network begins as one that changes nothing
+$y = x + g \max(0, xW)$. If $g$ starts at 0, a deep network starts out changing nothing
 (Bachlechner et al. 2020). Write the gradients. If $g$ is 0, which of them are 0, and can it
 learn?""",
         gated_backward,
@@ -115,18 +118,14 @@ learn?""",
     Exercise(
         6,
         "Find the mistake",
-        """This backward of LayerNorm looks right: each row of `dx` sums to
-0, as it should. But something that depends on the row is taken for a constant. Find the line and
-mend it.""",
-        layer_norm_backward,
-        lambda n: dict(x=(n.T, n.D), gamma=(n.D,), beta=(n.D,)),
-        "The variance depends on the row, too. Without that term the gradient asks for larger or "
-        "smaller rows, to which the result does not answer.",
-        lambda x, gamma, beta: (
-            (n := layer_norm(x, gamma, beta, 1e-5))[0],
-            dict(x_hat=n[1], rstd=n[2]),
-        ),
+        """Before residual connections there were *highways* (Srivastava et al. 2015): a gate says
+how much comes from the sublayer, here `hidden`, and the rest goes around it. In this backward one
+line is wrong, though every shape is right. Find the line and mend it.""",
+        highway_backward,
+        lambda n: dict(x=(n.T, n.D), hidden=(n.T, n.D), weight=(n.D, n.D)),
+        "The gate was used twice. A residual connection has no gate: nothing can close the way.",
+        highway,
         called=CALLED,
-        to_find="dx = rstd * (dhat - mean)",
+        to_find="dgate = dy * hidden",
     ),
 ]

@@ -11,53 +11,54 @@ from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax
 
 
-def backward_through_cross_attention(
-    doutput, query, key, value, weights, q_weight, k_weight, v_weight
-):
-    """doutput (T, d_v) -> dx, dmemory.
+def tied_backward(doutput, query, both, weights, memory, q_weight, w):
+    """doutput (T, K) -> dx, dmemory, dw.
 
-    Forward was query = x q_weight, key = memory k_weight,
-    value = memory v_weight, output = weights value,
-    weights = softmax(query key^T / sqrt(d_k)), with
-    query (T, d_k), key (S, d_k), value (S, d_v), weights (T, S),
-    q_weight, k_weight (D, d_k), v_weight (D, d_v).
+    Forward was query = x q_weight, both = memory w,
+    output = weights both,
+    weights = softmax(query both^T / sqrt(d_k)), with
+    query (T, K), both (S, K), weights (T, S), memory (S, D),
+    q_weight and w (D, K).
     """
     # The gradient of the weights. Its entry (t, s) says what more of value s does to result t.
-    dweights = doutput @ value.T
+    dweights = doutput @ both.T
     # The average of a row. Each entry counts by its weight.
     average = (weights * dweights).sum(axis=-1, keepdims=True)
     # The gradient of the scores. A row of weights adds up to 1: see lesson 3.
     dscores = weights * (dweights - average)
-    # The gradient of query key^T. Forward scales these products once.
+    # The gradient of query both^T. Forward scales these products once.
     dproducts = dscores / math.sqrt(query.shape[-1])
     # dx. Ask where x is used, and what it is multiplied by there.
-    dx = dproducts @ key @ q_weight.T
-    # dmemory. Ask where the memory is used, and what it is multiplied by there. See “The way back,
-    # to both sides”.
-    dmemory = dproducts.T @ query @ k_weight.T + weights.T @ doutput @ v_weight.T
-    return dx, dmemory
+    dx = dproducts @ both @ q_weight.T
+    # The gradient of both. Ask where it is used: as a key, and as a value.
+    dboth = dproducts.T @ query + weights.T @ doutput
+    # dmemory. Ask what the memory is multiplied by.
+    dmemory = dboth @ w.T
+    # dw. Every word of the memory used it.
+    dw = memory.T @ dboth
+    return dx, dmemory, dw
 
 
-def cross_attention(x, memory, q_weight, k_weight, v_weight):
-    query, key, value = x @ q_weight, memory @ k_weight, memory @ v_weight
-    output, weights, _ = scaled_dot_product_attention(query, key, value)
-    return output, dict(query=query, key=key, value=value, weights=weights)
+def tied(x, memory, q_weight, w):
+    query, both = x @ q_weight, memory @ w
+    output, weights, _ = scaled_dot_product_attention(query, both, both)
+    return output, dict(query=query, both=both, weights=weights)
 
 
-def memory_backward(dread, memory, weights):
-    """dread (H, S, K) -> dmemory, dweights.
+def mixed_backward(dread, layers, shares):
+    """dread (H, S, D) -> dlayers, dshares.
 
-    Forward was read[b] = memory weights[b] in each block b,
-    its keys and values side by side, with
-    memory (S, D), weights (H, D, K), H the number of blocks.
+    Forward was read[b] = the sum of shares[b, l] layers[l]
+    over l, for each block b, with
+    layers (K, S, D), shares (H, K).
     """
-    # The gradient through each block. What was the memory multiplied by there?
-    through = dread @ weights.swapaxes(-1, -2)
-    # dmemory. Ask how often it was used: see “From every block”.
-    dmemory = through.sum(axis=0)
-    # dweights. Each block has its own, which every word of the memory used.
-    dweights = memory.T @ dread
-    return dmemory, dweights
+    # dlayers. Ask which blocks read a layer, and how much of it.
+    dlayers = np.tensordot(shares.T, dread, axes=1)
+    # What each number of a layer does to the loss, through each block. Compare the axes.
+    through = dread[:, None] * layers
+    # dshares. One share was used for a whole layer.
+    dshares = through.sum(axis=(-2, -1))
+    return dlayers, dshares
 
 
 def distance_bias_backward(dweights, weights):
@@ -89,20 +90,15 @@ def distance_bias(query, key, bias):
 
 EXERCISES = [
     Exercise(
-        title="Cross-attention, to both sides",
-        task="""Write the way back from the result of one head to its two inputs, the decoder's `x`
-and the encoder's `memory`. In between lies attention's own backward, that of lesson 3.""",
-        done="These are the two ways out: to the decoder's own words, and to the encoder.",
+        title="One projection for keys and values",
+        task="""Some models save a matrix: one projection of the memory serves as its keys *and* as
+its values. Write the way back from the result of one head to the decoder's `x`, to the `memory` and
+to that matrix. In between lies attention's own backward, that of lesson 3.""",
+        done="What is used as key and as value collects twice, before it goes through one matrix.",
         lesson=7,
-        solution=backward_through_cross_attention,
-        forward=cross_attention,
-        inputs=lambda n: dict(
-            x=(n.T, n.D),
-            memory=(n.S, n.D),
-            q_weight=(n.D, n.K),
-            k_weight=(n.D, n.K),
-            v_weight=(n.D, n.K_v),
-        ),
+        solution=tied_backward,
+        forward=tied,
+        inputs=lambda n: dict(x=(n.T, n.D), memory=(n.S, n.D), q_weight=(n.D, n.K), w=(n.D, n.K)),
     ),
     Exercise(
         lesson=7,
@@ -117,8 +113,8 @@ queries. The lesson does not derive their gradient. You can.""",
             Mistake(
                 "dbias",
                 lambda dscores: dscores.sum(axis=0),
-                "You add up the columns: that is "
-                "for a bias of each key. A column holds queries at many distances.",
+                "You add up the columns: that is for a bias of each key. A column holds queries at "
+                "many distances.",
             ),
             Mistake(
                 "dbias",
@@ -134,13 +130,14 @@ queries. The lesson does not derive their gradient. You can.""",
     Exercise(
         lesson=7,
         title="Find the mistake",
-        task="What comes back to the memory from all blocks of a decoder. With this backward a "
-        "model trains, and with one block it is right. Find the line and mend it.",
-        solution=memory_backward,
-        forward=lambda memory, weights: (memory @ weights, {}),
-        inputs=lambda n: dict(memory=(n.S, n.D), weights=(n.H, n.D, n.K)),
-        called={"H": "the number of blocks", "S": "the number of words read", "K": "d_k + d_v"},
-        to_find="dmemory = through.mean(axis=0)",
-        done="Every block reads the same memory, so their gradients add up.",
+        task="""In the paper every block of the decoder reads the last layer of the encoder. Bapna
+et al. (2018) let each block read a mix of all layers, with shares of its own that are learned. With
+this backward a model trains, and every shape is right. Find the line and mend it.""",
+        solution=mixed_backward,
+        forward=lambda layers, shares: (np.tensordot(shares, layers, axes=1), {}),
+        inputs=lambda n: dict(layers=(n.K, n.S, n.D), shares=(n.H, n.K)),
+        called={"H": "the number of blocks", "S": "the number of words read", "K": "the layers"},
+        to_find="dshares = through.mean(axis=(-2, -1))",
+        done="One number that scales a whole layer collects from all of it.",
     ),
 ]

@@ -53,7 +53,7 @@ def compute(sentence, kind, own, position) -> dict[str, np.ndarray]:
 
 
 NOTES = {
-    0: "It reads ⟨s⟩ and has to begin. All that it knows is in the French sentence.",
+    0: "It reads ⟨s⟩ and has to begin. All it knows is in the French sentence.",
     5: "After the last word it has to say that this was the last.",
 }
 NOTES_OF_KINDS = {
@@ -66,8 +66,8 @@ forcing = Simulation(
     name="forcing",
     title="Reading the right words, or its own",
     say="Press **Play**: at each position the decoder says what comes next. Then choose a model "
-    "that was trained with the future hidden **after the softmax**, or not at all. How sure is it "
-    "of the first word? Now let it read **its own words**, as it must when it writes.",
+    "trained with the future hidden **after the softmax**, or not at all. How sure is it of the "
+    "first word? Now let it read **its own words**, as it must when it writes.",
     caption="A sentence that was not trained on. Above: which words each position looks at, among "
     "those read and in the French sentence. Below: the probability of the right word.",
     alt="Two heatmaps, that of self-attention empty above its diagonal, and a chart of the right "
@@ -99,8 +99,7 @@ forcing = Simulation(
                 Option(
                     True,
                     "its own words",
-                    "What it says at a position is what it reads at the "
-                    "next. Later words do not exist yet.",
+                    "What it says at one position it reads at the next. No later word exists.",
                 ),
             ],
         ),

@@ -36,14 +36,14 @@ HIDING = [
     Option(
         (None, None),
         "not at all",
-        "Every row sees every word. Each but the last looks hardest at the next: it cheats.",
+        "Every row sees every word. All but the last look hardest at the next word: they cheat.",
         "(None, None)",
     ),
     Option(
         (None, CAUSAL.astype(float)),
         "after the softmax",
-        "Hidden weights are set to 0 once the softmax is done. They look just as hidden. But "
-        "look at $\\Delta$.",
+        "Hidden weights are set to 0 after the softmax. They look just as hidden. But look at "
+        "$\\Delta$.",
         "(None, causal.astype(float))",
     ),
 ]
@@ -70,9 +70,9 @@ def compute(hide, change, becomes) -> dict[str, np.ndarray]:
 mask = Simulation(
     name="mask",
     title="Hide the future, then change it",
-    say="The decoder reads five words at once and has to say the next one at each of them. "
-    "**Change a word**, type any numbers for it, and look at $\\Delta$, what this does to the "
-    "results. A row above the changed word should be 0. Then hide the future in another way.",
+    say="The decoder reads five words at once, and at each it has to say the next one. **Change a "
+    "word**, type any numbers for it, and look at $\\Delta$, the change in the results. Rows above "
+    "the changed word should be 0. Then hide the future in another way.",
     caption="The weights of the five words, each a row, their values, the results before and after "
     "a change of one word, and their difference.",
     alt="The weights A, whose entries above the diagonal are 0. Beside them the values V, the "

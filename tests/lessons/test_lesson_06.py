@@ -96,3 +96,19 @@ def test_an_altered_encoder_has_right_gradients(norm, residual, rng):
     output.data[...] = 0  # nothing comes through attention, but may come around it
     tower.forward(x)
     assert tower.backward(rng.standard_normal(x.shape)).any() == residual
+
+
+def test_what_is_said_of_depth_was_measured():
+    around, without = depth.measure("none", True), depth.measure("none", False)
+    assert around["input"][0] > 1e5 and without["input"][0] < 1e-3
+    post, lone = depth.measure("post", True), depth.measure("post", False)
+    assert lone["alike"][3] > 0.999 and max(lone["query"][4:]) < 1e-6 < 0.1 < post["query"][3]
+    near_1 = [depth.measure(n, way)["input"] for n in ("post", "pre") for way in (True, False)]
+    assert 0.2 < np.min(near_1) < np.max(near_1) < 1.5
+    layers = 3, 6, 12, 24
+    post, pre = ([depth.measure(n, True, m)["value"][-1] for m in layers] for n in ("post", "pre"))
+    assert max(post) < 1.2 * min(post)
+    assert np.ptp(pre * np.sqrt(layers)) < 0.2 * np.min(pre * np.sqrt(layers))
+    ends = [depth.learn(*run)[100:].mean() for run in depth.RUNS.values()]
+    slow, fast, rising, slow_pre, fast_pre, without = ends
+    assert fast_pre < slow_pre < slow < fast - 0.25 and rising < fast - 0.25 < without - 0.2

@@ -35,20 +35,19 @@ SAID = {
     words, the scaled one 100 %
     """,
     4: """
-    *plural* is 0.70. In … it is 3 numbers, from a word to the next 6 … | that | 14 | 15 | 16 | …
-    | bark | 31 | 32 | 33 | … | 1 | 512 | 1,048,576 | 115,097,600 | 10,000 | … | 8 | 64 |
-    1,048,576 | 115,097,600 | 80,000 | … | 32 | 16 | 1,048,576 | 115,097,600 | 320,000 | … | h =
-    16 | 25.8 | 0 | −0.3 … | d_k = 32 | 25.4 | −0.4 | −1.5 … = 1024 | 26.0 | +0.2 | +1.1 … | h = 1
-    | 24.9 | −0.9 | … It is 64 MiB for … it is 512 MiB … keep 2 MiB … was 0.9 BLEU worse
+    *plural* is 0.70. In … it is 3 numbers, from one word to the next 6 … | that | 14 | 15 | 16 | …
+    | bark | 31 | 32 | 33 | … | h = 16 | 25.8 | 0 | −0.3 … | d_k = 32 | 25.4 | −0.4 | −1.5 … = 1024
+    | 26.0 | +0.2 | +1.1 … | h = 1 | 24.9 | −0.9 | … It is 64 MiB for … it is 512 MiB … was 0.9 BLEU
+    worse
     """,
     5: """
     *man* the weight 0.28 … *dog* 0.10 … 1.74, 0.75, 0.66, 0.41 … 710 places … 113.0000 turns …
     0.00006 … 7.3 apart … 1.47 away … so its row gets (1, 1) …
     from 0.28 to 0.13 … 1.4 places … 177 places … 6.3 places …
-    60,611 … 62,832 … They are 0.97 and 0.49 … by 0.10.
+    60,611 … They are 0.97 and 0.49
     """,
     6: """
-    | −0.4125 | −0.4575 | 0.0325 | −0.1025 | 0.94 | … a fifth of it −1.03 … together (−5.15, 0.45,
+    (−0.4125, −0.4575, 0.0325, −0.1025, 0.94) … a fifth of it −1.03 … together (−5.15, 0.45,
     0, −4.7, 0) … *purrs* fits verb + sound alone, *the* fits definite and neither. … The key
     *animal* fits none … 63,045,632 … 67 % of an encoder layer … 30 % of the model … 63.0M … 3,817
     more … 100.9M … 7.1M only … 14.2M … saves 4.7M … about 49 % of it … 0.35, 0.53 … 0.99, 1.00 …
