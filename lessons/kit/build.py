@@ -333,9 +333,8 @@ def build(out: Path) -> str:
     style = "".join(path.read_text(encoding="utf-8") for path in sheets)
     for name, text in (("index.html", front), ("summary.html", summary), ("style.css", style)):
         write_atomically(out / name, text.encode())
-    # What a message that links to a page shows of it.
-    write_atomically(out / "preview.png", (FOLDER / "attention_stepper.png").read_bytes())
-    for path in FOLDER.glob("page/numformer_math.*"):  # the font and its licence
+    # The font and its licence, and what a message that links to a page shows of it.
+    for path in [*FOLDER.glob("page/numformer_math.*"), *FOLDER.glob("page/preview.png")]:
         write_atomically(out / path.name, path.read_bytes())
     named = [(counts[name], name) for name in ("lesson", *COUNTED)]
     return ", ".join(f"{number} {name}{'s' * (number != 1)}" for number, name in named)

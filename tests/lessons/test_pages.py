@@ -19,7 +19,7 @@ UNFOLD = "document.querySelectorAll('details').forEach(details => (details.open 
 
 def test_the_pages_are_counted_as_they_are(site):
     folder, last_line = site
-    others = {".made", "style.css", "numformer_math.woff2", "numformer_math.txt"}
+    others = {".made", "preview.png", "style.css", "numformer_math.woff2", "numformer_math.txt"}
     assert {path.name for path in folder.iterdir()} == {*PAGES, *others}
     counts = {"lesson": len(LESSONS), "simulation": 0, "quiz question": 0, "exercise": 0}
     for entry in LESSONS:
