@@ -118,7 +118,7 @@ def test_several_mistakes_are_each_explained_and_an_unknown_one_waits(checked):
         ("{} + (weights == 0) * dweights", "It is not 0 everywhere where weights is 0. A masked"),
         ("{} + weights * dweights.max()", "Its rows do not sum to 0. One number added"),
         ("{} * (weights @ dweights.T).sum()", "Three times the upstream gradient has to give"),
-        ("({}) * np.array([1, 1, 2, 3, 3])[:, None]", "where the index of axis 0 is 1."),
+        ("({}) * np.array([1, 1, 2, 3, 3])[:, None]", "where the index of axis 0 is 0."),
         ("1.5 * dweights + weights", "The check does not recognise this pattern. Take a small"),
         ("({}).round(6)", "right to a few digits only"),
         ("dweights / weights", "it holds NaN or infinity, first at (0, 6)"),
