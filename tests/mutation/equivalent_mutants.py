@@ -13,6 +13,32 @@ How many pairs a batch has is not asked where it is filled by tokens.
     data/batching.py: super().__init__(pairs, 2, seed, pool)
 Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
+Where nothing is saved a checkpointed layer saves nothing, either.
+    layers/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
+The largest of a row are found in stretches and without, the one of many, the other of few faster.
+    generation/greedy.py: if not stretches <= count:
+    generation/greedy.py: if stretches < count:
+    generation/greedy.py: STRETCH = 65
+A third of the rows that have ended, or half: what is written is the same, only sooner.
+    generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
+One number that is none makes all of an array's largest none, whichever axis it is of.
+    generation/greedy.py: _require_numbers(to_host(logits))
+    generation/greedy.py: _require_numbers(to_host(logits.max()))
+    generation/greedy.py: _require_numbers(to_host(logits.max(axis=0)))
+How an array lies in memory says how fast a product is, and not what it gives.
+    layers/blocks.py: query = query * (1 / math.sqrt(query.shape[-1]))
+    layers/blocks.py: key, value = (key, laid_out(value))
+    layers/blocks.py: key, value = (laid_out(key), value)
+    layers/blocks.py: query, doutput = (query * scale, laid_out(doutput))
+    layers/blocks.py: query, doutput = (laid_out(query * scale), doutput)
+A block has as many rows as is fast, and a stretch is cut off where the array ends.
+    layers/blocks.py: ROWS = 193
+    layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
+    layers/blocks.py: whole = slice(batch) if not on_host(query) else None
+    layers/blocks.py: whole = slice(batch) if self.reach.keys.all_valid else None
+    layers/blocks.py: whole = None
+    layers/blocks.py: for sequences in stretches(batch, 1)
+    layers/blocks.py: slice(start, start + size)
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
@@ -20,6 +46,14 @@ A place in the batch as an integer of NumPy is the same place.
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
+    generation/greedy.py: xp.split(x, [stretches * STRETCH], axis=-1)
+    generation/greedy.py: xp.concatenate([places, after], axis=-1)
+    generation/greedy.py: xp.take_along_axis(x, places)
+    generation/greedy.py: xp.take_along_axis(x, places, axis=-1)
+    generation/greedy.py: xp.take_along_axis(places, among)
+    generation/greedy.py: xp.take_along_axis(places, among, axis=-1)
+    generation/greedy.py: xp.take_along_axis(logits, ids[:, None])
+    generation/greedy.py: xp.take_along_axis(logits, ids[:, None], axis=-1)
     generation/greedy.py: xp.take_along_axis(shifted, symbols) -
     generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
     generation/sampling.py: np.take_along_axis(p, order)
@@ -68,6 +102,8 @@ How many holes are asked for at once.
     generation/infilling.py: np.split(holes, range(256, len(holes), 257))
 Of the difference the size alone is taken.
     layers/alibi.py: abs(keys - queries[:, None])
+    layers/global_window.py: near = abs(t - s)
+    layers/strided.py: abs(t[rows][:, None] - s[keys])
 Where all are at work, nothing is appended.
     layers/recurrence.py: state = xp.concatenate([new, state[count:]])
 What stands after a target is computed, too, and left out afterwards, with no gradient.
