@@ -5,6 +5,7 @@ scripts and for windows (`draw`), and knows what a page has to show for given ar
 which the tests compare with what it shows. The other half is page/views.js.
 """
 
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -465,7 +466,7 @@ class Figures(View):
         axes, texts = figure.subplots(), self.texts(arrays)
         axes.axis("off")
         words = "   ".join(f"{label}: {texts[name]}" for name, label in self.of.items())
-        axes.text(0.5, 0.5, words, ha="center", va="center", fontsize=9)
+        axes.text(0.5, 0.5, textwrap.fill(words, 110), ha="center", va="center", fontsize=9)
 
     def shown(self, arrays, chosen):
         return self.texts(arrays)
