@@ -9,9 +9,9 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from numformer.backend import dropout_stream
 from numformer.errors import InputError
 from numformer.layer import saving, training
+from numformer.randomness import dropout_stream
 from toy_tasks.kit import exit_code
 
 # Not tested where processes are not forked, which keep what a test replaced; on Windows also not

@@ -7,7 +7,7 @@ import pytest
 from cupy_stand_in import synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer import backend
+from numformer import backend, randomness
 from numformer.backend import to_host
 from numformer.errors import InputError
 
@@ -179,14 +179,14 @@ def test_a_gpu_that_cannot_multiply_is_none(reason, stand_in, monkeypatch):
 
 
 def words(seed, step, count):
-    key = int(backend.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
-    return backend.splitmix64(key, np.arange(count, dtype=np.uint64)).view(np.uint16)
+    key = int(randomness.seed_sequence(seed, "dropout", step, 0).generate_state(1, np.uint64)[0])
+    return randomness.splitmix64(key, np.arange(count, dtype=np.uint64)).view(np.uint16)
 
 
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.5, 0.9, 1 - 1e-9])
 def test_exactly_those_words_below_p_are_dropped(p):
     """2^18 words hold every value of 16 bits a few times; next to 1 the scale stays finite."""
-    stream = backend.DropoutStream()
+    stream = randomness.DropoutStream()
     stream.reseed(3, 7)
     dropped = min(round(p * 2**16), 2**16 - 1)
     keep = stream.keep((2**18,), p, np.zeros(0))
@@ -196,7 +196,7 @@ def test_exactly_those_words_below_p_are_dropped(p):
 
 def test_draws_follow_each_other_and_waste_less_than_a_word():
     """Four entries take 64 bits; the next draw begins with the next 64. A new one is that of 0."""
-    stream, like = backend.DropoutStream(), np.zeros(0)
+    stream, like = randomness.DropoutStream(), np.zeros(0)
     assert_array_equal(stream.keep((8,), 0.5, like) != 0, words(0, 0, 2) >= 32768)
     stream.reseed(3, 7)
     stream.keep((5,), 0.5, like)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["version", "errors", "blas"],
     ["backend", "settings"],
-    ["layer"],
+    ["randomness", "layer"],
     ["layers", "data"],
     ["plots", "models"],
     ["training", "generation"],

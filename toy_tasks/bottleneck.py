@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.models import Config, Model, RecurrentEncoderDecoder, Transformer
+from numformer.randomness import seed_sequence
 from toy_tasks import kit
 from toy_tasks.kit import charts, study
 from toy_tasks.kit.sequences import Rule, SequenceTask, held_out

@@ -12,13 +12,14 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from numformer.backend import find_backend, seed_sequence, to_host
+from numformer.backend import find_backend, to_host
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import inference, pack
 from numformer.layers import Softmax
 from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
+from numformer.randomness import seed_sequence
 from numformer.trained import best_of
 from numformer.training.checkpoints import load_model
 from toy_tasks import kit

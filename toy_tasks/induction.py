@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import Vocabulary
 from numformer.generation import Continuation
 from numformer.models.language_model import LanguageModel
 from numformer.plots import attention_weights
+from numformer.randomness import seed_sequence
 from numformer.trained import load
 from numformer.training.run_folder import read_metrics
 from toy_tasks import kit

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import END, Vocabulary, pad
 from numformer.generation import Continuation
 from numformer.generation.greedy import greedy
 from numformer.models.language_model import LanguageModel
+from numformer.randomness import seed_sequence
 from toy_tasks import kit
 from toy_tasks.kit import charts, study
 from toy_tasks.kit.sequences import held_out

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import PADDING, Batch, Vocabulary
 from numformer.data.vocabulary import SPECIAL
 from numformer.errors import InputError
@@ -21,6 +20,7 @@ from numformer.layer import inference
 from numformer.layers import CrossEntropy
 from numformer.models.language_model import LanguageModel
 from numformer.models.masked import MaskedLanguageModel
+from numformer.randomness import seed_sequence
 from numformer.training.loop import Interrupted
 from toy_tasks import kit
 from toy_tasks.kit.charts import draw_attention

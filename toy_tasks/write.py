@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import Batch, Subwords, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Continuation
 from numformer.layer import inference
 from numformer.models.language_model import LanguageModel
+from numformer.randomness import seed_sequence
 from toy_tasks import kit
 from toy_tasks.kit import subwords as own
 from toy_tasks.kit.charts import draw_attention

@@ -15,8 +15,8 @@ import numpy as np
 
 from lessons.kit import recorded
 from lessons.kit.recorded import Given, ndarray, refused, root
-from numformer.backend import DropoutStream
 from numformer.errors import InputError
+from numformer.randomness import DropoutStream
 
 
 class Recording:

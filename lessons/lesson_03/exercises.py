@@ -11,7 +11,8 @@ import numpy as np
 from lessons.kit.exercise import Exercise
 from lessons.kit.explanations import apart, sums_to_0, zero_where
 from lessons.kit.solution import Mistake
-from numformer.layers.attention import scaled_dot_product_attention, transpose
+from numformer.backend import transpose
+from numformer.layers.attention import scaled_dot_product_attention
 from numformer.layers.scores import dot_product_score
 from numformer.layers.softmax import softmax
 

@@ -12,8 +12,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from numformer import Adam, Embedding, Layer, Softmax, inference, pack
-from numformer.backend import matmul
-from numformer.layers.attention import transpose
+from numformer.backend import matmul, transpose
 from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 
 WORDS, SET, D_V = 32, 8, 8

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_limits
 from lessons.kit.simulation import Choice, Option, Simulation
 from lessons.kit.views import Axis, Block, Chart, Diagram, Drawn, Figures
 from numformer import Adam, PairBatch, Transformer, greedy, pack
-from numformer.backend import dropout_stream
 from numformer.data.batching import pad_sources
 from numformer.data.vocabulary import END, START
 from numformer.errors import InputError
@@ -27,6 +26,7 @@ from numformer.layers.layer_norm import layer_norm_backward
 from numformer.layers.linear import linear_backward
 from numformer.layers.softmax import softmax_backward
 from numformer.models import Tower
+from numformer.randomness import dropout_stream
 
 LETTERS, LENGTH, SPECIALS = 6, 3, 4
 STEPS, WORDS, RATE, RISE, EVERY = 300, 32, 0.006, 40, 10

@@ -7,9 +7,9 @@ from itertools import chain
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data.vocabulary import END, PADDING, START
 from numformer.errors import InputError
+from numformer.randomness import seed_sequence
 
 Pair = tuple[Sequence[int], Sequence[int]]
 

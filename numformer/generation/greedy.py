@@ -90,7 +90,8 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
 def _most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
     """logits (N, V) -> ids (N,): the softmax does not change which is the largest."""
     xp, first = array_module(logits), UNKNOWN + 1
-    _require_numbers(to_host(logits.max(axis=-1)))  # which is NaN where one of them is
+    highest = logits.max(axis=-1)
+    _require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
     ids = first + logits[:, first:].argmax(axis=-1)
     best = xp.take_along_axis(logits, ids[:, None], axis=1)[:, 0]
     return to_host(xp.where(logits[:, END] >= best, END, ids))

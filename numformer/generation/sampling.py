@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.errors import InputError
 from numformer.generation.greedy import log_probabilities, write
 from numformer.models import Model
+from numformer.randomness import seed_sequence
 
 MOST = 1e300
 """The largest temperature: a larger integer is no floating-point number."""

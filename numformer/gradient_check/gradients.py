@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, dropout_stream, dtype_kind, on_host, to_host
+from numformer.backend import array_module, dtype_kind, on_host, to_host
 from numformer.errors import InputError
 from numformer.gradient_check import diagnosis, rules, sublayers
 from numformer.layer import Layer, pack
 from numformer.layers.checkpointed import Checkpointed
+from numformer.randomness import dropout_stream
 
 TOLERANCE = 1e-7
 OUTPUT = "what forward returned"

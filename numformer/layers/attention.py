@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, matmul
+from numformer.backend import array_module, matmul, transpose
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.layers.blocks import BlockAttention, worth_blocks
@@ -18,11 +18,6 @@ from numformer.layers.mixer import Mixer
 from numformer.layers.places import Places
 from numformer.layers.reach import Reach, reach_of
 from numformer.layers.softmax import softmax, softmax_backward
-
-
-def transpose(x):
-    """x (..., M, N) -> (..., N, M)."""
-    return x.swapaxes(-1, -2)
 
 
 def scaled_dot_product_attention(query, key, value, mask=None, keep=None, position_bias=None):

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, matmul, max_last, on_host, sum_last
+from numformer.backend import (
+    array_module,
+    dot_last,
+    laid_out,
+    matmul,
+    max_last,
+    on_host,
+    sum_last,
+    transpose,
+)
 from numformer.layer import Array, Layer, training
 from numformer.layers.dropout import KeepByTiles, dropout, dropout_backward
 from numformer.layers.reach import Reach, reach_of
@@ -36,15 +45,10 @@ class Tile(NamedTuple):
 
     def scores(self, query, key):
         """query (B, H, T, K), already scaled, key (B, H, S, K) -> the scores of this tile."""
-        scores = matmul(query[self.queries], key[self.keys].swapaxes(-1, -2))
+        scores = matmul(query[self.queries], transpose(key[self.keys]))
         for columns, addend in self.added:
             scores[..., columns] += addend
         return scores
-
-
-def laid_out(x):
-    """x (..., M, N) with the rows of each head one after the other, as products read them best."""
-    return array_module(x).ascontiguousarray(x)
 
 
 def attention_in_blocks(query, key, value, tiles, small=False):
@@ -88,13 +92,13 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
         xp.exp(weights, out=weights)
         drows = doutput[tile.queries]
         dropped = dropout(weights, tile.keep)
-        dvalue[tile.keys] += matmul(dropped.swapaxes(-1, -2), drows)  # output = dropped V
-        ddropped = matmul(drows, value[tile.keys].swapaxes(-1, -2))  # output = dropped V
+        dvalue[tile.keys] += matmul(transpose(dropped), drows)  # output = dropped V
+        ddropped = matmul(drows, transpose(value[tile.keys]))  # output = dropped V
         dscores = dropout_backward(ddropped, tile.keep)
         dscores -= inner[tile.queries]
         dscores *= weights  # weights = softmax(scores)
         dquery[tile.queries] = matmul(dscores, key[tile.keys])  # scores = Q K^T
-        dkey[tile.keys] += matmul(dscores.swapaxes(-1, -2), query[tile.queries])  # scores = Q K^T
+        dkey[tile.keys] += matmul(transpose(dscores), query[tile.queries])  # scores = Q K^T
         del weights, dropped, ddropped, dscores
     dquery *= scale
     return dquery, dkey, dvalue

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import dropout_stream, on_host
+from numformer.backend import on_host
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, mode, saving
 from numformer.layers.memory import Memory
+from numformer.randomness import dropout_stream
 
 
 class Checkpointed(Layer):
@@ -48,7 +49,7 @@ class Checkpointed(Layer):
             raise InputError(
                 "a checkpointed layer computes the same twice",
                 f"a {type(self.layer).__name__} whose second forward gives other numbers",
-                "Draw random numbers from numformer.backend.dropout_stream, and keep no state "
+                "Draw random numbers from numformer.randomness.dropout_stream, and keep no state "
                 "from one forward to the next.",
             )
         return self.layer.backward(dy)

@@ -50,20 +50,20 @@ class Convolution(Layer):
 
     def forward(self, x: Array, before: Any = None) -> Array:
         require_width(self, x, self.bias.size)
-        if before is None:
-            shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
-            before = array_module(x).zeros(shape, x.dtype)
+        before = self._beginning(x) if before is None else before
         y, extended = convolution(x, self.weight.data, self.bias.data, before)
         self.save(extended=extended)
         return y
 
     def latest(self, x: Array, before: Any = None) -> Array:
         """What stands before the positions that follow x: its latest (B, width - 1, D)."""
-        width = len(self.weight.data) - 1
-        xp = array_module(x)
-        if before is None:
-            before = xp.zeros((len(x), width, x.shape[-1]), x.dtype)
-        return xp.concatenate([before, x], axis=1)[:, -width:]
+        before = self._beginning(x) if before is None else before
+        return array_module(x).concatenate([before, x], axis=1)[:, x.shape[1] :]
+
+    def _beginning(self, x):
+        """The zeros before a sequence."""
+        shape = (len(x), len(self.weight.data) - 1, x.shape[-1])
+        return array_module(x).zeros(shape, x.dtype)
 
     def backward(self, dy: Array) -> Array:
         dx, dweight, dbias = convolution_backward(dy, self.weight.data, **self.pop_saved())

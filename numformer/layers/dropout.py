@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from numformer.backend import array_module, dropout_stream, kept, splitmix64
+from numformer.backend import array_module
 from numformer.errors import InputError
 from numformer.layer import Array, Layer, training
+from numformer.randomness import dropout_stream, keep_mask, splitmix64
 
 
 def dropout(x, keep):
@@ -23,7 +24,7 @@ class Dropout(Layer):
     """x (...) -> (...): in training each value is 0 with probability p_drop, else x / (1 - p_drop).
 
     The mean stays the same, so that outside training the layer does nothing. The masks come from
-    `numformer.backend.dropout_stream`, which is reseeded at every training step.
+    `numformer.randomness.dropout_stream`, which is reseeded at every training step.
     """
 
     def __init__(self, p_drop: float):
@@ -73,4 +74,4 @@ class KeepByTiles:
             if here.any():
                 begun = four_a_word[..., place : place + count]
                 bits = xp.where(xp.asarray(here), begun, bits)
-        return kept(bits, self.p_drop, like)
+        return keep_mask(bits, self.p_drop, like)

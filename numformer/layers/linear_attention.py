@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, dot_last, matmul
+from numformer.backend import array_module, dot_last, matmul, transpose
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
-from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads, transpose
+from numformer.layers.attention import SelfAttention, head_size, merge_heads, split_heads
 from numformer.layers.linear import Linear
 from numformer.layers.memory import Kept, Memory
 from numformer.layers.mixer import Mixer
@@ -109,48 +109,42 @@ class LinearAttention(Mixer):
         kept = past.of(self, lambda past: Kept()) if past else {}
         causal = reach.causal or past is not None
         total, sums = totals(query, seen, causal, kept.get("sums", 0))
-        above = query, seen
+        q, k = query, seen  # what stands above the line
         if self.rotary:
-            above = (
-                self.rotary.forward(query, places.positions),
-                self.rotary.forward(seen, places.positions),
-            )
+            q, k = (self.rotary.forward(part, places.positions) for part in (q, k))
         if causal:
-            y, states, last = running_sums(above[0], above[1], value, start=kept.get("state"))
+            y, states, last = running_sums(q, k, value, start=kept.get("state"))
             kept.update(state=last, sums=sums[..., -1:, :])
         else:
-            y, states = whole_sums(above[0], above[1], value)
+            y, states = whole_sums(q, k, value)
         # Where nobody is to be seen the total is 0, and so is what stands above the line.
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
-        self.save(query=query, key=key, visible=visible, value=value, above=above, sums=sums)
-        self.save(query_above=query_above, key_above=key_above)
-        self.save(y=y, share=share, states=states, causal=causal, reach=reach)
+        of_features = dict(query=query, query_above=query_above, key=key, key_above=key_above)
+        of_sums = dict(visible=visible, value=value, q=q, k=k, sums=sums, states=states)
+        self.save(**of_features, **of_sums, y=y, share=share, causal=causal, reach=reach)
         return self.output.forward(merge_heads(y, places))
 
     def backward(self, dy: Array) -> Array:
-        of_output, of_features, of_sums = (self.pop_saved() for _ in range(3))
-        places, causal = of_output["reach"].queries, of_output["causal"]
-        query, key, value, above = (of_sums[name] for name in ("query", "key", "value", "above"))
+        saved = self.pop_saved()
+        places, causal, states = saved["reach"].queries, saved["causal"], saved["states"]
+        query, key, value, q, k = (saved[name] for name in ("query", "key", "value", "q", "k"))
         dy = split_heads(self.output.backward(dy), self.heads, places)
-        dy = dy * of_output["share"]  # y = above / total
-        dtotal = -dot_last(dy, of_output["y"])
-        dquery, dkey = totals_backward(dtotal, query, of_sums["sums"], causal)
-        states = of_output["states"]
+        dy = dy * saved["share"]  # y = above / total
+        dtotal = -dot_last(dy, saved["y"])
+        dquery, dkey = totals_backward(dtotal, query, saved["sums"], causal)
         if causal:
-            *dabove, dvalue, _ = running_sums_backward(
-                dy, above[0], above[1], value, None, None, states
-            )
+            dq, dk, dvalue, _ = running_sums_backward(dy, q, k, value, None, None, states)
         else:
-            *dabove, dvalue = whole_sums_backward(dy, above[0], above[1], value, states)
+            dq, dk, dvalue = whole_sums_backward(dy, q, k, value, states)
         if self.rotary:
-            dabove = [self.rotary.backward(part) for part in reversed(dabove)][::-1]
-        dquery += dabove[0]  # features are above the line and in the total
-        dkey = dkey + dabove[1]
-        if of_sums["visible"] is not None:
-            dkey *= of_sums["visible"]
-        dquery = positive_features_backward(dquery, query, of_features["query_above"])
-        dkey = positive_features_backward(dkey, key, of_features["key_above"])
+            dk, dq = (self.rotary.backward(part) for part in (dk, dq))
+        dquery += dq  # features are above the line and in the total
+        dkey = dkey + dk
+        if saved["visible"] is not None:
+            dkey *= saved["visible"]
+        dquery = positive_features_backward(dquery, query, saved["query_above"])
+        dkey = positive_features_backward(dkey, key, saved["key_above"])
         dx = self.query.backward(merge_heads(dquery, places))
         dx += self.key.backward(merge_heads(dkey, places))  # x gives queries, keys and values
         dx += self.value.backward(merge_heads(dvalue, places))
@@ -158,10 +152,9 @@ class LinearAttention(Mixer):
 
     def looks(self):
         """Where the queries of the latest forward looked: weights (B, H, T, S), made for this."""
-        of_output, of_sums = self.saved[-1], self.saved[-3]
-        query, key = of_sums["above"]
-        weights = matmul(query, transpose(key)) * of_output["share"]
-        seen = of_output["reach"].dense(array_module(weights))
+        saved = self.saved[-1]
+        weights = matmul(saved["q"], transpose(saved["k"])) * saved["share"]
+        seen = saved["reach"].dense(array_module(weights))
         return weights if seen is None else weights * seen
 
     @classmethod

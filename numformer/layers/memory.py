@@ -48,13 +48,12 @@ class Memory:
         read = rows // self.width
         starts = np.flatnonzero(np.diff(read, prepend=-1))
         self.width = len(read) // max(1, len(starts))
-        if not np.array_equal(read, np.repeat(read[starts], self.width)):
-            starts, self.width = (
-                np.arange(len(read)),
-                1,
-            )  # of some sequences there are more than of others
+        if np.array_equal(read, np.repeat(read[starts], self.width)):
+            read = read[starts]
+        else:  # of some sequences there are more hypotheses than of others
+            self.width = 1
         for state in self._states.values():
-            state.choose(read[starts] if isinstance(state, Shared) else rows)
+            state.choose(read if isinstance(state, Shared) else rows)
 
 
 class Kept(dict):

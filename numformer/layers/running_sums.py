@@ -10,10 +10,9 @@ products, and from chunk to chunk as a recurrence; work and memory grow with T (
 from collections.abc import Iterator
 from typing import Any
 
-from numformer.backend import array_module, dot_last, masked, matmul
+from numformer.backend import array_module, dot_last, masked, matmul, transpose
 from numformer.errors import InputError
 from numformer.layer import Array
-from numformer.layers.attention import transpose
 from numformer.layers.places import Places
 from numformer.layers.reach import Drawn, Reach, causal_mask, reach_of
 

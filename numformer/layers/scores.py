@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, matmul
+from numformer.backend import array_module, matmul, transpose
 from numformer.layer import Array, Layer
-from numformer.layers.attention import transpose
 from numformer.layers.linear import Linear, linear, linear_backward
 
 

@@ -126,19 +126,19 @@ class StateSpace(Mixer):
         if past:
             kept.update(state=last, before=self.convolution.latest(u, before))
         y, (opening, opened) = merge_heads(y), swish(gate)
-        self.save(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step, reach=reach)
-        self.save(y=y, opening=opening, opened=opened)
+        of_scan = dict(inputs=inputs, scanned=scanned, states=states, raw_step=raw_step)
+        self.save(**of_scan, y=y, opening=opening, opened=opened, reach=reach)
         y = y * opening
         return self.output.forward(places.gather(y[:, None]) if places.skip_padding else y)
 
     def backward(self, dy: Array) -> Array:
-        of_gate, saved = self.pop_saved(), self.pop_saved()
+        saved = self.pop_saved()
         places, inputs = saved["reach"].queries, saved["inputs"]
         dy = self.output.backward(dy)
         if places.skip_padding:
             dy = places.spread(dy, 1)[:, 0]
-        dgate = swish_backward(dy * of_gate["y"], of_gate["opening"], of_gate["opened"])
-        dy = split_heads(dy * of_gate["opening"], self.heads)  # y = scan opening
+        dgate = swish_backward(dy * saved["y"], saved["opening"], saved["opened"])
+        dy = split_heads(dy * saved["opening"], self.heads)  # y = scan opening
         dv, dstep, drate, dwrite, dread, dskip = selective_scan_backward(
             dy, **inputs, skip=self.skip.data, scanned=saved["scanned"], states=saved["states"]
         )

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import dropout_stream, on_host
+from numformer.backend import on_host
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 from numformer.models import Objective
+from numformer.randomness import dropout_stream
 from numformer.training.forks import Forks, cores, shared
 from numformer.training.optimizers import Optimizer
 

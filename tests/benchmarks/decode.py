@@ -9,9 +9,7 @@ over those of transformers. Needs torch and transformers (pip install torch tran
 
 import argparse
 import importlib.util
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +22,7 @@ from numformer.data.vocabulary import END, UNKNOWN
 from numformer.generation import beam_search, greedy
 from numformer.layer import pack
 from numformer.models import Config, LanguageModel, Transformer
+from tests.benchmarks.worker import Worker
 
 LENGTH, ROUNDS = 30, 7  # of what is read, and what is written
 
@@ -131,25 +130,6 @@ def work(library: str, name: str) -> None:
         print(time.process_time() - started, flush=True)
 
 
-class Worker:
-    """One library at one size, in a process of its own."""
-
-    def __init__(self, library: str, name: str):
-        limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
-        command = [sys.executable, "-m", "tests.benchmarks.decode", "--worker", library, name]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
-
-    def rate(self, batch: int, beam: int) -> float:
-        """Tokens a second."""
-        self.process.stdin.write(f"{batch} {beam}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("a worker ended early; what it said stands above")
-        return batch * LENGTH / float(line)
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.decode")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
@@ -166,18 +146,18 @@ def main(arguments: list[str] | None = None) -> None:
     print("tokens a second\n| size | batch | beam |", " | ".join(WRITERS), "| ratio |")
     print("|---" * 6 + "|", flush=True)
     for name in options.sizes:
-        workers = {library: Worker(library, name) for library in WRITERS}
+        workers = {library: Worker("decode", library, name, threads=1) for library in WRITERS}
         for beam in options.beams:
             for batch in options.batches:
                 rates = {library: [] for library in WRITERS}
                 for _ in range(ROUNDS + 1):
                     for library, worker in workers.items():
-                        rates[library].append(worker.rate(batch, beam))
+                        rates[library].append(batch * LENGTH / worker.ask(batch, beam))
                 medians = [statistics.median(rates[library][1:]) for library in WRITERS]
                 row = [name, str(batch), str(beam), *(f"{rate:,.0f}" for rate in medians)]
                 print("|", " | ".join(row), f"| {medians[0] / medians[1]:.2f} |", flush=True)
         for worker in workers.values():
-            worker.process.communicate()  # closes its standard input, which ends it
+            worker.end()
 
 
 if __name__ == "__main__":

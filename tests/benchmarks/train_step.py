@@ -11,9 +11,7 @@ differences come from stands in tests/README.md. Needs torch (pip install torch)
 
 import argparse
 import importlib.util
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +28,7 @@ from numformer.models import Config, LanguageModel, RecurrentEncoderDecoder, Tra
 from numformer.training.forks import cores
 from numformer.training.recipe import Recipe
 from numformer.training.trainer import Trainer
+from tests.benchmarks.worker import Worker
 from toy_tasks.write import Windows
 
 
@@ -263,38 +262,19 @@ def work(library: str, name: str) -> None:
         print(seconds(step, int(line)), flush=True)
 
 
-class Worker:
-    """One library at one size, in a process of its own."""
-
-    def __init__(self, library: str, name: str):
-        limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(cores()))
-        command = [sys.executable, "-m", "tests.benchmarks.train_step", "--worker", library, name]
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
-
-    def seconds(self, steps: int) -> float:
-        """How long one of `steps` steps takes."""
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("a worker ended early; what it said stands above")
-        return float(line) / steps
-
-
 def measure(name: str) -> None:
     """Print the row of one size."""
-    workers = {library: Worker(library, name) for library in STEPS}
+    workers = {library: Worker("train_step", library, name, cores()) for library in STEPS}
     for worker in workers.values():
-        worker.seconds(1)  # all are ready
-    steps = max(1, round(0.5 / workers["numformer"].seconds(1)))
+        worker.ask(1)  # all are ready
+    steps = max(1, round(0.5 / workers["numformer"].ask(1)))
     times = {library: [] for library in STEPS}
     for _ in range(ROUNDS):
         for library, worker in workers.items():
             time.sleep(0.05)  # the threads of the one before go to sleep first
-            times[library].append(worker.seconds(steps))
+            times[library].append(worker.ask(steps) / steps)
     for worker in workers.values():
-        worker.process.communicate()  # closes its standard input, which ends it
+        worker.end()
     medians = [1000 * statistics.median(times[library]) for library in STEPS]
     size = SIZES[name]
     what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({name})"

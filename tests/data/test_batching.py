@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from numformer import data
-from numformer.backend import seed_sequence
 from numformer.data import END, PADDING, START, EpochBatches, PairBatch, TokenBatches, pad
+from numformer.randomness import seed_sequence
 
 
 def pairs_of(lengths) -> list:

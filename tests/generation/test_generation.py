@@ -11,11 +11,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 import numformer as nf
-from numformer.backend import seed_sequence
 from numformer.errors import BrokenNumbers
 from numformer.generation import beam
 from numformer.generation.greedy import most_probable
 from numformer.layers.memory import Kept, Memory, Shared
+from numformer.randomness import seed_sequence
 
 V = 7
 GOING_ON = [4, 5, 6]
@@ -502,15 +502,20 @@ def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
             np.testing.assert_array_equal(np.repeat(shared["read"], width, 0), kept["read"])
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("search", [nf.greedy, nf.sample])
+@pytest.mark.parametrize("symbols, value", [(3, np.nan), (3, np.inf), (slice(V), -np.inf)])
 @pytest.mark.parametrize("row", [0, 1])
-def test_one_row_that_is_no_number_is_enough(row):
+def test_one_row_that_is_no_number_is_enough(row, symbols, value, search):
+    """Weights that overflow give infinities, too. One symbol may be impossible, but not all."""
     logits = np.zeros((2, V))
-    logits[row, 3] = np.nan
-    model = SimpleNamespace(
-        start=lambda inputs, length: SimpleNamespace(ids=inputs), step=lambda ids, state: logits
-    )
+    logits[row, 4] = -np.inf
+    state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
+    model = SimpleNamespace(start=lambda inputs, length: state, step=lambda ids, state: logits)
+    assert len(search(model, state.ids, 1)) == 2
+    logits[row, symbols] = value
     with pytest.raises(BrokenNumbers):
-        nf.greedy(model, np.zeros(2, int), 3)
+        search(model, state.ids, 1)
 
 
 def test_among_equals_the_smaller_id_is_written():
@@ -531,8 +536,10 @@ def test_rows_that_have_ended_are_left_out():
     assert sizes == 5 * [4] + 4 * [2]
 
 
-def test_the_largest_of_many_are_found_in_stretches(rng):
-    logits = rng.permutation(5 * 30_005).reshape(5, 30_005) / 10_000
+@pytest.mark.parametrize("size", [325, 30_005])
+def test_the_largest_of_many_are_found_in_stretches(size, rng):
+    """In each of many stretches there are more than enough, in each of five hardly."""
+    logits = rng.permutation(5 * size).reshape(5, size) / 10_000
     logits[0, -1] = 16
     symbols, _ = most_probable(logits, 4)
     logits[:, [nf.PADDING, nf.START, 3]] = -np.inf

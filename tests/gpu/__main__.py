@@ -22,8 +22,8 @@ from unittest import mock
 
 import numpy as np
 
-from numformer import backend
-from numformer.backend import dropout_stream, find_backend, reuse_freed_memory, to_host
+from numformer import backend, randomness
+from numformer.backend import find_backend, reuse_freed_memory, to_host
 from numformer.data.batching import pad_sources
 from numformer.errors import InputError, complain
 from numformer.generation import beam_search, greedy
@@ -31,6 +31,7 @@ from numformer.gradient_check.cases import CASES
 from numformer.gradient_check.gradients import converted
 from numformer.layer import pack
 from numformer.models import Config, Transformer
+from numformer.randomness import dropout_stream
 from numformer.training import trainer as training
 from numformer.training.checkpoints import load_model
 from numformer.training.files import write_atomically
@@ -145,7 +146,7 @@ def check_formulas(report: Report, xp) -> None:
             at_most(difference(scattered(xp, rows, dtype), scattered(np, rows, dtype)), bound)
     with report.checking("splitmix64, wrong bits") as at_most:
         counters = (module.arange(7, 70_008, dtype=module.uint64) for module in (xp, np))
-        bits = [to_host(backend.splitmix64(12345, some)) for some in counters]
+        bits = [to_host(randomness.splitmix64(12345, some)) for some in counters]
         at_most(int((bits[0] != bits[1]).sum()), 0)
     for p in (0.1, 0.5, 0.999999):
         with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:

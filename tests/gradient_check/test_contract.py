@@ -18,12 +18,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer
-from numformer.backend import array_module, dropout_stream, to_host
+from numformer.backend import array_module, to_host
 from numformer.gradient_check.cases import CASES, MIXED, TABLE
 from numformer.gradient_check.gradients import GradientCheck, converted, dtype_kind
 from numformer.layer import Layer, inference, mode, pack
 from numformer.layers import MIXERS
 from numformer.layers.positional import NoPositions, SinusoidalPositions
+from numformer.randomness import dropout_stream
 from numformer.training.optimizers import OPTIMIZERS
 
 # What a model is composed of is held to the list by itself.

@@ -9,7 +9,6 @@ import pytest
 from strangers import Chain, Dense, Formula, Holding, logistic
 
 import numformer as nf
-from numformer.backend import dropout_stream
 from numformer.gradient_check.cases import IDS as OF_CASES
 from numformer.gradient_check.cases import Given
 from numformer.gradient_check.diagnosis import diagnose
@@ -17,6 +16,7 @@ from numformer.gradient_check.gradients import GradientCheck, check
 from numformer.gradient_check.trace import Reporting
 from numformer.layers.attention import merge_heads, split_heads
 from numformer.layers.softmax import softmax
+from numformer.randomness import dropout_stream
 
 B, S, T, D, H, V = 3, 5, 4, 8, 2, 11
 RNG = np.random.default_rng(7)

@@ -16,8 +16,8 @@ import numpy as np
 import parity_cases as cases
 import pytest
 
-from numformer.backend import dropout_stream
 from numformer.models import Config
+from numformer.randomness import dropout_stream
 from numformer.training import Recipe
 
 STORED = Path(__file__).with_name("parity_reference.json")

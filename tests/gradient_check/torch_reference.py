@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from numformer.backend import dropout_stream
 from numformer.data import PairBatch
 from numformer.gradient_check import GradientCheck
 from numformer.layers import Reach
 from numformer.models import Config
+from numformer.randomness import dropout_stream
 from numformer.training import Recipe
 
 # The arrays are small: more threads would only wait for each other.

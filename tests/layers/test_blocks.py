@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.backend import dropout_stream, to_host
+from numformer.backend import to_host
 from numformer.layer import inference, pack
 from numformer.layers import MIXERS, Memory, Places, Reach, Rotary, attention, blocks
 from numformer.layers.alibi import alibi
 from numformer.layers.blocks import BlockAttention, worth_blocks
 from numformer.layers.dropout import KeepByTiles
 from numformer.layers.reach import Drawn
+from numformer.randomness import dropout_stream
 
 B, T, D, H = 3, 11, 8, 4
 LENGTHS = np.array([7, 11, 0])
@@ -152,6 +153,23 @@ def test_small_scores_are_those_whose_exponential_is_a_number():
     query = np.full((1, 1, 2, 4), 10.0)  # of length 20
     for length, small in ((3.9, True), (4.1, False)):
         assert blocks.scores_are_small(query, np.full((1, 1, 3, 4), length / 2)) == small
+
+
+def test_a_large_bias_overflows_nothing(rng):
+    """However small the products of queries and keys are; a GPU is not asked for their size."""
+    query, key, value = rng.standard_normal((3, 1, H, T, 4)).astype(np.float32)
+
+    def bias(queries, keys):
+        return 500 * (1 + (queries[:, None] + keys)[None] / T)
+
+    plain, ours = attention.ScaledDotProductAttention(), BlockAttention(rows=4)
+    expected = plain.forward(query, key, value, None, bias(np.arange(T), np.arange(T)))
+    output = ours.forward(query, key, value, Reach(Places.whole(1, T)), bias)
+    assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_device_is_not_asked_how_large_scores_are(stand_in):
+    assert not blocks.scores_are_small(*2 * [stand_in.zeros((1, 1, 2, 4))])
 
 
 def test_long_sequences_take_blocks_and_short_ones_the_plain_formula(rng):

@@ -7,12 +7,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
-from numformer.backend import splitmix64
 from numformer.layers import positional
 from numformer.layers.attention import head_size
 from numformer.layers.linear import linear_backward
 from numformer.layers.positional import sinusoidal_table
 from numformer.layers.softmax import softmax
+from numformer.randomness import splitmix64
 
 B, D = 2, 8
 warnings_are_errors = pytest.mark.filterwarnings("error")

@@ -6,10 +6,11 @@ import pytest
 from lessons import FOLDER
 from lessons.kit import recorded
 from lessons.kit.recording import Recording
-from numformer.backend import array_module, dropout_stream, scatter_add
+from numformer.backend import array_module, scatter_add
 from numformer.layer import pack
 from numformer.layers.dropout import Dropout
 from numformer.models import Transformer
+from numformer.randomness import dropout_stream
 from numformer.training.optimizers import Adam
 
 REPLAY = """([recording, rounds]) => {

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from numformer.backend import DropoutStream
 from numformer.layer import inference, pack
 from numformer.models import Config, Tower, TowerConfig, Transformer
+from numformer.randomness import DropoutStream
 
 V, D, F, H, N = 11, 8, 12, 2, 2
 SMALL = dict(d_model=D, d_ff=F, heads=H, layers=N)

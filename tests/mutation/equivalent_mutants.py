@@ -19,12 +19,10 @@ The largest of a row are found in stretches and without, the one of many, the ot
     generation/greedy.py: if not stretches <= count:
     generation/greedy.py: if stretches < count:
     generation/greedy.py: STRETCH = 65
+Of every stretch, not of the `count` whose own largest are the largest.
+    generation/greedy.py: first = STRETCH * xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
-One number that is none makes all of an array's largest none, whichever axis it is of.
-    generation/greedy.py: _require_numbers(to_host(logits))
-    generation/greedy.py: _require_numbers(to_host(logits.max()))
-    generation/greedy.py: _require_numbers(to_host(logits.max(axis=0)))
 How an array lies in memory says how fast a product is, and not what it gives.
     layers/blocks.py: query = query * (1 / math.sqrt(query.shape[-1]))
     layers/blocks.py: key, value = (key, laid_out(value))
@@ -79,10 +77,10 @@ np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the
 above 0 either way, and whether it is 0 is all that counts.
     backend.py: np.diff(sorted_ids, prepend=-2)
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
-    backend.py: bits *= 11400714819323198485
-    backend.py: bits *= factor
+    randomness.py: bits *= 11400714819323198485
+    randomness.py: bits *= factor
 SeedSequence.generate_state makes word after word: of two words the first is the same.
-    backend.py: sequence.generate_state(2, np.uint64)[0]
+    randomness.py: sequence.generate_state(2, np.uint64)[0]
 With a reach of all ids nothing lies that far apart: the slices are empty.
     backend.py: while reach <= len(ids)
 A polynomial of a higher degree, which has all digits of the dtype, too.

@@ -13,13 +13,13 @@ from numpy.testing import assert_array_equal
 from tiny_runs import Clock, Copying, HoldingOut, Own, fail, interrupt, run, send_ctrl_c, tiny
 from tqdm import tqdm
 
-from numformer.backend import dropout_stream
 from numformer.data import Vocabulary
 from numformer.generation import Transduction
 from numformer.layer import inference, pack
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 from numformer.models import Transformer
+from numformer.randomness import dropout_stream
 from numformer.training import parts
 from numformer.training.checkpoints import load_model, save_checkpoint
 from numformer.training.loop import Interrupted, Schedule, _duration, train

@@ -6,11 +6,11 @@ import signal
 import numpy as np
 import pytest
 
-from numformer.backend import dropout_stream
 from numformer.data.batching import PairBatch
 from numformer.generation import greedy
 from numformer.layer import Layer, training
 from numformer.models import Config, Transformer
+from numformer.randomness import dropout_stream
 from numformer.training.loop import Interrupted, Schedule, train
 from numformer.training.recipe import Recipe
 

@@ -12,11 +12,11 @@ from itertools import islice
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import PairBatch, Vocabulary
 from numformer.errors import InputError
 from numformer.generation import Transduction
 from numformer.models import Transformer
+from numformer.randomness import seed_sequence
 from toy_tasks import kit
 from toy_tasks.kit.transduction import TransductionTask, learn
 

@@ -4,10 +4,11 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from numformer.backend import find_backend, memory, seed_sequence
+from numformer.backend import find_backend, memory
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.plots import loss_curve
+from numformer.randomness import seed_sequence
 from numformer.settings import Settings
 from numformer.training.checkpoints import require_numbers
 from numformer.training.files import locked

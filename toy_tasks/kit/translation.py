@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.backend import seed_sequence
 from numformer.data import PairBatch, Subwords, TokenBatches
 from numformer.data.moses import detokenized
 from numformer.errors import InputError
 from numformer.generation import Translation
 from numformer.generation import text as texts
 from numformer.models import Transformer
+from numformer.randomness import seed_sequence
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import note
 from toy_tasks.kit.charts import draw_attention

@@ -1,0 +1,29 @@
+"""A process in which one library computes, so that several can take turns with the same threads."""
+
+import os
+import subprocess
+import sys
+
+
+class Worker:
+    """`python -m tests.benchmarks.NAME --worker LIBRARY SIZE`, which answers lines of numbers."""
+
+    def __init__(self, benchmark: str, library: str, size: str, threads: int):
+        limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
+        command = [sys.executable, "-m", f"tests.benchmarks.{benchmark}"]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command += ["--worker", library, size]
+        self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
+
+    def ask(self, *numbers: int) -> float:
+        """The seconds that what it is asked for took."""
+        self.process.stdin.write(" ".join(map(str, numbers)) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a worker ended early; what it said stands above")
+        return float(line)
+
+    def end(self) -> None:
+        """Close its standard input, which ends it."""
+        self.process.communicate()
