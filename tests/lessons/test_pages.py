@@ -106,7 +106,7 @@ def fits_and_is_for_everyone(page, coloured: str | None):
 
     page.evaluate(UNFOLD)
     for width, scheme in (375, "dark"), (1280, "light"):
-        page.emulate_media(color_scheme=scheme)
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # no colours on their way
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") == width, f"wider than {width}"
         runs = [("html", {"rules": {"color-contrast": {"enabled": False}}})] * (width == 375)
