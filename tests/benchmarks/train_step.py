@@ -1,16 +1,23 @@
 """One training step: numformer beside PyTorch eager, in one run.
 
-    python -m tests.benchmarks.train_step [--sizes toy64 toy tiny base gpt lstm]
+    python -m tests.benchmarks.train_step [--sizes toy64 tiny ...] [--lengths full padded]
+    python -m tests.benchmarks.train_step --sizes base --profile
 
 Each library computes in a process of its own, with the same threads, sizes and data. They take
 turns, so that what else the machine does meets them alike, and medians are compared. PyTorch is as
-its own guides advise: fused attention with queries, keys and values from one product, fused Adam;
-once as it is installed and once with the allocator setting that numformer's scripts make. What the
-differences come from stands in tests/README.md. Needs torch (pip install torch).
+its own guides advise: fused attention with queries, keys and values from one product, fused Adam,
+no mask where nothing is padded, and the allocator setting that numformer's scripts make. Memory is
+that of a library's processes after these steps, what they share counted once. What the differences
+come from stands in tests/README.md. Needs torch (pip install torch).
+
+With --profile it says instead which formulas of numformer a step's time goes into, in one process.
 """
 
 import argparse
+import cProfile
 import importlib.util
+import os
+import pstats
 import statistics
 import sys
 import tempfile
@@ -33,7 +40,7 @@ from toy_tasks.write import Windows
 
 
 class Size(NamedTuple):
-    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences up to length T, model."""
+    """Vocabulary, d_model, heads, layers, d_ff, a batch of B sequences of length T, model."""
 
     V: int
     D: int
@@ -50,27 +57,31 @@ SIZES = {
     "toy": Size(32, 128, 4, 2, 512, 64, 12),
     "tiny": Size(10000, 128, 4, 4, 256, 128, 16),
     "base": Size(10000, 512, 8, 6, 2048, 32, 32),
+    "wide": Size(37000, 512, 8, 6, 2048, 16, 64),
+    "long": Size(1000, 256, 4, 2, 1024, 2, 1024),
     "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
+    "gptq": Size(65, 256, 4, 4, 1024, 16, 256, "gpt"),
     "lstm": Size(32, 128, 0, 1, 0, 64, 12, "lstm"),
 }
+LENGTHS = {"full": "all sequences T long", "padded": "of lengths T / 2 to T"}
 ROUNDS = 9
 P_DROP = SMOOTHING = 0.1
 
 
-def batches(size: Size, count: int = 8):
-    """source, target_in, target_out (B, T), of lengths T / 2 to T; a gpt has ids, following ids."""
+def batches(size: Size, lengths: str, count: int = 8):
+    """source, target_in, target_out (B, T); a gpt, which has no padding, has ids, following ids."""
     rng = np.random.default_rng(0)
     if size.model == "gpt":
         ids = rng.integers(4, size.V, (count, size.B, size.T + 1))
         return [Windows(batch[:, :-1], batch[:, 1:]) for batch in ids]
 
-    def sequence():
-        return rng.integers(4, size.V, rng.integers(size.T // 2, size.T))
+    def sequence(shortest):  # an end follows
+        return rng.integers(4, size.V, rng.integers(shortest, size.T))
 
-    full = rng.integers(4, size.V, size.T - 1)  # so that every batch is T long
+    shortest = size.T - 1 if lengths == "full" else size.T // 2
     return [
-        PairBatch.of([(full, full), *((sequence(), sequence()) for _ in range(size.B - 1))])
-        for _ in range(count)
+        PairBatch.of([(sequence(first), sequence(first)) for first in [size.T - 1, *others]])
+        for others in count * [(size.B - 1) * [shortest]]
     ]
 
 
@@ -87,11 +98,11 @@ def numformer_model(size: Size):
     return Transformer(Config.base(size.V, **settings))
 
 
-def numformer_step(size: Size) -> Callable[[], None]:
+def numformer_step(size: Size, lengths: str, parts: int | None = None) -> Callable[[], None]:
     """What `numformer.training.train` does at every step."""
 
     class Task:
-        data, metric = batches(size), None
+        data, metric = batches(size, lengths), None
 
         def batch(self, step):
             return self.data[step % len(self.data)]
@@ -102,7 +113,7 @@ def numformer_step(size: Size) -> Callable[[], None]:
     reuse_freed_memory()
     folder = Path(tempfile.gettempdir())  # steps write nothing
     recipe = Recipe(label_smoothing=SMOOTHING)
-    trainer = Trainer(numformer_model(size), Task(), folder, 10**9, recipe, 0, np, cores())
+    trainer = Trainer(numformer_model(size), Task(), folder, 10**9, recipe, 0, np, parts or cores())
     trainer.parts.start()
     return trainer.advance
 
@@ -166,13 +177,15 @@ def torch_model(size: Size):
             self.embedding, self.dropout = embedding(size.V), nn.Dropout(P_DROP)
             self.encoder = nn.ModuleList(Layer() for _ in range(size.layers))
             self.decoder = nn.ModuleList(Layer(crosses=True) for _ in range(size.layers))
-            self.register_buffer("table", torch.from_numpy(sinusoidal_table(64, size.D)).float())
+            table = torch.from_numpy(sinusoidal_table(size.T, size.D)).float()
+            self.register_buffer("table", table)
 
         def embed(self, ids):
             return self.dropout(self.embedding(ids) * size.D**0.5 + self.table[: ids.shape[1]])
 
         def forward(self, source, target):
-            mask = (source != 0)[:, None, None, :]
+            valid = source != 0
+            mask = None if valid.all() else valid[:, None, None, :]
             memory, x = self.embed(source), self.embed(target)
             for layer in self.encoder:
                 memory = layer(memory, mask=mask)
@@ -215,14 +228,18 @@ def torch_model(size: Size):
     return {"transformer": Transformer, "gpt": GPT, "lstm": LSTM}[size.model]()
 
 
-def torch_step(size: Size) -> Callable[[], None]:
+def torch_step(size: Size, lengths: str) -> Callable[[], None]:
     import torch
     from torch.nn import functional
 
+    reuse_freed_memory()
     torch.set_num_threads(cores())
     model = torch_model(size)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [[torch.from_numpy(array) for array in vars(batch).values()] for batch in batches(size)]
+    data = [
+        [torch.from_numpy(array) for array in vars(batch).values()]
+        for batch in batches(size, lengths)
+    ]
     taken = 0
 
     def step():
@@ -240,11 +257,7 @@ def torch_step(size: Size) -> Callable[[], None]:
     return step
 
 
-STEPS = {
-    "numformer": numformer_step,
-    "PyTorch": torch_step,
-    "PyTorch, tuned": lambda size: reuse_freed_memory() or torch_step(size),
-}
+STEPS = {"numformer": numformer_step, "PyTorch": torch_step}
 
 
 def seconds(step: Callable[[], None], times: int) -> float:
@@ -254,17 +267,31 @@ def seconds(step: Callable[[], None], times: int) -> float:
     return time.perf_counter() - start
 
 
-def work(library: str, name: str) -> None:
-    """A process that answers every number of steps on standard input with the seconds they took."""
-    step = STEPS[library](SIZES[name])
+def memory() -> float:
+    """MiB of this process and those that it started: their proportional set sizes."""
+    here = Path("/proc/self")
+    started = (here / "task" / str(os.getpid()) / "children").read_text().split()
+    rolled = [here / "smaps_rollup", *(Path("/proc", pid, "smaps_rollup") for pid in started)]
+    lines = [line.split() for path in rolled for line in path.read_text().splitlines()]
+    return sum(int(line[1]) for line in lines if line[0] == "Pss:") / 1024
+
+
+def work(library: str, name: str, lengths: str) -> None:
+    """A process that answers on standard input: a number of steps with the seconds they took,
+
+    0 with the memory that the steps have needed, which stays with the process.
+    """
+    step = STEPS[library](SIZES[name], lengths)
     seconds(step, 3)
     for line in sys.stdin:
-        print(seconds(step, int(line)), flush=True)
+        print(seconds(step, int(line)) if int(line) else memory(), flush=True)
 
 
-def measure(name: str) -> None:
+def measure(name: str, lengths: str) -> None:
     """Print the row of one size."""
-    workers = {library: Worker("train_step", library, name, cores()) for library in STEPS}
+    workers = {
+        library: Worker("train_step", library, name, lengths, threads=cores()) for library in STEPS
+    }
     for worker in workers.values():
         worker.ask(1)  # all are ready
     steps = max(1, round(0.5 / workers["numformer"].ask(1)))
@@ -273,30 +300,62 @@ def measure(name: str) -> None:
         for library, worker in workers.items():
             time.sleep(0.05)  # the threads of the one before go to sleep first
             times[library].append(worker.ask(steps) / steps)
+    ours, theirs = (worker.ask(0) for worker in workers.values())
     for worker in workers.values():
         worker.end()
     medians = [1000 * statistics.median(times[library]) for library in STEPS]
     size = SIZES[name]
-    what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({name})"
+    what = f"{size.D}, {size.layers}, {size.V:,}, {size.B} x {size.T} ({name}, {lengths})"
     row = [what, *(f"{median:.1f}" for median in medians), f"{medians[1] / medians[0]:.2f}"]
+    row += [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}"]
     print("|", " | ".join(row), "|", flush=True)
+
+
+def profile(name: str, lengths: str, rows: int = 24) -> None:
+    """Print where the time of a step goes: each formula with what it calls outside the library."""
+    step = numformer_step(SIZES[name], lengths, parts=1)
+    seconds(step, 3)
+    steps = max(1, round(3 / seconds(step, 1)))
+    profiler = cProfile.Profile()
+    profiler.runcall(seconds, step, steps)
+    own: dict[str, float] = {}
+    for function, (_, _, spent, _, callers) in pstats.Stats(profiler).stats.items():
+        shares = {caller: times[2] for caller, times in callers.items()}
+        if "numformer" in function[0]:
+            shares = {function: spent}
+        for (file, _, called), share in shares.items():
+            row = f"{called} ({Path(file).name})"
+            own[row] = own.get(row, 0) + share
+    whole = sum(own.values())
+    print(f"{name}, {lengths}: {1000 * whole / steps:.1f} ms a step\n| ms | share | formula |")
+    print("|---|---|---|")
+    for row, spent in sorted(own.items(), key=lambda item: -item[1])[:rows]:
+        print(f"| {1000 * spent / steps:.2f} | {spent / whole:.1%} | {row} |")
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_step")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    words = [*STEPS, *SIZES]
-    parser.add_argument("--worker", nargs=2, choices=words, help=argparse.SUPPRESS)
+    told = "; ".join(f"{name}: {meaning}" for name, meaning in LENGTHS.items())
+    parser.add_argument("--lengths", nargs="+", choices=LENGTHS, default=list(LENGTHS), help=told)
+    parser.add_argument("--profile", action="store_true", help="where numformer's time goes")
+    words = [*STEPS, *SIZES, *LENGTHS]
+    parser.add_argument("--worker", nargs=3, choices=words, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         return work(*options.worker)
-    if not importlib.util.find_spec("torch"):
-        parser.error("PyTorch is what numformer is compared with: pip install torch")
-    columns = "d_model, layers, vocabulary, batch x length", *STEPS, "speedup"
-    print("milliseconds a step\n|", " | ".join(columns), "|")
-    print("|---" * len(columns) + "|", flush=True)
+    if not options.profile:
+        if not importlib.util.find_spec("torch"):
+            parser.error("PyTorch is what numformer is compared with: pip install torch")
+        columns = "d_model, layers, vocabulary, batch x length", *STEPS, "speedup"
+        columns += *(f"{library}, MiB" for library in STEPS), "memory"
+        print("milliseconds a step\n|", " | ".join(columns), "|")
+        print("|---" * len(columns) + "|", flush=True)
     for name in options.sizes:
-        measure(name)
+        padded = SIZES[name].model == "transformer" or "full" not in options.lengths
+        for lengths in options.lengths:
+            if lengths == "full" or padded:
+                profile(name, lengths) if options.profile else measure(name, lengths)
 
 
 if __name__ == "__main__":

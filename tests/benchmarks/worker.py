@@ -6,13 +6,13 @@ import sys
 
 
 class Worker:
-    """`python -m tests.benchmarks.NAME --worker LIBRARY SIZE`, which answers lines of numbers."""
+    """`python -m tests.benchmarks.NAME --worker WHAT ...`, which answers lines of numbers."""
 
-    def __init__(self, benchmark: str, library: str, size: str, threads: int):
+    def __init__(self, benchmark: str, *what: str, threads: int):
         limits = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
         command = [sys.executable, "-m", f"tests.benchmarks.{benchmark}"]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        command += ["--worker", library, size]
+        command += ["--worker", *what]
         self.process = subprocess.Popen(command, **pipes, env=os.environ | limits)
 
     def ask(self, *numbers: int) -> float:
