@@ -26,9 +26,9 @@ from numformer.layer import Array, Layer, training
 from numformer.layers.dropout import KeepByTiles, dropout, dropout_backward
 from numformer.layers.reach import Reach, reach_of
 
-ROWS = 192  # of queries in a block: fewer make slow products, more compute more that is masked
+ROWS = 128  # of queries in a block: fewer make slow products, more compute more that is masked
 SMALL = 40  # exp(40) times any length is a number of float32, and so is exp(-40) times small values
-LEAST = 1 << 17  # scores of a sequence from which on blocks are faster
+LEAST = 1 << 16  # scores of a sequence from which on blocks are faster, where half are masked
 
 
 class Tile(NamedTuple):
@@ -115,9 +115,10 @@ def scores_are_small(query, key) -> bool:
 class BlockAttention(Layer):
     """query (B, H, T, K), key (B, H, S, K), value (B, H, S, K_v), reach -> (B, H, T, K_v).
 
-    What ScaledDotProductAttention computes, in blocks of `rows` queries. The `reach` is a Reach, a
-    boolean mask or None; `position_bias(queries, keys)` makes of positions (T,), (S,) what is added
-    to their scores (H, T, S). Instead of H there may be several axes, as groups of heads have them.
+    What ScaledDotProductAttention computes, in blocks of `rows` queries, of twice as many where the
+    reach is not causal. The `reach` is a Reach, a boolean mask or None; `position_bias(queries,
+    keys)` makes of positions (T,), (S,) what is added to their scores (H, T, S). Instead of H there
+    may be several axes, as groups of heads have them.
     """
 
     def __init__(self, p_drop: float = 0.0, rows: int = ROWS):
@@ -135,7 +136,8 @@ class BlockAttention(Layer):
         keep = None
         if training() and self.p_drop:
             keep = KeepByTiles((*query.shape[:-1], key.shape[-2]), self.p_drop)
-        tiles = Tiles(self.rows, reach, position_bias, keep)
+        rows = self.rows if reach.causal else 2 * self.rows
+        tiles = Tiles(rows, reach, position_bias, keep)
         small = position_bias is None and scores_are_small(query, key)
         output, log_sums = attention_in_blocks(query, key, value, tiles.of(query), small)
         saved = dict(query=query, key=key, value=value, output=output, log_sums=log_sums)
@@ -222,7 +224,7 @@ class Tiles(NamedTuple):
 def worth_blocks(reach: Reach) -> bool:
     """Whether blocks are faster than the plain formula; they always need less memory."""
     length, longer = len(reach.queries.positions), len(reach.keys.positions)
-    return length > ROWS and length * longer >= LEAST
+    return length > ROWS and length * longer >= (LEAST if reach.causal else 2 * LEAST)
 
 
 def stretches(length: int, size: int) -> list[slice]:

@@ -20,17 +20,14 @@ from numformer.layers.running_sums import reach_of_sums, running_sums, running_s
 
 
 def positive_features(x):
-    """x (...) -> phi, above, each (...): elu(x) + 1 (equation 7), and where x > 0.
-
-    It is x + 1 above 0 and exp(x) below.
-    """
+    """x (...) -> phi (...): elu(x) + 1 (equation 7), which is x + 1 above 0 and exp(x) below."""
     xp = array_module(x)
-    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0)), x > 0
+    return xp.maximum(x, 0) + xp.exp(xp.minimum(x, 0))
 
 
-def positive_features_backward(dphi, phi, above):
-    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1, elsewhere exp(x) = phi."""
-    return dphi * array_module(phi).where(above, phi.dtype.type(1), phi)
+def positive_features_backward(dphi, phi):
+    """dphi (...) -> dx (...): the slope is 1 where phi = x + 1 > 1, elsewhere exp(x) = phi."""
+    return dphi * array_module(phi).minimum(phi, 1)
 
 
 def whole_sums(query, key, value):
@@ -47,7 +44,7 @@ def whole_sums_backward(dy, query, key, value, state):
     return dquery, matmul(value, transpose(dstate)), matmul(key, dstate)
 
 
-def totals(query, key, causal: bool, start=0):
+def totals(query, key, causal: bool, start):
     """query, key (..., T, K) -> total (..., T, 1), sums (..., T or 1, K): total_t = q_t z_t.
 
     z_t is the sum of the keys up to t and of `start` (..., 1, K), or of all where not `causal`.
@@ -103,7 +100,7 @@ class LinearAttention(Mixer):
             split_heads(part.forward(x), self.heads, places)
             for part in (self.query, self.key, self.value)
         )
-        (query, query_above), (key, key_above) = map(positive_features, (query, key))
+        query, key = positive_features(query), positive_features(key)
         visible = None if places.all_valid else xp.asarray(places.valid[:, None, :, None])
         seen = key if visible is None else key * visible
         kept = past.of(self, lambda past: Kept()) if past else {}
@@ -120,9 +117,8 @@ class LinearAttention(Mixer):
         # Where nobody is to be seen the total is 0, and so is what stands above the line.
         share = (total > 0) / xp.maximum(total, xp.finfo(total.dtype).tiny)
         y *= share
-        of_features = dict(query=query, query_above=query_above, key=key, key_above=key_above)
-        of_sums = dict(visible=visible, value=value, q=q, k=k, sums=sums, states=states)
-        self.save(**of_features, **of_sums, y=y, share=share, causal=causal, reach=reach)
+        of_sums = dict(query=query, key=key, visible=visible, q=q, k=k, value=value, sums=sums)
+        self.save(**of_sums, states=states, y=y, share=share, causal=causal, reach=reach)
         return self.output.forward(merge_heads(y, places))
 
     def backward(self, dy: Array) -> Array:
@@ -143,8 +139,8 @@ class LinearAttention(Mixer):
         dkey = dkey + dk
         if saved["visible"] is not None:
             dkey *= saved["visible"]
-        dquery = positive_features_backward(dquery, query, saved["query_above"])
-        dkey = positive_features_backward(dkey, key, saved["key_above"])
+        dquery = positive_features_backward(dquery, query)
+        dkey = positive_features_backward(dkey, key)
         dx = self.query.backward(merge_heads(dquery, places))
         dx += self.key.backward(merge_heads(dkey, places))  # x gives queries, keys and values
         dx += self.value.backward(merge_heads(dvalue, places))

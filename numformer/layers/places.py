@@ -72,7 +72,9 @@ class Places:
         return ids.ravel()[self.real] if self.skip_padding else ids
 
     def spread(self, x, heads: int):
-        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding."""
+        """Rows x (N, H K) -> (B, H, T, K), with zeros at padding; where there is none, a view."""
+        if self.all_valid:
+            return x.reshape(*self.valid.shape, heads, -1).swapaxes(1, 2)
         _, row_of_place, (sequences, positions) = self._of_heads(heads, array_module(x))
         y = x.reshape(len(x) * heads, -1).take(row_of_place, axis=0)
         y[sequences, :, positions] = 0
@@ -80,6 +82,8 @@ class Places:
 
     def gather(self, x):
         """x (B, H, T, K) -> rows (N, H K): the real positions, each with its heads side by side."""
+        if self.all_valid:
+            return x.swapaxes(1, 2).reshape(len(self.real), -1)
         place_of_row, *_ = self._of_heads(x.shape[1], array_module(x))
         return x.reshape(-1, x.shape[-1]).take(place_of_row, axis=0).reshape(len(self.real), -1)
 

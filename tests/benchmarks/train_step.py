@@ -10,7 +10,8 @@ no mask where nothing is padded, and the allocator setting that numformer's scri
 that of a library's processes after these steps, what they share counted once. What the differences
 come from stands in tests/README.md. Needs torch (pip install torch).
 
-With --profile it says instead which formulas of numformer a step's time goes into, in one process.
+With --profile it says instead which formulas of numformer a step's processor time goes into, in one
+process with one thread.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numformer import blas
 from numformer.backend import reuse_freed_memory
 from numformer.data.batching import PairBatch
 from numformer.layers.positional import sinusoidal_table
@@ -313,11 +315,12 @@ def measure(name: str, lengths: str) -> None:
 
 def profile(name: str, lengths: str, rows: int = 24) -> None:
     """Print where the time of a step goes: each formula with what it calls outside the library."""
-    step = numformer_step(SIZES[name], lengths, parts=1)
-    seconds(step, 3)
-    steps = max(1, round(3 / seconds(step, 1)))
-    profiler = cProfile.Profile()
-    profiler.runcall(seconds, step, steps)
+    profiler = cProfile.Profile(time.process_time)
+    with blas.fixed(1):
+        step = numformer_step(SIZES[name], lengths, parts=1)
+        seconds(step, 2)
+        steps = max(1, round(4 / seconds(step, 1)))
+        profiler.runcall(seconds, step, steps)
     own: dict[str, float] = {}
     for function, (_, _, spent, _, callers) in pstats.Stats(profiler).stats.items():
         shares = {caller: times[2] for caller, times in callers.items()}

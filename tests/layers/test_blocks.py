@@ -173,11 +173,13 @@ def test_a_device_is_not_asked_how_large_scores_are(stand_in):
 
 
 def test_long_sequences_take_blocks_and_short_ones_the_plain_formula(rng):
-    def reach(length, longer=None):
-        return Reach(Places.whole(1, length), Places.whole(1, longer or length), causal=True)
+    def reach(length, longer=None, causal=True):
+        return Reach(Places.whole(1, length), Places.whole(1, longer or length), causal=causal)
 
-    assert not worth_blocks(reach(192, 9999))  # one block
-    assert worth_blocks(reach(512, 256)) and not worth_blocks(reach(512, 255))
+    assert not worth_blocks(reach(128, 9999))  # one block
+    for causal, least in (True, 128), (False, 256):
+        assert worth_blocks(reach(512, least, causal))
+        assert not worth_blocks(reach(512, least - 1, causal))
     assert not worth_blocks(reach(1, 1 << 20))
     for mixer, settings in MIXER_SETTINGS.items():
         layer = MIXERS[mixer](D, H, rng, **settings)

@@ -1,5 +1,6 @@
 """What a config makes of a block: its mixer, where positions come in, and roles of parameters."""
 
+import inspect
 import math
 import re
 from pathlib import Path
@@ -48,6 +49,17 @@ def test_the_block_that_the_readme_writes_flat_is_the_library_s(rng):
     with nf.inference():
         expected = block.forward(x, nf.Reach(places))
     assert_allclose(names["encoder_layer"](x, places, weights), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("mixer", sorted(MIXERS.keys() - {"state_space"}))
+def test_projections_have_no_bias_unless_asked(mixer, rng):
+    """As in the paper; a state space's step has one."""
+    arguments = inspect.signature(MIXERS[mixer]).parameters.values()
+    settings = {
+        a.name: 2 for a in arguments if a.default is a.empty and a.kind is not a.VAR_KEYWORD
+    }
+    settings |= {"rng": rng, "d_model": 8}
+    assert not [name for name in MIXERS[mixer](**settings).named_parameters() if "bias" in name]
 
 
 @pytest.mark.parametrize(

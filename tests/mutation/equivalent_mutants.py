@@ -23,6 +23,11 @@ Of every stretch, not of the `count` whose own largest are the largest.
     generation/greedy.py: first = STRETCH * xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
+The exponentials in new memory instead of that of `shifted`, which is not read again.
+    layers/cross_entropy.py: exponentials = xp.exp(shifted)
+Where an array is cut, of whichever type the number is.
+    layers/places.py: padded[0] if
+    layers/places.py: else length, real[-1] + 1 if
 How an array lies in memory says how fast a product is, and not what it gives.
     layers/blocks.py: query = query * (1 / math.sqrt(query.shape[-1]))
     layers/blocks.py: key, value = (key, laid_out(value))
@@ -30,7 +35,7 @@ How an array lies in memory says how fast a product is, and not what it gives.
     layers/blocks.py: query, doutput = (query * scale, laid_out(doutput))
     layers/blocks.py: query, doutput = (laid_out(query * scale), doutput)
 A block has as many rows as is fast, and a stretch is cut off where the array ends.
-    layers/blocks.py: ROWS = 193
+    layers/blocks.py: ROWS = 129
     layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
     layers/blocks.py: whole = slice(batch) if not on_host(query) else None
     layers/blocks.py: whole = slice(batch) if self.reach.keys.all_valid else None
@@ -111,8 +116,6 @@ At the end of the warm-up both formulas give the peak.
 The cosine of a number and of its negative are the same.
     training/recipe.py: math.pi * (warmup - step)
     training/recipe.py: (warmup - (steps + 1))
-The exponentials in new memory instead of that of `shifted`, which is not read again.
-    layers/cross_entropy.py: exponentials = xp.exp(shifted)
 The dot product of two vectors, whose products and their order are the same.
     layers/cross_entropy.py: return (share @ losses,
 Asked for after an evaluation or after resume, which set it; where 1 is the last step, the loop
