@@ -10,20 +10,8 @@ import tracemalloc
 
 import numpy as np
 
-from lessons.kit.lesson import (
-    BLUE,
-    GREEN,
-    GREY,
-    KEY,
-    ORANGE,
-    Beside,
-    Picture,
-    Words,
-    dot_by_hand,
-    scientific,
-    show,
-    table,
-)
+from lessons.kit import lesson as kit
+from lessons.kit.lesson import Beside, Picture, Words, dot_by_hand, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_13 import patterns, walk
@@ -33,17 +21,13 @@ from lessons.lesson_13.walk import doutput, forward_block, key, query, value
 from numformer.gradient_check.gradients import check
 from numformer.layer import pack
 from numformer.layers.attention import scaled_dot_product_attention
-from numformer.layers.blocks import (
-    BlockAttention,
-    attention_in_blocks,
-    attention_in_blocks_backward,
-)
+from numformer.layers.blocks import BlockAttention, attention_in_blocks
+from numformer.layers.blocks import attention_in_blocks_backward as backward_in_blocks
 from numformer.layers.grouped import GroupedQueryAttention
 from numformer.layers.linear_attention import LinearAttention, positive_features
 from numformer.layers.running_sums import running_sums, running_sums_backward
 from numformer.layers.softmax import softmax
 from numformer.layers.state_space import selective_scan
-from numformer.layers.strided import StridedAttention
 from numformer.layers.window import WindowAttention
 
 MIB = 2**20
@@ -56,8 +40,8 @@ def block_by_block() -> Simulation:
 
 
 # %% [markdown]
-# No figure of this lesson ever holds all scores, and yet the results are those of lesson 3, to the
-# last digit. First see why that matters.
+# The figure computes attention without ever holding all scores, and its results are those of lesson
+# 3, to the last digit. First see why that matters.
 #
 # ## Every pair costs
 #
@@ -71,14 +55,14 @@ def bytes_of_scores():
     """What one head's weights take, computed, and measured where that is quick."""
     rows = []
     for length in (512, 1024, 2048, 8192, 131072):
-        found = "–"
+        found = "-"
         if length <= 2048:
-            rows_of_x = np.ones((length, 8), np.float32)
+            x = np.ones((length, 8), np.float32)
             tracemalloc.start()
-            made = scaled_dot_product_attention(rows_of_x, rows_of_x, rows_of_x)
+            kept = scaled_dot_product_attention(x, x, x)
             found = f"{tracemalloc.get_traced_memory()[0] / MIB:.1f}"
             tracemalloc.stop()
-            del made
+            del kept
         rows.append((f"{length:,}", f"{length**2:,}", f"{4 * length**2 / MIB:,.0f}", found))
     return table(
         ["$T$", "scores $T^2$", "MiB, computed", "MiB that forward keeps, measured"],
@@ -89,7 +73,7 @@ def bytes_of_scores():
 
 # %% [markdown]
 # A model of 12 layers with 12 heads has 144 such squares, and training keeps all of them until
-# backward. XX
+# backward. At 131,072 words a single one is 64 GiB.
 #
 # There are two ways out. One computes the same with less memory. The others compute something else.
 #
@@ -113,15 +97,15 @@ def a_row_in_two_halves():
     scores = query[3:] @ key.T
     kept = np.full((1, 1), -np.inf), np.zeros((1, 1)), np.zeros((1, 2))
     for half in (slice(0, 2), slice(2, 4)):
-        highest, factor, total, exponentials, blend = forward_block(
-            scores[:, half], value[half], *kept
-        )
-        kept = highest, total, blend
-    both, new = np.append(factor, exponentials), np.append(1, value[2:, 0])
+        high, factor, total, parts, blend = forward_block(scores[:, half], value[half], *kept)
+        kept = high, total, blend
     plain, _, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
     assert np.allclose(blend / total, plain[3])
-    summed = dot_by_hand(both, [2, 1, 1], 3, 4)
-    blended = dot_by_hand(both, new, 3, 4)
+    shares = np.append(factor, parts)
+    summed, blended = (
+        dot_by_hand(shares, [before, *new], 3, 4)
+        for before, new in ((2, (1, 1)), (1, value[2:, 0]))
+    )
     return Words(f"""
         **First half**, scores 2 and 2. The highest so far is $m = 2$. The exponentials of the
         differences are 1 and 1, so the sum is $n = 2$. The values of *I* and *saw* begin with 1 and
@@ -129,7 +113,7 @@ def a_row_in_two_halves():
 
         **Second half**, scores 0 and 4. Now the highest is 4. What we have was relative to 2, and
         is too large by $e^{{4-2}}$. So multiply it by $c = e^{{2-4}} \\approx {factor[0, 0]:.4f}$,
-        and add what is new: $e^{{0-4}} \\approx {exponentials[0, 0]:.4f}$ and $e^{{4-4}} = 1$.
+        and add what is new: $e^{{0-4}} \\approx {parts[0, 0]:.4f}$ and $e^{{4-4}} = 1$.
 
         The sum is {summed}. The blend begins with {blended}. Only now divide: {blend[0, 0]:.3f} /
         {total[0, 0]:.3f} ≈ {plain[3, 0]:.3f}. The plain formula has {plain[3, 0]:.3f}, too.
@@ -145,7 +129,9 @@ def a_row_in_two_halves():
 #
 # $$m' = \max(m, \max_s z_s), \quad c = e^{m - m'}$$
 #
-# $$n' = c\,n + \sum_s e^{z_s - m'}, \quad \hat O' = c\,\hat O + \sum_s e^{z_s - m'}\,v_s$$
+# $$n' = c\,n + \sum_s e^{z_s - m'}$$
+#
+# $$\hat O' = c\,\hat O + \sum_s e^{z_s - m'}\,v_s$$
 #
 # It is right because $e^{z - m}\,c = e^{z - m'}$: after the correction everything is as if $m'$ had
 # been known from the beginning. At the end $O = \hat O / n$. Nothing was left out, nothing rounded
@@ -158,17 +144,15 @@ def a_row_in_two_halves():
 @show
 def the_lines_of_a_block():
     """The general case, as the figure computes it."""
-    return Beside(
-        forward_block,
-        {
-            "new = ": "$m'$, a column: each row has its own.",
-            "factor = ": "$c$. Where the maximum did not rise it is 1; at the beginning it is 0.",
-            "exponentials = ": "$e^{z_s - m'}$, of this block alone.",
-            "total = ": "$n'$",
-            "blend = ": r"$\hat O'$",
-            "return": "The block can go. What is kept are a few numbers for each row.",
-        },
-    )
+    notes = {
+        "new = ": "$m'$, a column: each row has its own.",
+        "factor = ": "$c$. Where the maximum did not rise it is 1; at the beginning it is 0.",
+        "exponentials = ": "$e^{z_s - m'}$, of this block alone.",
+        "total = ": "$n'$",
+        "blend = ": r"$\hat O'$",
+        "return": "The block can go. What is kept are a few numbers for each row.",
+    }
+    return Beside(forward_block, notes)
 
 
 # %% [markdown]
@@ -183,29 +167,26 @@ def the_lines_of_a_block():
 @show
 def the_lines_of_forward():
     """numformer's attention in blocks of rows, line by line."""
-    return Beside(
-        attention_in_blocks,
-        {
-            "xp, highest": "NumPy or CuPy.",
-            "output = ": "$O$, to be filled row by row.",
-            "log_sums = ": r"One number $\ell = m + \ln n$ for each row. Backward will need it.",
-            "query = laid_out": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have.",
-            "key, value": "How they lie in memory, so that products are fast.",
-            "for tile in tiles": "One block after another. A causal block ends at its last row's "
-            "own position: later columns are never computed.",
-            "weights = tile.scores": r"$Z = QK^\top$ of this block, with masks and biases.",
-            "if not small": "$Z - m$. (Where no score can be large this is left out.)",
-            "xp.exp": "$e^{Z - m}$, in the same memory.",
-            "total = ": "$n$",
-            "log_sums[": r"$\ell$",
-            "rows = matmul": r"$\hat O$, with dropout where there is some.",
-            "rows /= ": r"$O = \hat O / n$",
-            "output[": "These rows are done.",
-            "del weights": "The next block takes the memory of this one.",
-            "return": "No array here is $T \\times T$.",
-        },
-        loops=True,
-    )
+    notes = {
+        "xp, highest": "NumPy or CuPy.",
+        "output = ": "$O$, to be filled row by row.",
+        "log_sums = ": r"One number $\ell = m + \ln n$ for each row. Backward will need it.",
+        "query = laid_out": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have.",
+        "key, value": "How they lie in memory, so that products are fast.",
+        "for tile": "A causal block ends where its last row does: later columns are never "
+        "computed.",
+        "weights = tile": r"$Z = QK^\top$ of this block, with masks and biases.",
+        "if not small": "$Z - m$. (Where no score can be large this is left out.)",
+        "xp.exp": "$e^{Z - m}$, in the same memory.",
+        "total = ": "$n$",
+        "log_sums[": r"$\ell$",
+        "rows = matmul": r"$\hat O$, with dropout where there is some.",
+        "rows /= ": r"$O = \hat O / n$",
+        "output[": "These rows are done.",
+        "del weights": "The next block takes the memory of this one.",
+        "return": "No array here is $T \\times T$.",
+    }
+    return Beside(attention_in_blocks, notes, loops=True)
 
 
 # %% [markdown]
@@ -220,7 +201,8 @@ def the_lines_of_forward():
 # So a block's scores are computed once more. Then everything goes as in lesson 3, block by block,
 # since $\mathrm{d}V = A^\top \mathrm{d}O$ and its like are sums over blocks. One line is different:
 #
-# $$\mathrm{d}Z_{ts} = A_{ts}\,(\mathrm{d}A_{ts} - r_t), \quad r_t = \sum_s A_{ts}\,\mathrm{d}A_{ts}$$
+# $$\mathrm{d}Z_{ts} = A_{ts}\,(\mathrm{d}A_{ts} - r_t), \quad r_t = \sum_s A_{ts}\,
+# \mathrm{d}A_{ts}$$
 #
 # The average $r_t$ runs over *all* keys, and a block knows only its own. Must we go through all
 # blocks twice? Write out what $\mathrm{d}A = \mathrm{d}O\,V^\top$ is, and change the order of the
@@ -247,35 +229,22 @@ def the_average_by_hand():
 @show
 def the_lines_of_backward():
     """numformer's backward in blocks, line by line."""
-    return Beside(
-        attention_in_blocks_backward,
-        {
-            "xp, scale": "",
-            "dquery = xp.zeros": "Gradients of the inputs' shapes, to be filled",
-            "dkey, dvalue": "and to be added to.",
-            "query, doutput": r"$Q / \sqrt{d_k}$ again",
-            "key, value": "",
-            "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
-            "for tile": "The same blocks, in any order.",
-            "weights = tile": "The scores once more: the price of not having kept them.",
-            "weights -= ": r"$Z - \ell$",
-            "xp.exp": r"$A = e^{Z - \ell}$",
-            "drows = ": "",
-            "dropped = ": "Dropout draws the same mask again, from its counter.",
-            "dvalue[": r"Each block adds to $\mathrm{d}V = A^\top \mathrm{d}O$.",
-            "ddropped = ": r"$\mathrm{d}A = \mathrm{d}O\,V^\top$",
-            "dscores = ": "",
-            "dscores -= ": r"$\mathrm{d}A - r$",
-            "dscores *= ": r"$\mathrm{d}Z = A\,(\mathrm{d}A - r)$",
-            "dquery[": r"$\mathrm{d}Q = \mathrm{d}Z\,K$. Its rows are met in this block alone, so "
-            "they are set. With blocks of fewer columns they would be added to.",
-            "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
-            "del weights": "",
-            "dquery *= scale": "The scale of forward, once more.",
-            "return": "",
-        },
-        loops=True,
-    )
+    notes = {
+        "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
+        "for tile": "The same blocks, in any order.",
+        "weights = tile": "The scores once more: the price of not having kept them.",
+        "weights -= ": r"$Z - \ell$",
+        "xp.exp": r"$A = e^{Z - \ell}$",
+        "dvalue[": r"Each block adds to $\mathrm{d}V = A^\top \mathrm{d}O$.",
+        "ddropped = ": r"$\mathrm{d}A = \mathrm{d}O\,V^\top$",
+        "dscores -= ": r"$\mathrm{d}A - r$",
+        "dscores *= ": r"$\mathrm{d}Z = A\,(\mathrm{d}A - r)$",
+        "dquery[": r"$\mathrm{d}Q = \mathrm{d}Z\,K$. Its rows are met in this block alone, so they "
+        "are set. With blocks of fewer columns they would be added to.",
+        "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
+        "dquery *= scale": "The scale of forward, once more.",
+    }
+    return Beside(backward_in_blocks, notes, whole=False, loops=True)
 
 
 # %% [markdown]
@@ -293,15 +262,11 @@ def gradient_check():
     of_heads = [rng.standard_normal((1, 2, 6, size)) for size in (3, 3, 4)]
     linear = LinearAttention(4, 2, rng)
     pack(linear, np.float64)
-    cases = {
-        "blocks": check(BlockAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)]),
-        "linear": check(linear, [rng.standard_normal((2, 6, 4))]),
-    }
-    rows = [
-        (f"{name}: {row.name}", f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error))
-        for name, found in cases.items()
-        for row in found
-    ]
+    found = check(BlockAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)])
+    found += check(linear, [rng.standard_normal((2, 6, 4))])
+    names = [f"blocks: {row.name}" for row in found[:3]] + [f"linear: {r.name}" for r in found[3:]]
+    numbers = [(f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error)) for row in found]
+    rows = [(name, *both) for name, both in zip(names, numbers, strict=True)]
     return table(["gradient of", "explicit", "relative error"], rows)
 
 
@@ -310,12 +275,11 @@ def gradient_check():
 #
 # What follows computes something else than the paper's attention, and each gives something up for
 # it. The first does not shorten the square. It shrinks what a model remembers while it *writes*:
-# the keys and values of all words so far (the cache). In **grouped-query attention** (Ainslie et
-# al. 2023) several heads of queries share one head of keys and values; with one head for all it is
-# *multi-query* (Shazeer 2019). With $H$ heads and $G$ groups, head $i$ has the keys of group
-# $g(i)$:
+# the keys and values of all words so far (the *cache*). In **grouped-query attention** (Ainslie et
+# al. 2023) $H$ heads of queries share fewer heads of keys and values; with one for all it is
+# *multi-query* (Shazeer 2019). Head $i$ has those of its group $g$:
 #
-# $$O_i = \mathrm{softmax}\Bigl(\frac{Q_i K_{g(i)}^\top}{\sqrt{d_k}}\Bigr) V_{g(i)}$$
+# $$O_i = \mathrm{softmax}\Bigl(\frac{Q_i K_g^\top}{\sqrt{d_k}}\Bigr) V_g$$
 #
 # **Lost:** heads of a group can look for different things, but what a word shows them is the same.
 
@@ -324,25 +288,19 @@ def gradient_check():
 @show
 def groups():
     """What is remembered with fewer heads of keys, and the way back."""
-    layers, heads, d_k, length = 32, 32, 128, 131072
-    rows = [
-        (kind, groups, f"{layers * 2 * length * groups * d_k * 2 / 2**30:,.0f}")
-        for kind, groups in (("of each head", heads), ("grouped", 8), ("multi-query", 1))
-    ]
+    gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
+    notes = {
+        "dquery, dkey": "The way back of attention, for each head of queries.",
+        "return": "What is used by several heads collects from all of them: "
+        r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
+    }
     return [
-        table(
-            ["keys and values", "$G$", "GiB remembered"],
-            rows,
-            f"Computed: {layers} layers, {heads} heads of {d_k}, {length:,} words, two bytes each.",
-        ),
-        Beside(
-            GroupedQueryAttention.attend_backward,
-            {
-                "dquery, dkey": "The way back of attention, for each head of queries.",
-                "return": r"What is used by several heads collects from all of them: "
-                r"$\mathrm{d}K_g = \sum_{g(i) = g} \mathrm{d}K^{(i)}$.",
-            },
-        ),
+        Words(f"""
+            Take 32 layers with 32 heads of 128 numbers, 131,072 words and two bytes for each
+            number. The cache has {gib[0]:.0f} GiB. With 8 heads of keys and values it has
+            {gib[1]:.0f}, with one {gib[2]:.0f}.
+        """),
+        Beside(GroupedQueryAttention.attend_backward, notes),
     ]
 
 
@@ -373,24 +331,10 @@ def who_sees_whom() -> Simulation:
 
 
 @show
-def the_lines_of_patterns():
-    """A pattern is a few lines: which pairs there are."""
-    return [
-        Beside(
-            WindowAttention.attend,
-            {"return": "All that is new: the reach ends at the window. Blocks then skip the rest."},
-        ),
-        Beside(
-            StridedAttention.tiles,
-            {
-                "near, far": "Two kinds of heads.",
-                "tiles = [": "Near: each block of $l$ rows meets the columns less than $l$ away.",
-                "for first in": "Far: rows $f, f + l, f + 2l, \\ldots$ meet columns of the same "
-                "remainder, as one small dense square.",
-            },
-            whole=False,
-        ),
-    ]
+def the_line_of_the_window():
+    """What a window changes in the library."""
+    note = "All that is new: the reach ends at the window. Blocks then skip the rest."
+    return Beside(WindowAttention.attend, {"return": note})
 
 
 # %% [markdown]
@@ -405,8 +349,7 @@ def the_lines_of_patterns():
 # $S_t$ is a $d_k \times d_v$ matrix, the *state*. It is the same for all queries, and a new word
 # only adds to it: $S_t = S_{t-1} + \phi(k_t)^\top v_t$. That is **linear attention** (Katharopoulos
 # et al. 2020, equations 9 to 12). So that the weights are positive and sum to 1, $\phi$ is
-# positive, and the result is divided by $\phi(q_t)\,z_t$ with $z_t = \sum_{s \le t}
-# \phi(k_s)^\top$.
+# positive, and the result is divided by $\phi(q_t) \sum_{s \le t} \phi(k_s)^\top$.
 #
 # Backward, the state of $t$ is read by $t$ and, through later states, by all that follow. So what
 # comes to it is a running sum from the end:
@@ -421,10 +364,9 @@ def the_lines_of_patterns():
 def the_lines_of_sums():
     """The features, the running sum and the reversed one."""
     forward = {
-        "of_chunk = ": "Within a chunk of 64 positions, as attention without softmax: "
-        r"$(QK^\top \odot M)\,V$. Products of matrices are fast.",
+        "of_chunk = ": "Within a chunk of 64 positions, as attention without softmax.",
         "of_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
-        "state = whole": r"$S + K^\top V$ of this chunk. (Without decay `whole` and `to_end` are "
+        "state = whole": r"$S + K^\top V$ of the chunk. (Without decay, `whole` and `to_end` are "
         r"1.)",
     }
     backward = {
@@ -434,7 +376,7 @@ def the_lines_of_sums():
     }
     return [
         Beside(
-            positive_features, {"xp = ": "", "return": r"$\phi(x)$: $x + 1$, or $e^x$ below 0."}
+            positive_features, {"return": r"$\phi(x)$: $x + 1$, or $e^x$ below 0."}, whole=False
         ),
         Beside(running_sums, forward, whole=False, loops=True),
         Beside(running_sums_backward, backward, whole=False, loops=True),
@@ -444,19 +386,17 @@ def the_lines_of_sums():
 @show
 def crowded():
     """How much of the weight the right key gets, as keys crowd the state."""
-    rng, d_k, rows = np.random.default_rng(13), 64, []
+    rng, rows = np.random.default_rng(13), []
     for count in (4, 32, 256, 2048):
-        keys, shown = rng.standard_normal((count, d_k)), []
-        for size in (1, 2, 4):
-            asked = size * keys[:1]
-            shares = positive_features(asked)[0] @ positive_features(keys)[0].T
-            sharp = softmax(asked @ keys.T / math.sqrt(d_k))
-            shown.append([f"{w[0, 0]:.3f}" for w in (sharp, shares / shares.sum())])
-        rows.append((f"{count:,}", *(x for pair in zip(*shown, strict=True) for x in pair)))
+        keys, shares = rng.standard_normal((count, 64)), []
+        for asked in (keys[:1], 4 * keys[:1]):
+            linear = positive_features(asked)[0] @ positive_features(keys)[0].T
+            shares += [softmax(asked @ keys.T / 8)[0, 0], linear[0, 0] / linear.sum()]
+        rows.append((f"{count:,}", *(f"{share:.3f}" for share in shares)))
     return table(
-        ["keys", *(f"{kind}, $q = {n}k$" for kind in ("softmax", "linear") for n in ("", 2, 4))],
+        ["keys", *(f"{kind}, $q = {n}k$" for n in ("", 4) for kind in ("softmax", "linear"))],
         rows,
-        "Random keys of 64 numbers; a query that is one of them, or 2 or 4 times that. The weight "
+        "Random keys of 64 numbers, and a query that is one of them, or 4 times that: the weight "
         "of the right key.",
     )
 
@@ -470,14 +410,14 @@ def crowded():
 # ## A state that forgets on purpose
 #
 # If the state is too small for everything, let each word say what it writes, and how much of the
-# old is to fade. A **selective state space** (Gu and Dao 2023, Mamba) has, for each head,
+# old is to fade. That is a **selective state space** (Gu and Dao 2023, Mamba):
 #
-# $$h_t = e^{-\rho\,\delta_t}\,h_{t-1} + b_t^\top (\delta_t\,x_t), \quad y_t = c_t\,h_t$$
+# $$S_t = e^{-\rho\,\delta_t}\,S_{t-1} + k_t^\top (\delta_t\,x_t), \quad y_t = q_t\,S_t$$
 #
-# where the step $\delta_t > 0$, what is written $b_t$ and what is read $c_t$ are all computed from
-# the word, and the rate $\rho$ is learned. A large step lets the old fade and writes much; one near
-# 0 passes over the word. It is the same running sum with a decay, so forward and backward are the
-# lines above: $c$ is the query, $b$ the key, $\delta x$ the value (Dao and Gu 2024).
+# The step $\delta_t > 0$, what is written $k_t$ and what is read $q_t$ (in the paper $\Delta$, $B$
+# and $C$) are all computed from the word; the rate $\rho$ is learned. A large step lets the old
+# fade and writes much; one near 0 passes over the word. It is the same running sum, with a decay
+# (Dao and Gu 2024), and so is its backward.
 #
 # **Lost: looking back.** A word has to be kept when it comes by, before anyone has asked for it.
 
@@ -486,15 +426,13 @@ def crowded():
 @show
 def the_lines_of_the_state_space():
     """The selective scan in terms of running sums."""
-    return Beside(
-        selective_scan,
-        {
-            "written = ": r"$\delta_t\,x_t$",
-            "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of what stays.",
-            "scanned, states": "The running sum of linear attention, now with a decay.",
-            "return": "Beside it goes a share of $x$ itself, past the state.",
-        },
-    )
+    notes = {
+        "written = ": r"$\delta_t\,x_t$, the value.",
+        "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of what stays.",
+        "scanned, states": "The running sum of linear attention, now with a decay.",
+        "return": "Beside it goes a share of $x$ itself, past the state.",
+    }
+    return Beside(selective_scan, notes)
 
 
 # %% [markdown]
@@ -513,48 +451,34 @@ def the_lines_of_the_state_space():
 def what_it_costs():
     """Seconds and memory against the length, and the exponents beside those of theory."""
     found = measured()
-    looks = dict(zip(KINDS, (ORANGE, BLUE, GREEN, KEY, GREY), strict=True))
-    units = ("milliseconds", 1e3), ("MiB", 1 / MIB)
+    colours = kit.ORANGE, kit.BLUE, kit.GREEN, kit.KEY, kit.GREY
 
-    def draw(what: int):
-        def drawn(figure):
-            axes, (label, unit) = figure.subplots(), units[what]
-            for kind, color in looks.items():
-                axes.plot(LENGTHS, unit * found[kind][what], "o-", color=color, label=kind)
-            axes.set(xlabel="$T$", ylabel=label, xscale="log", yscale="log")
+    def draw(figure):
+        units = ("milliseconds", 1e3), ("MiB", 1 / MIB)
+        for what, axes in enumerate(figure.subplots(2, sharex=True)):
+            for color, (kind, costs) in zip(colours, found.items(), strict=True):
+                axes.plot(LENGTHS, units[what][1] * costs[what], "o-", color=color, label=kind)
+            axes.set(ylabel=units[what][0], xscale="log", yscale="log")
             axes.set_xticks(LENGTHS, LENGTHS)
             axes.minorticks_off()
-            axes.legend(fontsize=9)
+        axes.set(xlabel="$T$")
+        figure.axes[0].legend(fontsize=8, ncols=2)
 
-        return drawn
-
-    rows = [
-        (
-            kind,
-            of_time,
-            f"{exponent(found[kind][0]):.2f}",
-            of_memory,
-            f"{exponent(found[kind][1]):.2f}",
-        )
-        for kind, (_, of_time, of_memory) in KINDS.items()
-    ]
-    memory = {kind: found[kind][1] for kind in KINDS}
-    assert exponent(memory["plain"]) > 1.8 > 1.2 > exponent(memory["blocks"])
-    saved = memory["plain"][-1] / memory["blocks"][-1]
+    rows = []
+    for kind, (_, of_time, of_memory) in KINDS.items():
+        time, memory = (f"{exponent(costs):.2f}" for costs in found[kind])
+        rows.append((kind, of_time, time, of_memory, memory))
+    assert exponent(found["plain"][1]) > 1.8 > 1.2 > exponent(found["blocks"][1])
+    saved = found["plain"][1, -1] / found["blocks"][1, -1]
     return [
         Picture(
-            "lesson_13_seconds",
-            draw(0),
-            "Time of five layers against the length. Plain attention rises most steeply, attention "
-            "in blocks less, and window, linear attention and state space least.",
-            "**Time** of a step, the least of three.",
-        ),
-        Picture(
-            "lesson_13_memory",
-            draw(1),
-            "Memory of five layers against the length. Plain attention rises twice as steeply as "
-            "the four others, which lie far below it.",
-            f"**Memory** at its highest. At {LENGTHS[-1]:,} blocks need {saved:.0f} times less.",
+            "lesson_13_costs",
+            draw,
+            "Time and memory of five layers against the length. In both plain attention rises most "
+            "steeply. In memory the four others lie far below it, half as steep.",
+            f"Above the time of a step, below the most memory that it holds. At {LENGTHS[-1]:,} "
+            f"blocks need {saved:.0f} times less than the plain formula.",
+            size=(4.2, 5.4),
         ),
         table(
             ["layer", "time, theory", "time, measured", "memory, theory", "memory, measured"],
@@ -562,10 +486,11 @@ def what_it_costs():
             f"Exponents of $T$. Width 64, two heads, a window of {WINDOW}, causal.",
         ),
         Words("""
-            Memory keeps to theory. Time does so less: a layer also has projections, whose work
-            grows with $T$ alone, and at these lengths they still count. So attention in blocks,
-            whose exponent is 2 in the end, looks better than it is; go on to longer texts, and it
-            gets there. Theory says how a line goes on. It does not say where two lines cross.
+            Memory keeps to theory; that of a window rises even less, because one block of it is as
+            large at every length. Time has not got there yet: a layer also has projections, whose
+            work grows with $T$ alone, and at these lengths they still count. So attention in
+            blocks, whose exponent is 2 in the end, looks better than it is. Theory says how a line
+            goes on. It does not say where two lines cross.
         """),
     ]
 
@@ -573,18 +498,18 @@ def what_it_costs():
 # %% [markdown]
 # ## To take with you
 #
-# $T$ positions, $\phi$ the features of linear attention; masks and heads are left out.
+# Of linear attention $q$ and $k$ are features $\phi$ already.
 #
-# | forward | backward | memory |
-# |---|---|---|
-# | $m' = \max(m, \max z)$, $c = e^{m-m'}$ | – | $T$ |
-# | $n' = cn + \sum e^{z-m'}$, $\hat O' = c\,\hat O + \sum e^{z-m'} v$ | – | $T d_v$ |
-# | $O = \hat O / n$, $\ell = m + \ln n$ | $r = \sum_j \mathrm{d}O_j\,O_j$ | $T$ |
-# | $A = e^{Z - \ell}$ of a block | $\mathrm{d}Z = A\,(\mathrm{d}A - r)$ | a block |
-# | groups: $K_{g(i)}$ | $\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ | cache $\times\, G/H$ |
-# | window: $0 \le t - s < w$ | the same pairs | $Tw$ pairs |
-# | linear: $S_t = S_{t-1} + \phi(k_t)^\top v_t$ | $\mathrm{d}S_t = \phi(q_t)^\top \mathrm{d}y_t + \mathrm{d}S_{t+1}$ | $d_k d_v$ |
-# | state space: $h_t = a_t h_{t-1} + b_t^\top \delta_t x_t$ | $\mathrm{d}h_t = c_t^\top \mathrm{d}y_t + a_{t+1} \mathrm{d}h_{t+1}$ | $d_k d_v$ |
+# | forward | backward |
+# |---|---|
+# | $m' = \max(m, \max_s z_s)$, $c = e^{m-m'}$ | |
+# | $n' = cn + \sum_s e^{z_s-m'}$, $\hat O' = c\,\hat O + \sum_s e^{z_s-m'} v_s$ | |
+# | $O = \hat O / n$, keep $\ell = m + \ln n$ | $r = \sum_j \mathrm{d}O_j\,O_j$ |
+# | $A = e^{Z - \ell}$, of one block | $\mathrm{d}Z = A\,(\mathrm{d}A - r)$, of one block |
+# | groups share $K_g$ | $\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the group |
+# | window: $0 \le t - s < w$ | the same pairs |
+# | $S_t = S_{t-1} + k_t^\top v_t$ | $\mathrm{d}S_t = \mathrm{d}S_{t+1} + q_t^\top \mathrm{d}y_t$ |
+# | decay: $e^{-\rho\,\delta_t} S_{t-1}$ | $e^{-\rho\,\delta_{t+1}}\,\mathrm{d}S_{t+1}$ |
 
 
 # %% [markdown]
@@ -602,7 +527,7 @@ def often_told():
     raw = q[0, 0] @ k[0, 0].T
     sums = raw.sum(axis=-1)
     thin = np.abs(raw / sums[:, None]).max()
-    far = patterns.compute(8, "window", 4)["back"]
+    far = patterns.compute(7, "window", 4)["back"]
     return Words(f"""
         **“FlashAttention is an approximation.”** It is the same sum in another order. Blocks of 64
         rows and the plain formula differ by {apart} here, in float64: that is rounding. What *is*
@@ -619,7 +544,7 @@ def often_told():
         negative, and the largest “share” is {thin:,.0f}. A positive $\\phi$ and the division are
         what makes it a mean.
 
-        **“With a window of 4 nobody sees farther than 4.”** In one layer. Eight layers reach 8 · 3
+        **“With a window of 4 nobody sees farther than 4.”** In one layer. Seven layers reach 7 · 3
         = {far:.0f} back. Whether anything useful arrives is another question: each layer hands on a
         mixture.
     """)
@@ -635,11 +560,6 @@ def quiz() -> list[Question]:
     """Questions on this lesson; numbers are computed."""
     return [
         Question(
-            question="A head has 4,096 positions. How many MiB do its weights take in float32?",
-            answer=4096**2 * 4 / MIB,
-            why="$4096^2 \\cdot 4$ bytes are 64 MiB. Of one head of one layer, of one text.",
-        ),
-        Question(
             question="A row has met the scores 1 and 1. Now comes a block with the score 3 alone. "
             "What is the sum $n$ after it? (Two decimals; $e^{-2} \\approx 0.135$.)",
             answer=1 + 2 * math.exp(-2),
@@ -647,56 +567,44 @@ def quiz() -> list[Question]:
             "2 + 1 \\approx 1.27$.",
         ),
         Question(
-            question="What does forward keep for backward, beside queries, keys, values and "
-            "results?",
+            question="Beside queries, keys, values and results, what does forward keep?",
             choices={
-                "nothing": "Then a weight could not be computed without going through its whole "
-                "row.",
+                "nothing": "To have one weight again you would need the sum of its whole row.",
                 "the logarithm of each row's sum": "",
-                "the highest block of weights": "No block is more important than another.",
+                "the block with the largest weights": "No block is needed more than another.",
             },
             answer=1,
             why="$A_{ts} = e^{Z_{ts} - \\ell_t}$: with one number for each row every weight can be "
             "made again, by itself.",
         ),
         Question(
-            question="Why is $r_t = \\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ better here than $\\sum_s "
-            "A_{ts}\\,\\mathrm{d}A_{ts}$, if both are equal?",
+            question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "
+            "A_{ts}\\,\\mathrm{d}A_{ts}$. Why is the first better here?",
             choices={
-                "It is more exact.": "Both are sums of products; neither is better rounded.",
+                "It is more exact.": "Both are sums of products, rounded alike.",
                 "It needs no other block.": "",
-                "It has no factor $\\sqrt{d_k}$.": "Neither has: the scale comes before the "
-                "softmax.",
+                "It has no factor $\\sqrt{d_k}$.": "Neither has: that belongs to the scores.",
             },
             answer=1,
-            why="The second sum runs over all keys, so over all blocks of the row. The first has "
-            "two rows that are there.",
+            why="The second runs over all keys, so over all blocks of the row. The first takes two "
+            "rows that are there.",
         ),
         Question(
-            question="A model has 6 layers with a window of 512. How many positions back can a "
-            "word reach at most?",
+            question="Six layers have a window of 512. How far back can a word reach at most?",
             answer=6 * 511,
-            why="A window of 512 holds the word itself and 511 before it; each layer hands on as "
-            "much again: $6 \\cdot 511 = 3066$.",
+            why="A window of 512 holds the word itself and 511 before it, and each layer hands on "
+            "as much again: $6 \\cdot 511 = 3066$.",
         ),
         Question(
-            question="Keys and values have 4 heads, queries 32. By how much does the cache shrink?",
-            answer=32 / 4,
-            why="It holds 4 heads in place of 32: 8 times less. The scores are as many as before.",
-        ),
-        Question(
-            question="All queries of linear attention become ten times as long. What happens, if "
-            "their numbers are large and positive?",
+            question="The queries of linear attention become ten times as long, their numbers "
+            "being large and positive. What happens to the weights?",
             choices={
-                "The weights become sharp, as with a softmax.": "They would, if they were "
-                "exponentials.",
+                "They become sharp.": "They would, if they were exponentials.",
                 "Next to nothing.": "",
-                "The results become ten times as large.": "What stands below the line grows as "
-                "well.",
+                "They become ten times as large.": "What stands below the line grows as well.",
             },
             answer=1,
-            why="$\\phi(10q) \\approx 10\\,\\phi(q)$ there, above the line and below it. It cannot "
-            "make itself sharper.",
+            why="$\\phi(10q) \\approx 10\\,\\phi(q)$ there, above the line and below it.",
         ),
     ]
 

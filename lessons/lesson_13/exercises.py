@@ -33,7 +33,6 @@ def merged(highest_1, total_1, output_1, highest_2, total_2, output_2):
     return highest, total, output
 
 
-UNSCALED = "exponentials relative to two maxima are added up as if they were relative to one."
 OF_MERGED = [
     Mistake(
         "output",
@@ -45,7 +44,6 @@ OF_MERGED = [
         lambda output_1, output_2: output_1 + output_2,
         "The outputs were divided already, each by the sum of its own half: they cannot be added.",
     ),
-    Mistake("total", lambda total_1, total_2: total_1 + total_2, f"In the total, {UNSCALED}"),
 ]
 
 
@@ -142,17 +140,16 @@ def linear_attention_backward(dy, query, key, value):
     is the sum of key_s^T value_s over all s up to t, with
     query and key (T, K), value (T, V). No T x T array.
     """
-    # What each position adds to the state. It is a product of a column and a row.
+    # What is written. It is a product of a column and a row.
     written = key[:, :, None] * value[:, None]
     # The states. Position t has read all that was written up to there.
     states = np.cumsum(written, axis=0)
     # dquery. A query was multiplied by the state of its own position.
     dquery = (states * dy[:, None]).sum(axis=-1)
-    # What each position's result hands to the state that it read. It is a product of a column and a
-    # row, too.
+    # What is handed back. By each result, to the state that it came from: a product of a column and
+    # a row, too.
     handed = query[:, :, None] * dy[:, None]
-    # What comes to each position from those that read what it wrote. These are itself and the later
-    # ones.
+    # What comes back to what was written. It comes from its own position and the later ones.
     later = np.cumsum(handed[::-1], axis=0)[::-1]
     # dkey. It was written once, together with its value.
     dkey = (later * value[:, None]).sum(axis=-1)
@@ -176,16 +173,6 @@ OF_LINEAR = [
         "later",
         lambda handed: np.cumsum(handed[::-1], axis=0)[::-1] - handed,
         "A position’s own result is left out. It has read what it wrote itself.",
-    ),
-    Mistake(
-        "later",
-        lambda handed: handed.sum(axis=0) + 0 * handed,
-        "Every key hears of all positions. Those before it have never read it.",
-    ),
-    Mistake(
-        "later",
-        lambda handed: handed,
-        "A key hears of its own position alone. All later ones read the state that it is in.",
     ),
     Mistake(
         "states",

@@ -9,7 +9,7 @@ from numformer.layers.places import Places
 from numformer.layers.reach import Reach
 from numformer.layers.strided import StridedAttention
 
-LENGTH, LAYERS = 32, 8
+LENGTH, LAYERS = 24, 8
 KINDS = [
     Option("all", "all", "A causal layer of the paper: everything before it, at once."),
     Option("window", "window", "The latest positions alone, itself among them."),
@@ -61,9 +61,9 @@ patterns = Simulation(
     title="Who sees whom, and who knows of whom",
     say="A row is a position, a column one that it may see. Dark: directly. Lighter: through more "
     "layers, each of which hands on what it knows. **Before you move the layers**: with a window "
-    "of 4, how many does the last position need to know of the first?",
+    "of 4, how far back will the last position know after 5 of them?",
     caption="Dark cells are seen in one layer, lighter ones are known of after several.",
-    alt="A square of 32 by 32 cells. Dark cells lie in a band below the diagonal, of the width of "
+    alt="A square of 24 by 24 cells. Dark cells lie in a band below the diagonal, of the width of "
     "the window; with more layers lighter bands lie beside it.",
     size=(5, 5.4),
     controls=[
@@ -76,7 +76,7 @@ patterns = Simulation(
         Heatmap("known", "position", "knows of"),
         Figures(
             {
-                "scores": "scores of a head and layer; “all” has 528",
+                "scores": "scores of a head and layer; “all” has 300",
                 "back": "so far back the last position knows",
                 "needed": "layers until it knows all",
             }
@@ -93,6 +93,6 @@ layers = 2
 heads = seen(kind, size)
 scores = heads.sum() / len(heads)
 reached = np.linalg.matrix_power(heads.any(axis=0).astype(float), layers) > 0
-back = 31 - np.flatnonzero(reached[-1])[0]
+back = 23 - np.flatnonzero(reached[-1])[0]
 print(scores, back)""",
 )
