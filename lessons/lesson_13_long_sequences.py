@@ -414,10 +414,10 @@ def crowded():
 #
 # $$S_t = e^{-\rho\,\delta_t}\,S_{t-1} + k_t^\top (\delta_t\,x_t), \quad y_t = q_t\,S_t$$
 #
-# The step $\delta_t > 0$, what is written $k_t$ and what is read $q_t$ (in the paper $\Delta$, $B$
-# and $C$) are all computed from the word; the rate $\rho$ is learned. A large step lets the old
-# fade and writes much; one near 0 passes over the word. It is the same running sum, with a decay
-# (Dao and Gu 2024), and so is its backward.
+# The step $\delta_t > 0$, what is written $k_t$ and what is read $q_t$ (in the paper $B$ and $C$)
+# are all computed from the word; the rate $\rho$ is learned. A large step lets the old fade and
+# writes much; one near 0 passes over the word. It is the same running sum, with a decay (Dao and Gu
+# 2024), and so is its backward.
 #
 # **Lost: looking back.** A word has to be kept when it comes by, before anyone has asked for it.
 

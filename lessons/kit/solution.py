@@ -54,9 +54,9 @@ class Variation:
     operator: str = ""
     text: str = ""  # of the statement
 
-    def has(self, line: str) -> bool:
-        """Whether this is a line of it; of a loop there are several."""
-        return line in map(str.strip, self.text.splitlines())
+    def has(self, text: str) -> bool:
+        """Whether this is the statement, or a line of it; of a loop there are several."""
+        return text in (self.text, *map(str.strip, self.text.splitlines()))
 
 
 class Solution:

@@ -11,7 +11,7 @@ from numformer.layers.running_sums import running_sums
 from numformer.layers.softmax import softmax
 
 
-def merged(highest_1, total_1, output_1, highest_2, total_2, output_2):
+def merge(highest_1, total_1, output_1, highest_2, total_2, output_2):
     """What two halves of the keys gave -> highest, total, output.
 
     Of T rows each half has the highest score (T, 1), the sum
@@ -43,6 +43,13 @@ OF_MERGED = [
         "output",
         lambda output_1, output_2: output_1 + output_2,
         "The outputs were divided already, each by the sum of its own half: they cannot be added.",
+    ),
+    Mistake(
+        "output",
+        lambda output_1, total_1, output_2, total_2, total: (
+            (output_1 * total_1 + output_2 * total_2) / total
+        ),
+        "In the output the halves count by sums that are relative to two different maxima.",
     ),
 ]
 
@@ -196,7 +203,7 @@ EXERCISES = [
         "Two parts become one",
         """Half of the keys were seen by one processor, half by another. Each has what it kept of
 its rows. Put the two together, exactly, without any score or value.""",
-        merged,
+        merge,
         of_halves,
         "So attention can be shared out: over blocks, over processors, over machines.",
         mistakes=OF_MERGED,
