@@ -574,8 +574,8 @@ def quiz() -> list[Question]:
                 "the block with the largest weights": "No block is needed more than another.",
             },
             answer=1,
-            why="$A_{ts} = e^{Z_{ts} - \\ell_t}$: with one number for each row every weight can be "
-            "made again, by itself.",
+            why="With one number for each row every weight can be made again, by itself: "
+            "$A_{ts} = e^{Z_{ts} - \\ell_t}$.",
         ),
         Question(
             question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "
@@ -604,7 +604,7 @@ def quiz() -> list[Question]:
                 "They become ten times as large.": "What stands below the line grows as well.",
             },
             answer=1,
-            why="$\\phi(10q) \\approx 10\\,\\phi(q)$ there, above the line and below it.",
+            why="There $\\phi(10q) \\approx 10\\,\\phi(q)$, above the line and below it.",
         ),
     ]
 

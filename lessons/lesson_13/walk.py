@@ -228,7 +228,7 @@ causal = False
 
 mask = np.tri(4, dtype=bool) if causal else None
 plain, *_ = scaled_dot_product_attention(np.sqrt(2) * query, key, value, mask)
-there = compute(step, query, block, causal)
-scores, kept, output = there["scores"], there["kept"], there["output"]
+made = compute(step, query, block, causal)
+scores, kept, output = made["scores"], made["kept"], made["output"]
 print(scores, kept.round(2), output - plain, sep="\\n\\n")""",
 )
