@@ -216,19 +216,14 @@ def the_lines_of_forward():
 
 # %%
 @show
-def the_average_by_hand():
-    """r of the row of `cats`, both ways."""
+def the_lines_of_backward():
+    """r of the row of `cats`, both ways, and numformer's backward in blocks, line by line."""
     plain, weights, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
     da = doutput[3] @ value.T
-    return Words(f"""
+    by_hand = Words(f"""
         By hand, the row of *cats*: over all four keys, {dot_by_hand(weights[3], da)}. And from the
         two rows alone, {dot_by_hand(plain[3], doutput[3])}.
     """)
-
-
-@show
-def the_lines_of_backward():
-    """numformer's backward in blocks, line by line."""
     notes = {
         "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
         "for tile": "The same blocks, in any order.",
@@ -244,7 +239,7 @@ def the_lines_of_backward():
         "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
         "dquery *= scale": "The scale of forward, once more.",
     }
-    return Beside(backward_in_blocks, notes, whole=False, loops=True)
+    return [by_hand, Beside(backward_in_blocks, notes, whole=False, loops=True)]
 
 
 # %% [markdown]
@@ -364,15 +359,17 @@ def the_line_of_the_window():
 def the_lines_of_sums():
     """The features, the running sum and the reversed one."""
     forward = {
-        "of_chunk = ": "Within a chunk of 64 positions, as attention without softmax.",
+        "for chunk": "One chunk of 64 positions after the other.",
+        "of_chunk = ": "Within it, as attention without softmax.",
         "of_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
         "state = whole": r"$S + K^\top V$ of the chunk. (Without decay, `whole` and `to_end` are "
         r"1.)",
     }
     backward = {
+        "for (chunk": "The chunks from the end.",
         "dv = matmul": r"$A^\top \mathrm{d}y$ within the chunk, $K\,\mathrm{d}S$ from later ones.",
         "dk = dk": r"$V\,\mathrm{d}S^\top$ from later ones.",
-        "dstate = whole": r"$\mathrm{d}S$ runs from the end.",
+        "dstate = whole": r"$\mathrm{d}S$ for the chunk before.",
     }
     return [
         Beside(
@@ -476,8 +473,8 @@ def what_it_costs():
             draw,
             "Time and memory of five layers against the length. In both plain attention rises most "
             "steeply. In memory the four others lie far below it, half as steep.",
-            f"Above the time of a step, below the most memory that it holds. At {LENGTHS[-1]:,} "
-            f"blocks need {saved:.0f} times less than the plain formula.",
+            f"Above the processor's time for a step, below the most memory that it holds. At "
+            f"{LENGTHS[-1]:,} blocks need {saved:.0f} times less than the plain formula.",
             size=(4.2, 5.4),
         ),
         table(
@@ -487,10 +484,10 @@ def what_it_costs():
         ),
         Words("""
             Memory keeps to theory; that of a window rises even less, because one block of it is as
-            large at every length. Time has not got there yet: a layer also has projections, whose
-            work grows with $T$ alone, and at these lengths they still count. So attention in
-            blocks, whose exponent is 2 in the end, looks better than it is. Theory says how a line
-            goes on. It does not say where two lines cross.
+            large at every length. Time is less tidy: a layer also has projections, whose work grows
+            with $T$ alone, and at these lengths they still count. So attention in blocks, whose
+            exponent is 2 in the end, may look better than it is. Theory says how a line goes on. It
+            does not say where two lines cross.
         """),
     ]
 
@@ -574,8 +571,8 @@ def quiz() -> list[Question]:
                 "the block with the largest weights": "No block is needed more than another.",
             },
             answer=1,
-            why="With one number for each row every weight can be made again, by itself: "
-            "$A_{ts} = e^{Z_{ts} - \\ell_t}$.",
+            why="With one number for each row every weight can be made again, by itself: $A_{ts} = "
+            "e^{Z_{ts} - \\ell_t}$.",
         ),
         Question(
             question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "

@@ -50,7 +50,7 @@ PAPERS = {
     "Xiong 2020": ARXIV + "2002.04745",
     "Zaheer 2020": ARXIV + "2007.14062",
 }
-AUTHORS = r"\b([A-Z]\w+)(?:, [A-Z]\w+)*(?: and [A-Z]\w+| et al\.)?\s(\d{4})\b"
+AUTHORS = r"\b([A-Z]\w+)(?:,\s[A-Z]\w+)*(?:\sand\s[A-Z]\w+|\set\sal\.)?\s(\d{4})\b"
 
 
 def linked(html: str) -> str:

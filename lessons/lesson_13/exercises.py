@@ -20,11 +20,9 @@ def merge(highest_1, total_1, output_1, highest_2, total_2, output_2):
     """
     # The highest score of all keys. Each row has its own.
     highest = np.maximum(highest_1, highest_2)
-    # The first half's share. Its sum is relative to its own maximum, and the new one is higher, or
-    # the same.
+    # The first half's share. Its sum is relative to its own maximum, and the new one may be higher.
     share_1 = total_1 * np.exp(highest_1 - highest)
-    # The second half's share. Its sum is relative to its own maximum, and the new one is higher, or
-    # the same.
+    # The second half's share. Its sum is relative to its own maximum; the new one may be higher.
     share_2 = total_2 * np.exp(highest_2 - highest)
     # The total. Both halves are in it, counted alike.
     total = share_1 + share_2
@@ -231,8 +229,8 @@ what was kept. The other blocks are not given, and you do not need them.""",
             other_key=(n.D, n.K),
             other_value=(n.D, n.K_v),
         ),
-        "A block needs nothing of the others but one number for each row. That is why their order "
-        "does not matter, and why they can be computed at the same time.",
+        "A block needs two numbers for each row from all the others. So their order "
+        "does not matter, and they can be computed at the same time.",
         in_two_blocks,
         OF_BLOCK,
     ),
