@@ -208,8 +208,9 @@ def the_lines_of_forward():
 # blocks twice? Write out what $\mathrm{d}A = \mathrm{d}O\,V^\top$ is, and change the order of the
 # sums:
 #
-# $$r_t = \sum_s A_{ts} \sum_j \mathrm{d}O_{tj}\,V_{sj} = \sum_j \mathrm{d}O_{tj} \sum_s
-# A_{ts}\,V_{sj} = \sum_j \mathrm{d}O_{tj}\,O_{tj}$$
+# $$r_t = \sum_s A_{ts} \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
+#
+# $$= \sum_j \mathrm{d}O_{tj} \sum_s A_{ts}\,V_{sj} = \sum_j \mathrm{d}O_{tj}\,O_{tj}$$
 #
 # So $r_t$ is the product of two rows that we have. (Dao et al. call it $D$.)
 
@@ -338,8 +339,9 @@ def the_line_of_the_window():
 # Why does attention need all pairs? Because of the softmax. If a weight were a plain product,
 # $\phi(q_t)\,\phi(k_s)^\top$, we could change the order of the sums, as above for $r$:
 #
-# $$\sum_{s \le t} \bigl(\phi(q_t)\,\phi(k_s)^\top\bigr)\,v_s = \phi(q_t) \sum_{s \le t}
-# \phi(k_s)^\top v_s = \phi(q_t)\,S_t$$
+# $$\sum_{s \le t} \bigl(\phi(q_t)\,\phi(k_s)^\top\bigr)\,v_s = \phi(q_t)\,S_t$$
+#
+# $$S_t = \sum_{s \le t} \phi(k_s)^\top v_s$$
 #
 # $S_t$ is a $d_k \times d_v$ matrix, the *state*. It is the same for all queries, and a new word
 # only adds to it: $S_t = S_{t-1} + \phi(k_t)^\top v_t$. That is **linear attention** (Katharopoulos

@@ -48,7 +48,8 @@ export class MatrixTable {
         const cell = this.cells[row][column];
         if (cell.textContent !== texts[row][column]) cell.textContent = texts[row][column];
         cell.classList.toggle("zero", value === 0);
-        cell.classList.toggle("hidden-entry", value === null || (words.length > 0 && value === 0));
+        const hidden = value === null || (words.length > 0 && value === 0);
+        cell.classList.toggle("hidden-entry", hidden && texts[row][column] !== "");
         const share = words.length || !texts[row][column] ? 0 : Math.min(1, Math.abs(value ?? 0) / largest);
         const colour = `rgb(var(${value < 0 ? "--negative" : "--positive"}) / ${(0.06 + 0.42 * share).toFixed(3)})`;
         cell.style.backgroundColor = share ? colour : "";
