@@ -1,4 +1,4 @@
-"""The course: twelve lessons on the Transformer, forward and backward.
+"""The course: thirteen lessons on the Transformer, forward and backward.
 
 `python -m lessons` lists them, `lessons/README.md` tells how one is written.
 """
@@ -44,6 +44,7 @@ COURSE = [
     Entry(10, "Generation", "How does a model choose its words?"),
     Entry(11, "Attention explorer", "What has a trained model learned to look at?"),
     Entry(12, "Connections", "What became of the Transformer?"),
+    Entry(13, "Long sequences", "Must every word meet every other, and what does it cost?"),
 ]
 
 

@@ -24,7 +24,7 @@ python -m lessons.build           all lessons as pages for a browser"""
 
 def contents() -> str:
     """The table of contents and the commands."""
-    lines = ["The Transformer, forward and backward, in twelve lessons", ""]
+    lines = ["The Transformer, forward and backward, in thirteen lessons", ""]
     for entry in lessons.COURSE:
         lines.append(f"{entry.number:4}  {entry.title}{'' if entry.path else '  (to come)'}")
         lines.append(f"      {plain(entry.question)}")

@@ -42,9 +42,10 @@ PARTS = [
     ("Recurrence", 1, LEFT, 30),
     ("What it learned", 11, LEFT, 64),
     ("What came of it", 12, LEFT, 98),
-    ("Soft lookup", 2, LEFT, 180),
-    ("One head", 3, LEFT, 214),
-    ("Several heads", 4, LEFT, 248),
+    ("Long sequences", 13, LEFT, 132),
+    ("Soft lookup", 2, LEFT, 206),
+    ("One head", 3, LEFT, 240),
+    ("Several heads", 4, LEFT, 274),
     ("All gradients", 9, RIGHT, 30),
     ("Loss, training", 8, RIGHT, 72),
     ("Softmax", 10, RIGHT, 166),
@@ -64,10 +65,10 @@ PARTS = [
     ("Embedding", 9, LEFT, 570),
     ("Embedding", 9, RIGHT, 570),
 ]
-FRAMES = [(14, 344, 172), (204, 262, 254), (14, 150, 138)]  # left and top edge, height
+FRAMES = [(14, 344, 172), (204, 262, 254), (14, 176, 136)]  # left and top edge, height
 LABELS = [
     ("start", 26, 20, "before and after"),
-    ("start", 26, 169, "inside attention"),
+    ("start", 26, 195, "inside attention"),
     ("end", 184, 338, "encoder × N"),
     ("end", 374, 256, "decoder × N"),
     ("middle", 99, 622, "what is read"),
@@ -98,7 +99,7 @@ def index_page(page, course: Mapping) -> str:
     return f"""<main id="content"><article class="index">
 <h1>The Transformer, forward and backward</h1>
 {attention_row()}
-<p>Twelve lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
+<p>Thirteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
 products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
 and, where they have gradients, derives these by hand. What to take with you stands on
 <a href="summary.html">one page to print</a>.</p>

@@ -66,7 +66,7 @@ PLAIN = [
 ]
 SIGNS = (
     "cdot · times × partial ∂ sum Σ infty ∞ approx ≈ ne ≠ ldots … cdots … odot ⊙ le ≤ ge ≥ to → "
-    "leftarrow ← tau τ eta η mu μ sigma σ gamma γ beta β delta δ varepsilon ε"
+    "leftarrow ← tau τ eta η mu μ sigma σ gamma γ beta β delta δ varepsilon ε phi φ ell ℓ rho ρ"
 )
 SIGNS = dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True))
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()
@@ -188,7 +188,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence], caption: str = "") -
 class Matrix(Piece):
     """A small matrix with its symbol, its shape and the names of its rows and columns.
 
-    An entry of size `largest`, that of the largest one unless given, has the darkest colour.
+    An entry of size `largest`, that of the largest one unless given, has the darkest colour. Where
+    it is NaN nothing stands.
     """
 
     symbol: str
@@ -199,7 +200,8 @@ class Matrix(Piece):
 
     def cells(self) -> list[list[str]]:
         """The numbers as text: two decimals, an exact 0 or integers without, a true minus."""
-        whole = all(number == np.round(number) for number in self.numbers.flat)
+        there = self.numbers[~np.isnan(self.numbers)]
+        whole = bool((there == np.round(there)).all())
         return [[written(number, whole) for number in row] for row in self.numbers]
 
     def strengths(self) -> np.ndarray:
@@ -251,9 +253,9 @@ class Matrix(Piece):
 
 
 def written(number: float, whole: bool) -> str:
-    """A number of a matrix, `whole` where all are integers."""
-    if number == -np.inf:
-        return "−∞"
+    """A number of a matrix, `whole` where all are integers; nothing for NaN."""
+    if number == -np.inf or np.isnan(number):
+        return "−∞" if number == -np.inf else ""
     # What lies in the middle goes away from 0, as in JavaScript.
     text = (
         f"{number:.0f}" if whole or number == 0 else f"{number + math.copysign(1e-9, number):.2f}"
@@ -344,13 +346,15 @@ class Beside(Piece):
     """The body of a function of the library, each statement beside a note on it.
 
     `notes` maps the beginning of each statement, in their order, to Markdown; where it is not the
-    `whole` body that is shown, of those statements that are. Raises ValueError where a statement
-    has no note or another one, so that the two cannot drift apart.
+    `whole` body that is shown, of those statements that are. With `loops` what stands in a loop are
+    statements, too. Raises ValueError where a statement has no note or another one, so that the two
+    cannot drift apart.
     """
 
     function: Callable
     notes: Mapping[str, str]
     whole: bool = True
+    loops: bool = False
 
     @property
     def place(self) -> str:
@@ -359,11 +363,11 @@ class Beside(Piece):
 
     def rows(self) -> list[tuple[str, str]]:
         """(note, statement) for each statement of the body."""
-        lines = statements(self.function)
+        lines = statements(self.function, self.loops)
         if not self.whole:
-            lines = [line for line in lines if line.startswith(tuple(self.notes))]
+            lines = [line for line in lines if line.lstrip().startswith(tuple(self.notes))]
         for statement, beginning in zip(lines, self.notes, strict=False):
-            if not statement.startswith(beginning):
+            if not statement.lstrip().startswith(beginning):
                 raise ValueError(
                     f"{self.function.__name__} has the line {statement!r} where the lesson "
                     f"explains {beginning!r}: mend the lesson."
@@ -391,14 +395,26 @@ class Beside(Piece):
         )
 
 
-def statements(function: Callable) -> list[str]:
-    """The source of each statement of a function's body, comments at its end included."""
+def statements(function: Callable, loops: bool = False) -> list[str]:
+    """The source of each statement of a function's body, comments at its end included.
+
+    With `loops` a loop is its first line, and what stands in it follows, indented.
+    """
     source = textwrap.dedent(inspect.getsource(function))
     lines = source.splitlines()
     body = ast.parse(source).body[0].body
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:]  # the docstring
-    return [textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in body]
+    indent = body[0].col_offset
+
+    def texts(nodes) -> Iterable[str]:
+        for node in nodes:
+            opened = loops and isinstance(node, ast.For)
+            end = node.body[0].lineno - 1 if opened else node.end_lineno
+            yield "\n".join(line[indent:] for line in lines[node.lineno - 1 : end])
+            yield from texts(node.body) if opened else ()
+
+    return [*texts(body)]
 
 
 def show(function: Callable[[], Piece | Iterable[Piece]]) -> Callable:

@@ -4,26 +4,38 @@ import re
 
 ARXIV, DOI = "https://arxiv.org/abs/", "https://doi.org/"
 PAPERS = {
+    "Ainslie 2023": ARXIV + "2305.13245",
     "Ba 2016": ARXIV + "1607.06450",
     "Bahdanau 2015": ARXIV + "1409.0473",
+    "Beltagy 2020": ARXIV + "2004.05150",
     "Bengio 1994": DOI + "10.1109/72.279181",
     "Britz 2017": ARXIV + "1703.03906",
+    "Child 2019": ARXIV + "1904.10509",
     "Cho 2014": ARXIV + "1406.1078",
+    "Dao 2022": ARXIV + "2205.14135",
+    "Dao 2024": ARXIV + "2405.21060",
     "Elman 1990": DOI + "10.1207/s15516709cog1402_1",
     "Gers 2000": DOI + "10.1162/089976600300015015",
     "Geva 2021": ARXIV + "2012.14913",
     "Griewank 2008": DOI + "10.1137/1.9780898717761",
+    "Gu 2023": ARXIV + "2312.00752",
     "He 2016": ARXIV + "1512.03385",
     "Hochreiter 1997": DOI + "10.1162/neco.1997.9.8.1735",
     "Jain 2019": ARXIV + "1902.10186",
+    "Jiang 2023": ARXIV + "2310.06825",
+    "Katharopoulos 2020": ARXIV + "2006.16236",
     "Kingma 2015": ARXIV + "1412.6980",
     "Liu 2018": ARXIV + "1801.10198",
     "Luong 2015": ARXIV + "1508.04025",
     "Michel 2019": ARXIV + "1905.10650",
+    "Milakov 2018": ARXIV + "1805.02867",
     "Pascanu 2013": ARXIV + "1211.5063",
     "Press 2022": ARXIV + "2108.12409",
+    "Rabe 2021": ARXIV + "2112.05682",
     "Ranzato 2016": ARXIV + "1511.06732",
     "Rumelhart 1986": DOI + "10.1038/323533a0",
+    "Schlag 2021": ARXIV + "2102.11174",
+    "Shazeer 2019": ARXIV + "1911.02150",
     "Srivastava 2014": "https://jmlr.org/papers/v15/srivastava14a.html",
     "Su 2021": ARXIV + "2104.09864",
     "Sukhbaatar 2015": ARXIV + "1503.08895",
@@ -34,9 +46,11 @@ PAPERS = {
     "Weston 2015": ARXIV + "1410.3916",
     "Wiegreffe 2019": ARXIV + "1908.04626",
     "Williams 1989": DOI + "10.1162/neco.1989.1.2.270",
+    "Xiao 2024": ARXIV + "2309.17453",
     "Xiong 2020": ARXIV + "2002.04745",
+    "Zaheer 2020": ARXIV + "2007.14062",
 }
-AUTHORS = r"\b([A-Z]\w+)(?:, [A-Z]\w+)*(?: and [A-Z]\w+| et al\.)?\s(\d{4})\b"
+AUTHORS = r"\b([A-Z]\w+)(?:,\s[A-Z]\w+)*(?:\sand\s[A-Z]\w+|\set\sal\.)?\s(\d{4})\b"
 
 
 def linked(html: str) -> str:

@@ -135,7 +135,7 @@ class ndarray:
         view, indices = self._split(key)
         if not indices:
             return ndarray(view)
-        result = ndarray(self._memory[_of_numpy(key)])
+        result = ndarray(np.asarray(self._memory[_of_numpy(key)]))
         start, *places, strides = _places(view, indices, result.shape)
         current.write("take", result.shape, result._memory, [start, *places], strides)
         return result

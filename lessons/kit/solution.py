@@ -54,6 +54,10 @@ class Variation:
     operator: str = ""
     text: str = ""  # of the statement
 
+    def has(self, text: str) -> bool:
+        """Whether this is the statement, or a line of it; of a loop there are several."""
+        return text in (self.text, *map(str.strip, self.text.splitlines()))
+
 
 class Solution:
     """A solution as steps, with room for mistakes before the first and after the last.
@@ -124,9 +128,10 @@ class Solution:
 
     def with_mistake(self, text: str) -> str:
         """The body with one statement as an operator makes it."""
-        variation = next(variation for variation in self.variations if variation.text == text)
+        variation = next(variation for variation in self.variations if variation.has(text))
         lines = [*map(ast.unparse, self.statements), f"return {', '.join(self.results)}"]
-        return "\n".join([*lines[: variation.index - 1], text, *lines[variation.index :]])
+        whole = variation.text
+        return "\n".join([*lines[: variation.index - 1], whole, *lines[variation.index :]])
 
     # For operators
 
@@ -246,7 +251,7 @@ class Known:
             places = [*dict.fromkeys(also)]
             words = best.sentence.replace("{it}", listed(places, "or"))
             words = f"{words} {best.hint}".strip() if len(places) == 1 else words
-            if self.hidden and self.hidden in (variation.text for variation in (best, *others)):
+            if self.hidden and any(variation.has(self.hidden) for variation in (best, *others)):
                 words = HIDDEN if best.text else f"{HIDDEN} {words}"
             single.append((dict(marks), words, best))
         return single

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.patches import Circle
+from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from lessons.kit.lesson import BLUE, GREEN, GREY, KEY, ORANGE, QUERY, VALUE, Matrix, plain, role
@@ -94,7 +94,8 @@ class Of:
     """An array shown as a matrix: its name, its symbol, the names of its rows and columns.
 
     `largest` is the size of an entry of the darkest colour: one for all matrices that a reader
-    compares. `words` stand for 0 and 1. `below` stands below the symbol.
+    compares. `words` stand for 0 and 1. `below` stands below the symbol. `lit` names an array of
+    its shape, or of one column: cells where that is 1 are outlined, where it is -1 nothing stands.
     """
 
     name: str
@@ -104,13 +105,26 @@ class Of:
     largest: float
     below: str = ""
     words: Sequence[str] = ()
+    lit: str = ""
 
     def more(self, page) -> dict:
         return {"role": role(self.symbol)}
 
+    def lights(self, arrays: Arrays) -> np.ndarray:
+        """What `lit` says of each cell."""
+        shape = len(self.rows), len(self.columns)
+        return np.broadcast_to(arrays[self.lit] if self.lit else 0, shape)
+
     def matrix(self, arrays: Arrays) -> Matrix:
-        array = np.atleast_2d(arrays[self.name])
+        array = np.where(self.lights(arrays) < 0, np.nan, np.atleast_2d(arrays[self.name]))
         return Matrix(self.symbol, array, self.rows, self.columns, self.largest)
+
+    def draw(self, axes, arrays: Arrays) -> None:
+        """Draw it with matplotlib."""
+        self.matrix(arrays).draw(axes)
+        for row, column in np.argwhere(self.lights(arrays) > 0):
+            corner = column - 0.5, row - 0.5
+            axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=BLUE))
 
     def texts(self, arrays: Arrays) -> list[list[str]]:
         """What stands in the cells."""
@@ -123,7 +137,7 @@ class Of:
 def draw_in_a_row(figure, of: Sequence[Of], arrays: Arrays, marked: Sequence[str], row: int):
     """Draw matrices beside each other, a row of those that are marked outlined."""
     for axes, shown in zip(figure.subplots(1, len(of), squeeze=False)[0], of, strict=True):
-        shown.matrix(arrays).draw(axes)
+        shown.draw(axes, arrays)
         if shown.name in marked:
             axes.axhspan(row - 0.5, row + 0.5, fill=False, color=BLUE, linewidth=1.5)
 
@@ -161,6 +175,7 @@ class Matrices(View):
         row = {of.name: chosen[self.picked] for of in self.of if of.name in self.marked}
         return {
             of.name: {"cells": of.texts(arrays), "picked": row.get(of.name)}
+            | ({"lit": np.argwhere(of.lights(arrays) > 0).tolist()} if of.lit else {})
             for of in self.there(arrays)
         }
 

@@ -1,5 +1,8 @@
 import { element, written } from "./dom.js";
 
+/** What an array of lights, of all cells or of one column, says of a cell. */
+const light = (lit, row, column) => (lit ? (lit[row][column] ?? lit[row][0]) : 0);
+
 /** A matrix as a table: what an `Of` of views.py says of it, as wide as the longest of `arrays`. */
 export class MatrixTable {
   constructor(of, arrays = []) {
@@ -20,12 +23,14 @@ export class MatrixTable {
     if (arrays.length) this.set(arrays[0]); // a row of empty cells would be lower
   }
 
-  /** What stands in the cells for an array. */
-  texts(array) {
+  /** What stands in the cells for an array, nothing where `lit` is -1. */
+  texts(array, lit) {
     const { words } = this.of;
     const values = Array.isArray(array[0]) ? array : [array];
-    const whole = values.flat().every((x) => x === null || Number.isInteger(x));
-    return values.map((line) => line.map((value) => (words.length ? words[value] : written(value, whole))));
+    const there = values.map((line, row) => line.map((_, column) => light(lit, row, column) >= 0));
+    const whole = values.flat().every((x, n) => x === null || Number.isInteger(x) || !there.flat()[n]);
+    const text = (value) => (words.length ? words[value] : written(value, whole));
+    return values.map((line, row) => line.map((value, column) => (there[row][column] ? text(value) : "")));
   }
 
   widen(texts) {
@@ -33,17 +38,19 @@ export class MatrixTable {
     if (longest > this.longest) this.table.style.setProperty("--chars", (this.longest = longest));
   }
 
-  set(array) {
+  set(array, lit) {
     const { largest, words } = this.of;
-    const texts = this.texts(array);
+    const texts = this.texts(array, lit);
     this.widen(texts);
+    if (lit) this.outline("used", (row, column) => light(lit, row, column) === 1);
     (Array.isArray(array[0]) ? array : [array]).forEach((line, row) =>
       line.forEach((value, column) => {
         const cell = this.cells[row][column];
         if (cell.textContent !== texts[row][column]) cell.textContent = texts[row][column];
         cell.classList.toggle("zero", value === 0);
-        cell.classList.toggle("hidden-entry", value === null || (words.length > 0 && value === 0));
-        const share = words.length ? 0 : Math.min(1, Math.abs(value ?? 0) / largest);
+        const hidden = value === null || (words.length > 0 && value === 0);
+        cell.classList.toggle("hidden-entry", hidden && texts[row][column] !== "");
+        const share = words.length || !texts[row][column] ? 0 : Math.min(1, Math.abs(value ?? 0) / largest);
         const colour = `rgb(var(${value < 0 ? "--negative" : "--positive"}) / ${(0.06 + 0.42 * share).toFixed(3)})`;
         cell.style.backgroundColor = share ? colour : "";
       }),
@@ -51,8 +58,8 @@ export class MatrixTable {
   }
 
   /** Mark the cells that change between two arrays, where not all of them do. */
-  mark(before, after) {
-    const [from, to] = [before, after].map((array) => this.texts(array));
+  mark(before, after, lit = []) {
+    const [from, to] = [before, after].map((array, n) => this.texts(array, lit[n]));
     const changed = this.cells.flatMap((line, row) => line.filter((_, column) => from[row][column] !== to[row][column]));
     if (changed.length === this.cells.flat().length) return;
     for (const cell of changed) cell.animate({ boxShadow: ["inset 0 0 0 2px var(--ink)", "inset 0 0 0 2px transparent"] }, 1200);
@@ -65,6 +72,8 @@ export class MatrixTable {
 
   shown() {
     const picked = this.cells.findIndex((line) => line[0].classList.contains("picked"));
-    return { cells: this.cells.map((line) => line.map((cell) => cell.textContent)), picked: picked < 0 ? null : picked };
+    const cells = this.cells.map((line) => line.map((cell) => cell.textContent));
+    const used = this.cells.flatMap((line, row) => line.flatMap((cell, column) => (cell.classList.contains("used") ? [[row, column]] : [])));
+    return { cells, picked: picked < 0 ? null : picked, ...(this.of.lit ? { lit: used } : {}) };
   }
 }

@@ -25,7 +25,7 @@ class Matrices {
   }
 
   changed(before, after) {
-    for (const table of this.there) table.mark(before[table.of.name], after[table.of.name]);
+    for (const table of this.there) table.mark(before[table.of.name], after[table.of.name], [before, after].map((arrays) => arrays[table.of.lit]));
   }
 
   set(arrays, chosen) {
@@ -34,7 +34,7 @@ class Matrices {
     seen(this.groups.map(({ place }) => place), group.place);
     for (const table of this.there) {
       const { name } = table.of;
-      table.set(arrays[name]);
+      table.set(arrays[name], arrays[table.of.lit]);
       table.outline("picked", (row) => this.data.marked.includes(name) && row === chosen[this.data.picked]);
     }
   }

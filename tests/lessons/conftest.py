@@ -23,9 +23,10 @@ from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
 from lessons.lesson_08 import runs
 from lessons.lesson_09 import bugs
+from lessons.lesson_13 import cost
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
-LONG += [toy.trained, runs.run, bugs.learned, bugs.checked]
+LONG += [toy.trained, runs.run, bugs.learned, bugs.checked, cost.measured]
 
 
 def pytest_collection_modifyitems(items):

@@ -123,6 +123,40 @@ return {dx}, dgamma, n.T @ g, r.T @ du
     return parts + function("encoder_layer_backward", names, body)
 
 
+def of_block(**lines: str) -> str:
+    """The backward of a block of keys with einsum, some of its lines replaced."""
+    lines = {
+        "A": "np.exp(np.einsum('tk,sk->ts', Q, K) / Q.shape[1] ** 0.5 - g)",
+        "r": "np.sum(dO * O, axis=1)[:, None]",
+        "dZ": "A * (np.einsum('tv,sv->ts', dO, V) - r)",
+        "dK": "np.einsum('ts,tk->sk', dZ, Q) / Q.shape[1] ** 0.5",
+        "dV": "np.einsum('ts,tv->sv', A, dO)",
+    } | lines
+    body = "\n".join(f"{name} = {line}" for name, line in lines.items())
+    return function("block_backward", "dO, Q, K, V, O, g", f"{body}\nreturn dK, dV")
+
+
+def running(later: str = "np.flip(np.cumsum(np.flip(h, 0), axis=0), 0)") -> str:
+    """The backward of linear attention with einsum."""
+    body = f"""
+s = np.cumsum(np.einsum('tk,tv->tkv', k, v), axis=0)
+h = np.einsum('tk,tv->tkv', q, dy)
+d = {later}
+dq = np.einsum('tkv,tv->tk', s, dy)
+return dq, np.einsum('tkv,tv->tk', d, v), np.einsum('tkv,tk->tv', d, k)
+"""
+    return function("linear_attention_backward", "dy, q, k, v", body)
+
+
+def joined(output: str) -> str:
+    body = f"""
+m = np.where(m_1 > m_2, m_1, m_2)
+a, b = n_1 * np.exp(m_1 - m), n_2 * np.exp(m_2 - m)
+return m, a + b, {output}
+"""
+    return function("merge", "m_1, n_1, o_1, m_2, n_2, o_2", body)
+
+
 S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
 MASK_FORGOTTEN = """
 def again(Q, K):
@@ -147,6 +181,12 @@ RIGHT = {
     "multi_head_self_attention_backward": [whole_attention()],
     "layer_norm_backward": [whole_norm()],
     "encoder_layer_backward": [whole_layer()],
+    "merge": [joined("o_1 + (o_2 - o_1) * b / (a + b)")],
+    "mended_one_after_the_other": [
+        altered("mended_one_after_the_other", "blend = blend +", "blend = factor * blend +"),
+    ],
+    "block_backward": [of_block()],
+    "linear_attention_backward": [running(), running("h[::-1].cumsum(0)[::-1]")],
     "tied_backward": [tied("y.T @ x\nnp.add.at(d, i, w.shape[1] ** 0.5 * (y @ w))")],
 }
 
@@ -180,6 +220,22 @@ WRONG = {
         tied("y.T @ x\nd[i] += 17**0.5 * (y @ w)"): "the second addition forgets the first",
         tied("y.T @ x\nnp.add.at(d, i, y @ w)"): "a factor is missing",
     },
+    "merge": {
+        joined("(o_1 + o_2) / 2"): "a half whose scores are high has most of the weight",
+        joined("o_1 + o_2"): "divided already, each by the sum of its own half",
+        joined("(o_1 * n_1 + o_2 * n_2) / (a + b)"): "relative to two different maxima",
+    },
+    "block_backward": {
+        of_block(
+            A="np.exp(Q @ K.T / 11**0.5)\nA = A / A.sum(1)[:, None]"
+        ): "of this block alone, as",
+        of_block(r="np.sum(A * (dO @ V.T), axis=1)[:, None]"): "over the keys of this block alone",
+        of_block(dK="dZ.T @ Q"): "In the gradient of query key^T, a division is missing",
+    },
+    "linear_attention_backward": {
+        running("np.cumsum(h, axis=0)"): "The running sum runs forwards",
+        running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
+    },
     "encoder_layer_backward": {
         whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is",
         whole_layer(dx="attended"): "In dx, a part is missing. Count how often x",
@@ -196,6 +252,10 @@ WRONG = {
 } | {
     name: {altered(name, old, new): words for old, new, words in rows}
     for name, rows in {
+        "mended_one_after_the_other": [
+            ("blend = blend +", "blend = blend * factor**2 +", "a factor occurs twice"),
+            ("blend = blend +", "blend = total * blend +", "another array belongs"),
+        ],
         "mended_additive_backward": [
             ("", "", "Not begun yet."),
             ("/ dscores.shape[0]", "* (1 / len(dscores))", "What was wrong at first is still"),

@@ -17,7 +17,7 @@ from lessons.kit.explanations import EQUAL, Sizes
 
 SOLVED = {name: exercise for name, exercise in EXERCISES.items() if not exercise.to_find}
 PICKED = [
-    *((name, source, f"{name} Right: d") for name in RIGHT for source in RIGHT[name]),
+    *((name, source, f"{name} Right: ") for name in RIGHT for source in RIGHT[name]),
     *((name, *pair) for name in WRONG for pair in WRONG[name].items()),
 ]
 

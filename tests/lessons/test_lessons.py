@@ -127,7 +127,7 @@ NOT_THERE = "a lesson is named by its number"
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *((command, NOT_THERE) for command in ("quiz 13", "run 0", "run 12")),
+        *((command, NOT_THERE) for command in ("quiz 14", "run 0", "run 12")),
         *((f"{command} 12 new.py", "still to come") for command in ("start", "check")),
         *((f"{command} mine.py 3", FIRST) for command in ("start", "check")),
         *((f"check 3 {file}", "lessons start 3 FILE` writes") for file in (".", "no.py")),

@@ -62,6 +62,12 @@ SAID = {
     7: """
     2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
     """,
+    13: """
+    | 2,048 | 4,194,304 | 16 | 16.1 | … 0.1353 · 2 + 0.0183 · 1 + 1.0000 · 1 ≈ 1.289 … = 2.117.
+    Only now divide: 2.117 / 1.289 ≈ 1.642. The plain formula has 1.642 … 0.776 · 0 ≈ 0.54. … +
+    (−0.552) · 2 ≈ 0.54. … The cache has 64 GiB. With 8 heads of keys and values it has 16, with
+    one 2. … | 256 | 0.310 | 0.005 | 1.000 | 0.006 | … Seven layers reach 7 · 3 = 21 back.
+    """,
     9: """
     p - p^* is (0.787, −0.893, 0.107) … = 3.148. Is it so? … | *c* | 0.117 | 0 | 0 | … | encoder 1:
     attention | 0.219 | 0.178 | 0.297 | … From the logits 0.557 … | decoder 1: keys | 0.103 | 0 | …

@@ -1,0 +1,1 @@
+"""What lesson 13 is made of."""

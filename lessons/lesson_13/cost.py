@@ -1,0 +1,73 @@
+"""What forward and backward of a layer cost against the length, in time and memory, measured."""
+
+import functools
+import gc
+import time
+import tracemalloc
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from numformer import Layer, pack
+from numformer.layers.attention import ScaledDotProductAttention, SelfAttention
+from numformer.layers.linear_attention import LinearAttention
+from numformer.layers.places import Places
+from numformer.layers.reach import Reach
+from numformer.layers.state_space import StateSpace
+from numformer.layers.window import WindowAttention
+
+LENGTHS = np.array([512, 768, 1024, 1536, 2048])
+WIDTH, HEADS, WINDOW, TIMES = 64, 2, 64, 5
+# Of each layer how it is made, and the exponents of T that theory has for its time and its memory.
+KINDS = {
+    # An attention of one's own is never taken in blocks.
+    "plain": (
+        functools.partial(SelfAttention, attention=lambda p_drop: ScaledDotProductAttention()),
+        2,
+        2,
+    ),
+    "blocks": (SelfAttention, 2, 1),
+    "window": (functools.partial(WindowAttention, window=WINDOW), 1, 1),
+    "linear": (LinearAttention, 1, 1),
+    "state space": (StateSpace, 1, 1),
+}
+
+
+def step(layer: Layer, x: np.ndarray, dy: np.ndarray) -> None:
+    """Forward and backward of one causal sequence."""
+    layer.zero_grad()
+    layer.forward(x, Reach(Places.whole(1, x.shape[1]), causal=True))
+    layer.backward(dy)
+
+
+def cost(kind: str, length: int) -> tuple[float, float]:
+    """-> the processor's seconds in a step, the least of some, and the most bytes held at once."""
+    rng = np.random.default_rng(13)
+    layer = KINDS[kind][0](WIDTH, HEADS, rng)
+    pack(layer)
+    x, dy = rng.standard_normal((2, 1, length, WIDTH), dtype=np.float32)
+    marks = []
+    for _ in range(2 + TIMES):
+        marks.append(time.process_time())
+        step(layer, x, dy.copy())
+    gc.collect()
+    tracemalloc.start()
+    step(layer, x, dy)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return min(np.diff(marks)[1:]), peak
+
+
+@functools.cache
+def measured() -> dict[str, np.ndarray]:
+    """Of each kind (2, lengths): seconds and bytes."""
+    # One thread: what it gains differs from length to length.
+    with threadpool_limits(1, "blas"):
+        kinds = tqdm(KINDS, "measuring", leave=False, disable=None)
+        return {kind: np.array([cost(kind, length) for length in LENGTHS]).T for kind in kinds}
+
+
+def exponent(costs) -> float:
+    """The power of T with which costs grow: the slope of the line through their logarithms."""
+    return float(np.polyfit(np.log(LENGTHS), np.log(costs), 1)[0])

@@ -1,0 +1,98 @@
+"""The second simulation of lesson 13: who sees whom, and who knows of whom after some layers."""
+
+import numpy as np
+
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Figures, Heatmap
+from numformer.layers.global_window import GlobalWindowAttention
+from numformer.layers.places import Places
+from numformer.layers.reach import Reach
+from numformer.layers.strided import StridedAttention
+
+LENGTH, LAYERS = 24, 8
+KINDS = [
+    Option("all", "all", "A causal layer of the paper: everything before it, at once."),
+    Option("window", "window", "The latest positions alone, itself among them."),
+    Option("global", "window and first", "A window, and the first position, which all see."),
+    Option("strided", "strided", "One head sees the latest, the other every so many back."),
+]
+
+
+def seen(kind: str, size: int) -> np.ndarray:
+    """(heads, T, T): whom each position sees in one causal layer, as numformer's layers say."""
+    reach, rng = Reach(Places.whole(1, LENGTH), causal=True), np.random.default_rng(0)
+    if kind in ("all", "window"):
+        return (reach if kind == "all" else reach.within(size)).dense()[0]
+    if kind == "global":
+        layer = GlobalWindowAttention(2, 2, rng, window=size, global_tokens=1)
+    else:
+        layer = StridedAttention(2, 2, rng, stride=size)
+    mask = np.zeros((2, LENGTH, LENGTH), bool)
+    for tile in layer.tiles(reach):
+        mask[tile.heads, tile.rows, tile.keys] = True if tile.pattern is None else tile.pattern
+    return mask & reach.dense()[0]
+
+
+def layers_between(mask: np.ndarray) -> np.ndarray:
+    """(T, T): through how many layers, each as `mask` (T, T), t comes to know of s; or infinity."""
+    between, known = np.full(mask.shape, np.inf), np.eye(len(mask))
+    for layer in range(1, LENGTH + 1):
+        known = (known @ mask > 0).astype(float)
+        between = np.where((known > 0) & np.isinf(between), layer, between)
+    return between
+
+
+def compute(layers=1, kind="window", size=4) -> dict[str, np.ndarray]:
+    """Who knows of whom after some layers: 1 over the number of layers that it takes, or 0."""
+    heads = seen(kind, size)
+    between = layers_between(heads.any(axis=0))
+    known = np.where(between <= layers, 1 / between, 0.0)
+    back = np.where(known[-1] > 0, LENGTH - 1.0 - np.arange(LENGTH), 0.0)
+    return {
+        "known": known,
+        "scores": heads.sum() / len(heads),
+        "back": back.max(axis=0),
+        "needed": between[-1].max(),
+    }
+
+
+patterns = Simulation(
+    name="patterns",
+    title="Who sees whom, and who knows of whom",
+    say="A row is a position, a column one that it may see. Dark: directly. Lighter: through more "
+    "layers, each of which hands on what it knows. **Before you move the layers**: with a window "
+    "of 4, how far back will the last position know after 5 of them?",
+    caption="Dark cells are seen in one layer, lighter ones are known of after several.",
+    alt="A square of 24 by 24 cells. Dark cells lie in a band below the diagonal, of the width of "
+    "the window; with more layers lighter bands lie beside it.",
+    size=(5, 5.4),
+    controls=[
+        Choice("kind", "Pattern", KINDS, 1),
+        Choice("size", "Window or stride", [2, 4, 6, 8], 1),
+        Slider("layers", "Layers", [*range(1, LAYERS + 1)], 1, live=True, plays=True),
+    ],
+    compute=compute,
+    views=[
+        Heatmap("known", "position", "knows of"),
+        Figures(
+            {
+                "scores": "scores of a head and layer; “all” has 300",
+                "back": "so far back the last position knows",
+                "needed": "layers until it knows all",
+            }
+        ),
+    ],
+    code="""\
+import numpy as np
+from lessons.lesson_13.patterns import seen
+
+kind = "window"
+size = 4
+layers = 2
+
+heads = seen(kind, size)
+scores = heads.sum() / len(heads)
+reached = np.linalg.matrix_power(heads.any(axis=0).astype(float), layers) > 0
+back = 23 - np.flatnonzero(reached[-1])[0]
+print(scores, back)""",
+)

@@ -1,0 +1,636 @@
+# %% [markdown]
+# # Long sequences
+#
+# > Every word looks at every word. In a text of a hundred thousand words, who can pay for that? And
+# > what do those lose who pay less?
+
+# %%
+import math
+import tracemalloc
+
+import numpy as np
+
+from lessons.kit import lesson as kit
+from lessons.kit.lesson import Beside, Picture, Words, dot_by_hand, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
+from lessons.lesson_13 import patterns, walk
+from lessons.lesson_13.cost import KINDS, LENGTHS, WINDOW, exponent, measured
+from lessons.lesson_13.exercises import EXERCISES
+from lessons.lesson_13.walk import doutput, forward_block, key, query, value
+from numformer.gradient_check.gradients import check
+from numformer.layer import pack
+from numformer.layers.attention import scaled_dot_product_attention
+from numformer.layers.blocks import BlockAttention, attention_in_blocks
+from numformer.layers.blocks import attention_in_blocks_backward as backward_in_blocks
+from numformer.layers.grouped import GroupedQueryAttention
+from numformer.layers.linear_attention import LinearAttention, positive_features
+from numformer.layers.running_sums import running_sums, running_sums_backward
+from numformer.layers.softmax import softmax
+from numformer.layers.state_space import selective_scan
+from numformer.layers.window import WindowAttention
+
+MIB = 2**20
+
+
+@show
+def block_by_block() -> Simulation:
+    """The first simulation: the blocks of the scores, forward and backward."""
+    return walk.walk
+
+
+# %% [markdown]
+# The figure computes attention without ever holding all scores, and its results are those of lesson
+# 3, to the last digit. First see why that matters.
+#
+# ## Every pair costs
+#
+# With $T$ words a head has $T^2$ scores. Each is a number of four bytes. Twice as many words, four
+# times as many bytes.
+
+
+# %%
+@show
+def bytes_of_scores():
+    """What one head's weights take, computed, and measured where that is quick."""
+    rows = []
+    for length in (512, 1024, 2048, 8192, 131072):
+        found = "-"
+        if length <= 2048:
+            x = np.ones((length, 8), np.float32)
+            tracemalloc.start()
+            kept = scaled_dot_product_attention(x, x, x)
+            found = f"{tracemalloc.get_traced_memory()[0] / MIB:.1f}"
+            tracemalloc.stop()
+            del kept
+        rows.append((f"{length:,}", f"{length**2:,}", f"{4 * length**2 / MIB:,.0f}", found))
+    return table(
+        ["$T$", "scores $T^2$", "MiB, computed", "MiB that forward keeps, measured"],
+        rows,
+        "One head of one layer, float32. Measured are weights and output of the plain formula.",
+    )
+
+
+# %% [markdown]
+# A model of 12 layers with 12 heads has 144 such squares, and training keeps all of them until
+# backward. At 131,072 words a single one is 64 GiB.
+#
+# There are two ways out. One computes the same with less memory. The others compute something else.
+#
+# ## Four words, two at a time
+#
+# Our example is small: *I saw two cats*, four words with a query, a key and a value of two numbers
+# each ([figure](#walk)). The two numbers of a key say how much of a *thing* and how much of a
+# *doing* the word is. The queries have been divided by $\sqrt{d_k}$ already, so the scores are $Z =
+# QK^\top$, and whole numbers.
+#
+# Take the last row, *cats*. Its scores are 2, 2, 0 and 4. Say that we may look at two of them at a
+# time. Can we have the softmax? We need the highest score, so that no exponential becomes too
+# large, and the sum of all exponentials. Neither is known after half the row. So take what there
+# is, and *correct it later*.
+
+
+# %%
+@show
+def a_row_in_two_halves():
+    """The row of `cats`, two scores at a time."""
+    scores = query[3:] @ key.T
+    kept = np.full((1, 1), -np.inf), np.zeros((1, 1)), np.zeros((1, 2))
+    for half in (slice(0, 2), slice(2, 4)):
+        high, factor, total, parts, blend = forward_block(scores[:, half], value[half], *kept)
+        kept = high, total, blend
+    plain, _, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
+    assert np.allclose(blend / total, plain[3])
+    shares = np.append(factor, parts)
+    summed, blended = (
+        dot_by_hand(shares, [before, *new], 3, 4)
+        for before, new in ((2, (1, 1)), (1, value[2:, 0]))
+    )
+    return Words(f"""
+        **First half**, scores 2 and 2. The highest so far is $m = 2$. The exponentials of the
+        differences are 1 and 1, so the sum is $n = 2$. The values of *I* and *saw* begin with 1 and
+        0, so the blend begins with 1 + 0 = 1. It is not divided by anything yet; call it $\\hat O$.
+
+        **Second half**, scores 0 and 4. Now the highest is 4. What we have was relative to 2, and
+        is too large by $e^{{4-2}}$. So multiply it by $c = e^{{2-4}} \\approx {factor[0, 0]:.4f}$,
+        and add what is new: $e^{{0-4}} \\approx {parts[0, 0]:.4f}$ and $e^{{4-4}} = 1$.
+
+        The sum is {summed}. The blend begins with {blended}. Only now divide: {blend[0, 0]:.3f} /
+        {total[0, 0]:.3f} ≈ {plain[3, 0]:.3f}. The plain formula has {plain[3, 0]:.3f}, too.
+    """)
+
+
+# %% [markdown]
+# ## A maximum that runs
+#
+# In general a row keeps three things: the highest score so far $m$, the sum $n$ of exponentials
+# relative to it, and the blend $\hat O$ relative to it. A new block has scores $z_s$ and values
+# $v_s$. Then
+#
+# $$m' = \max(m, \max_s z_s), \quad c = e^{m - m'}$$
+#
+# $$n' = c\,n + \sum_s e^{z_s - m'}$$
+#
+# $$\hat O' = c\,\hat O + \sum_s e^{z_s - m'}\,v_s$$
+#
+# It is right because $e^{z - m}\,c = e^{z - m'}$: after the correction everything is as if $m'$ had
+# been known from the beginning. At the end $O = \hat O / n$. Nothing was left out, nothing rounded
+# off: it is the same formula in another order. Milakov and Gimelshein 2018 did this for the
+# softmax, Rabe and Staats 2021 for attention, and Dao et al. 2022 (FlashAttention, algorithm 1) so
+# that a block stays in the fastest memory that there is. (They write $\ell$ for our $n$.)
+
+
+# %%
+@show
+def the_lines_of_a_block():
+    """The general case, as the figure computes it."""
+    notes = {
+        "new = ": "$m'$, a column: each row has its own.",
+        "factor = ": "$c$. Where the maximum did not rise it is 1; at the beginning it is 0.",
+        "exponentials = ": "$e^{z_s - m'}$, of this block alone.",
+        "total = ": "$n'$",
+        "blend = ": r"$\hat O'$",
+        "return": "The block can go. What is kept are a few numbers for each row.",
+    }
+    return Beside(forward_block, notes)
+
+
+# %% [markdown]
+# numformer cuts its blocks differently. One has 192 rows, and **all** columns that these may see.
+# On a processor that fits into the cache, and it makes the maximum simple: the whole row is there,
+# so nothing has to be corrected. In the figure this is the choice *1 × 4, rows*: $c$ is 0, because
+# a row begins and ends within one block. A graphics card has many small memories, so there the
+# maximum has to run.
+
+
+# %%
+@show
+def the_lines_of_forward():
+    """numformer's attention in blocks of rows, line by line."""
+    notes = {
+        "xp, highest": "NumPy or CuPy.",
+        "output = ": "$O$, to be filled row by row.",
+        "log_sums = ": r"One number $\ell = m + \ln n$ for each row. Backward will need it.",
+        "query = laid_out": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have.",
+        "key, value": "How they lie in memory, so that products are fast.",
+        "for tile": "A causal block ends where its last row does: later columns are never "
+        "computed.",
+        "weights = tile": r"$Z = QK^\top$ of this block, with masks and biases.",
+        "if not small": "$Z - m$. (Where no score can be large this is left out.)",
+        "xp.exp": "$e^{Z - m}$, in the same memory.",
+        "total = ": "$n$",
+        "log_sums[": r"$\ell$",
+        "rows = matmul": r"$\hat O$, with dropout where there is some.",
+        "rows /= ": r"$O = \hat O / n$",
+        "output[": "These rows are done.",
+        "del weights": "The next block takes the memory of this one.",
+        "return": "No array here is $T \\times T$.",
+    }
+    return Beside(attention_in_blocks, notes, loops=True)
+
+
+# %% [markdown]
+# ## The way back
+#
+# Backward of lesson 3 begins with the weights $A$, and we have thrown them away. But we kept one
+# number for each row, the logarithm of its sum: $\ell_t = m_t + \ln n_t$. With it each weight comes
+# back by itself, whatever block it is in:
+#
+# $$A_{ts} = \frac{e^{Z_{ts}}}{\sum_u e^{Z_{tu}}} = e^{Z_{ts} - \ell_t}$$
+#
+# So a block's scores are computed once more. Then everything goes as in lesson 3, block by block,
+# since $\mathrm{d}V = A^\top \mathrm{d}O$ and its like are sums over blocks. One line is different:
+#
+# $$\mathrm{d}Z_{ts} = A_{ts}\,(\mathrm{d}A_{ts} - r_t), \quad r_t = \sum_s A_{ts}\,
+# \mathrm{d}A_{ts}$$
+#
+# The average $r_t$ runs over *all* keys, and a block knows only its own. Must we go through all
+# blocks twice? Write out what $\mathrm{d}A = \mathrm{d}O\,V^\top$ is, and change the order of the
+# sums:
+#
+# $$r_t = \sum_s A_{ts} \sum_j \mathrm{d}O_{tj}\,V_{sj}$$
+#
+# $$= \sum_j \mathrm{d}O_{tj} \sum_s A_{ts}\,V_{sj} = \sum_j \mathrm{d}O_{tj}\,O_{tj}$$
+#
+# So $r_t$ is the product of two rows that we have. (Dao et al. call it $D$.)
+
+
+# %%
+@show
+def the_lines_of_backward():
+    """r of the row of `cats`, both ways, and numformer's backward in blocks, line by line."""
+    plain, weights, _ = scaled_dot_product_attention(math.sqrt(2) * query, key, value)
+    da = doutput[3] @ value.T
+    by_hand = Words(f"""
+        By hand, the row of *cats*: over all four keys, {dot_by_hand(weights[3], da)}. And from the
+        two rows alone, {dot_by_hand(plain[3], doutput[3])}.
+    """)
+    notes = {
+        "inner = ": r"$r$, for all rows: a product of $\mathrm{d}O$ and $O$.",
+        "for tile": "The same blocks, in any order.",
+        "weights = tile": "The scores once more: the price of not having kept them.",
+        "weights -= ": r"$Z - \ell$",
+        "xp.exp": r"$A = e^{Z - \ell}$",
+        "dvalue[": r"Each block adds to $\mathrm{d}V = A^\top \mathrm{d}O$.",
+        "ddropped = ": r"$\mathrm{d}A = \mathrm{d}O\,V^\top$",
+        "dscores -= ": r"$\mathrm{d}A - r$",
+        "dscores *= ": r"$\mathrm{d}Z = A\,(\mathrm{d}A - r)$",
+        "dquery[": r"$\mathrm{d}Q = \mathrm{d}Z\,K$. Its rows are met in this block alone, so they "
+        "are set. With blocks of fewer columns they would be added to.",
+        "dkey[": r"Each block adds to $\mathrm{d}K = \mathrm{d}Z^\top Q$.",
+        "dquery *= scale": "The scale of forward, once more.",
+    }
+    return [by_hand, Beside(backward_in_blocks, notes, whole=False, loops=True)]
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# The library moves the inputs a little and measures. Here are attention in blocks of two rows, with
+# a causal mask, and a relative that you will meet below.
+
+
+# %%
+@show
+def gradient_check():
+    """Attention in blocks and linear attention, explicit gradients beside measured ones."""
+    rng = np.random.default_rng(13)
+    of_heads = [rng.standard_normal((1, 2, 6, size)) for size in (3, 3, 4)]
+    linear = LinearAttention(4, 2, rng)
+    pack(linear, np.float64)
+    found = check(BlockAttention(rows=2), [*of_heads, np.tri(6, dtype=bool)])
+    found += check(linear, [rng.standard_normal((2, 6, 4))])
+    names = [f"blocks: {row.name}" for row in found[:3]] + [f"linear: {r.name}" for r in found[3:]]
+    numbers = [(f"{row.explicit:.6f}".replace("-", "−"), scientific(row.error)) for row in found]
+    rows = [(name, *both) for name, both in zip(names, numbers, strict=True)]
+    return table(["gradient of", "explicit", "relative error"], rows)
+
+
+# %% [markdown]
+# ## Fewer heads to remember
+#
+# What follows computes something else than the paper's attention, and each gives something up for
+# it. The first does not shorten the square. It shrinks what a model remembers while it *writes*:
+# the keys and values of all words so far (the *cache*). In **grouped-query attention** (Ainslie et
+# al. 2023) $H$ heads of queries share fewer heads of keys and values; with one for all it is
+# *multi-query* (Shazeer 2019). Head $i$ has those of its group $g$:
+#
+# $$O_i = \mathrm{softmax}\Bigl(\frac{Q_i K_g^\top}{\sqrt{d_k}}\Bigr) V_g$$
+#
+# **Lost:** heads of a group can look for different things, but what a word shows them is the same.
+
+
+# %%
+@show
+def groups():
+    """What is remembered with fewer heads of keys, and the way back."""
+    gib = [32 * 131072 * 2 * heads * 128 * 2 / 2**30 for heads in (32, 8, 1)]
+    notes = {
+        "dquery, dkey": "The way back of attention, for each head of queries.",
+        "return": "What is used by several heads collects from all of them: "
+        r"$\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the heads $i$ of the group.",
+    }
+    return [
+        Words(f"""
+            Take 32 layers with 32 heads of 128 numbers, 131,072 words and two bytes for each
+            number. The cache has {gib[0]:.0f} GiB. With 8 heads of keys and values it has
+            {gib[1]:.0f}, with one {gib[2]:.0f}.
+        """),
+        Beside(GroupedQueryAttention.attend_backward, notes),
+    ]
+
+
+# %% [markdown]
+# ## Fewer pairs
+#
+# Or leave pairs out. Whom does a position really need to see? Three answers, of which you can try
+# all in the figure below:
+#
+# - **Window** (Beltagy et al. 2020; Jiang et al. 2023): the latest $w$ positions, $0 \le t - s <
+#   w$. A score for each of $Tw$ pairs, a cache of $w$ positions. **Lost:** what is farther has to
+#   be handed on, from layer to layer, $w - 1$ positions in each: $N$ layers reach $N(w-1)$ back.
+# - **Window with global positions** (Beltagy et al. 2020; Zaheer et al. 2020): a few positions see
+#   all and are seen by all. **Lost:** what is far goes through these few. In a model that writes,
+#   the first position has seen nobody. There it is a place to look at when nothing else fits (Xiao
+#   et al. 2024), and no short cut.
+# - **Strided** (Child et al. 2019): some heads see the latest $l$ positions, the others every
+#   $l$-th one. Two hops lead from anywhere to anywhere; with $l = \sqrt T$ there are about
+#   $2\,T\sqrt T$ pairs. **Lost:** directness. Of the second hop a word sees only what the first has
+#   made of it.
+
+
+# %%
+@show
+def who_sees_whom() -> Simulation:
+    """The second simulation: patterns, and what becomes known after several layers."""
+    return patterns.patterns
+
+
+@show
+def the_line_of_the_window():
+    """What a window changes in the library."""
+    note = "All that is new: the reach ends at the window. Blocks then skip the rest."
+    return Beside(WindowAttention.attend, {"return": note})
+
+
+# %% [markdown]
+# ## A sum in place of a memory
+#
+# Why does attention need all pairs? Because of the softmax. If a weight were a plain product,
+# $\phi(q_t)\,\phi(k_s)^\top$, we could change the order of the sums, as above for $r$:
+#
+# $$\sum_{s \le t} \bigl(\phi(q_t)\,\phi(k_s)^\top\bigr)\,v_s = \phi(q_t)\,S_t$$
+#
+# $$S_t = \sum_{s \le t} \phi(k_s)^\top v_s$$
+#
+# $S_t$ is a $d_k \times d_v$ matrix, the *state*. It is the same for all queries, and a new word
+# only adds to it: $S_t = S_{t-1} + \phi(k_t)^\top v_t$. That is **linear attention** (Katharopoulos
+# et al. 2020, equations 9 to 12). So that the weights are positive and sum to 1, $\phi$ is
+# positive, and the result is divided by $\phi(q_t) \sum_{s \le t} \phi(k_s)^\top$.
+#
+# Backward, the state of $t$ is read by $t$ and, through later states, by all that follow. So what
+# comes to it is a running sum from the end:
+#
+# $$\mathrm{d}S_t = \phi(q_t)^\top \mathrm{d}y_t + \mathrm{d}S_{t+1}$$
+#
+# **Lost: sharpness.** Thousands of words lie on top of each other in one matrix.
+
+
+# %%
+@show
+def the_lines_of_sums():
+    """The features, the running sum and the reversed one."""
+    forward = {
+        "for chunk": "One chunk of 64 positions after the other.",
+        "of_chunk = ": "Within it, as attention without softmax.",
+        "of_chunk += ": r"From all chunks before: $\phi(q_t)\,S$.",
+        "state = whole": r"$S + K^\top V$ of the chunk. (Without decay, `whole` and `to_end` are "
+        r"1.)",
+    }
+    backward = {
+        "for (chunk": "The chunks from the end.",
+        "dv = matmul": r"$A^\top \mathrm{d}y$ within the chunk, $K\,\mathrm{d}S$ from later ones.",
+        "dk = dk": r"$V\,\mathrm{d}S^\top$ from later ones.",
+        "dstate = whole": r"$\mathrm{d}S$ for the chunk before.",
+    }
+    return [
+        Beside(
+            positive_features, {"return": r"$\phi(x)$: $x + 1$, or $e^x$ below 0."}, whole=False
+        ),
+        Beside(running_sums, forward, whole=False, loops=True),
+        Beside(running_sums_backward, backward, whole=False, loops=True),
+    ]
+
+
+@show
+def crowded():
+    """How much of the weight the right key gets, as keys crowd the state."""
+    rng, rows = np.random.default_rng(13), []
+    for count in (4, 32, 256, 2048):
+        keys, shares = rng.standard_normal((count, 64)), []
+        for asked in (keys[:1], 4 * keys[:1]):
+            linear = positive_features(asked)[0] @ positive_features(keys)[0].T
+            shares += [softmax(asked @ keys.T / 8)[0, 0], linear[0, 0] / linear.sum()]
+        rows.append((f"{count:,}", *(f"{share:.3f}" for share in shares)))
+    return table(
+        ["keys", *(f"{kind}, $q = {n}k$" for n in ("", 4) for kind in ("softmax", "linear"))],
+        rows,
+        "Random keys of 64 numbers, and a query that is one of them, or 4 times that: the weight "
+        "of the right key.",
+    )
+
+
+# %% [markdown]
+# A softmax can be as sharp as it likes: double the query, and the ratio of two weights is squared.
+# To linear attention a larger query means next to nothing, since it stands above the line and
+# below. More keys, and the right one is lost in the crowd. (Schlag et al. 2021: a state of $d_k$
+# rows has room for at most $d_k$ keys that do not disturb each other.)
+#
+# ## A state that forgets on purpose
+#
+# If the state is too small for everything, let each word say what it writes, and how much of the
+# old is to fade. That is a **selective state space** (Gu and Dao 2023, Mamba):
+#
+# $$S_t = e^{-\rho\,\delta_t}\,S_{t-1} + k_t^\top (\delta_t\,x_t), \quad y_t = q_t\,S_t$$
+#
+# The step $\delta_t > 0$, what is written $k_t$ and what is read $q_t$ (in the paper $B$ and $C$)
+# are all computed from the word; the rate $\rho$ is learned. A large step lets the old fade and
+# writes much; one near 0 passes over the word. It is the same running sum, with a decay (Dao and Gu
+# 2024), and so is its backward.
+#
+# **Lost: looking back.** A word has to be kept when it comes by, before anyone has asked for it.
+
+
+# %%
+@show
+def the_lines_of_the_state_space():
+    """The selective scan in terms of running sums."""
+    notes = {
+        "written = ": r"$\delta_t\,x_t$, the value.",
+        "log_decay = ": r"$-\rho\,\delta_t$, the logarithm of what stays.",
+        "scanned, states": "The running sum of linear attention, now with a decay.",
+        "return": "Beside it goes a share of $x$ itself, past the state.",
+    }
+    return Beside(selective_scan, notes)
+
+
+# %% [markdown]
+# Which of these finds a word again that it has seen far back? `python -m toy_tasks.recall` trains
+# each of them on that, and writes a table of what it measured.
+#
+# ## What it costs
+#
+# Here are the five, one layer each, forward and backward, on this computer. On axes of logarithms a
+# power $T^p$ is a straight line, and $p$ its slope. Which lines will be steep? Decide first, for
+# time and for memory.
+
+
+# %%
+@show
+def what_it_costs():
+    """Seconds and memory against the length, and the exponents beside those of theory."""
+    found = measured()
+    colours = kit.ORANGE, kit.BLUE, kit.GREEN, kit.KEY, kit.GREY
+
+    def draw(figure):
+        units = ("milliseconds", 1e3), ("MiB", 1 / MIB)
+        for what, axes in enumerate(figure.subplots(2, sharex=True)):
+            for color, (kind, costs) in zip(colours, found.items(), strict=True):
+                axes.plot(LENGTHS, units[what][1] * costs[what], "o-", color=color, label=kind)
+            axes.set(ylabel=units[what][0], xscale="log", yscale="log")
+            axes.set_xticks(LENGTHS, LENGTHS)
+            axes.minorticks_off()
+        axes.set(xlabel="$T$")
+        figure.axes[0].legend(fontsize=8, ncols=2)
+
+    rows = []
+    for kind, (_, of_time, of_memory) in KINDS.items():
+        time, memory = (f"{exponent(costs):.2f}" for costs in found[kind])
+        rows.append((kind, of_time, time, of_memory, memory))
+    assert exponent(found["plain"][1]) > 1.8 > 1.2 > exponent(found["blocks"][1])
+    saved = found["plain"][1, -1] / found["blocks"][1, -1]
+    return [
+        Picture(
+            "lesson_13_costs",
+            draw,
+            "Time and memory of five layers against the length. In both plain attention rises most "
+            "steeply. In memory the four others lie far below it, half as steep.",
+            f"Above the processor's time for a step, below the most memory that it holds. At "
+            f"{LENGTHS[-1]:,} blocks need {saved:.0f} times less than the plain formula.",
+            size=(4.2, 5.4),
+        ),
+        table(
+            ["layer", "time, theory", "time, measured", "memory, theory", "memory, measured"],
+            rows,
+            f"Exponents of $T$. Width 64, two heads, a window of {WINDOW}, causal.",
+        ),
+        Words("""
+            Memory keeps to theory; that of a window rises even less, because one block of it is as
+            large at every length. Time is less tidy: a layer also has projections, whose work grows
+            with $T$ alone, and at these lengths they still count. So attention in blocks, whose
+            exponent is 2 in the end, may look better than it is. Theory says how a line goes on. It
+            does not say where two lines cross.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## To take with you
+#
+# Of linear attention $q$ and $k$ are features $\phi$ already.
+#
+# | forward | backward |
+# |---|---|
+# | $m' = \max(m, \max_s z_s)$, $c = e^{m-m'}$ | |
+# | $n' = cn + \sum_s e^{z_s-m'}$, $\hat O' = c\,\hat O + \sum_s e^{z_s-m'} v_s$ | |
+# | $O = \hat O / n$, keep $\ell = m + \ln n$ | $r = \sum_j \mathrm{d}O_j\,O_j$ |
+# | $A = e^{Z - \ell}$, of one block | $\mathrm{d}Z = A\,(\mathrm{d}A - r)$, of one block |
+# | groups share $K_g$ | $\mathrm{d}K_g = \sum_i \mathrm{d}K^{(i)}$ over the group |
+# | window: $0 \le t - s < w$ | the same pairs |
+# | $S_t = S_{t-1} + k_t^\top v_t$ | $\mathrm{d}S_t = \mathrm{d}S_{t+1} + q_t^\top \mathrm{d}y_t$ |
+# | decay: $e^{-\rho\,\delta_t} S_{t-1}$ | $e^{-\rho\,\delta_{t+1}}\,\mathrm{d}S_{t+1}$ |
+
+
+# %% [markdown]
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims, computed again."""
+    rng = np.random.default_rng(13)
+    q, k, v = rng.standard_normal((3, 1, 1, 400, 16))
+    blocks = BlockAttention(rows=64).forward(q, k, v)
+    apart = scientific(abs(blocks - scaled_dot_product_attention(q, k, v)[0]).max())
+    raw = q[0, 0] @ k[0, 0].T
+    sums = raw.sum(axis=-1)
+    thin = np.abs(raw / sums[:, None]).max()
+    far = patterns.compute(7, "window", 4)["back"]
+    return Words(f"""
+        **“FlashAttention is an approximation.”** It is the same sum in another order. Blocks of 64
+        rows and the plain formula differ by {apart} here, in float64: that is rounding. What *is*
+        an approximation, or something else altogether, are the relatives.
+
+        **“It is faster because it does fewer operations.”** It does more. Forward has two products
+        of $T \\times T$ and backward four; in blocks backward has five, because it computes the
+        scores again: 7 / 6 ≈ {7 / 6:.2f} times as many. What it saves are ways to the memory and
+        back: a block is made, used and forgotten in the cache. (With a causal mask it does save:
+        about half of the blocks are skipped.)
+
+        **“Linear attention is attention without the softmax.”** Leave the softmax out, and nothing
+        else: of our random queries {100 * (sums < 0).mean():.0f} % have weights whose sum is
+        negative, and the largest “share” is {thin:,.0f}. A positive $\\phi$ and the division are
+        what makes it a mean.
+
+        **“With a window of 4 nobody sees farther than 4.”** In one layer. Seven layers reach 7 · 3
+        = {far:.0f} back. Whether anything useful arrives is another question: each layer hands on a
+        mixture.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="A row has met the scores 1 and 1. Now comes a block with the score 3 alone. "
+            "What is the sum $n$ after it? (Two decimals; $e^{-2} \\approx 0.135$.)",
+            answer=1 + 2 * math.exp(-2),
+            why="Before, $m = 1$ and $n = 2$. Now $m' = 3$, so $c = e^{-2}$ and $n' = 0.135 \\cdot "
+            "2 + 1 \\approx 1.27$.",
+        ),
+        Question(
+            question="Beside queries, keys, values and results, what does forward keep?",
+            choices={
+                "nothing": "To have one weight again you would need the sum of its whole row.",
+                "the logarithm of each row's sum": "",
+                "the block with the largest weights": "No block is needed more than another.",
+            },
+            answer=1,
+            why="With one number for each row every weight can be made again, by itself: $A_{ts} = "
+            "e^{Z_{ts} - \\ell_t}$.",
+        ),
+        Question(
+            question="$\\sum_j \\mathrm{d}O_{tj}\\,O_{tj}$ equals $\\sum_s "
+            "A_{ts}\\,\\mathrm{d}A_{ts}$. Why is the first better here?",
+            choices={
+                "It is more exact.": "Both are sums of products, rounded alike.",
+                "It needs no other block.": "",
+                "It has no factor $\\sqrt{d_k}$.": "Neither has: that belongs to the scores.",
+            },
+            answer=1,
+            why="The second runs over all keys, so over all blocks of the row. The first takes two "
+            "rows that are there.",
+        ),
+        Question(
+            question="Six layers have a window of 512. How far back can a word reach at most?",
+            answer=6 * 511,
+            why="A window of 512 holds the word itself and 511 before it, and each layer hands on "
+            "as much again: $6 \\cdot 511 = 3066$.",
+        ),
+        Question(
+            question="The queries of linear attention become ten times as long, their numbers "
+            "being large and positive. What happens to the weights?",
+            choices={
+                "They become sharp.": "They would, if they were exponentials.",
+                "Next to nothing.": "",
+                "They become ten times as large.": "What stands below the line grows as well.",
+            },
+            answer=1,
+            why="There $\\phi(10q) \\approx 10\\,\\phi(q)$, above the line and below it.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# ```
+# python -m lessons start 13 mine.py
+# python -m lessons check 13 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/layers/blocks.py`: the blocks of this lesson, with masks, biases and dropout. Beside
+#   it `window.py`, `strided.py`, `linear_attention.py` and `state_space.py`, one file each.
+# - Dao et al. 2022, *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*:
+#   what a graphics card gains, and why. Rabe and Staats 2021, *Self-attention Does Not Need O(n²)
+#   Memory*, is shorter.
+# - Katharopoulos et al. 2020, *Transformers are RNNs*; Gu and Dao 2023, *Mamba*; and Dao and Gu
+#   2024, *Transformers are SSMs*, which shows that the two are relatives.
