@@ -17,13 +17,14 @@ from numformer.models import Model
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.checkpoints import as_json, description
+from numformer.training.loss_scale import LossScale
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
 
-RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm"}
+RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
 """Names of other numbers in metrics.jsonl."""
 
 
@@ -47,9 +48,10 @@ class Trainer:
         # An objective of a model of one's own needs to know R-Drop only where it is asked for.
         asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         objective = model.objective(recipe.label_smoothing, **asked)
-        self.parts = Parts(objective, self.optimizer, seed, parts)
+        self.loss_scale = LossScale(xp) if recipe.precision == "mixed" else None
+        self.parts = Parts(objective, self.optimizer, seed, parts, self.loss_scale)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
+        self.unread: list[tuple] = []  # steps with loss, norm and scale, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
@@ -104,24 +106,36 @@ class Trainer:
         step = self.step + 1
         loss = self.parts.gradient(step, self.task.batch(step))
         norm = clip_global_norm(self.parameters.grad, self.recipe.clip_norm)
-        self.unread.append((step, array_module(norm).stack([loss, norm])))
-        if on_host(self.parameters.grad):
-            self.read()
-            self.parts.update(self.rate(step))
+        xp, skipped, scale = array_module(norm), None, []
+        if self.loss_scale:
+            scale = [self.loss_scale.scale]
+            skipped = self.loss_scale.skips(loss, norm)
+            norm = xp.where(skipped, norm.dtype.type(0), norm)  # of what moves the weights
+        self.unread.append((step, xp.stack([loss, norm, *scale])))
+        if not on_host(self.parameters.grad):
+            self._update_where_fine(loss, norm, skipped)
+            return
+        self.read()
+        if skipped:
+            self.optimizer.steps = step
         else:
-            self._update_where_fine(loss, norm)
+            self.parts.update(self.rate(step))
 
-    def _update_where_fine(self, loss, norm) -> None:
+    def _update_where_fine(self, loss, norm, skipped=None) -> None:
         """On a GPU: the update, but from a step with broken numbers on none moves a weight.
 
         Looking at the numbers would wait for the GPU in every step. So they stay there, and where
-        they broke, the weights become what they were, whatever the optimizer's rule has done.
+        they broke, the weights become what they were, whatever the optimizer's rule has done; and
+        its vectors, too, where a step is `skipped`.
         """
-        xp, data = array_module(norm), self.parameters.data
-        self.fine = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
-        before = data.copy()
+        xp, vectors = array_module(norm), [self.parameters.data]
+        self.fine = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
+        if skipped is not None:
+            moves, vectors = moves & ~skipped, [*vectors, *self.optimizer.state.values()]
+        before = [vector.copy() for vector in vectors]
         self.parts.update(self.rate(self.step + 1))
-        xp.copyto(data, before, where=~self.fine)
+        for vector, values in zip(vectors, before, strict=True):
+            xp.copyto(vector, values, where=~moves)
 
     def read(self) -> None:
         """Look at loss and norm of each step since the last look; the only wait for a GPU.
@@ -133,12 +147,12 @@ class Trainer:
         steps, numbers = zip(*self.unread, strict=True)
         self.unread = []
         numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
-        for step, (loss, norm) in zip(steps, numbers, strict=True):
+        for step, (loss, norm, *scale) in zip(steps, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
                 self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
                 raise self.broken(step, loss, norm)
             self.losses.append(loss)
-            self.norm = norm
+            self.norm, self.scale = norm, {"loss_scale": scale[0]} if scale else {}
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
@@ -170,13 +184,17 @@ class Trainer:
     # Measuring
 
     def latest(self) -> dict[str, float]:
-        """The loss, the rate and the gradient's norm of the latest step."""
+        """The loss, the rate and the gradient's norm of the latest step, 0 where it was skipped.
+
+        In half precision the scale of its loss, too.
+        """
         self.read()
         return {
             "step": self.step,
             "loss": self.losses[-1],
             "rate": self.rate(self.step),
             "gradient_norm": self.norm,
+            **self.scale,
         }
 
     def log(self) -> dict:
@@ -268,6 +286,8 @@ class Trainer:
         state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
         if self.recent:
             state["recent"] = np.stack([to_host(vector) for vector in self.recent])
+        if self.loss_scale:
+            state["loss_scale"] = self.loss_scale.state()
         stands = {
             "step": self.step,  # which is also where the data stands
             "best": self.best,
@@ -302,7 +322,10 @@ class Trainer:
         self.model.load_state_dict(state.weights)
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
-        self.recent = [array_module(self.parameters.data).asarray(v) for v in state.recent]
+        xp = array_module(self.parameters.data)
+        self.recent = [xp.asarray(vector) for vector in state.recent]
+        if self.loss_scale:
+            self.loss_scale.load(xp.asarray(state.loss_scale))
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
         self.began = time.monotonic() - state.seconds
         self.parts.threads = state.threads or self.parts.threads
