@@ -87,11 +87,12 @@ class Parts:
         splits = [item.split(self.count) for item in batches]
         whole = max(sum(part.weight for split in splits for part in split), 1)
         scale = self.loss_scale.scale if self.loss_scale else 1.0
-        jobs: list[tuple] = [(step, scale, []) for _ in range(max(map(len, splits)))]
+        jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                job = index + self.count * number, part, part.weight / whole
-                jobs[index][-1].append(job)
+                share = part.weight / whole
+                job = index + self.count * number, part, share, share * scale
+                jobs[index][1].append(job)
         if self.processes:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
@@ -111,15 +112,15 @@ class Parts:
 
     # What every process does
 
-    def _compute(self, step: int, scale: Any, parts: list[tuple[int, Batch, float]]):
-        """The sum of `share` times the mean loss of each part; its gradient, scaled, in the vector."""
+    def _compute(self, step: int, parts: list[tuple[int, Batch, float, Any]]):
+        """The sum of `share` times the mean loss of each part, of `dloss` times its gradient."""
         self.optimizer.parameters.zero_grad()
         losses = []
         with half_products(self.loss_scale is not None):
-            for number, part, share in parts:
+            for number, part, share, dloss in parts:
                 dropout_stream.reseed(self.seed, step, number)
                 losses.append(self.objective.forward(*part.inputs) * share)
-                self.objective.backward(share * scale)
+                self.objective.backward(dloss)
         return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:
