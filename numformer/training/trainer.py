@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import array_module, on_host, to_host
-from numformer.data import Batch
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
@@ -18,14 +17,12 @@ from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.checkpoints import as_json, description
 from numformer.training.loss_scale import LossScale
+from numformer.training.measures import measures
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
-
-RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
-"""Names of other numbers in metrics.jsonl."""
 
 
 class Trainer:
@@ -213,7 +210,7 @@ class Trainer:
             self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
             with inference(), averaged(self.parameters.data, self.recent):
-                measured = self._measures()
+                measured = measures(self.task, self.model, self.parts.objective)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
@@ -229,43 +226,6 @@ class Trainer:
         if paper or not self.best or as_good(measured[metric], self.best[metric]):
             self.best = {"step": self.step, **measured}
         return measured
-
-    def _measures(self) -> dict[str, float]:
-        """What the task's evaluate() gives and, unless that does, the loss on what it holds out.
-
-        Raises InputError for what is no number by a name, and where the task's metric is missing;
-        BrokenNumbers for NaN and infinities.
-        """
-        given, metric = self.task.evaluate(self.model), self.task.metric
-        measured = _numbers(given)
-        if measured is not None and "held_out_loss" not in measured:
-            measured |= self._held_out_loss()
-        if measured is None or metric not in measured or measured.keys() & RESERVED:
-            raise InputError(
-                f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
-                f"{', '.join(map(repr, sorted(RESERVED)))} not",
-                repr(given)[:200],
-                f"Return for example {{{metric!r}: 0.5}}.",
-            )
-        for name, number in measured.items():
-            if not math.isfinite(number):
-                raise BrokenNumbers(f"{name} is {number}")
-        return measured
-
-    def _held_out_loss(self) -> dict[str, float]:
-        """The objective's mean loss on the task's `held_out`, where it has any."""
-        batches = getattr(self.task, "held_out", [])
-        listed = isinstance(batches, list | tuple)
-        if not listed or not all(isinstance(batch, Batch) for batch in batches):
-            raise InputError(
-                "a task's held_out is a list of batches, each made as those to train on are",
-                repr(batches)[:200],
-                "Make batches of it, for example PairBatch.of(pairs).",
-            )
-        if not batches:
-            return {}
-        losses = [float(self.parts.objective.forward(*batch.inputs)) for batch in batches]
-        return {"held_out_loss": np.average(losses, weights=[b.weight for b in batches]).item()}
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})
@@ -357,12 +317,3 @@ def _text_of(task, model: Model) -> dict | None:
             "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
     return as_json("the text's description()", described)
-
-
-def _numbers(given) -> dict[str, float] | None:
-    """What evaluate() gave, as Python numbers by name; None for anything else."""
-    try:
-        numbers = {name: float(value) for name, value in given.items()}
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-    return numbers if all(type(name) is str for name in numbers) else None
