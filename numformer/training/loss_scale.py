@@ -39,7 +39,7 @@ class LossScale:
         """Whether a run can have come to this state."""
         if state.shape != (2,):
             return False
-        scale, good = state.tolist()
+        scale, good = state
         return 1 <= scale <= cls.MOST and good in range(cls.GOOD) and math.frexp(scale)[0] == 0.5
 
     def skips(self, loss: Any, norm: Any) -> Any:

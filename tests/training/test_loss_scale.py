@@ -6,7 +6,7 @@ from cupy_stand_in import synchronisations
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny_runs import Copying, Own, interrupt, recipe, run, tiny
 
-from numformer.backend import half_products, to_host
+from numformer.backend import array_module, half_products, to_host
 from numformer.errors import BrokenNumbers
 from numformer.layer import pack
 from numformer.layers import CrossEntropy
@@ -88,22 +88,41 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(begin, xp):
     assert 5 < skipped < 20 and all(np.isfinite(after).all() for after in vectors(trainer))
 
 
+def test_a_saved_scale_goes_on_where_arrays_are(begin, xp):
+    saved, goes_on = (begin(HIGH, xp=xp) for _ in range(2))
+    saved.files.begin()
+    with np.errstate(invalid="ignore", over="ignore"):
+        for _ in range(3):
+            saved.advance()
+        saved.save()
+        goes_on.resume()
+        for trainer in (saved, goes_on):
+            trainer.advance()
+            assert trainer.latest()["loss_scale"] == HIGH / 8
+    for found, expected in zip(vectors(goes_on), vectors(saved), strict=True):
+        assert_array_equal(found, expected)
+
+
 def test_the_scale_grows_after_good_steps_in_turn(xp):
     scale, told = LossScale(xp), []
     fine, infinite = xp.asarray(np.float32([1, np.inf]))
-    scale.good = fine * (LossScale.GOOD - 2)
+    scale.good = fine * 1998
     for norm in (fine, fine, fine, infinite, infinite, fine):
         with synchronisations() as waits:
             skipped = scale.skips(fine, norm)
         assert not waits
         told.append((bool(skipped), *scale.state().tolist()))
-    first, good = 2.0**16, LossScale.GOOD
-    expected = [(False, first, good - 1), (False, 2 * first, 0), (False, 2 * first, 1)]
+    first = 2.0**16
+    expected = [(False, first, 1999), (False, 2 * first, 0), (False, 2 * first, 1)]
     expected += [(True, first, 0), (True, first / 2, 0), (False, first / 2, 1)]
     assert told == expected
-    scale.load(xp.asarray(np.float32([LossScale.MOST, good - 1])))
-    assert not scale.skips(fine, fine) and scale.state().tolist() == [LossScale.MOST, 0]
+    for begun, ended in (([2, 7], [1, 0]), ([LossScale.MOST, 1999], [LossScale.MOST, 0])):
+        assert LossScale.can_be(np.float32(begun)) and LossScale.can_be(np.float32(ended))
+        scale.load(xp.asarray(np.float32(begun)))
+        scale.skips(fine, infinite if begun[0] == 2 else fine)
+        assert type(scale.state()) is np.ndarray and scale.state().tolist() == ended
     assert scale.scale.dtype == scale.good.dtype == np.float32
+    assert array_module(LossScale(xp).scale) is xp
 
 
 @pytest.mark.parametrize(("scale", "loss"), [(1.0, 1.0), (2.0**16, np.nan), (2.0**16, np.inf)])
