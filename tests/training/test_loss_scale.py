@@ -96,6 +96,7 @@ def test_a_saved_scale_goes_on_where_arrays_are(begin, xp):
             saved.advance()
         saved.save()
         goes_on.resume()
+        assert array_module(goes_on.loss_scale.scale) is xp
         for trainer in (saved, goes_on):
             trainer.advance()
             assert trainer.latest()["loss_scale"] == HIGH / 8
