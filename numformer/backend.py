@@ -156,7 +156,7 @@ def half_product(a, b):
     many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
     that were rounded are float32 again: the same arithmetic, and slower than without it.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)
         if on_host(a):
             x, y = x.astype(np.float32), y.astype(np.float32)

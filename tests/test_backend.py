@@ -73,6 +73,24 @@ def test_half_products_are_of_float16_numbers_summed_in_float32(row, factor, pro
     assert_array_equal(found, np.full((1, 2), product, dtype), strict=True)
 
 
+def test_a_gpu_multiplies_float16_and_numpy_float32(stand_in, monkeypatch):
+    """NumPy's own products of float16 take a hundred times as long."""
+    seen = []
+
+    class Noted(np.ndarray):
+        def __matmul__(self, other):
+            seen.append({self.dtype.name, other.dtype.name})
+            return np.asarray(self) @ np.asarray(other)
+
+    ones = np.ones((2, 2), np.float32)
+    backend.half_product(ones.view(Noted), ones)
+    multiply = stand_in.ndarray.__matmul__
+    noted = lambda a, b: seen.append({a.dtype.name, b.dtype.name}) or multiply(a, b)  # noqa: E731
+    monkeypatch.setattr(stand_in.ndarray, "__matmul__", noted)
+    backend.half_product(stand_in.asarray(ones), stand_in.asarray(ones))
+    assert seen == [{"float32"}, {"float16"}]
+
+
 def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
     """As explicit float16 arithmetic has them; a product of many matrices keeps its bits."""
     a, b = rng.standard_normal((2, 4, 3)), rng.standard_normal((3, 5))
@@ -84,8 +102,10 @@ def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
         products = [backend.matmul(x, other) for other in (y, z)]
         with backend.half_products(False):
             exact = backend.matmul(x, y)
+        again_half = backend.matmul(x, y)
     assert not waits
     found, of_many = map(to_host, products)
+    assert_array_equal(to_host(again_half), found)
     assert_array_equal(found, halves.astype(np.float16).astype(np.float32), strict=True)
     assert_array_equal(of_many, outside[1])
     for again in (exact, backend.matmul(x, y)):
