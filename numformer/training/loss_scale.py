@@ -13,8 +13,8 @@ class LossScale:
 
     Of a gradient below 6e-8 float16 would keep nothing (Micikevicius et al. 2018, section 3.2). So
     the scale is as large as gradients allow: where one is infinite or NaN, the step is skipped and
-    the scale halved; after GOOD steps in turn that were not, it is doubled. It is a power of two,
-    so that multiplying and dividing change no bit.
+    the scale halved; after GOOD steps in turn that were not, it is doubled, up to MOST. It is a
+    power of two, so that multiplying and dividing change no bit.
 
     `scale` and `good`, the steps since it changed, are arrays () where the gradients are: a GPU
     need not be waited for.

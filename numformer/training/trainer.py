@@ -163,10 +163,11 @@ class Trainer:
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, by the size of the gradient of {largest}"
+        others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
             "weights are those of the step before, and what was saved stands. Start again with a "
-            "smaller --factor or a --clip-norm."
+            f"smaller --factor or a --clip-norm{others}."
         )
 
     def _require_finite_weights(self) -> None:
