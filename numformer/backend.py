@@ -3,11 +3,14 @@
 Ordinary array code needs only `xp = array_module(x)`: the arrays decide where work is done.
 """
 
+import contextlib
+import contextvars
 import ctypes
 import functools
 import math
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -119,11 +122,45 @@ def laid_out(x):
 def matmul(a, b):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 
-    One matrix `b` for all of `a` becomes a single large product instead of many small ones.
+    One matrix `b` for all of `a` becomes a single large product instead of many small ones; within
+    `half_products` it is a `half_product`.
     """
     if b.ndim == 2:
-        return blas.product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
+        product = half_product if _half.get() else blas.product
+        return product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
+
+
+_half = contextvars.ContextVar("half", default=False)
+
+
+@contextlib.contextmanager
+def half_products(half: bool = True) -> Iterator[None]:
+    """Within the block, in this thread, products with one matrix are made in half precision.
+
+    These are all but those of attention's queries with keys, and weights with values. CuPy 14 makes
+    products of many matrices in float32, whatever it is given.
+    """
+    token = _half.set(half)
+    try:
+        yield
+    finally:
+        _half.reset(token)
+
+
+def half_product(a, b):
+    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
+
+    float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
+    infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
+    many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
+    that were rounded are float32 again: the same arithmetic, and slower than without it.
+    """
+    with np.errstate(over="ignore"):
+        x, y = a.astype(np.float16), b.astype(np.float16)
+        if on_host(a):
+            x, y = x.astype(np.float32), y.astype(np.float32)
+        return (x @ y).astype(np.float16).astype(a.dtype)
 
 
 def sum_rows(x):

@@ -58,6 +58,61 @@ def test_one_matrix_for_all_is_one_product(a, b, product, watched, rng):
     assert watched.notes == [product]
 
 
+# 1 + 2^-11 is no float16, nor 2049; 2048 + 1 + 1 summed in float16 is 2048; 1e5 is infinite.
+ROUNDED = [([1 + 2**-11, 0, 0], 3.0, 3.0), ([2048, 1, 1], 1.0, 2050.0), ([2048, 1, 0], 1.0, 2048.0)]
+ROUNDED += [([1e5, 0, 1], 1.0, np.inf), ([300, 0, 0], 300.0, np.inf), ([2e-8, 0, 0], 1.0, 0.0)]
+ROUNDED += [([1, 0, 0], 2e-8, 0.0), ([1e-4, 0, 0], 1e-4, 0.0), ([6e-8, 0, 0], 1.0, 2.0**-24)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("row", "factor", "product"), ROUNDED)
+def test_half_products_are_of_float16_numbers_summed_in_float32(row, factor, product, dtype, xp):
+    a, b = xp.asarray(np.array([row], dtype)), xp.asarray(np.full((3, 2), factor, dtype))
+    found = to_host(backend.half_product(a, b))
+    assert_array_equal(found, np.full((1, 2), product, dtype), strict=True)
+
+
+def test_a_gpu_multiplies_float16_and_numpy_float32(stand_in, monkeypatch):
+    """NumPy's own products of float16 take a hundred times as long."""
+    seen = []
+
+    class Noted(np.ndarray):
+        def __matmul__(self, other):
+            seen.append({self.dtype.name, other.dtype.name})
+            return np.asarray(self) @ np.asarray(other)
+
+    ones = np.ones((2, 2), np.float32)
+    backend.half_product(ones.view(Noted), ones)
+    multiply = stand_in.ndarray.__matmul__
+    noted = lambda a, b: seen.append({a.dtype.name, b.dtype.name}) or multiply(a, b)  # noqa: E731
+    monkeypatch.setattr(stand_in.ndarray, "__matmul__", noted)
+    backend.half_product(stand_in.asarray(ones), stand_in.asarray(ones))
+    assert seen == [{"float32"}, {"float16"}]
+
+
+def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
+    """As explicit float16 arithmetic has them; a product of many matrices keeps its bits."""
+    a, b = rng.standard_normal((2, 4, 3)), rng.standard_normal((3, 5))
+    many = rng.standard_normal((2, 3, 5))
+    halves = a.astype(np.float16).astype(float) @ b.astype(np.float16).astype(float)
+    x, y, z = (xp.asarray(array.astype(np.float32)) for array in (a, b, many))
+    outside = [to_host(backend.matmul(x, other)) for other in (y, z)]
+    with backend.half_products(), synchronisations() as waits:
+        products = [backend.matmul(x, other) for other in (y, z)]
+        with backend.half_products(False):
+            exact = backend.matmul(x, y)
+        again_half = backend.matmul(x, y)
+    assert not waits
+    found, of_many = map(to_host, products)
+    assert_array_equal(to_host(again_half), found)
+    assert_array_equal(found, halves.astype(np.float16).astype(np.float32), strict=True)
+    assert_array_equal(of_many, outside[1])
+    for again in (exact, backend.matmul(x, y)):
+        assert_array_equal(to_host(again), outside[0])
+    assert (found != outside[0]).any()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
     x = rng.standard_normal((2, 3, 5)).astype(dtype)

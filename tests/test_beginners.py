@@ -67,7 +67,7 @@ REFUSED = {
     "train(model, t, folder, 1, parts=1)": "gives a Batch, or a list of them; received tuple",
     TEXT.format("Transduction(vocabulary, Vocabulary('ab'), 9)"): "its model was built for",
     TEXT.format("'abc'"): "a task's text has the vocabularies ... received 'abc'",
-    "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)": "'loss', 'rate', 'seconds'",
+    "train(model, Reversing({'accuracy': 1, 'rate': 2}), folder, 1)": "'loss_scale', 'rate',",
     "train(model, Reversing(0), folder, 0.5)": "an integer of at least 1; received 0.5",
     "pad_sources(['123'])": "received '1', which is of type str. Encode symbols by Vocabulary(",
     "pad_sources([[4, 5.7]])": "5.7, which is of type float ... make numbers int",

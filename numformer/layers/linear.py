@@ -21,7 +21,7 @@ def linear(x, weight, bias=None):
 def linear_backward(dy, x, weight, bias=None):
     """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
     dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T
-    dweight = rows(x).T @ rows(dy)  # one outer product x dy for each position, summed
+    dweight = matmul(rows(x).T, rows(dy))  # one outer product x dy for each position, summed
     dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias
 
@@ -79,5 +79,5 @@ class OutputProjection(Layer):
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
-        self.weight.grad += rows(dlogits).T @ rows(x)
+        self.weight.grad += matmul(rows(dlogits).T, rows(x))
         return matmul(dlogits, self.weight.data)

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import on_host
+from numformer.backend import half_products, on_host
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
 from numformer.models import Objective
 from numformer.randomness import dropout_stream
 from numformer.training.forks import Forks, cores, shared
+from numformer.training.loss_scale import LossScale
 from numformer.training.optimizers import Optimizer
 
 
@@ -36,13 +37,22 @@ class Parts:
 
     The number of threads may decide the last bits of a product. So `threads` is fixed while the
     parts compute, and a run that goes on elsewhere takes those that it began with.
+
+    With a `loss_scale` products are made in half precision, and the loss is scaled by it.
     """
 
-    def __init__(self, objective: Objective, optimizer: Optimizer, seed: int, count: int):
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        seed: int,
+        count: int,
+        loss_scale: LossScale | None = None,
+    ):
         if count < 1:
             raise InputError("a batch has at least one part", count, "Ask for more parts.")
         self.objective, self.optimizer = objective, optimizer
-        self.seed, self.count = seed, count
+        self.seed, self.count, self.loss_scale = seed, count, loss_scale
         self.threads = 1 if count > 1 else blas.threads()
         self.processes: Forks | None = None
         self._threads = contextlib.ExitStack()
@@ -76,16 +86,20 @@ class Parts:
             )
         splits = [item.split(self.count) for item in batches]
         whole = max(sum(part.weight for split in splits for part in split), 1)
+        scale = self.loss_scale.scale if self.loss_scale else 1.0
         jobs: list[tuple[int, list]] = [(step, []) for _ in range(max(map(len, splits)))]
         for number, split in enumerate(splits):
             for index, part in enumerate(split):
-                job = index + self.count * number, part, part.weight / whole
+                share = part.weight / whole
+                job = index + self.count * number, part, share, share * scale
                 jobs[index][1].append(job)
         if self.processes:
             losses = self._everywhere("_compute", jobs)
             self._everywhere("_sum", [(len(jobs),)] * self.count)
         else:
             losses = self._in_turn(jobs)
+        if self.loss_scale:
+            self.optimizer.parameters.grad *= 1 / scale
         return sum(losses[1:], start=losses[0])
 
     def update(self, rate: float) -> None:
@@ -98,14 +112,15 @@ class Parts:
 
     # What every process does
 
-    def _compute(self, step: int, parts: list[tuple[int, Batch, float]]):
-        """The sum of `share` times the mean loss of each part, its gradient in the vector."""
+    def _compute(self, step: int, parts: list[tuple[int, Batch, float, Any]]):
+        """The sum of `share` times the mean loss of each part, of `dloss` times its gradient."""
         self.optimizer.parameters.zero_grad()
         losses = []
-        for number, part, share in parts:
-            dropout_stream.reseed(self.seed, step, number)
-            losses.append(self.objective.forward(*part.inputs) * share)
-            self.objective.backward(share)
+        with half_products(self.loss_scale is not None):
+            for number, part, share, dloss in parts:
+                dropout_stream.reseed(self.seed, step, number)
+                losses.append(self.objective.forward(*part.inputs) * share)
+                self.objective.backward(dloss)
         return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:

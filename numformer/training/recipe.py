@@ -88,6 +88,13 @@ class Recipe(settings.Settings):
         "(6.1: 5 or 20); with 1, or where a run ends before, the best is kept",
     )
 
+    precision: str = settings.choice(
+        "float32",
+        ("float32", "mixed"),
+        "mixed: products in half precision and a scaled loss, as for a GPU's tensor cores (not the "
+        "paper's; with NumPy it is slower)",
+    )
+
     @property
     def knows_the_end(self) -> bool:
         """Whether a step's rate depends on how many steps there are, so a run has a fixed end."""

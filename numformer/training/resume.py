@@ -12,6 +12,7 @@ import numpy as np
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.training.checkpoints import config_of, load_checkpoint
+from numformer.training.loss_scale import LossScale
 from numformer.training.optimizers import OPTIMIZERS, vectors_of
 from numformer.training.recipe import Recipe
 
@@ -23,6 +24,7 @@ class State:
     weights: dict[str, np.ndarray]
     optimizer: dict[str, np.ndarray]
     recent: Any  # the weights (N,) at the latest evaluations, to be averaged
+    loss_scale: Any  # what LossScale gave, (2,); None where there is none
     threads: int | None  # of BLAS; unknown in files of format 1
     step: int
     seconds: float  # of training so far; 0 in files that do not tell
@@ -49,9 +51,11 @@ def saved_state(
     vectors = vectors_of(OPTIMIZERS[settings["recipe"]["optimizer"]])
     averages = settings["recipe"]["average"] > 1 and metadata.get("best")  # after an evaluation
     most = settings["recipe"]["average"] if averages else 0
+    scaled = settings["recipe"]["precision"] == "mixed"
     state = State(
         optimizer={name: tensors.pop(f"optimizer.{name}", None) for name in vectors},
         recent=tensors.pop("recent", np.zeros(0)) if most else (),
+        loss_scale=tensors.pop("loss_scale", np.zeros(0)) if scaled else None,
         weights=tensors,
         threads=metadata.get("threads", 0),
         step=metadata["step"],
@@ -113,6 +117,7 @@ def _impossible(state: State, steps, metric: str, most: int) -> str | None:
         "weights to average": lambda: (
             not most or (recent.shape[1:] == (size,) and 1 <= len(recent) <= most)
         ),
+        "a loss scale": lambda: state.loss_scale is None or LossScale.can_be(state.loss_scale),
     }
     for name, vector in state.optimizer.items():
         can_be[f"optimizer.{name}"] = lambda name=name, vector=vector: (

@@ -10,21 +10,19 @@ from pathlib import Path
 import numpy as np
 
 from numformer.backend import array_module, on_host, to_host
-from numformer.data import Batch
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import FlatParameters, inference, pack
 from numformer.models import Model
 from numformer.training.average import averaged
 from numformer.training.broken_numbers import broken_parameter, first_broken
 from numformer.training.checkpoints import as_json, description
+from numformer.training.loss_scale import LossScale
+from numformer.training.measures import measures
 from numformer.training.optimizers import clip_global_norm
 from numformer.training.parts import Parts
 from numformer.training.recipe import Recipe
 from numformer.training.resume import State
 from numformer.training.run_folder import RunFolder
-
-RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm"}
-"""Names of other numbers in metrics.jsonl."""
 
 
 class Trainer:
@@ -47,9 +45,10 @@ class Trainer:
         # An objective of a model of one's own needs to know R-Drop only where it is asked for.
         asked = {"r_drop": recipe.r_drop} if recipe.r_drop else {}
         objective = model.objective(recipe.label_smoothing, **asked)
-        self.parts = Parts(objective, self.optimizer, seed, parts)
+        self.loss_scale = LossScale(xp) if recipe.precision == "mixed" else None
+        self.parts = Parts(objective, self.optimizer, seed, parts, self.loss_scale)
         self.losses: list[float] = []  # since the last line of metrics.jsonl
-        self.unread: list[tuple] = []  # steps with their loss and norm, still where arrays live
+        self.unread: list[tuple] = []  # steps with loss, norm and scale, still where arrays live
         self.fine = True  # on a GPU an array (): whether all numbers so far were finite
         self.best: dict = {}
         self.recent: list = []  # the weights (N,) at the latest evaluations, to be averaged
@@ -104,24 +103,36 @@ class Trainer:
         step = self.step + 1
         loss = self.parts.gradient(step, self.task.batch(step))
         norm = clip_global_norm(self.parameters.grad, self.recipe.clip_norm)
-        self.unread.append((step, array_module(norm).stack([loss, norm])))
-        if on_host(self.parameters.grad):
-            self.read()
-            self.parts.update(self.rate(step))
+        xp, skipped, scale = array_module(norm), None, []
+        if self.loss_scale:
+            scale = [self.loss_scale.scale]
+            skipped = self.loss_scale.skips(loss, norm)
+            norm = xp.where(skipped, norm.dtype.type(0), norm)  # of what moves the weights
+        self.unread.append((step, xp.stack([loss, norm, *scale])))
+        if not on_host(self.parameters.grad):
+            self._update_where_fine(loss, norm, skipped)
+            return
+        self.read()
+        if skipped:
+            self.optimizer.steps = step
         else:
-            self._update_where_fine(loss, norm)
+            self.parts.update(self.rate(step))
 
-    def _update_where_fine(self, loss, norm) -> None:
+    def _update_where_fine(self, loss, norm, skipped=None) -> None:
         """On a GPU: the update, but from a step with broken numbers on none moves a weight.
 
         Looking at the numbers would wait for the GPU in every step. So they stay there, and where
-        they broke, the weights become what they were, whatever the optimizer's rule has done.
+        they broke, the weights become what they were, whatever the optimizer's rule has done; and
+        its vectors, too, where a step is `skipped`.
         """
-        xp, data = array_module(norm), self.parameters.data
-        self.fine = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
-        before = data.copy()
+        xp, vectors = array_module(norm), [self.parameters.data]
+        self.fine = moves = xp.isfinite(loss) & xp.isfinite(norm) & self.fine
+        if skipped is not None:
+            moves, vectors = moves & ~skipped, [*vectors, *self.optimizer.state.values()]
+        before = [vector.copy() for vector in vectors]
         self.parts.update(self.rate(self.step + 1))
-        xp.copyto(data, before, where=~self.fine)
+        for vector, values in zip(vectors, before, strict=True):
+            xp.copyto(vector, values, where=~moves)
 
     def read(self) -> None:
         """Look at loss and norm of each step since the last look; the only wait for a GPU.
@@ -133,12 +144,12 @@ class Trainer:
         steps, numbers = zip(*self.unread, strict=True)
         self.unread = []
         numbers = to_host(array_module(numbers[0]).stack(numbers)).tolist()
-        for step, (loss, norm) in zip(steps, numbers, strict=True):
+        for step, (loss, norm, *scale) in zip(steps, numbers, strict=True):
             if not math.isfinite(norm) or not math.isfinite(loss):
                 self.optimizer.steps = step - 1  # a GPU has gone on, moving no weight
                 raise self.broken(step, loss, norm)
             self.losses.append(loss)
-            self.norm = norm
+            self.norm, self.scale = norm, {"loss_scale": scale[0]} if scale else {}
 
     def broken(self, step: int, loss: float, norm: float) -> BrokenNumbers:
         """What to raise when the numbers of a step broke: it is replayed to name the place."""
@@ -152,10 +163,11 @@ class Trainer:
         if place is None:
             largest = max(parameters, key=lambda name: abs(parameters[name].grad).max())
             place = f"the norm alone, by the size of the gradient of {largest}"
+        others = ", or with --precision float32" if self.loss_scale else ""
         return BrokenNumbers(
             f"step {step}: loss {loss}, gradient norm {norm}; the first to break is {place}. The "
             "weights are those of the step before, and what was saved stands. Start again with a "
-            "smaller --factor or a --clip-norm."
+            f"smaller --factor or a --clip-norm{others}."
         )
 
     def _require_finite_weights(self) -> None:
@@ -170,13 +182,17 @@ class Trainer:
     # Measuring
 
     def latest(self) -> dict[str, float]:
-        """The loss, the rate and the gradient's norm of the latest step."""
+        """The loss, the rate and the gradient's norm of the latest step, 0 where it was skipped.
+
+        In half precision the scale of its loss, too.
+        """
         self.read()
         return {
             "step": self.step,
             "loss": self.losses[-1],
             "rate": self.rate(self.step),
             "gradient_norm": self.norm,
+            **self.scale,
         }
 
     def log(self) -> dict:
@@ -195,7 +211,7 @@ class Trainer:
             self.recent = [*self.recent, self.parameters.data.copy()][-self.recipe.average :]
         try:
             with inference(), averaged(self.parameters.data, self.recent):
-                measured = self._measures()
+                measured = measures(self.task, self.model, self.parts.objective)
         except BrokenNumbers as problem:
             raise BrokenNumbers(
                 f"step {self.step}: the evaluation's {problem}, although every weight is finite. "
@@ -211,43 +227,6 @@ class Trainer:
         if paper or not self.best or as_good(measured[metric], self.best[metric]):
             self.best = {"step": self.step, **measured}
         return measured
-
-    def _measures(self) -> dict[str, float]:
-        """What the task's evaluate() gives and, unless that does, the loss on what it holds out.
-
-        Raises InputError for what is no number by a name, and where the task's metric is missing;
-        BrokenNumbers for NaN and infinities.
-        """
-        given, metric = self.task.evaluate(self.model), self.task.metric
-        measured = _numbers(given)
-        if measured is not None and "held_out_loss" not in measured:
-            measured |= self._held_out_loss()
-        if measured is None or metric not in measured or measured.keys() & RESERVED:
-            raise InputError(
-                f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
-                f"{', '.join(map(repr, sorted(RESERVED)))} not",
-                repr(given)[:200],
-                f"Return for example {{{metric!r}: 0.5}}.",
-            )
-        for name, number in measured.items():
-            if not math.isfinite(number):
-                raise BrokenNumbers(f"{name} is {number}")
-        return measured
-
-    def _held_out_loss(self) -> dict[str, float]:
-        """The objective's mean loss on the task's `held_out`, where it has any."""
-        batches = getattr(self.task, "held_out", [])
-        listed = isinstance(batches, list | tuple)
-        if not listed or not all(isinstance(batch, Batch) for batch in batches):
-            raise InputError(
-                "a task's held_out is a list of batches, each made as those to train on are",
-                repr(batches)[:200],
-                "Make batches of it, for example PairBatch.of(pairs).",
-            )
-        if not batches:
-            return {}
-        losses = [float(self.parts.objective.forward(*batch.inputs)) for batch in batches]
-        return {"held_out_loss": np.average(losses, weights=[b.weight for b in batches]).item()}
 
     def _write(self, line: dict) -> None:
         self.files.write(line | {"seconds": round(self.seconds, 2)})
@@ -268,6 +247,8 @@ class Trainer:
         state = {f"optimizer.{name}": to_host(v) for name, v in self.optimizer.state.items()}
         if self.recent:
             state["recent"] = np.stack([to_host(vector) for vector in self.recent])
+        if self.loss_scale:
+            state["loss_scale"] = self.loss_scale.state()
         stands = {
             "step": self.step,  # which is also where the data stands
             "best": self.best,
@@ -302,7 +283,10 @@ class Trainer:
         self.model.load_state_dict(state.weights)
         for name, vector in self.optimizer.state.items():
             vector[...] = array_module(vector).asarray(state.optimizer[name])
-        self.recent = [array_module(self.parameters.data).asarray(v) for v in state.recent]
+        xp = array_module(self.parameters.data)
+        self.recent = [xp.asarray(vector) for vector in state.recent]
+        if self.loss_scale:
+            self.loss_scale.load(xp.asarray(state.loss_scale))
         self.optimizer.steps, self.losses, self.best = state.step, state.losses, state.best
         self.began = time.monotonic() - state.seconds
         self.parts.threads = state.threads or self.parts.threads
@@ -334,12 +318,3 @@ def _text_of(task, model: Model) -> dict | None:
             "Make it of the same vocabularies, as in numformer.Transduction(source, target, 20).",
         )
     return as_json("the text's description()", described)
-
-
-def _numbers(given) -> dict[str, float] | None:
-    """What evaluate() gave, as Python numbers by name; None for anything else."""
-    try:
-        numbers = {name: float(value) for name, value in given.items()}
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-    return numbers if all(type(name) is str for name in numbers) else None

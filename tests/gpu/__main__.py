@@ -148,6 +148,12 @@ def check_formulas(report: Report, xp) -> None:
         counters = (module.arange(7, 70_008, dtype=module.uint64) for module in (xp, np))
         bits = [to_host(randomness.splitmix64(12345, some)) for some in counters]
         at_most(int((bits[0] != bits[1]).sum()), 0)
+    with report.checking("products in half precision") as at_most:
+        rng, products = np.random.default_rng(4), []
+        a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 300), (300, 50)))
+        for module in (xp, np):
+            products.append(backend.half_product(*map(module.asarray, (a, b))))
+        at_most(difference(*products), 2**-10)  # another order of the sum, rounded to 11 bits
     for p in (0.1, 0.5, 0.999999):
         with report.checking(f"dropout masks, p = {p}, wrong entries") as at_most:
             masks = []
@@ -163,10 +169,10 @@ def reverse_task(batch_size: int) -> SequenceTask:
     return SequenceTask(reverse.RULE, batch_size, 1)
 
 
-def sequence_trainer(folder: Path, xp, batch_size: int, config: dict) -> Trainer:
+def sequence_trainer(folder: Path, xp, batch_size: int, config: dict, **how) -> Trainer:
     task = reverse_task(batch_size)
     model = Transformer(Config.base(len(task.text.source), **config), 1)
-    recipe = Recipe(warmup=20, clip_norm=1.0)
+    recipe = Recipe(warmup=20, clip_norm=1.0, **how)
     return Trainer(model, task, folder, 100, recipe, 1, xp)
 
 
@@ -228,8 +234,9 @@ def check_reverse(report: Report, xp, folder: Path, flags: list[str]) -> None:
 def time_steps(report: Report, xp, folder: Path, sizes: dict[str, dict], steps: int) -> None:
     """The middle one of three runs of `steps`, each waited for."""
     for name, config in sizes.items():
-        for where, module in (("GPU", xp), ("host", np)):
-            trainer, times = sequence_trainer(folder, module, 64, config), []
+        mixed = {"precision": "mixed"}
+        for where, module, how in ("GPU", xp, {}), ("GPU, mixed", xp, mixed), ("host", np, {}):
+            trainer, times = sequence_trainer(folder, module, 64, config, **how), []
             advance(trainer, 2)
             for _ in range(3):
                 started = time.perf_counter()

@@ -221,7 +221,7 @@ def test_the_report_on_a_gpu(tmp_path, stand_in, capsys, monkeypatch):
     assert re.fullmatch(r"(\d+) of \1 checks passed", last) and text.endswith(f"\n{last}\n")
     assert "| GPU | the stand-in for CuPy |" in text and "| CUPY_TF32 | 1 |" in text
     layers, others = ["30 rows, float32", "linear, float64"], ["from NumPy to CuPy", "beam search"]
-    for what in [*layers, *others, "host"]:
+    for what in [*layers, *others, "half precision", "GPU, mixed", "host"]:
         assert re.search(rf"{what}.* \| [0-9.e-]+( ms|, at most [0-9.e-]+) \|", text)
 
 

@@ -125,6 +125,7 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     clip_norm=(None, 0.2, 0.7, 2.0),
     average=(1, 2, 3),
     r_drop=(0.0, 0.5, 4.0),
+    precision=("float32",),  # mixed agrees to three digits: training/test_loss_scale.py
 )
 
 
@@ -139,9 +140,8 @@ def choices_of(field: Field) -> tuple:
     if rule.several:
         mixers = [name for name in rule.choices if MIXERS[name].looks_ahead]  # for the encoder
         return *mixers, *map(",".join, itertools.permutations(mixers, 2))
-    return rule.choices or VALUES.get(
-        field.name, (field.default, 1, 2) if field.name in OF_MIXERS else ()
-    )
+    of_mixers = (field.default, 1, 2) if field.name in OF_MIXERS else ()
+    return VALUES.get(field.name) or rule.choices or of_mixers
 
 
 def stream(*key) -> np.random.Generator:

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
+from numformer.backend import half_products
 from numformer.layers import positional
 from numformer.layers.attention import head_size
 from numformer.layers.linear import linear_backward
@@ -22,6 +23,23 @@ def test_without_a_bias_there_is_no_gradient_of_one(rng):
     dy, x, weight, bias = (rng.standard_normal(n) for n in ((4, 2), (4, 3), (3, 2), 2))
     assert linear_backward(dy, x, weight)[2] is None
     assert_allclose(linear_backward(dy, x, weight, bias)[2], dy.sum(axis=0))
+
+
+@pytest.mark.parametrize("projection", [False, True])
+def test_every_product_with_a_weight_may_be_in_half_precision(projection, rng):
+    """Forward, and both of backward: those of numbers that were rounded before, rounded."""
+    layer = nf.Linear(3, 4, rng, bias=False)
+    if projection:
+        layer = nf.OutputProjection(nf.Embedding(4, 3, rng).weight)
+    x, dy = (rng.standard_normal((2, 5, n)).astype(np.float32) for n in (3, 4))
+    found, rounded = [], lambda array: array.astype(np.float16).astype(np.float32)
+    with half_products():
+        found = [layer.forward(x), layer.backward(dy), layer.weight.grad.copy()]
+    layer.weight.grad.fill(0)
+    layer.weight.data[...] = rounded(layer.weight.data)
+    exact = [layer.forward(rounded(x)), layer.backward(rounded(dy)), layer.weight.grad]
+    for array, expected in zip(found, exact, strict=True):
+        assert_array_equal(array, rounded(expected), strict=True)
 
 
 def test_the_first_weights_are_within_their_range(rng):

@@ -33,7 +33,7 @@ PAPER |= dict(label_smoothing=0.1, optimizer="adam", beta1=0.9, beta2=0.98, adam
 PAPER |= dict(warmup=4000, factor=1.0, decay="inverse_sqrt", clip_norm=None, average=1)
 PAPER |= dict(feed_forward_bias=True, key_value_heads=None, window=128)  # and what came later
 PAPER |= dict(global_tokens=1, stride=32, d_state=64, expansion=2)
-PAPER |= dict(weight_decay=0.01, r_drop=0.0)
+PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 
 
 def test_the_paper_s_decisions_are_the_defaults():

@@ -42,8 +42,9 @@ LIBRARY = ROOT / "numformer"
 
 # What is broken: every formula, layer, loss, optimizer, mask, batch and decoding step.
 BROKEN = """backend.py randomness.py layer.py settings.py data/*.py layers/*.py models/*.py
-            generation/*.py training/average.py training/loop.py training/optimizers.py
-            training/parts.py training/recipe.py training/trainer.py""".split()
+            generation/*.py training/average.py training/loop.py training/loss_scale.py
+            training/measures.py training/optimizers.py training/parts.py
+            training/recipe.py training/trainer.py""".split()
 # Not broken: what deals with drivers, memory, processes and files and computes nothing.
 MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts train
              Parts.start Parts._everywhere Parts._share Parts.become Parts.end_processes Parts.close
@@ -52,9 +53,10 @@ MACHINE = """find_backend memory reuse_freed_memory default_backend usual_parts 
 # What must notice it: the quick tests of the same things.
 SUITE = """test_backend test_beginners test_layer test_properties test_settings test_trained
            data/test_* layers/test_* models/test_* generation/test_* gpu/test_*
-           training/test_average training/test_loop training/test_resume training/test_optimizers
-           training/test_broken_numbers training/test_parts gradient_check/test_contract
-           gradient_check/test_gradients gradient_check/test_parity""".split()
+           training/test_average training/test_loop training/test_loss_scale training/test_resume
+           training/test_optimizers training/test_broken_numbers training/test_parts
+           gradient_check/test_contract gradient_check/test_gradients
+           gradient_check/test_parity""".split()
 STATE = ROOT / "runs" / "mutation"
 PYTEST = """-p no:cacheprovider -p no:timeout -p no:terminal -s -o addopts=
             -o tmp_path_retention_policy=none -W ignore --rootdir""".split()

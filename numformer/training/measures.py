@@ -1,0 +1,62 @@
+"""What an evaluation measures: what the task says, and the loss on what it holds out."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from numformer.data import Batch
+from numformer.errors import BrokenNumbers, InputError
+from numformer.layer import Layer
+from numformer.models import Model
+
+RESERVED = {"step", "seconds", "loss", "rate", "gradient_norm", "loss_scale"}
+"""Names of other numbers in metrics.jsonl."""
+
+
+def measures(task: Any, model: Model, objective: Layer) -> dict[str, float]:
+    """What the task's evaluate() gives and, unless that does, the loss on what it holds out.
+
+    Raises InputError for what is no number by a name, and where the task's metric is missing;
+    BrokenNumbers for NaN and infinities.
+    """
+    given, metric = task.evaluate(model), task.metric
+    measured = _numbers(given)
+    if measured is not None and "held_out_loss" not in measured:
+        measured |= _held_out_loss(task, objective)
+    if measured is None or metric not in measured or measured.keys() & RESERVED:
+        raise InputError(
+            f"evaluate() gives a number for each measure by its name, {metric!r} among them, "
+            f"{', '.join(map(repr, sorted(RESERVED)))} not",
+            repr(given)[:200],
+            f"Return for example {{{metric!r}: 0.5}}.",
+        )
+    for name, number in measured.items():
+        if not math.isfinite(number):
+            raise BrokenNumbers(f"{name} is {number}")
+    return measured
+
+
+def _numbers(given) -> dict[str, float] | None:
+    """What evaluate() gave, as Python numbers by name; None for anything else."""
+    try:
+        numbers = {name: float(value) for name, value in given.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return None
+    return numbers if all(type(name) is str for name in numbers) else None
+
+
+def _held_out_loss(task: Any, objective: Layer) -> dict[str, float]:
+    """The objective's mean loss on the task's `held_out`, where it has any."""
+    batches = getattr(task, "held_out", [])
+    listed = isinstance(batches, list | tuple)
+    if not listed or not all(isinstance(batch, Batch) for batch in batches):
+        raise InputError(
+            "a task's held_out is a list of batches, each made as those to train on are",
+            repr(batches)[:200],
+            "Make batches of it, for example PairBatch.of(pairs).",
+        )
+    if not batches:
+        return {}
+    losses = [float(objective.forward(*batch.inputs)) for batch in batches]
+    return {"held_out_loss": np.average(losses, weights=[b.weight for b in batches]).item()}
