@@ -156,7 +156,7 @@ def the_lines_of_a_block():
 
 
 # %% [markdown]
-# numformer cuts its blocks differently. One has 192 rows, and **all** columns that these may see.
+# numformer cuts its blocks differently. One has 128 rows, and **all** columns that these may see.
 # On a processor that fits into the cache, and it makes the maximum simple: the whole row is there,
 # so nothing has to be corrected. In the figure this is the choice *1 × 4, rows*: $c$ is 0, because
 # a row begins and ends within one block. A graphics card has many small memories, so there the
@@ -389,7 +389,7 @@ def crowded():
     for count in (4, 32, 256, 2048):
         keys, shares = rng.standard_normal((count, 64)), []
         for asked in (keys[:1], 4 * keys[:1]):
-            linear = positive_features(asked)[0] @ positive_features(keys)[0].T
+            linear = positive_features(asked) @ positive_features(keys).T
             shares += [softmax(asked @ keys.T / 8)[0, 0], linear[0, 0] / linear.sum()]
         rows.append((f"{count:,}", *(f"{share:.3f}" for share in shares)))
     return table(
