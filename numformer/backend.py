@@ -90,6 +90,15 @@ def reuse_freed_memory() -> None:
     mallopt(m_trim_threshold, 1 << 30)
 
 
+def return_freed_memory() -> None:
+    """Give what this process has kept of freed arrays back to the system, once.
+
+    What building a model has needed would stay otherwise, and in every process that is forked.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def dtype_kind(value) -> str:
     """The kind of an array's dtype ("f" floating-point, "b" boolean, "i"); "" for what is none."""
     return getattr(getattr(value, "dtype", None), "kind", "")
@@ -119,15 +128,16 @@ def laid_out(x):
     return array_module(x).ascontiguousarray(x)
 
 
-def matmul(a, b):
+def matmul(a, b, out=None):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones; within
-    `half_products` it is a `half_product`.
+    `half_products` it is a `half_product`. That of two matrices may be written into `out` (M, P).
     """
     if b.ndim == 2:
         product = half_product if _half.get() else blas.product
-        return product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
+        y = product(rows(a), b, out)
+        return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 
@@ -148,8 +158,8 @@ def half_products(half: bool = True) -> Iterator[None]:
         _half.reset(token)
 
 
-def half_product(a, b):
-    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
+def half_product(a, b, out=None):
+    """a (M, N), b (N, P) -> a @ b (M, P), in `out` if given, of numbers rounded to float16, of the dtype of `a`.
 
     float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
     infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
@@ -160,7 +170,11 @@ def half_product(a, b):
         x, y = a.astype(np.float16), b.astype(np.float16)
         if on_host(a):
             x, y = x.astype(np.float32), y.astype(np.float32)
-        return (x @ y).astype(np.float16).astype(a.dtype)
+        rounded = (x @ y).astype(np.float16)
+    if out is None:
+        return rounded.astype(a.dtype)
+    out[...] = rounded
+    return out
 
 
 def sum_rows(x):

@@ -33,6 +33,7 @@ class Parameter:
     """
 
     _flat: "FlatParameters | None" = None  # whose views data and grad are, after pack
+    _unwritten = False  # whether the gradient counts as zero, whatever its array holds
 
     def __init__(self, data: Any) -> None:
         self._data = np.array(data, dtype=np.float32)
@@ -48,7 +49,9 @@ class Parameter:
 
     @property
     def grad(self) -> Array:
-        if self._flat and self._flat.used:
+        if self._unwritten:
+            self.zero_grad()
+        elif self._flat and self._flat.used:
             self._flat.look_whether_zero()
         return self._grad
 
@@ -57,6 +60,21 @@ class Parameter:
         self._accept_only(self._grad, array, "grad")
         if self._flat and self._flat.used:
             self._flat.stale = True
+
+    @property
+    def unwritten(self) -> Array | None:
+        """Where a backward may write the gradient instead of adding to it; None once there is one.
+
+        What is `add`ed first in a step of training need not be added to zeros.
+        """
+        return self._grad if self._unwritten else None
+
+    def add(self, gradient: Array) -> None:
+        """grad += gradient, unless that is `unwritten`, the array itself, in which it stands then."""
+        if gradient is self._grad:
+            self._unwritten = False
+        else:
+            self.grad += gradient
 
     @staticmethod
     def _accept_only(current, array, name):
@@ -85,6 +103,7 @@ class Parameter:
     def zero_grad(self) -> None:
         """Set the gradient to zero."""
         self._grad.fill(0)
+        self._unwritten = False
         if self._flat:
             self._flat.used = self._flat.stale = False
 
@@ -322,6 +341,23 @@ class FlatParameters:
         """Set every gradient to zero."""
         self.grad.fill(0)
         self.used = self.stale = False
+        for parameter in self._parameters:
+            parameter._unwritten = False
+
+    def leave_unwritten(self) -> None:
+        """Let every gradient count as zero, and write zeros only where `write_zeros` finds none.
+
+        Between the two, look at the gradients of parameters, not at the vector.
+        """
+        self.used = self.stale = False
+        for parameter in self._parameters:
+            parameter._unwritten = True
+
+    def write_zeros(self) -> None:
+        """Set the gradients to zero that no backward has written since `leave_unwritten`."""
+        for parameter in self._parameters:
+            if parameter._unwritten:
+                parameter.zero_grad()
 
     def look_whether_zero(self) -> None:
         """Before something is added to a gradient that was used: was it set to zero by hand?

@@ -18,10 +18,13 @@ def linear(x, weight, bias=None):
     return y
 
 
-def linear_backward(dy, x, weight, bias=None):
-    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
+def linear_backward(dy, x, weight, bias=None, out=None):
+    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None.
+
+    `out` is an array for dweight, if there is one.
+    """
     dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T
-    dweight = matmul(rows(x).T, rows(dy))  # one outer product x dy for each position, summed
+    dweight = matmul(rows(x).T, rows(dy), out)  # an outer product x dy for each position, summed
     dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias
 
@@ -49,8 +52,9 @@ class Linear(Layer):
 
     def backward(self, dy: Array) -> Array:
         x = self.pop_saved()["x"]
-        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
-        self.weight.grad += dweight
+        out = self.weight.unwritten
+        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias(), out)
+        self.weight.add(dweight)
         if self.bias:
             self.bias.grad += dbias
         return dx
@@ -79,5 +83,5 @@ class OutputProjection(Layer):
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
-        self.weight.grad += matmul(rows(dlogits).T, rows(x))
+        self.weight.add(matmul(rows(dlogits).T, rows(x), self.weight.unwritten))
         return matmul(dlogits, self.weight.data)

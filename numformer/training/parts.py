@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numformer import blas
-from numformer.backend import half_products, on_host
+from numformer.backend import half_products, on_host, return_freed_memory
 from numformer.data import Batch
 from numformer.errors import InputError
 from numformer.layer import FlatParameters
@@ -69,6 +69,7 @@ class Parts:
         # On systems other than Linux, libraries may not survive a fork.
         if self.count > 1 and sys.platform == "linux" and cores() > 1:
             self._share()
+            return_freed_memory()
             self.processes = Forks(self, self.count)
 
     def gradient(self, step: int, batch: Batch | list[Batch]):
@@ -114,13 +115,14 @@ class Parts:
 
     def _compute(self, step: int, parts: list[tuple[int, Batch, float, Any]]):
         """The sum of `share` times the mean loss of each part, of `dloss` times its gradient."""
-        self.optimizer.parameters.zero_grad()
+        self.optimizer.parameters.leave_unwritten()
         losses = []
         with half_products(self.loss_scale is not None):
             for number, part, share, dloss in parts:
                 dropout_stream.reseed(self.seed, step, number)
                 losses.append(self.objective.forward(*part.inputs) * share)
                 self.objective.backward(dloss)
+        self.optimizer.parameters.write_zeros()
         return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:
