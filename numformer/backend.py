@@ -159,12 +159,13 @@ def half_products(half: bool = True) -> Iterator[None]:
 
 
 def half_product(a, b, out=None):
-    """a (M, N), b (N, P) -> a @ b (M, P), in `out` if given, of numbers rounded to float16, of the dtype of `a`.
+    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, in `out` if that is given.
 
     float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
-    many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
-    that were rounded are float32 again: the same arithmetic, and slower than without it.
+    infinite. The sums are made in float32, then rounded, too, and come in the dtype of `a`. A GPU's
+    tensor cores do just this, many times as fast as float32. NumPy would multiply float16 numbers
+    one by one, so here numbers that were rounded are float32 again: the same arithmetic, and slower
+    than without it.
     """
     with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)
@@ -329,10 +330,18 @@ def cache_sized_pieces(vector) -> list[slice]:
 
     Several operations in turn on one piece then read memory once instead of once each.
     """
-    if not isinstance(vector, np.ndarray):
+    return _pieces(vector, 1 << 15)
+
+
+def rows_in_cache(x) -> list[slice]:
+    """Slices that cover the rows of x (N, D), by the same reason."""
+    return _pieces(x, max(1, (1 << 17) // x.shape[1]))
+
+
+def _pieces(x, size: int) -> list[slice]:
+    if not isinstance(x, np.ndarray):
         return [slice(None)]
-    piece = 1 << 15
-    return [slice(start, start + piece) for start in range(0, len(vector), piece)]
+    return [slice(start, start + size) for start in range(0, len(x), size)]
 
 
 def default_backend() -> str:

@@ -90,11 +90,11 @@ def product(a, b, out=None):
     Those are the ones that there were before `sparing`.
     """
     if not _blocks or a.size * b.shape[1] < LARGE or _another_thread_trains():
-        return a @ b if out is None else a.dot(b, out)
+        return a @ b if out is None else a.dot(b, out=out)
     with _change:
         _set(_usual)
     try:
-        return a @ b if out is None else a.dot(b, out)
+        return a @ b if out is None else a.dot(b, out=out)
     finally:
         with _change:
             if _blocks and not _another_thread_trains():

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from numformer.backend import array_module, max_last, mean_last, sum_last
+from numformer.backend import array_module, max_last, mean_last, rows_in_cache, sum_last
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.layers.embedding import check_ids
@@ -80,15 +80,26 @@ class CrossEntropy(Layer):
         logits, counts = logits.reshape(-1, shape[-1]), xp.ones(targets.shape, logits.dtype)
         if valid is not None:
             kept = xp.asarray(valid).ravel()
-            # 0 times what the logits of the others give is 0 then, even where they are infinite.
-            logits = xp.where(kept[:, None], logits, logits.dtype.type(0))
             counts = kept.astype(logits.dtype)
         share = counts / xp.maximum(counts.sum(), 1)
-        loss, exponentials, total = cross_entropy(logits, targets, share, self.smoothing)
+        loss, exponentials = logits.dtype.type(0), xp.empty_like(logits)
+        total = xp.empty_like(logits[:, :1])
+        for rows in rows_in_cache(logits):
+            of_rows = logits[rows]
+            if valid is not None:
+                # 0 times what the logits of the others give is 0 then, even where it is infinite.
+                of_rows = xp.where(kept[rows, None], of_rows, logits.dtype.type(0))
+            loss_of_rows, exponentials[rows], total[rows] = cross_entropy(
+                of_rows, targets[rows], share[rows], self.smoothing
+            )
+            loss = loss + loss_of_rows
         self.save(exponentials=exponentials, total=total, targets=targets, share=share, shape=shape)
         return loss
 
     def backward(self, dloss: Any = 1.0) -> Array:
         saved = self.pop_saved()
-        shape = saved.pop("shape")
-        return cross_entropy_backward(dloss, **saved, smoothing=self.smoothing).reshape(shape)
+        shape, dlogits = saved.pop("shape"), saved["exponentials"]
+        for rows in rows_in_cache(dlogits):
+            of_rows = {name: array[rows] for name, array in saved.items()}
+            cross_entropy_backward(dloss, **of_rows, smoothing=self.smoothing)
+        return dlogits.reshape(shape)

@@ -52,8 +52,8 @@ class Linear(Layer):
 
     def backward(self, dy: Array) -> Array:
         x = self.pop_saved()["x"]
-        out = self.weight.unwritten
-        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias(), out)
+        weight, bias = self._weight_and_bias()
+        dx, dweight, dbias = linear_backward(dy, x, weight, bias, self.weight.unwritten)
         self.weight.add(dweight)
         if self.bias:
             self.bias.grad += dbias
