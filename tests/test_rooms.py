@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["version", "errors", "blas"],
     ["backend", "settings"],
-    ["randomness", "layer"],
+    ["randomness", "parameter"],
+    ["layer"],
     ["layers", "data"],
     ["plots", "models"],
     ["training", "generation"],
