@@ -1,0 +1,83 @@
+"""Models that take minutes to train, for lessons that show what they do.
+
+`python -m lessons.train` trains them once, into the user's cache. What a lesson shows of them is a
+few numbers: the lesson's `measured.py` makes these of the models, `measured.json` beside it keeps
+them, and the pages are built of it, without training.
+"""
+
+import functools
+import importlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import platformdirs
+
+import lessons
+from numformer import Trained, load
+from numformer.errors import InputError
+
+CACHE = platformdirs.user_cache_path("numformer", appauthor=False) / "lessons"
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A run of a toy task, `python -m toy_tasks.TASK FLAGS`; `minutes` on two cores."""
+
+    task: str
+    flags: str
+    minutes: float
+    needs_data: bool = False  # which the task downloads, or --data names
+
+    def arguments(self, out: Path, data: Path | None) -> list[str]:
+        given = ["--data", str(data)] if data and self.needs_data else []
+        again = ["--resume"] if (out / "config.json").is_file() else []
+        return [*self.flags.split(), *given, *again, "--out", str(out)]
+
+
+MODELS = {
+    "translator": TaskRun("translate", "--preset minutes --seed 1", 8, needs_data=True),
+}
+
+
+def folder(name: str) -> Path:
+    """Where the run of a model is kept."""
+    return CACHE / name
+
+
+def missing(names: list[str]) -> list[str]:
+    """Those of the models that are not trained, or not to their end."""
+    return [name for name in names if not (folder(name) / DONE).is_file()]
+
+
+DONE = "trained"
+"""The file that says that a run came to its end."""
+
+
+@functools.cache
+def model(name: str) -> Trained:
+    """A trained model. Raises InputError where there is none yet."""
+    if missing([name]):
+        rule = f"the model {name} is trained once, by python -m lessons.train"
+        raise InputError(rule, f"no whole run in {folder(name)}", "Train it.")
+    return load(folder(name))
+
+
+def measuring() -> list[ModuleType]:
+    """The module `measured` of each lesson that has one: its MODELS, and `measure()`."""
+    files = sorted(lessons.FOLDER.glob("lesson_*/measured.py"))
+    return [importlib.import_module(f"lessons.{path.parent.name}.measured") for path in files]
+
+
+def stored(module: ModuleType) -> Path:
+    """The file that keeps what a module measured."""
+    return Path(str(module.__file__)).with_suffix(".json")
+
+
+@functools.cache
+def measured(lesson: int) -> dict[str, Any]:
+    """What was measured for a lesson."""
+    path = lessons.FOLDER / f"lesson_{lesson:02d}" / "measured.json"
+    return json.loads(path.read_text(encoding="utf-8"))["measured"]

@@ -1,0 +1,75 @@
+"""The models that lessons show, trained once: python -m lessons.train"""
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from lessons.kit import models
+from numformer.backend import reuse_freed_memory
+from numformer.errors import InputError
+from numformer.training.files import write_atomically
+from toy_tasks.kit import exit_code
+
+DESCRIPTION = """\
+Train the models that lessons show, each once, into the cache folder. Pages are built without them,
+of what is stored in the lessons' folders. Interrupted, it goes on where it was.
+
+  python -m lessons.train                    what is not trained yet
+  python -m lessons.train --measure 10 11    afterwards measure and store what these lessons show"""
+
+
+def train(name: str, data: Path | None) -> None:
+    """Train a model, or go on with it, to its end."""
+    run, out = models.MODELS[name], models.folder(name)
+    print(f"{name}: {out}, about {run.minutes:g} minutes on two cores", flush=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    task = importlib.import_module(f"toy_tasks.{run.task}")
+    code = task.main(run.arguments(out, data))
+    if code == 0:
+        write_atomically(out / models.DONE, b"")
+    else:  # it has said why
+        rule = f"python -m toy_tasks.{run.task} {run.flags} reaches its target"
+        raise InputError(rule, f"exit code {code}", f"Look into {out}.")
+
+
+def measure(lesson: int) -> Path:
+    """Measure what a lesson shows and store it."""
+    (module,) = (m for m in models.measuring() if f"lesson_{lesson:02d}" in m.__name__)
+    told = {"command": f"python -m lessons.train --measure {lesson}", "measured": module.measure()}
+    path = models.stored(module)
+    write_atomically(path, json.dumps(told, indent=1).encode() + b"\n")
+    return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lessons.train",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    lessons = [int(module.__name__.split(".")[1][-2:]) for module in models.measuring()]
+    parser.add_argument("--only", nargs="+", choices=models.MODELS, help="these models alone")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="Multi30k, instead of a download")
+    parser.add_argument(
+        "--measure",
+        nargs="+",
+        type=int,
+        choices=lessons,
+        default=[],
+        metavar="LESSON",
+        help="and store what these lessons show",
+    )
+    options = parser.parse_args(arguments)
+    reuse_freed_memory()
+    for name in models.missing(options.only or [*models.MODELS]):
+        train(name, options.data)
+    for lesson in options.measure:
+        print(f"{measure(lesson)} is written", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
