@@ -35,10 +35,10 @@ def contents() -> str:
     return "\n".join([*lines, "", COMMANDS])
 
 
-def start(number: int, file: Path) -> int:
-    """Write the starter file of a lesson's exercises; never over another file."""
+def start(number: int, file: Path, solved: bool = False) -> int:
+    """Write the starter file of a lesson's exercises, or one `solved`; never over another file."""
     exercises = lessons.load(number).EXERCISES
-    text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises)
+    text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises, solved)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
@@ -48,7 +48,8 @@ def start(number: int, file: Path) -> int:
             f"{file} ({problem.strerror})",
             "Choose another name.",
         ) from None
-    print(f"{file} is written. Fill it in, then: python -m lessons check {number} {file}")
+    then = "Look into it" if solved else "Fill it in"
+    print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
     return 0
 
 
@@ -166,6 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
             command.add_argument("file", type=path, metavar="FILE", help="a Python file of yours")
+        if name == "start":
+            command.add_argument(
+                "--solved", action="store_true", help="with solutions, to teach by"
+            )
     about = "say what of the whole course is solved in files of yours"
     command = commands.add_parser("progress", help=about, description=about)
     command.add_argument("files", type=path, nargs="+", metavar="FILE", help="Python files")
@@ -181,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.command == "serve":
         return serve(options.out, options.port)
     elif options.command == "start":
-        return start(options.number, options.file)
+        return start(options.number, options.file, options.solved)
     elif options.command == "check":
         return check(options.number, options.file)
     elif options.command == "quiz":

@@ -84,17 +84,14 @@ def sparing() -> Iterator[None]:
                 _set(_usual)
 
 
-def product(a, b, out=None):
-    """a (M, N) @ b (N, P), in `out` if given; where it is large, by all threads of old.
-
-    Those are the ones that there were before `sparing`.
-    """
+def product(a, b):
+    """a (M, N) @ b (N, P); where it is large, by all threads that there were before `sparing`."""
     if not _blocks or a.size * b.shape[1] < LARGE or _another_thread_trains():
-        return a @ b if out is None else a.dot(b, out=out)
+        return a @ b
     with _change:
         _set(_usual)
     try:
-        return a @ b if out is None else a.dot(b, out=out)
+        return a @ b
     finally:
         with _change:
             if _blocks and not _another_thread_trains():

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -15,8 +16,6 @@ class Operand:
 
     ndim = 2
 
-    ndim = 2
-
     def __init__(self, columns):
         self.shape, self.size = (1 << 10, columns), columns << 10
 
@@ -24,10 +23,8 @@ class Operand:
         return self
 
     def __matmul__(self, other):
-        return blas.threads()
-
-    def dot(self, other, out):
-        return blas.threads()
+        threads = blas.threads()
+        return SimpleNamespace(reshape=lambda *shape: threads)
 
 
 SMALL, LARGE = Operand((1 << 7) - 1), Operand(1 << 7)
@@ -35,9 +32,7 @@ SQUARE = Operand(1 << 10)
 
 
 def taken():
-    written = [matmul(operand, SQUARE, out=SQUARE) for operand in (SMALL, LARGE)]
-    assert written == [matmul(operand, SQUARE) for operand in (SMALL, LARGE)]
-    return [*written, blas.threads()]
+    return [matmul(SMALL, SQUARE), matmul(LARGE, SQUARE), blas.threads()]
 
 
 def answering():
