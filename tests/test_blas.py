@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,8 +23,7 @@ class Operand:
         return self
 
     def __matmul__(self, other):
-        threads = blas.threads()
-        return SimpleNamespace(reshape=lambda *shape: threads)
+        return blas.threads()
 
 
 SMALL, LARGE = Operand((1 << 7) - 1), Operand(1 << 7)

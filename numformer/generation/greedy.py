@@ -93,7 +93,7 @@ def _most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
     highest = logits.max(axis=-1)
     _require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
     ids = first + logits[:, first:].argmax(axis=-1)
-    best = xp.take_along_axis(logits, ids[:, None], axis=1)[:, 0]
+    best = logits[xp.arange(len(ids)), ids]
     return to_host(xp.where(logits[:, END] >= best, END, ids))
 
 

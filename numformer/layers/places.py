@@ -28,8 +28,14 @@ class Places:
     @classmethod
     def whole(cls, batch: int, length: int, first: int = 0) -> "Places":
         """Those of `batch` sequences without padding, at `length` positions from `first` on."""
-        positions = np.arange(first, first + length)
-        return cls(np.broadcast_to(True, (batch, length)), positions=positions)
+        return cls.at(np.arange(first, first + length), batch)
+
+    @classmethod
+    def at(cls, positions: np.ndarray, batch: int) -> "Places":
+        """Those of `batch` sequences without padding, at `positions` (T,)."""
+        places = cls(np.ones((batch, len(positions)), dtype=bool), positions=positions)
+        places.all_valid = True
+        return places
 
     def __getitem__(self, stretch: slice) -> "Places":
         """The places of some positions."""
