@@ -95,10 +95,11 @@ def product(a, b):
 
     Within `sparing` few rows, but not one, are multiplied in pieces.
     """
-    size = a.size * b.shape[1]
-    if _blocks and size > PIECE and isinstance(a, np.ndarray) and 1 < len(a) <= FEW:
+    if not _blocks or (size := a.size * b.shape[1]) <= PIECE:
+        return a @ b
+    if isinstance(a, np.ndarray) and 1 < len(a) <= FEW:
         return _in_pieces(a, b)
-    if not _blocks or size < LARGE or _another_thread_trains():
+    if size < LARGE or _another_thread_trains():
         return a @ b
     with _change:
         _set(_usual)

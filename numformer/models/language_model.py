@@ -57,7 +57,8 @@ class LanguageModel(Model):
 
     def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)
-        return self._logits(ids, Places.whole(*ids.shape, past.length if past else 0), past)
+        places = Places.whole(len(ids), ids.shape[1], past.length if past else 0)
+        return self._logits(ids, places, past)
 
     def _logits(self, ids, places: Places, past: Memory | None):
         x = self.input.forward(ids, places)
