@@ -18,9 +18,9 @@ Where nothing is saved a checkpointed layer saves nothing, either.
 The largest of a row are found in stretches and without, the one of many, the other of few faster.
     generation/greedy.py: if not stretches <= count:
     generation/greedy.py: if stretches < count:
-    generation/greedy.py: STRETCH = 65
+    generation/greedy.py: GROUP = 65
 Of every stretch, not of the `count` whose own largest are the largest.
-    generation/greedy.py: first = STRETCH * xp.argpartition(highest, -count)[:, :]
+    generation/greedy.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
@@ -49,7 +49,7 @@ A place in the batch as an integer of NumPy is the same place.
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
-    generation/greedy.py: xp.split(x, [stretches * STRETCH], axis=-1)
+    generation/greedy.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/greedy.py: xp.concatenate([places, after], axis=-1)
     generation/greedy.py: xp.take_along_axis(x, places)
     generation/greedy.py: xp.take_along_axis(x, places, axis=-1)
