@@ -84,8 +84,8 @@ class Sampling:
         most = p.shape[1] if self.top_k is None else min(self.top_k, p.shape[1])
         count = np.full((len(p), 1), most)
         if self.top_p is not None and self.top_p < 1:
-            before = ranked.cumsum(axis=-1)[:, :-1]
-            count = np.minimum(count, 1 + (before < self.top_p).sum(axis=-1, keepdims=True))
+            reached = ranked.cumsum(axis=-1)
+            count = np.minimum(count, 1 + (reached < self.top_p).sum(axis=-1, keepdims=True))
         lowest = np.take_along_axis(ranked, count - 1, axis=-1)
         above, equal = p > lowest, p == lowest
         room = count - above.sum(axis=-1, keepdims=True)
