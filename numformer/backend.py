@@ -19,6 +19,7 @@ from numformer import blas
 from numformer.errors import InputError
 
 BACKENDS = ("numpy", "cupy", "auto")
+FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
 
 
 def array_module(x) -> Any:
@@ -136,6 +137,8 @@ def matmul(a, b):
     """
     if b.ndim == 2:
         product = half_product if _half.get() else blas.product
+        if a.ndim == 2:
+            return product(a, b)
         return product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
@@ -179,12 +182,14 @@ def sum_rows(x):
 
 
 def sum_last(x):
-    """x (..., D) -> (..., 1): the sum over the last axis, as a product with ones."""
+    """x (..., D) -> (..., 1): the sum over the last axis, for many rows as a product with ones."""
+    if x.size <= FEW * x.shape[-1]:
+        return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
 
 
 def mean_last(x):
-    """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones."""
+    """x (..., D) -> (..., 1): the mean over the last axis."""
     mean = sum_last(x)
     mean *= 1 / x.shape[-1]
     return mean
@@ -195,7 +200,7 @@ def max_last(x):
 
     NumPy takes each short row by itself; transposed, all rows are compared at once.
     """
-    if array_module(x) is np and x.shape[-1] <= 64:
+    if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)
 

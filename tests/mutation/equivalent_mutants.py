@@ -15,12 +15,12 @@ Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
 Where nothing is saved a checkpointed layer saves nothing, either.
     layers/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
-The largest of a row are found in stretches and without, the one of many, the other of few faster.
-    generation/greedy.py: if not stretches <= count:
-    generation/greedy.py: if stretches < count:
-    generation/greedy.py: STRETCH = 65
-Of every stretch, not of the `count` whose own largest are the largest.
-    generation/greedy.py: first = STRETCH * xp.argpartition(highest, -count)[:, :]
+The largest of a row are found in groups and without, the one of many, the other of few faster.
+    generation/greedy.py: if not groups <= count:
+    generation/greedy.py: if groups < count:
+    generation/greedy.py: GROUP = 65
+Of every group, not of the `count` whose own largest are the largest.
+    generation/greedy.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
@@ -49,17 +49,15 @@ A place in the batch as an integer of NumPy is the same place.
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
-    generation/greedy.py: xp.split(x, [stretches * STRETCH], axis=-1)
+    generation/greedy.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/greedy.py: xp.concatenate([places, after], axis=-1)
     generation/greedy.py: xp.take_along_axis(x, places)
     generation/greedy.py: xp.take_along_axis(x, places, axis=-1)
     generation/greedy.py: xp.take_along_axis(places, among)
     generation/greedy.py: xp.take_along_axis(places, among, axis=-1)
-    generation/greedy.py: xp.take_along_axis(logits, ids[:, None])
-    generation/greedy.py: xp.take_along_axis(logits, ids[:, None], axis=-1)
     generation/greedy.py: xp.take_along_axis(shifted, symbols) -
     generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
-    generation/sampling.py: np.take_along_axis(p, order)
+    generation/sampling.py: np.take_along_axis(ranked, count - 1)
 Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
 among the best 2 beam. Further ones are never looked at.
     generation/beam.py: most_probable(model.step(ids, state), 3 * beam)
