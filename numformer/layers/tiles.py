@@ -33,7 +33,7 @@ def near_blocks(reach: Reach, window: int) -> Iterator[tuple[slice, slice]]:
     for first in range(0, len(t), window):
         rows = slice(first, min(first + window, len(t)))
         seen = t[rows][0] - window + 1, t[rows][-1] + ahead + 1
-        yield rows, slice(*np.searchsorted(s, seen).tolist())
+        yield rows, slice(*np.searchsorted(s, seen))
 
 
 class TiledAttention(SelfAttention):

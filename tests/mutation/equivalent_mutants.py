@@ -28,12 +28,6 @@ The exponentials in new memory instead of that of `shifted`, which is not read a
 Where an array is cut, of whichever type the number is.
     layers/places.py: padded[0] if
     layers/places.py: else length, real[-1] + 1 if
-How an array lies in memory says how fast a product is, and not what it gives.
-    layers/blocks.py: query = query * (1 / math.sqrt(query.shape[-1]))
-    layers/blocks.py: key, value = (key, laid_out(value))
-    layers/blocks.py: key, value = (laid_out(key), value)
-    layers/blocks.py: query, doutput = (query * scale, laid_out(doutput))
-    layers/blocks.py: query, doutput = (laid_out(query * scale), doutput)
 A block has as many rows as is fast, and a stretch is cut off where the array ends.
     layers/blocks.py: ROWS = 129
     layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
@@ -42,6 +36,8 @@ A block has as many rows as is fast, and a stretch is cut off where the array en
     layers/blocks.py: whole = None
     layers/blocks.py: for sequences in stretches(batch, 1)
     layers/blocks.py: slice(start, start + size)
+A mask that hides nothing, which takes longer than none.
+    layers/tiles.py: if tile.pattern is not None:
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
@@ -133,6 +129,7 @@ A copy of what could be viewed as well.
     layers/rotary.py: return x.copy()
 Added in place, so rounded to the dtype of the scores either way.
     layers/attention.py: bias = self.position_bias(self.heads, *positions)
+    layers/blocks.py: by_heads(bias[None])
 A table of more positions.
     layers/rotary.py: positions.max() + 2
 Nothing comes after a single position.
