@@ -96,7 +96,7 @@ def _summed(gradient, like):
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
-def reach_of_sums(name: str, reach: Any, x: Array, first: int) -> Reach:
+def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     """What a layer of sums is given as the Reach of x (B, T, D), which begins at position `first`.
 
     None is that of all over all. Raises InputError unless who sees whom is a matter of order and

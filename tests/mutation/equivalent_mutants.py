@@ -146,6 +146,8 @@ rotary's angles between them, stay.
     layers/linear_attention.py: past.length if past else 1
 Without padding a product with True everywhere.
     layers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
+    layers/state_space.py: return x * self._visible(x, reach)
+    layers/state_space.py: return dx * self._visible(dx, reach)
 A copy of an array that is a new one already.
     layers/dropout.py: return dx.copy()
 """
