@@ -36,6 +36,8 @@ A block has as many rows as is fast, and a stretch is cut off where the array en
     layers/blocks.py: whole = None
     layers/blocks.py: for sequences in stretches(batch, 1)
     layers/blocks.py: slice(start, start + size)
+Where global and near keys are one stretch, the same keys by their indices.
+    layers/global_window.py: if near.start < globals_:
 A mask that hides nothing, which takes longer than none.
     layers/tiles.py: if tile.pattern is not None:
 A truth of NumPy is read as one of Python.
@@ -101,7 +103,7 @@ How many holes are asked for at once.
     generation/infilling.py: np.split(holes, range(256, len(holes), 257))
 Of the difference the size alone is taken.
     layers/alibi.py: abs(keys - queries[:, None])
-    layers/global_window.py: near = abs(t - s)
+    layers/global_window.py: seen = (abs(t - s)
     layers/strided.py: abs(t[rows][:, None] - s[keys])
 Where all are at work, nothing is appended.
     layers/recurrence.py: state = xp.concatenate([new, state[count:]])
