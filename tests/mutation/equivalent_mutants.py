@@ -28,7 +28,8 @@ The exponentials in new memory instead of that of `shifted`, which is not read a
 Where an array is cut, of whichever type the number is.
     layers/places.py: padded[0] if
     layers/places.py: else length, real[-1] + 1 if
-A block has as many rows as is fast, and a stretch is cut off where the array ends.
+A block has as many rows as is fast, a chunk as many positions; a stretch is cut off where the array
+ends.
     layers/blocks.py: ROWS = 129
     layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
     layers/blocks.py: whole = slice(batch) if not on_host(query) else None
@@ -36,6 +37,7 @@ A block has as many rows as is fast, and a stretch is cut off where the array en
     layers/blocks.py: whole = None
     layers/blocks.py: for sequences in stretches(batch, 1)
     layers/blocks.py: slice(start, start + size)
+    layers/running_sums.py: CHUNK = 65
 Where global and near keys are one stretch, the same keys by their indices.
     layers/global_window.py: if near.start < globals_:
 A mask that hides nothing, which takes longer than none.
