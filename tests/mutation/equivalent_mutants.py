@@ -84,6 +84,12 @@ above 0 either way, and whether it is 0 is all that counts.
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
+The same hashes, computed in pieces that the cache may not hold.
+    randomness.py: for piece in cache_sized_pieces((flat := counters)):
+More random words than are read.
+    layers/dropout.py: np.arange(count * 4 + 2)
+    layers/dropout.py: np.arange(count + 2)
+    layers/dropout.py: np.arange(count // 4 + 3)
 SeedSequence.generate_state makes word after word: of two words the first is the same.
     randomness.py: sequence.generate_state(2, np.uint64)[0]
 With a reach of all ids nothing lies that far apart: the slices are empty.
