@@ -78,9 +78,10 @@ What logits are where they do not count: what comes of it is multiplied with 0, 
 same.
     layers/cross_entropy.py: xp.where(kept[:, None], logits, logits.dtype.type(1))
     layers/divergence.py: xp.where(counts, x, x.dtype.type(1))
-np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first difference is
-above 0 either way, and whether it is 0 is all that counts.
+np.diff gets -2 instead of -1 before the smallest id or row. These are at least 0, so the first
+difference is above 0 either way, and whether it is 0 is all that counts.
     backend.py: np.diff(sorted_ids, prepend=-2)
+    layers/memory.py: np.diff(read, prepend=-2)
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
