@@ -17,16 +17,13 @@ def softmax(scores, mask=None):
         require_mask(mask)
         scores = masked(scores, mask)
     highest = max_last(scores)
-    if mask is not None:
-        # In a row with every entry masked the highest score is -inf, and -inf - -inf is no number.
-        highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
+    # In a row with every entry masked the highest score is -inf, and -inf - -inf is not a number.
+    highest = xp.maximum(highest, xp.finfo(scores.dtype).min)
     weights = scores - highest
     xp.exp(weights, out=weights)
     total = sum_last(weights)
-    if mask is not None:
-        # The highest score contributes exp(0) = 1, so only a row with every entry masked is below.
-        total = xp.maximum(total, 1)
-    weights /= total
+    # The highest score contributes exp(0) = 1, so only a row with every entry masked is below 1.
+    weights /= xp.maximum(total, 1)
     return weights
 
 
