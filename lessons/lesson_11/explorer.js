@@ -91,7 +91,7 @@ class Reader {
   }
 
   shown(id) {
-    return { [START]: "⟨s⟩", [END]: "⟨end⟩" }[id] ?? this.symbols[id].replace(SPACE, "");
+    return { [START]: "⟨s⟩", [END]: "⟨end⟩" }[id] ?? (this.symbols[id].replace(SPACE, "") || "␣");
   }
 }
 

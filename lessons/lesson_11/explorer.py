@@ -12,6 +12,7 @@ from lessons.kit.stepper import Steps
 from lessons.kit.views import View
 from lessons.lesson_11 import small
 from lessons.lesson_11.small import HEADS, KINDS, LAYERS, LENGTH
+from numformer.data.vocabulary import END
 
 SENTENCES = """\
 a brown dog runs through the snow .
@@ -99,7 +100,7 @@ class Explorer(View):
     def sides(self, text: Text, target: Sequence[int], kind: str) -> list[list[str]]:
         """The words that look, and those that are looked at."""
         symbols = small.symbols(text.model)
-        read, wrote = ([shown(symbols[n]) for n in ids] for ids in ([*text.ids, 2], target))
+        read, wrote = ([shown(symbols[n]) for n in ids] for ids in ([*text.ids, END], target))
         return {
             "encoder": [read, read],
             "decoder": [wrote, [shown(symbols[1]), *wrote[:-1]]],
@@ -134,13 +135,13 @@ class Explorer(View):
 
 
 def shown(symbol: str) -> str:
-    """A symbol as a page shows it: a piece that continues a word has no space before it."""
-    return {"<s>": "⟨s⟩", "</s>": "⟨end⟩"}.get(symbol, symbol.replace("▁", ""))
+    """A symbol as a page shows it: words and pieces without the space before them."""
+    return {"<start>": "⟨s⟩", "<end>": "⟨end⟩"}.get(symbol, symbol.replace("▁", "") or "␣")
 
 
 def small_text(name: str, ids: Sequence[int]) -> str:
     """What was written, as text."""
-    said = "".join(small.symbols(name)[n] for n in ids if n != 2)
+    said = "".join(small.symbols(name)[n] for n in ids if n != END)
     return said.replace("▁", " ").strip()
 
 
