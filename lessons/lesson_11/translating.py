@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lessons.lesson_11 import forming, small
-from numformer import PairBatch, Trained
+from numformer import PairBatch, Trained, inference
 from numformer.layers.attention import MultiHeadAttention
 from numformer.models import Transformer
 from toy_tasks.kit.corpus import multi30k, read_corpus
@@ -135,6 +135,14 @@ def prune(model: Transformer, heads: Sequence[tuple[int, int]]) -> None:
         layer.output.weight.data.reshape(layer.heads, layer.d_v, -1)[head] = 0
 
 
+def loss(model: Transformer, pairs: Sequence) -> float:
+    """The loss of sentences, each by itself."""
+    objective = model.objective()
+    with inference():
+        losses = [objective.forward(*PairBatch.of([pair]).inputs) for pair in pairs]
+    return float(np.mean(losses))
+
+
 def bleu(trained: Trained, pairs: Sequence[Pair]) -> float:
     """BLEU of greedy translations."""
     sources, references = zip(*pairs, strict=True)
@@ -160,11 +168,11 @@ def pruned(trained: Trained, data: dict[str, list[Pair]], encoded: dict) -> dict
     by_importance = sorted(places, key=lambda place: found[place])
     rng, pairs = np.random.default_rng(1), data["test"][:OF_BLEU]
     drawn = [[places[n] for n in rng.permutation(len(places))] for _ in range(RANDOM)]
-    alone = []
+    alone, whole = [], loss(trained.model, encoded["val"][:OF_GRADIENTS])
     before = trained.model.state_dict()
     for place in places:
         prune(trained.model, [place])
-        alone.append(bleu(trained, pairs))
+        alone.append(loss(trained.model, encoded["val"][:OF_GRADIENTS]) - whole)
         trained.model.load_state_dict(before)
     of_encoder = [place for place in by_importance if place[0] < small.LAYERS]
     return {
