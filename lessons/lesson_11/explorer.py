@@ -167,8 +167,8 @@ def simulation() -> Simulation:
         say="Two Transformers, which this page runs: one translates captions of pictures from "
         "English into German, one writes words backwards. All 36 heads are on the left; open one "
         "and follow its lines from the word that looks to the words that it sees. **Find a head "
-        "that always looks at the word before.** Then type a sentence of your own: does the head "
-        "still do it?",
+        "that knows which word is being translated.** Then type a sentence of your own: does it "
+        "still know?",
         controls=[
             Slider("sentence", "Sentence", options, start=0),
             Slider("query", "The word that looks", positions, start=2, shows_only=True),
@@ -187,7 +187,7 @@ def simulation() -> Simulation:
     )
 
 
-FIRST = 0
+FIRST = HEADS_IN_ALL.index(("cross", 1, 3))
 CODE = """\
 from lessons.lesson_11 import explorer, small
 

@@ -1,6 +1,8 @@
 """Two trainings that are watched: a model that reverses words, and one that finds repetitions."""
 
+import base64
 import string
+from collections.abc import Mapping
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -24,6 +26,18 @@ SHOWN = {  # after so many steps
     "induction": (0, 40, 80, 120, 140, 160, 170, 180, 190, 200, 240, 340, 500),
 }
 REPEATED = "qn" + "train" * 3
+
+
+def packed(weights) -> dict:
+    """Weights of attention as JSON keeps them: 16 bits each, as shares of 1, in base64."""
+    numbers = np.round(65535 * np.asarray(weights, float)).astype("<u2")
+    return {"shape": numbers.shape, "numbers": base64.b64encode(numbers.tobytes()).decode()}
+
+
+def unpacked(told: Mapping) -> np.ndarray:
+    """The array of what `packed` gave."""
+    numbers = np.frombuffer(base64.b64decode(told["numbers"]), "<u2")
+    return numbers.reshape(told["shape"]) / 65535
 
 
 def steps(task, model, name: str, factor: float):
@@ -61,6 +75,7 @@ def reversal() -> tuple[dict, Transformer]:
             told["share"].append([scores.share(layer, places) for layer in cross])
             told["exact"].append(right.all(axis=1).mean())
             told["weights"].append(looked["decoder cross_attention"][:, 0])
+    told["weights"] = packed(told["weights"])
     return told, model
 
 
@@ -88,7 +103,10 @@ def all_roles(model: Transformer, batch: PairBatch, cross: dict) -> list[dict]:
     """The roles of every head on a batch: encoder, decoder, then across."""
     read, wrote = ((ids != 0).sum(axis=1) for ids in (batch.source, batch.target_in))
     weights = by_kind(attention_weights(model, batch.source, batch.target_in))
-    s_real, causal = (batch.source != 0)[:, None, None], np.tri(batch.target_in.shape[1], dtype=bool)
+    s_real, causal = (
+        (batch.source != 0)[:, None, None],
+        np.tri(batch.target_in.shape[1], dtype=bool),
+    )
     longest = batch.source.shape[1], batch.target_in.shape[1]
     kinds = {
         "encoder self_attention": (scores.self_places(read, longest[0], False), s_real),
@@ -126,6 +144,7 @@ def repetition(layers: int) -> dict:
             told["chance"] = float(np.mean([one[2] for one in found]))
             told["copying"].append(task.evaluate(model)["copying"])
             told["weights"].append([w[0] for w in attention_weights(model, ids).values()])
+    told["weights"] = packed(told["weights"])
     told["writes"] = copied(model, task.held_out[0].inputs[0])
     return told
 

@@ -89,7 +89,7 @@ def formed(step: int, head: int) -> dict[str, np.ndarray]:
     at, (layer, number) = told["steps"].index(step), divmod(head, HEADS)
     share = np.array(told["share"])[:, layer, number]
     return {
-        "weights": np.array(told["weights"][at][layer][number]),
+        "weights": forming.unpacked(told["weights"])[at, layer, number],
         "share": share,
         "exact": np.array(told["exact"]),
         "here": share[at],
@@ -121,10 +121,7 @@ def replayed() -> Simulation:
             Thumbnails(
                 "head",
                 "Layer and head",
-                [
-                    Option(n, f"{n // HEADS + 1}.{n % HEADS + 1}")
-                    for n in range(LAYERS * HEADS)
-                ],
+                [Option(n, f"{n // HEADS + 1}.{n % HEADS + 1}") for n in range(LAYERS * HEADS)],
                 start=2 * HEADS,
                 of="weights",
             ),
@@ -165,7 +162,7 @@ def repeated(step: int, head: int) -> dict[str, np.ndarray]:
     two, at = told["2"], told["2"]["steps"].index(step)
     matching, before = (np.array(two[name])[:, layer, number] for name in ("matching", "before"))
     return {
-        "weights": np.array(two["weights"][at][layer][number]),
+        "weights": forming.unpacked(two["weights"])[at, layer, number],
         "matching": matching,
         "before": before,
         "copying": np.array(two["copying"]),
@@ -242,5 +239,3 @@ head = 0
 weights = repeated(step, head)["weights"]
 print(weights.round(2))""",
     )
-
-
