@@ -8,7 +8,7 @@
 import numpy as np
 
 from lessons.kit import models
-from lessons.kit.lesson import Beside, Matrix, Picture, Words, dot_by_hand, scientific, show, table
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
 from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
 from lessons.lesson_11 import costs, explorer, scores, simulations, small
@@ -93,8 +93,8 @@ def four_words():
 
 
 # %% [markdown]
-# In general, let $p(t)$ be the place that is meant for the word at $t$. The **score** of head $h$ is
-# the mean weight that it puts there, over all $N$ words that have such a place:
+# In general, let $p(t)$ be the place that is meant for the word at $t$. The **score** of head $h$
+# is the mean weight that it puts there, over all $N$ words that have such a place:
 #
 # $$s_h = \frac{1}{N} \sum_t A^h_{t,\,p(t)}$$
 #
@@ -212,7 +212,8 @@ def scores_and_baselines():
             still three quarters go elsewhere. In one sentence you might not see it at all. For the
             other {36 - len(clear)} heads we have no name. That does not mean that they do nothing.
 
-            Under the head that you open, the figure [at the top](#explorer) tells what was measured.
+            Under the head that you open, the figure [at the top](#explorer) tells what was
+            measured.
         """),
     ]
 
@@ -245,8 +246,8 @@ def the_lines_of_the_gates():
     return Beside(
         gates_backward,
         {
-            "return": r"`heads` is $C$, `dheads` is $\mathrm{d}C$. Multiply, give each head its own "
-            "axis, and add up over words and over the head's numbers."
+            "return": r"`heads` is $C$, `dheads` is $\mathrm{d}C$. Multiply, give each head its "
+            "own axis, and add up over words and over the head's numbers."
         },
     )
 
@@ -286,11 +287,10 @@ def gradient_check():
     rng = np.random.default_rng(11)
     layer = Gated(3, 4, 5, rng)
     pack(layer, np.float64)
-    rows = [
-        (f"`{row.name}`", *(f"{x:.6f}".replace("-", "−") for x in (row.explicit, row.numerical)))
-        + (scientific(row.error),)
-        for row in check(layer, [rng.standard_normal((2, 6, 12)), rng.standard_normal(3)])
-    ]
+    rows = []
+    for row in check(layer, [rng.standard_normal((2, 6, 12)), rng.standard_normal(3)]):
+        numbers = (f"{x:.6f}".replace("-", "−") for x in (row.explicit, row.numerical))
+        rows.append((f"`{row.name}`", *numbers, scientific(row.error)))
     return table(["gradient of", "explicit", "measured", "relative error"], rows)
 
 
@@ -358,8 +358,8 @@ def what_is_left():
         table(
             ["heads", "can go for 1 BLEU", "for 3 BLEU", "BLEU without half", "without all"],
             rows,
-            f"The whole model has {whole:.1f} BLEU on these 200 sentences. A head that is taken out "
-            "is 0; nothing is trained again.",
+            f"The whole model has {whole:.1f} BLEU on these 200 sentences. A head that is taken "
+            "out is 0; nothing is trained again.",
         ),
         Words(f"""
             With 16 heads gone, smallest gradient first, {curve[16, 1]:.1f} BLEU are left; in random
@@ -417,8 +417,8 @@ def which_came_first():
 # ## Heads that find what came before
 #
 # One kind of head has a name of its own. Read *train, train, tr…* What comes next? You look for the
-# last *r*, look **one further**, and say *a*. A head that does this is an **induction head** (Elhage
-# et al. 2021, Olsson et al. 2022). It needs two steps:
+# last *r*, look **one further**, and say *a*. A head that does this is an **induction head**
+# (Elhage et al. 2021, Olsson et al. 2022). It needs two steps:
 #
 # 1. Each letter has to know **which letter stands before it**. A head in layer 1 looks one place
 #    back and writes what it finds into the position.
@@ -538,16 +538,18 @@ def measured_costs():
 # %% [markdown]
 # For short texts measured lines lie above the dotted ones: each call of NumPy has its own cost,
 # whatever the size. The recurrence pays it $T$ times, since no step can begin before the one before
-# has ended. Lesson 13 is about long texts, where the square wins.
+# has ended. For long texts attention grows faster than its multiplications: its square of weights
+# no longer fits into the processor's cache, and nobody counted the exponentials. Lesson 13 is about
+# long texts.
 #
 # ## To take with you
 #
 # | what | forward | backward |
 # |---|---|---|
-# | a head's score for a place $p(t)$ | $s_h = \frac{1}{N}\sum_t A^h_{t,\,p(t)}$, beside shuffled rows | |
+# | score of a head for $p(t)$ | $s_h = \frac{1}{N}\sum_t A^h_{t,\,p(t)}$, and shuffled | |
 # | gates | $Y = \sum_i g_i\,O_i\,W^O_i$ | $\mathrm{d}g_i = \sum_{t,k} C_{tk}\,\mathrm{d}C_{tk}$ |
-# | importance of a head | mean of $\lvert\mathrm{d}g_i\rvert$ over sentences | one backward for all |
-# | an induction head | $p(t) = s + 1$, $s$ the latest earlier place of the same symbol | needs a head for the place before, one layer below |
+# | importance | | mean size of $\mathrm{d}g_i$ over sentences |
+# | induction head | $p(t) = s + 1$, $s$: the same symbol, earlier | |
 # | cost of attention | $4TD^2 + 2T^2D$ | twice as much |
 #
 # A map of attention shows where a head looks. It shows neither what is handed over nor whether
@@ -568,7 +570,6 @@ def often_told():
     ratio = times["recurrence (LSTM)"][at] / times["attention"][at]
     best, alone = best_roles("translator"), np.array(told["pruned"]["alone"])
     clear = np.array([score >= CLEAR * chance for _, score, chance in best])
-    cheap = int((clear & (alone < 0.02)).sum())
     return Words(f"""
         **“Attention is O(n²), so it is slower than a recurrent network.”** Measured here, forward
         and backward of one layer of width {costs.WIDTH}: at 128 words the LSTM takes {ratio:.0f}
@@ -576,11 +577,11 @@ def often_told():
         that we tried, up to {faster.max():,} words. The square is real, but a square of small cost,
         and the recurrence has to wait for itself.
 
-        **“What a head looks at most is what the model needs.”** {int(clear.sum())} heads of our
-        translator have a clear place. Take one of them out, and for {cheap} of these the loss grows
-        by less than 0.02; for heads without a clear place it grows by up to
-        {alone[~clear].max():.2f}. Jain and Wallace 2019 and Wiegreffe and Pinter 2019 argue about
-        what weights explain and what they do not.
+        **“The heads that one can name are the heads that matter.”** {int(clear.sum())} heads of our
+        translator have a clear place. Taken out alone, they cost {alone[clear].min():.3f} to
+        {alone[clear].max():.3f} of loss. The head that costs most, {alone.max():.3f}, is one of
+        those for which we have no name. Jain and Wallace 2019 and Wiegreffe and Pinter 2019 argue
+        about what weights explain and what they do not.
 
         **“A head that was found in one sentence is a head for this.”** See the first section.
     """)
@@ -625,9 +626,9 @@ def quiz() -> list[Question]:
                 "a causal mask hides what came after the earlier occurrence",
             ),
             answer=1,
-            why="Looking for *the place whose symbol before is mine* needs keys that know the symbol "
-            "before. A head of a layer below writes it there. The mask is no matter: what came after "
-            "the earlier occurrence is still earlier than the position at hand.",
+            why="Looking for *the place whose symbol before is mine* needs keys that know the "
+            "symbol before. A head of a layer below writes it there. The mask is no matter: what "
+            "came after the earlier occurrence is still earlier than the position at hand.",
         ),
         Question(
             question="The mean of $\\mathrm{d}g$ over many sentences is 0. May the head go?",

@@ -1,4 +1,4 @@
-"""The exercises of lesson 11: a score for induction, gates that are learned, and a sign that is lost."""
+"""The exercises of lesson 11: a score for induction, learned gates, a lost sign."""
 
 import numpy as np
 
@@ -44,8 +44,8 @@ OF_SCORE = [
     Mistake(
         "score",
         lambda looks, symbols: looks.sum(axis=1) / len(symbols),
-        "You divide by the number of all positions. Those whose symbol is new have no place to look "
-        "at, and should not count.",
+        "You divide by the number of all positions. Those whose symbol is new have no place to "
+        "look at, and should not count.",
     ),
 ]
 
@@ -143,8 +143,8 @@ at random around one). Write the way back.""",
     Exercise(
         11,
         "Find the mistake",
-        """The importance of heads, over several sentences. With one sentence it is right. With many
-it calls a head unimportant that helps in half of them and harms in the others. Find the line and
+        """The importance of heads, over several sentences. With one sentence it is right but for a
+sign. With many it calls a head unimportant that helps in half of them and harms in the others. Find the line and
 mend it.""",
         importance,
         lambda n: dict(heads=(n.B, n.T, n.H, n.K), dheads=(n.B, n.T, n.H, n.K)),

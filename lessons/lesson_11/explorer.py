@@ -12,7 +12,7 @@ from lessons.kit.stepper import Steps
 from lessons.kit.views import View
 from lessons.lesson_11 import small
 from lessons.lesson_11.small import HEADS, KINDS, LAYERS, LENGTH
-from numformer.data.vocabulary import END
+from numformer.data.vocabulary import END, START
 
 SENTENCES = """\
 a brown dog runs through the snow .
@@ -100,10 +100,10 @@ class Explorer(View):
     def sides(self, text: Text, target: Sequence[int], kind: str) -> list[list[str]]:
         """The words that look, and those that are looked at."""
         symbols = small.symbols(text.model)
-        read, wrote = ([shown(symbols[n]) for n in ids] for ids in ([*text.ids, END], target))
+        read, wrote = ([spelled(symbols[n]) for n in ids] for ids in ([*text.ids, END], target))
         return {
             "encoder": [read, read],
-            "decoder": [wrote, [shown(symbols[1]), *wrote[:-1]]],
+            "decoder": [wrote, [spelled(symbols[START]), *wrote[:-1]]],
             "cross": [wrote, read],
         }[kind]
 
@@ -134,7 +134,7 @@ class Explorer(View):
         }
 
 
-def shown(symbol: str) -> str:
+def spelled(symbol: str) -> str:
     """A symbol as a page shows it: words and pieces without the space before them."""
     return {"<start>": "⟨s⟩", "<end>": "⟨end⟩"}.get(symbol, symbol.replace("▁", "") or "␣")
 

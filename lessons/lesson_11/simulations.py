@@ -42,8 +42,8 @@ def pruning() -> Simulation:
         "first; it is not trained again. **Ask first:** how many can go before it writes nonsense? "
         "And which of the three kinds lasts longest?",
         caption="BLEU against the number of heads that were taken out.",
-        alt="Lines of BLEU against the number of heads taken out. By importance the line stays high "
-        "for long and then falls to nothing; in random order it falls at once.",
+        alt="Lines of BLEU against the number of heads taken out. By importance the line stays "
+        "high for long and then falls to nothing; in random order it falls at once.",
         controls=[
             Slider(
                 "removed",
@@ -104,8 +104,8 @@ def replayed() -> Simulation:
         "formed",
         title="Replay the training",
         say="A model learns to write words backwards, with three layers of four heads. Play its "
-        "training, and watch one head that looks from writing to reading. **Ask first:** which comes "
-        "first, the anti-diagonal or words without a mistake? Do all layers find it?",
+        "training, and watch one head that looks from writing to reading. **Ask first:** which "
+        "comes first, the anti-diagonal or words without a mistake? Do all layers find it?",
         caption="The weights of one head after training, and how they came about.",
         alt="A heatmap of attention weights, letters to be written by letters read, and a chart of "
         "two rising lines against the training step: the weight on the letter to be written, and "

@@ -1,7 +1,7 @@
 """The two small models that the explorer opens, and their forward as a page repeats it.
 
-Their weights are kept in float16 (weights.safetensors), which a page has room for. Every sentence is
-padded to one length, and the mask is made of its ids, so that one recording serves all sentences.
+Their weights are kept in float16 (weights.safetensors), which a page has room for. Every sentence
+is padded to one length, and the mask is made of its ids, so that one recording serves them all.
 """
 
 import base64

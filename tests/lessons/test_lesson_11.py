@@ -85,7 +85,7 @@ def as_numformer(name: str, found: dict, temperature: float = 1.0, dtype=np.floa
     model = small.model(name, dtype)
     small.soften(model, temperature)
     (written,) = greedy(model, pad_sources([found["ids"]]), small.LENGTH)
-    assert found["written"] == (written + [END])[: small.LENGTH]
+    assert found["written"] == [*written, END][: small.LENGTH]
     source = np.array([[*found["ids"], END]])
     target = np.array([[1, *found["written"][:-1]]])
     weights = translating.forming.by_kind(
