@@ -144,8 +144,8 @@ at random around one). Write the way back.""",
         11,
         "Find the mistake",
         """The importance of heads, over several sentences. With one sentence it is right but for a
-sign. With many it calls a head unimportant that helps in half of them and harms in the others. Find the line and
-mend it.""",
+sign. With many it calls a head unimportant that helps in half of them and harms in the others.
+Find the line and mend it.""",
         importance,
         lambda n: dict(heads=(n.B, n.T, n.H, n.K), dheads=(n.B, n.T, n.H, n.K)),
         "A mean of signed numbers asks whether a head helps on the whole. A mean of sizes asks "

@@ -33,7 +33,7 @@ def taken(removed: int) -> dict[str, np.ndarray]:
 
 
 def pruning() -> Simulation:
-    every = np.arange(len(ROWS) * HEADS + 1)
+    every = [float(n) for n in range(len(ROWS) * HEADS + 1)]
     best = max(score for _, score in found("pruned")["by importance"])
     return Simulation(
         "pruned",
@@ -48,7 +48,7 @@ def pruning() -> Simulation:
             Slider(
                 "removed",
                 "Heads taken out",
-                [Option(int(n), f"{n} of {every[-1]}") for n in every],
+                [Option(n, f"{n} of {len(every) - 1}") for n in range(len(every))],
                 plays=True,
             )
         ],
@@ -67,7 +67,7 @@ def pruning() -> Simulation:
                     Drawn("at_random", "in random order", "dots"),
                     Drawn("encoder", "the 12 that read, smallest first", "dots"),
                 ],
-                Axis("heads taken out", 0, float(every[-1])),
+                Axis("heads taken out", 0, every[-1]),
                 Axis("BLEU", 0, float(5 * np.ceil(best / 5))),
                 marker="removed",
                 at=every,
