@@ -123,14 +123,18 @@ class Explorer {
     Object.assign(this, { data, simulation, readers: {}, own: null });
     this.made = ["source", "written"].map(() => element("dd"));
     const facts = ["It reads", "It writes"].map((name, n) => element("div", {}, element("dt", {}, name), this.made[n]));
-    this.title = element("h4");
+    this.title = roomy("h4", {}, data.heads.map((each) => this.named(each)));
     this.note = roomy("p", { class: "note" }, Object.values(data.notes).flat());
-    const one = element("div", { class: "one" }, this.title, this.lines(), this.note.element);
+    const one = element("div", { class: "one" }, this.title.element, this.note.element, this.lines());
     this.element = element("div", { class: "explorer" }, this.form(), element("dl", { class: "facts" }, ...facts), this.grid(), one);
   }
 
   reader(name) {
     return (this.readers[name] ??= new Reader(this.data.models[name], this.data.length));
+  }
+
+  named([kind, layer, head]) {
+    return `${this.data.titles[kind]}, layer ${layer + 1}, head ${head + 1}`;
   }
 
   /** Where a reader types. */
@@ -157,7 +161,7 @@ class Explorer {
     const { heads, titles } = this.data;
     this.small = heads.map(([kind, layer, head], n) => {
       const canvas = element("canvas", { "aria-hidden": "true" });
-      const label = `${n + 1}, ${titles[kind]}, layer ${layer + 1}, head ${head + 1}`;
+      const label = `${n + 1}, ${this.named([kind, layer, head])}`;
       const button = element("button", { type: "button", class: "small", "aria-label": label, onclick: () => this.simulation.choose("head", n) }, canvas);
       return { button, canvas };
     });
@@ -195,7 +199,7 @@ class Explorer {
     }
     const { model, ids } = this.own ?? this.data.texts[chosen.sentence];
     const written = this.own ? null : arrays.written.filter((id) => id);
-    const key = JSON.stringify([model, ids, chosen.temperature]);
+    const key = JSON.stringify([model, ids, chosen.temperature, written]);
     if (key === this.key) return;
     const reader = this.reader(model);
     reader.read(ids, this.data.temperatures[chosen.temperature]);
@@ -215,7 +219,7 @@ class Explorer {
     const [[left, right], weights] = [this.words[kind], this.looked[kind](layer, head)];
     this.query = Math.min(chosen.query, left.length - 1);
     this.small.forEach(({ button }, n) => button.setAttribute("aria-pressed", n === chosen.head));
-    this.title.textContent = `${this.data.titles[kind]}, layer ${layer + 1}, head ${head + 1}`;
+    this.title.say(this.named([kind, layer, head]));
     this.note.say(this.data.notes[this.model][chosen.head]);
     this.buttons.forEach((button, n) => {
       button.toggleAttribute("hidden", n >= left.length);

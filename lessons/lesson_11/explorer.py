@@ -56,7 +56,7 @@ def role(found: Mapping) -> str:
     """What a head was found to look at most, in words, beside the shuffled baseline."""
     best = max(found, key=lambda name: found[name][0] - found[name][1])
     score, shuffled = found[best]
-    return f"Measured: {best} {score:.2f}, shuffled {shuffled:.2f}"
+    return f"Measured: {score:.2f} of its weight on {best} (shuffled {shuffled:.2f})"
 
 
 def notes(name: str) -> list[str]:

@@ -25,7 +25,7 @@ SHOWN = {  # after so many steps
     "reverse": (0, 25, 50, 75, 100, 125, 150, 175, 200, 250, 300, 400, 600),
     "induction": (0, 40, 80, 120, 140, 160, 170, 180, 190, 200, 240, 340, 500),
 }
-REPEATED = "qn" + "train" * 3
+REPEATED = "qn" + "train" * 2
 
 
 def packed(weights) -> dict:

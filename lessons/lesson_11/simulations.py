@@ -180,7 +180,7 @@ def inducing() -> Simulation:
         title="Two heads find each other",
         say="A model of two layers reads random letters that come again and again, and says which "
         "comes next. Each row is a letter that looks, each column one that it may see. **Ask "
-        "first:** in *train-train-train*, where must the second *r* look to know what follows? "
+        "first:** in *qn-train-train*, where must the second *r* look to know what follows? "
         "Play the training with the head 2.1, then with 1.1.",
         caption="The weights of one head after training, and how they came about.",
         alt="A heatmap of attention weights over a sequence that repeats five letters, with a dark "

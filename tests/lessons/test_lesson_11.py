@@ -141,20 +141,20 @@ def test_the_explorer_says_what_it_cannot_take(name, first, figure):
 def test_what_a_reader_does(figure):
     """Types, opens a head, picks a word; another sentence of the list ends the own one."""
     page = figure.page
-    figure.get_by_label("Your own sentence or word").fill("a dog sleeps .")
+    figure.get_by_label("Your own sentence or word").fill("a dog runs .")
     figure.get_by_role("button", name="Read it").click()
     assert "one space or a comma" in figure.locator(".why").inner_text()
-    figure.get_by_label("Your own sentence or word").fill("a dog sleeps.")
+    figure.get_by_label("Your own sentence or word").fill("a dog runs.")
     page.keyboard.press("Enter")
     read = figure.locator("dd").first
-    assert read.inner_text() == "a dog sleeps ."
+    assert read.inner_text() == "a dog runs ."
     figure.locator(".small").nth(30).click()
     assert figure.locator(".small[aria-pressed=true]").count() == 1
     assert "From writing to reading, layer 2, head 3" in figure.locator(".one h4").inner_text()
     figure.locator(".word").nth(1).click()
     shown = figure.evaluate("figure => figure.simulation.shown().views[0]")
     assert shown["query"] == 1 and 97 <= sum(shown["percents"]) <= 103
-    assert shown["left"][-1] == "⟨end⟩" and shown["right"] == ["a", "dog", "sleeps", ".", "⟨end⟩"]
+    assert shown["left"][-1] == "⟨end⟩" and shown["right"] == ["a", "dog", "runs", ".", "⟨end⟩"]
     figure.evaluate("figure => figure.simulation.choose('sentence', 3)")
     page.wait_for_function(
         "text => document.querySelector('dd').innerText === text", arg=explorer.SENTENCES[3]
