@@ -285,6 +285,14 @@ def test_what_is_said_of_heads_is_what_was_measured():
     pruned = np.array(told["pruned"]["by importance"])
     drawn = np.array(told["pruned"]["at random"])[..., 1].mean(axis=0)
     assert pruned[12, 1] > drawn[3] and pruned[-1, 1] < 2
+    encoder = np.array(told["pruned"]["encoder"])  # all that read, gone: most of it is left
+    assert encoder[-1, 1] > 0.7 * encoder[0, 1]
+    best = lessons.load(11).best_roles("translator")
+    clear = np.array([score >= 3 * chance for _, score, chance in best])
+    assert clear[-12:].sum() >= 8 and not clear[int(np.argmax(told["pruned"]["alone"]))]
+    importance, alone = np.ravel(told["pruned"]["importance"]), np.array(told["pruned"]["alone"])
+    ranks = [np.argsort(np.argsort(x)) for x in (importance, alone)]
+    assert np.corrcoef(*ranks)[0, 1] > 0.8
     powers = {
         name: costs.exponent(costs.LENGTHS[-3:], times[-3:])
         for name, times in told["costs"].items()
