@@ -39,6 +39,13 @@ class TaskRun:
 
 MODELS = {
     "translator": TaskRun("translate", "--preset minutes --seed 1", 8, needs_data=True),
+    "small_translator": TaskRun(
+        "translate",
+        "--vocabulary 2000 --d-model 80 --d-ff 160 --layers 3 --positions sinusoidal "
+        "--steps 5000 --evaluate-every 1000 --seed 1",
+        5,
+        needs_data=True,
+    ),
 }
 
 

@@ -157,6 +157,29 @@ return m, a + b, {output}
     return function("merge", "m_1, n_1, o_1, m_2, n_2, o_2", body)
 
 
+def scored(place: str = "before[-1] + 1", mean: str = "np.mean(found, axis=0)") -> str:
+    """The score for induction in a loop."""
+    body = f"""
+found = []
+for t, x in enumerate(symbols):
+    before = [s for s in range(t) if symbols[s] == x]
+    if before:
+        found.append(weights[:, t, {place}])
+return {mean}
+"""
+    return function("induction_score", "weights, symbols", body)
+
+
+def learned(da: str) -> str:
+    body = f"""
+g = 1 / (1 + np.exp(-a))
+d = np.einsum('td,hkd->htk', dy, w)
+dg = np.einsum('htk,htk->h', d, C)
+return d * g[:, None, None], {da}
+"""
+    return function("learned_gates_backward", "dy, C, a, w", body)
+
+
 S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
 MASK_FORGOTTEN = """
 def again(Q, K):
@@ -181,6 +204,9 @@ RIGHT = {
     "multi_head_self_attention_backward": [whole_attention()],
     "layer_norm_backward": [whole_norm()],
     "encoder_layer_backward": [whole_layer()],
+    "induction_score": [scored()],
+    "learned_gates_backward": [learned("dg * (g - g**2)"), learned("dg * np.exp(-a) * g**2")],
+    "mended_importance": [altered("mended_importance", "size = gates", "size = (gates**2) ** 0.5")],
     "merge": [joined("o_1 + (o_2 - o_1) * b / (a + b)")],
     "mended_one_after_the_other": [
         altered("mended_one_after_the_other", "blend = blend +", "blend = factor * blend +"),
@@ -235,6 +261,20 @@ WRONG = {
     "linear_attention_backward": {
         running("np.cumsum(h, axis=0)"): "The running sum runs forwards",
         running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
+    },
+    "induction_score": {
+        scored("before[-1]"): "You look at the earlier occurrence itself",
+        scored("before[0] + 1"): "You take the first occurrence",
+        scored(mean="np.sum(found, axis=0) / len(symbols)"): "the number of all positions",
+    },
+    "learned_gates_backward": {
+        learned("dg"): "You stop at the gates",
+        learned("dg * (1 - g**2)"): "The slope is that of a tanh",
+        learned("dg * g"): "a factor is missing",
+    },
+    "mended_importance": {
+        altered("mended_importance", "size = gates", "size = -gates"): "The sign of",
+        altered("mended_importance", "(1, 3)", "1"): "shape",
     },
     "encoder_layer_backward": {
         whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is",

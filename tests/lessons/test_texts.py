@@ -62,6 +62,10 @@ SAID = {
     7: """
     2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
     """,
+    11: """
+    The translator has 548,160 weights … The model that reverses has 63,936 weights … (0.7 + 0.8 +
+    0.6) / 3 = 0.70 … | output.weight |
+    """,
     13: """
     | 2,048 | 4,194,304 | 16 | 16.1 | … 0.1353 · 2 + 0.0183 · 1 + 1.0000 · 1 ≈ 1.289 … = 2.117.
     Only now divide: 2.117 / 1.289 ≈ 1.642. The plain formula has 1.642 … 0.776 · 0 ≈ 0.54. … +
