@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numformer.parameter import FlatParameters
 from safetensors.numpy import load_file
 
 from lessons.kit import models
@@ -23,7 +24,6 @@ from numformer.layer import Layer, mode
 from numformer.layer import pack as packed
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.layers.reach import causal_mask
-from numformer.parameter import FlatParameters
 
 FILE = Path(__file__).with_name("weights.safetensors")
 LENGTH = 20  # of a padded sentence, its end mark included
