@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numformer.parameter import FlatParameters
 from safetensors.numpy import load_file
 
 from lessons.kit import models
@@ -20,7 +19,7 @@ from numformer import Config, Transformer, greedy, pad_sources
 from numformer.backend import array_module
 from numformer.data import Vocabulary
 from numformer.data.vocabulary import END, PADDING, SPECIAL, START
-from numformer.layer import Layer, mode
+from numformer.layer import FlatParameters, Layer, mode
 from numformer.layer import pack as packed
 from numformer.layers.attention import ScaledDotProductAttention
 from numformer.layers.reach import causal_mask
