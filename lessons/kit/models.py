@@ -46,6 +46,13 @@ MODELS = {
         5,
         needs_data=True,
     ),
+    "averaged": TaskRun(
+        "translate",
+        "--seed 2 --steps 1600 --warmup 500 --factor 1 --decay inverse_sqrt --evaluate-every 100 "
+        "--average 5",
+        3,
+        needs_data=True,
+    ),
 }
 
 
