@@ -49,7 +49,6 @@ DEFAULTS = dict(
     window=64,
     global_tokens=16,
     stride=32,
-    key_value_heads=1,
     p_drop=0.0,
     label_smoothing=0.0,
     warmup=50,
@@ -57,6 +56,8 @@ DEFAULTS = dict(
     decay="linear",
     clip_norm=1.0,
 )
+OWN = {"grouped": {"heads": 4, "key_value_heads": 2}}
+"""What a row has besides its mixers."""
 FIGURES = "recall", "copy"
 COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
@@ -226,7 +227,7 @@ STUDY = study.Study(
     description=DESCRIPTION,
     model=LanguageModel,
     defaults=DEFAULTS,
-    rows={mixers: {"mixers": mixers} for mixers in THEORY},
+    rows={mixers: {"mixers": mixers} | OWN.get(mixers, {}) for mixers in THEORY},
     make=make,
     measure=measure,
     figure="right",
