@@ -192,13 +192,27 @@ def the_lines_of_sampling():
             "p = ": "The largest logarithm becomes 0.",
             "if self.temperature": r"$e^{(\log p)/\tau}$. Temperature 0 is the limit: the largest.",
             "p /= ": "They sum to 1.",
-            "order = ": "From the most probable to the least.",
-            "ranked = ": "In this order.",
-            "if self.top_p": "A word goes if those *before* it have reached the share. So the word "
-            "with which it is reached stays, and the first one always does.",
-            "if self.top_k": "All after the $k$ best.",
-            "np.put_along_axis": "Back to their places.",
+            "if self.top_k": "What may not be drawn goes.",
             "return": "What is left sums to 1 again.",
+        },
+    )
+
+
+@show
+def what_is_kept():
+    """Which words may be drawn: the library's lines."""
+    return Beside(
+        Sampling._kept,
+        {
+            "ranked = ": "From the most probable to the least.",
+            "most = ": "With top-k so many words stay at most, otherwise all.",
+            "count = ": "So many stay, in every row.",
+            "if self.top_p": "Top-p counts words whose sum has *not* reached the share, and adds "
+            "the one with which it is reached. So the first one always stays.",
+            "lowest = ": "The probability of the last one that stays.",
+            "above, equal = ": "Those above it stay.",
+            "room = ": "Of those that equal it, so many have room.",
+            "return": "Of equal ones the first are taken.",
         },
     )
 
