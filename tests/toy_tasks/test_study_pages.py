@@ -209,7 +209,7 @@ def test_what_the_study_of_recall_says():
         shares = [1, 1, at_256, 0.5, 0.5, 0.5]
         return dict.fromkeys(recall.FIGURES, shares) | dict.fromkeys(recall.COSTS, 7)
 
-    results = {"attention": [run(1), run(0.99)], "window": [run(0.1)]}
+    results = {"attention": [run(1), run(0.99)], "window": [run(0.09)]}
     _, figures, (_, reached) = recall.verdict(results)
     assert figures["attention at 256:"] == "0.9950" and reached
     assert not recall.verdict(results | {"attention": [run(0.98)]})[2][1]
