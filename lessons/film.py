@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -50,16 +51,20 @@ def main(arguments: list[str] | None = None) -> int:
     if not path.is_file():
         rule = "--site is a folder of built pages"
         raise InputError(rule, f"no {path}", "python -m lessons.build --out site")
+    browser = shutil.which(options.browser)
+    if not browser:
+        rule = "--browser is a Chromium, by its name or its path"
+        raise InputError(rule, options.browser, "Install one, or name another.")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=options.browser, args=["--no-sandbox", "--disable-gpu"]
+        opened = driver.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = opened.new_page(viewport={"width": 1280, "height": 900})
         page.goto(path.as_uri())
         images = [Image.open(io.BytesIO(taken)).convert("RGB") for taken in frames(page)]
-        browser.close()
+        opened.close()
     times = [EACH] * (len(images) - 1) + [LAST]
     small = [
         image.resize((WIDE * 2 // 3, HIGH * 2 // 3), Image.Resampling.LANCZOS) for image in images

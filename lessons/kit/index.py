@@ -105,13 +105,13 @@ products, simple neural networks and softmax. A lesson shows the lines of numfor
 and, where they have gradients, derives these by hand. What to take with you stands on
 <a href="summary.html">one page to print</a>, its words in a
 <a href="glossary.html">glossary</a>, and all of it can be <a href="search.html">searched</a>.</p>
-{further.paths({number: made.minutes for number, made in course.items()})}
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
 explains it, and leads to it. Dashed: the way back.</figcaption></figure>
 <ol class="course">{items}</ol>
 </div>
+{further.paths({number: made.minutes for number, made in course.items()})}
 </article></main>"""
 
 

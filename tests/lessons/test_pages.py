@@ -12,7 +12,8 @@ import lessons
 from lessons.kit.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
-PAGES = ["index.html", "summary.html", *(entry.page for entry in LESSONS)]
+FURTHER = [f"{name}.html" for name in ("index", "summary", "glossary", "search", "teaching")]
+PAGES = [*FURTHER, *(entry.page for entry in LESSONS)]
 COLOURED = {1: ".question", 2: ".exercise", 4: ".simulation", 7: "ol.beside"}
 UNFOLD = "document.querySelectorAll('details').forEach(details => (details.open = true))"
 
@@ -101,6 +102,43 @@ def test_the_architecture_and_the_list_lead_to_the_lessons(open_page):
     assert page.get_by_role("heading", level=1).inner_text() == LESSONS[-1].title
 
 
+def test_search_finds_the_sections_that_have_every_word(open_page):
+    page = open_page("search.html")
+    field, found = page.get_by_role("searchbox"), page.locator(".results li")
+    assert found.count() == 0
+    field.fill("causal MASK before")
+    assert 0 < found.count() <= 30 and "section" in page.locator(".found").inner_text()
+    for text in found.all_inner_texts():
+        assert "…" in text or "before" in text
+    assert "lesson_07" in found.first.locator("a").get_attribute("href")
+    assert page.url.endswith("#causal%20MASK%20before")
+    field.fill("causal zyzzyva")
+    assert found.count() == 0 and page.locator(".found").inner_text().startswith("Nothing has")
+    field.fill("(")  # no pattern
+    assert page.locator(".found").inner_text()
+    field.fill("teacher forcing")
+    found.first.locator("a").click()
+    assert "search.html" not in page.url
+    page.go_back()
+    assert page.get_by_role("searchbox").input_value() == "teacher forcing" and found.count()
+
+
+def test_a_word_opens_where_it_is_first_used(open_page):
+    page = open_page(lessons.COURSE[2].page)
+    word = page.locator("button.word", has_text="softmax").first
+    says = page.locator(f"#{word.get_attribute('popovertarget')}")
+    assert not says.is_visible()
+    word.click()
+    assert says.is_visible() and says.inner_text().startswith("softmax What makes shares of scores")
+    page.keyboard.press("Escape")
+    assert not says.is_visible()
+    words = page.locator("button.word").all_inner_texts()
+    assert len(words) > 10 and len({w.lower().rstrip("s") for w in words}) == len(words)
+    assert (
+        page.locator(":is(a, code, h2, .exercise, .question, .simulation) button.word").count() == 0
+    )
+
+
 def fits_and_is_for_everyone(page, coloured: str | None):
     """At the widths of a phone and of a screen; to measure colours takes long, so of a part."""
     from axe_playwright_python.sync_playwright import Axe
@@ -119,8 +157,8 @@ def fits_and_is_for_everyone(page, coloured: str | None):
             assert [(rule["id"], rule["nodes"][0]["html"]) for rule in serious] == []
 
 
-@pytest.mark.parametrize("name", ["index.html", "summary.html"])
-def test_the_first_and_the_last_page_fit_their_window(open_page, name):
+@pytest.mark.parametrize("name", FURTHER)
+def test_a_page_beside_the_lessons_fits_its_window(open_page, name):
     fits_and_is_for_everyone(open_page(name, 375), "html")
 
 
