@@ -13,16 +13,22 @@ from numformer.errors import InputError
 from numformer.training.files import write_atomically
 from toy_tasks.kit import exit_code
 
-WIDE, HIGH = 1180, 700  # pixels of the page that are seen
+WIDE = 800  # pixels of the picture
 EACH, LAST = 260, 1800  # milliseconds of a frame, and of the last one
 
 
 def frames(page) -> list[bytes]:
     """Pictures of lesson 9's figure: a step forward and back, block by block, then training."""
     figure = page.locator("#whole")
-    figure.scroll_into_view_if_needed()
-    top = figure.bounding_box()
-    clip = {"x": top["x"], "y": top["y"], "width": WIDE, "height": HIGH}
+    page.evaluate("place => scrollTo(0, place.offsetTop)", figure.element_handle())
+    boxes = [figure.locator(part).bounding_box() for part in (".map", ".beside-map")]
+    left, top = (min(box[side] for box in boxes) for side in "xy")
+    right, bottom = (
+        max(box[side] + box[size] for box in boxes)
+        for side, size in (("x", "width"), ("y", "height"))
+    )
+    height = min(bottom - top, 0.7 * (right - left))
+    clip = {"x": left, "y": top, "width": right - left, "height": height}
     blocks = figure.evaluate("figure => figure.simulation.views[0].data.stages.length")
 
     def picture() -> bytes:
@@ -61,21 +67,17 @@ def main(arguments: list[str] | None = None) -> int:
         opened = driver.chromium.launch(
             executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
         )
-        page = opened.new_page(viewport={"width": 1280, "height": 900})
+        page = opened.new_page(viewport={"width": 1280, "height": 2000})
         page.goto(path.as_uri())
         images = [Image.open(io.BytesIO(taken)).convert("RGB") for taken in frames(page)]
         opened.close()
     times = [EACH] * (len(images) - 1) + [LAST]
-    small = [
-        image.resize((WIDE * 2 // 3, HIGH * 2 // 3), Image.Resampling.LANCZOS) for image in images
-    ]
-    made = io.BytesIO()
-    settings = dict(
-        save_all=True, append_images=small[1:], duration=times, loop=0, quality=70, method=6
-    )
-    small[0].save(made, "WEBP", **settings)
+    size = WIDE, WIDE * images[0].height // images[0].width
+    first, *others = [image.resize(size) for image in images]
+    made, how = io.BytesIO(), dict(quality=70, method=6, loop=0)
+    first.save(made, "WEBP", save_all=True, append_images=others, duration=times, **how)
     write_atomically(options.out, made.getvalue())
-    print(f"{options.out}: {len(small)} frames, {len(made.getvalue()) // 1024} KB")
+    print(f"{options.out}: {len(images)} frames, {len(made.getvalue()) // 1024} KB")
     return 0
 
 

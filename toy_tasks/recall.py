@@ -26,7 +26,7 @@ only what is near, or has only a state of fixed size, cannot give it.
   python -m toy_tasks.recall
   python -m toy_tasks.recall --run runs/recall/attention-1 --input "k1 v5 k2 v9 n3 k2"
 """
-KEYS, VALUES, NOISE = 128, 32, 16
+KEYS, VALUES, NOISE = 256, 64, 16
 LENGTHS = 64, 128, 256, 512, 1024, 2048
 SHOWN = 256, 2048  # in the table
 PART = 16  # a test of T symbols has T / PART pairs, or copies T / PART symbols
@@ -34,10 +34,10 @@ FEW = 8  # pairs of the test in which only the distance grows
 TOKENS = 8192  # of a test at each length
 # The lengths of training: each begins at this share of the steps, and half the time it is the
 # longest so far.
-BEGINS = {16: 0, 32: 0.05, 64: 0.15, 128: 0.3, 256: 0.35, 512: 0.4, 1024: 0.5, 2048: 0.6}
+BEGINS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.5, 512: 0.65, 1024: 0.75, 2048: 0.85}
 RECALLED = 0.7  # the share of batches in which pairs are recalled; in the others strings are copied
 DEFAULTS = dict(
-    steps=6000,
+    steps=5000,
     batch_size=512,
     evaluate_every=1000,
     seeds=(1, 2),
