@@ -1,4 +1,4 @@
-"""How many parameters and operations a Transformer has: counted by formulas, and by recording it."""
+"""Parameters and operations of a Transformer, counted by formulas and by recording it."""
 
 import math
 from collections.abc import Mapping, Sequence

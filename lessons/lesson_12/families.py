@@ -1,0 +1,143 @@
+"""Four kinds of models on one small task: encoder only, decoder only, both, and recurrent."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lessons.kit.models import measured
+from lessons.kit.simulation import Choice, Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures, Heatmap
+from numformer import Adam, LanguageModel, MaskedLanguageModel, PairBatch, Transformer, pack
+from numformer.data.batching import pad_sources
+from numformer.data.vocabulary import PADDING, SPECIAL, START
+from numformer.generation.greedy import greedy
+from numformer.layer import inference
+from numformer.models import Model, RecurrentEncoderDecoder
+
+LENGTH, DIGITS, TESTED = 8, 10, 256
+STEPS, EVERY, BATCH, RATE, SEEDS = 800, 50, 64, 0.002, (1, 2)
+FIRST = len(SPECIAL)  # the id of the digit 0
+HOLE = FIRST + DIGITS
+VOCABULARY = HOLE + 1
+TASKS = {"reversed": "to reverse", "either way": "to copy or to reverse, as it likes"}
+SIZES = dict(d_model=64, d_ff=256, heads=4, norm="pre", p_drop=0.0)
+
+
+def draw(task: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and targets (count, LENGTH); in the task "either way" half of these are copies."""
+    source = rng.integers(FIRST, HOLE, (count, LENGTH))
+    copied = (rng.random((count, 1)) < 0.5) & (task == "either way")
+    return source, np.where(copied, source, source[:, ::-1])
+
+
+def right(task: str, source: np.ndarray, written: np.ndarray) -> float:
+    """The share of sources for which what was written is right, as a whole."""
+    good = (written == source[:, ::-1]).all(axis=1)
+    if task == "either way":
+        good |= (written == source).all(axis=1)
+    return float(good.mean())
+
+
+# A model's inputs of sources and targets, and what a trained model writes to sources.
+
+
+def holes(source, target=None) -> tuple:
+    """The source, then a hole for each symbol of the target."""
+    hidden = np.full_like(source, HOLE)
+    targets = hidden if target is None else target
+    asked = np.concatenate([np.full_like(source, PADDING), targets], axis=1)
+    return np.concatenate([source, hidden], axis=1), asked
+
+
+def filled(model, source) -> np.ndarray:
+    """All holes at once, each with its most probable symbol."""
+    ids, asked = holes(source)
+    logits = model.forward(ids, np.flatnonzero(asked != PADDING))
+    return logits.argmax(axis=-1).reshape(source.shape)
+
+
+def one_text(source, target) -> tuple:
+    """Source, start and target as one text; only the target is to be predicted."""
+    begin = np.full((len(source), 1), START)
+    text = np.concatenate([source, begin, target], axis=1)
+    asked = np.arange(2 * LENGTH) >= LENGTH
+    return text[:, :-1], text[:, 1:], np.broadcast_to(asked, (len(source), 2 * LENGTH))
+
+
+def continued(model, source) -> np.ndarray:
+    """What follows source and start, symbol by symbol."""
+    begun = np.concatenate([source, np.full((len(source), 1), START)], axis=1)
+    return np.array([[*ids, *[0] * LENGTH][:LENGTH] for ids in greedy(model, begun, LENGTH)])
+
+
+def pairs(source, target) -> tuple:
+    return PairBatch.of(zip(source.tolist(), target.tolist(), strict=True)).inputs
+
+
+def translated(model, source) -> np.ndarray:
+    """What the decoder writes, symbol by symbol."""
+    written = greedy(model, pad_sources(source.tolist()), LENGTH + 1)
+    return np.array([[*ids, *[0] * LENGTH][:LENGTH] for ids in written])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model: how it is made from a seed, what it is given, and how it writes."""
+
+    make: Callable[[int], Model]
+    inputs: Callable[..., tuple]
+    write: Callable
+    file: str
+
+
+def decoder_alone(seed: int) -> Model:
+    return LanguageModel(LanguageModel.Config(vocabulary=VOCABULARY, layers=4, **SIZES), seed)
+
+
+def encoder_alone(seed: int) -> Model:
+    config = MaskedLanguageModel.Config(vocabulary=VOCABULARY, layers=4, **SIZES)
+    return MaskedLanguageModel(config, seed)
+
+
+def both(seed: int) -> Model:
+    return Transformer(Transformer.Config.base(VOCABULARY, layers=2, **SIZES), seed)
+
+
+def recurrent(seed: int) -> Model:
+    sizes = dict(source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, d_model=80, p_drop=0.0)
+    return RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes), seed)
+
+
+FAMILIES = {
+    "encoder only": Family(encoder_alone, holes, filled, "masked.py"),
+    "decoder only": Family(decoder_alone, one_text, continued, "language_model.py"),
+    "encoder-decoder": Family(both, pairs, translated, "encoder_decoder.py"),
+    "recurrent": Family(recurrent, pairs, translated, "recurrent.py"),
+}
+
+
+def train(name: str, task: str, seed: int, steps: int = STEPS) -> dict:
+    """A run -> its losses at every EVERY-th step, the share written rightly there, its seconds."""
+    family, losses, shares, seconds = FAMILIES[name], [], [], 0.0
+    of_data, held_out = (np.random.default_rng([seed, n]) for n in range(2))
+    model = family.make(seed)
+    objective, tested = model.objective(), draw(task, TESTED, held_out)[0]
+    with threadpool_limits(1, "blas"):
+        adam = Adam(pack(model))
+        for step in range(1, steps + 1):
+            batch = family.inputs(*draw(task, BATCH, of_data))
+            begun = time.process_time()
+            objective.zero_grad()
+            loss = float(objective.forward(*batch))
+            objective.backward()
+            adam.step(RATE * min(1, step / 100, 1.25 * (1 - (step - 1) / steps)))
+            seconds += time.process_time() - begun
+            if step % EVERY == 0:
+                with inference():
+                    shares.append(right(task, tested, family.write(model, tested)))
+                losses.append(loss)
+    size = sum(parameter.size for parameter in model.named_parameters().values())
+    return dict(parameters=size, losses=losses, right=shares, seconds=seconds)
