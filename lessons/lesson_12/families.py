@@ -153,3 +153,80 @@ def train(name: str, task: str, seed: int = SEED, steps: int = STEPS) -> dict:
                 losses.append(round(loss, 4))
     size = sum(parameter.size for parameter in model.named_parameters().values())
     return dict(parameters=size, losses=losses, right=shares, seconds=round(seconds, 1))
+
+
+# The figure
+
+PLACES = [*(f"s{n + 1}" for n in range(LENGTH)), *(f"t{n + 1}" for n in range(WIDTH))]
+AT = range(EVERY, STEPS + 1, EVERY)
+
+
+def seen(name: str) -> np.ndarray:
+    """Who looks at whom in one layer, (17, 17): positions of the source, then of the target."""
+    count, place = len(PLACES), np.arange(len(PLACES))
+    rows, columns = place[:, None], place[None]
+    if name == "encoder only":
+        return np.ones((count, count))
+    if name == "decoder only":
+        return 1.0 * (columns <= rows)
+    reads = (rows < LENGTH) & (columns < LENGTH)
+    if name == "recurrent":  # in both directions, one step at a time
+        within = (reads & (abs(rows - columns) <= 1)) | ((rows - columns <= 1) & (columns <= rows))
+    else:
+        within = reads | (columns <= rows)
+    return 1.0 * (within | ((rows >= LENGTH) & (columns < LENGTH)))
+
+
+def compute(kind="encoder-decoder", task="backwards", step=0) -> dict:
+    """Who looks at whom, and how much each kind writes rightly in the course of training."""
+    runs = measured(12)["families"][task]
+    curves = {f"right_{n}": np.array(runs[name]["right"]) for n, name in enumerate(FAMILIES)}
+    run = runs[kind]
+    told = {"parameters": run["parameters"], "seconds": run["seconds"], "loss": run["losses"][step]}
+    return curves | {"sees": seen(kind)} | told
+
+
+def figure() -> Simulation:
+    return Simulation(
+        name="families",
+        title="Four kinds of models, one task",
+        say="Each reads eight digits and writes eight, after a sign that says which way it goes. "
+        "**First** they learn to write backwards: which of the four needs the most steps? **Then** "
+        "each target goes *either way*, as it likes. One of the four will never learn that. Decide "
+        "which, and why, before you look. The map shows who looks at whom.",
+        caption="Left who looks at whom in an encoder-decoder, right what four kinds of models "
+        "write rightly in the course of their training.",
+        alt="A map of who looks at whom: the rows of the source see the source, those of the "
+        "target the source and what stands before them; and four rising lines, one for each kind.",
+        controls=[
+            Choice("kind", "Kind", [*FAMILIES], start=2),
+            Choice("task", "Write it", [Option(name, said) for name, said in TASKS.items()]),
+            Slider("step", "Step", [Option(n, f"{at}") for n, at in enumerate(AT)], plays=True),
+        ],
+        compute=compute,
+        views=[
+            Heatmap(
+                "sees", "the position", "looks at", row_names=PLACES, column_names=PLACES, height=3
+            ),
+            Chart(
+                [Drawn(f"right_{n}", name, at=[*AT]) for n, name in enumerate(FAMILIES)],
+                Axis("step", 0, STEPS),
+                Axis("written without a mistake", -0.02, 1.02),
+                marker="step",
+                at=[*AT],
+            ),
+            Figures(
+                {"parameters": "parameters", "seconds": "seconds of training", "loss": "its loss"}
+            ),
+        ],
+        code="""\
+from lessons.lesson_12.families import compute
+
+kind = 0
+task = 0
+step = 0
+made = compute(kind, task, step)
+sees, loss, parameters = made["sees"], made["loss"], made["parameters"]
+print(sees.astype(int), loss, parameters, sep="\\n")""",
+        size=(7.6, 6.4),
+    )

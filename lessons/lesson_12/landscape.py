@@ -1,0 +1,307 @@
+"""What lesson 12 compares: the paper's tables and ours, costs, scaling laws, the family tree."""
+
+import functools
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import toy_tasks
+from lessons import COURSE
+from lessons.kit.index import PARTS, architecture
+from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
+from lessons.kit.simulation import Option, Simulation, Slider
+from lessons.kit.views import Axis, Chart, Drawn, Figures
+from numformer.layer import pack
+from numformer.layers import CELLS, Places, Reach, Recurrent
+from numformer.layers.attention import SelfAttention
+from numformer.layers.window import WindowAttention
+
+# The map: of each part of the index's picture its file and a case of the gradient check.
+WHERE = {
+    "Embedding": ("layers/embedding.py", "embedding"),
+    "+ position": ("layers/positional.py", "sinusoidal_positions"),
+    "One head": ("layers/attention.py", "scaled_dot_product_attention"),
+    "Several heads": ("layers/attention.py", "multi_head_attention"),
+    "Self-attention": ("layers/attention.py", "self_attention"),
+    "Masked attention": ("layers/reach.py", "block_post_norm"),
+    "Cross-attention": ("layers/attention.py", "cross_attention"),
+    "Add & norm": ("layers/residual.py", "residual_post_norm"),
+    "Feed forward": ("layers/feed_forward.py", "feed_forward"),
+    "Linear": ("layers/linear.py", "output_projection"),
+    "Softmax": ("layers/softmax.py", "softmax"),
+    "Loss, training": ("layers/cross_entropy.py", "label_smoothed_cross_entropy"),
+    "All gradients": ("models/encoder_decoder.py", "transformer_post_norm"),
+    "Recurrence": ("layers/recurrence.py", "recurrent"),
+    "Long sequences": ("layers/blocks.py", "attention_in_blocks"),
+}
+
+
+@dataclass(frozen=True)
+class PartsMap(Piece):
+    """The architecture, each part with its lesson, its file and its gradient check."""
+
+    def rows(self, linked: bool) -> Piece:
+        number = {words: lesson for words, lesson, *_ in PARTS}
+        rows = []
+        for words, (file, case) in WHERE.items():
+            lesson, page = f"{number[words]}", COURSE[number[words] - 1].page
+            lesson = f"[{lesson}]({page})" if linked and page else lesson
+            rows.append((words, lesson, f"`numformer/{file}`", f"`{case}`"))
+        caption = (
+            "`python -m numformer.gradient_check --only NAME` checks the gradients of a case, "
+        )
+        caption += "`pytest tests/gradient_check -k NAME` all that its layer has to keep."
+        return table(["part", "lesson", "file", "case"], rows, caption)
+
+    def markdown(self) -> str:
+        return self.rows(linked=False).markdown()
+
+    def html(self, page) -> str:
+        drawn = f'<figure class="architecture">{architecture()}</figure>'
+        made = page.markdown(self.rows(linked=True).markdown())
+        return f'<div class="parts-map">{drawn}{made}</div>'
+
+
+# Table 1: what layers cost.
+
+WIDTH, WORDS, LENGTHS, NEAR = 256, 2048, (32, 128, 512, 2048), 32
+LAYERS = {
+    "self-attention": lambda rng: SelfAttention(WIDTH, 4, rng),
+    "recurrent (LSTM)": lambda rng: Recurrent(CELLS["lstm"](WIDTH, rng), WIDTH, rng),
+    "restricted (window)": lambda rng: WindowAttention(WIDTH, 4, rng, window=NEAR),
+}
+
+
+@functools.cache
+def costs() -> dict[str, list[float]]:
+    """Of each layer the processor's seconds for 2,048 words, there and back, by sentence length."""
+    made = {}
+    with threadpool_limits(1, "blas"):
+        for name, make in LAYERS.items():
+            rng = np.random.default_rng(12)
+            layer, made[name] = make(rng), []
+            pack(layer)
+            for length in LENGTHS:
+                x = rng.standard_normal((WORDS // length, length, WIDTH), dtype=np.float32)
+                reach = [Reach(Places.whole(*x.shape[:2]), causal=True)]
+                marks = []
+                for _ in range(4):
+                    marks.append(time.process_time())
+                    layer.zero_grad()
+                    layer.forward(x, *([] if "LSTM" in name else reach))
+                    layer.backward(x.copy())
+                made[name].append(float(min(np.diff([*marks, time.process_time()])[1:])))
+    return made
+
+
+@functools.cache
+def rate() -> float:
+    """How many operations a second one thread does in a large matrix product, float32."""
+    x, seconds = np.ones((1024, 1024), np.float32), []
+    with threadpool_limits(1, "blas"):
+        for _ in range(6):
+            begun = time.process_time()
+            x @ x
+            seconds.append(time.process_time() - begun)
+    return 2 * 1024**3 / float(np.median(seconds[1:]))
+
+
+# Tables 2 and 3.
+
+# BLEU on newstest2014 and operations of training, English to German and to French.
+TABLE_2 = {
+    "Deep-Att + PosUnk": (None, 39.2, None, 1.0e20),
+    "GNMT + RL": (24.6, 39.92, 2.3e19, 1.4e20),
+    "ConvS2S": (25.16, 40.46, 9.6e18, 1.5e20),
+    "MoE": (26.03, 40.56, 2.0e19, 1.2e20),
+    "GNMT + RL, ensemble": (26.30, 41.16, 1.8e20, 1.1e21),
+    "ConvS2S, ensemble": (26.36, 41.29, 7.7e19, 1.2e21),
+    "Transformer (base)": (27.3, 38.1, 3.3e18, 3.3e18),
+    "Transformer (big)": (28.4, 41.8, 2.3e19, 2.3e19),
+}
+P100, GPUS, HOUR = 9.5e12, 8, 3600  # operations a second by the paper's footnote 5
+BATCH_WORDS = 25_000  # of the source, and as many of the target: section 5.1
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 3: ours in percent of words, the lower the better, and the paper's BLEU."""
+
+    name: str
+    parameters: int
+    errors: float
+    lowest: float
+    highest: float
+    bleu: float
+
+
+@functools.cache
+def ablation() -> list[Row]:
+    """The rows of toy_tasks/ablation.md."""
+    text = (Path(toy_tasks.__file__).parent / "ablation.md").read_text(encoding="utf-8")
+    digits = r"\s*([\d.,]+)\s*"
+    pattern = rf"^\| ([^|]+?) *\|{digits}\|{digits}\({digits}to{digits}\)\s*\|{digits}\|{digits}\|"
+    found = re.findall(pattern, text, re.MULTILINE)
+    return [
+        Row(name, int(count.replace(",", "")), *map(float, (errors, low, high, bleu)))
+        for name, count, errors, low, high, _, bleu in found
+    ]
+
+
+def draw_ablation(figure) -> None:
+    """How much worse each row is than the base, by the paper's BLEU and by our errors."""
+    base, *rows = ablation()
+    axes = figure.subplots()
+    colours = dict(zip("ABCDE", (BLUE, ORANGE, GREEN, "#c2408a", GREY), strict=True))
+    for row in rows:
+        x, y = base.bleu - row.bleu, row.errors - base.errors
+        axes.plot(x, y, "o", color=colours[row.name[0]], markersize=4)
+        axes.annotate(row.name[2:], (x, y), (3, 3), textcoords="offset points", fontsize=6.5)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.set(xlabel="the paper: BLEU lost", ylabel="ours: more errors, in % of words")
+
+
+# Scaling laws.
+
+E, A, B, ALPHA, BETA = 1.69, 406.4, 410.7, 0.34, 0.28  # Hoffmann et al. 2022, equation 10
+DAY = 1e15 * 24 * HOUR  # a petaflop/s-day, the unit of Kaplan et al. 2020
+BUDGETS = 10.0 ** np.arange(18, 27)
+NUMBERS = 10.0 ** np.arange(6, 13.01, 0.25)
+
+
+def loss(parameters, words):
+    """The loss of a language model of so many parameters after so many words of training."""
+    return E + A / parameters**ALPHA + B / words**BETA
+
+
+def best(budget: float) -> float:
+    """How many parameters are best for so many operations, of which each word takes 6 N."""
+    ratio = (ALPHA * A / (BETA * B)) ** (1 / (ALPHA + BETA))
+    return ratio * (budget / 6) ** (BETA / (ALPHA + BETA))
+
+
+def kaplan(budget: float) -> float:
+    """What Kaplan et al. 2020 advised (figure 14): N grows as the 0.73rd power of the budget."""
+    return 1.3e9 * (budget / DAY) ** 0.73
+
+
+def compute(budget=1e22, place=16) -> dict:
+    """The losses of models of all sizes that one budget can pay for."""
+    words = budget / (6 * NUMBERS)
+    by_size, of_best, of_kaplan = loss(NUMBERS, words), best(budget), kaplan(budget)
+    there = [[n, loss(n, budget / (6 * n))] for n in (of_best, of_kaplan)]
+    return {
+        "losses": by_size,
+        "best": there[:1],
+        "kaplan": there[1:],
+        "words": np.log10(words[place]),
+        "ratio": words[place] / NUMBERS[place],
+        "behind": by_size[place] - there[0][1],
+        "paper": np.log10(budget / 3.3e18),
+    }
+
+
+def power(value: float) -> str:
+    return f"10^{np.log10(value):.4g}"
+
+
+budgets = Simulation(
+    name="budget",
+    title="A large model, or many words?",
+    say="You can pay for so many operations. A model of twice the size then reads half as many "
+    "words. **Which size would you take for 10^24?** Put the marker there, and look how many words "
+    "it reads for each parameter. Then let the budget grow: how far apart do the advice of 2020 "
+    "and that of 2022 come?",
+    caption="The loss that 10^22 operations buy, by the size of the model.",
+    alt="A curve that falls and rises again: the loss against the number of parameters, for one "
+    "budget. Its lowest point is marked, and to the right of it the size that was advised in 2020.",
+    controls=[
+        Slider(
+            "budget",
+            "Operations to pay for",
+            [Option(float(budget), power(budget)) for budget in BUDGETS],
+            start=4,
+            plays=True,
+        ),
+        Slider(
+            "place",
+            "Parameters",
+            [Option(n, power(number)) for n, number in enumerate(NUMBERS)],
+            start=16,
+        ),
+    ],
+    compute=compute,
+    views=[
+        Chart(
+            [
+                Drawn("losses", "loss", at=NUMBERS.tolist()),
+                Drawn("best", "best by Hoffmann et al. 2022", "dots"),
+                Drawn("kaplan", "advised by Kaplan et al. 2020", "dots"),
+            ],
+            Axis("parameters", 1e6, 1e13, log=True),
+            Axis("loss", 1.5, 6),
+            marker="place",
+            at=NUMBERS.tolist(),
+        ),
+        Figures(
+            {
+                "words": "words read, as a power of 10",
+                "ratio": "words for each parameter",
+                "behind": "loss above the best",
+                "paper": "times the paper's base model, as a power of 10",
+            }
+        ),
+    ],
+    code="""\
+import numpy as np
+from lessons.lesson_12.landscape import NUMBERS, loss
+
+budget = 0
+place = 0
+words = budget / (6 * NUMBERS)
+losses = loss(NUMBERS, words)
+print(NUMBERS[losses.argmin()], losses.min())
+words = np.log10(words[place])""",
+)
+
+
+# The family tree: year, column, name. The columns are those of the lesson's four kinds.
+
+COLUMNS = ["encoder", "both", "decoder", "recurrent"]
+TREE = {
+    "seq2seq": (2014, 3, ()),
+    "attention": (2015, 3, ("seq2seq",)),
+    "Transformer": (2017, 1, ("attention",)),
+    "GPT": (2018, 2, ("Transformer",)),
+    "BERT": (2018.5, 0, ("Transformer",)),
+    "GPT-2": (2019, 2, ("GPT",)),
+    "T5": (2020, 1, ("Transformer",)),
+    "GPT-3": (2020, 2, ("GPT-2",)),
+    "ViT": (2021, 0, ("BERT",)),
+    "Whisper": (2022.6, 1, ("T5",)),
+    "LLaMA": (2023, 2, ("GPT-3",)),
+    "Mamba": (2023.8, 3, ("attention",)),
+}
+NAMES = {"attention": "attention\n(Bahdanau)", "seq2seq": "sequence to\nsequence"}
+
+
+def draw_tree(figure) -> None:
+    axes = figure.subplots()
+    for name, (year, column, parents) in TREE.items():
+        for parent in parents:
+            before, beside, _ = TREE[parent]
+            arrow = dict(arrowstyle="->", color=GREY, shrinkA=11, shrinkB=11)
+            axes.annotate("", (column, year), (beside, before), arrowprops=arrow)
+        colour = (BLUE, ORANGE, GREEN, GREY)[column]
+        text = NAMES.get(name, name)
+        axes.text(column, year, text, ha="center", va="center", fontsize=9, color=colour)
+    axes.set(xlim=(-0.5, 3.6), ylim=(2024.4, 2013.4), xticks=range(4))
+    axes.set_xticklabels(COLUMNS)
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(2014, 2025, 2))
+    axes.spines["bottom"].set_visible(False)
