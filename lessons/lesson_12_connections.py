@@ -4,9 +4,26 @@
 # > What became of the Transformer?
 
 # %%
-from lessons.kit.lesson import show
+import math
+
+import numpy as np
+
+from lessons.kit.lesson import Beside, Picture, Words, scientific, show, table
+from lessons.kit.models import measured
+from lessons.kit.quiz import Question
 from lessons.kit.simulation import Simulation
-from lessons.lesson_12 import sizes
+from lessons.lesson_12 import families, landscape, sizes
+from lessons.lesson_12.exercises import EXERCISES
+from lessons.lesson_12.landscape import BATCH_WORDS, GPUS, HOUR, LENGTHS, P100, TABLE_2
+from lessons.lesson_12.sizes import PRESETS, amount, count_operations, count_parameters, counted
+from numformer import LanguageModel, RMSNorm, Transformer
+from numformer.gradient_check.gradients import check
+from numformer.layers import Checkpointed, FeedForward
+from numformer.layers.activation import SwiGLU
+from numformer.layers.rms_norm import rms_norm_backward
+
+PAPER = {name: sizes.compute(**preset) for name, preset in PRESETS.items()}
+YEAR = 365.25 * 24 * HOUR
 
 
 @show
@@ -16,4 +33,648 @@ def what_it_is_made_of() -> Simulation:
 
 
 # %% [markdown]
+# Everything in this ledger is counted from seven sizes. First count one model yourself. Then see
+# what the same parts became in other hands.
+#
+# ## Count a model
+#
+# A GPT-2 small has 12 layers of width $D = 768$. Attention has four square matrices, the
+# feed-forward network two of $D \times F$ with $F = 3072$, and each product has a bias.
+
+
+# %%
+@show
+def by_hand():
+    """GPT-2 small, counted step by step."""
+    d, f, total = 768, 3072, PAPER["GPT-2 small"]["total"]
+    attention, network, norms = 4 * d**2 + 4 * d, 2 * d * f + f + d, 4 * d
+    layer, rows = attention + network + norms, (50257 + 1024) * d
+    assert 12 * layer + rows + 2 * d == total == 124_439_808
+    return Words(f"""
+        Attention has 4 · {d}² + 4 · {d} = {attention} parameters, the network 2 · {d} · {f} + {f} +
+        {d} = {network}. Two norms have {norms}. So a layer has {attention} + {network} + {norms} =
+        {layer}.
+
+        Each of 50,257 symbols has a row, and so has each of 1,024 places: {rows} numbers. The logits
+        use the rows of the symbols again. One norm follows the last layer. Together 12 · {layer} +
+        {rows} + 2 · {d} = {total}: to the last one what the published GPT-2 small has (Radford et
+        al. 2019).
+
+        With *Marian* the ledger says {PAPER["Marian"]["total"]:,.0f}. Programs that count that
+        model print 74,410,496: they leave out the {58101:,} biases of the logits, which are not
+        trained, and count two tables of sinusoids (512 places, width 512), which are not trained
+        either.
+    """)
+
+
+# %% [markdown]
+# An operation is one multiplication or one addition. A product of $(T, D)$ and $(D, F)$ has $TF$
+# results, each a sum of $D$ products: $2TDF$ operations. That is all one needs. Norms, softmax and
+# sums have so few beside it that the ledger leaves them out.
+#
+# $$\text{attention:}\quad 8TD^2 + 4T^2D$$
+#
+# $$\text{feed-forward:}\quad 4TDF$$
+#
+# Four projections make the first term; scores and blends make the second, the only one with $T^2$.
+# With $F = 4D$ the square is as large as *all else* in the layer when $T = 2D + F = 6D$.
+
+
+# %%
+@show
+def the_lines_of_the_ledger():
+    """The functions behind the figure, line by line."""
+    parameters = {
+        "bias": "Four switches: GPT-2 has other details than the paper.",
+        "towers": "Encoder, decoder, or both.",
+        "crossing": "Cross-attention needs somebody to look at.",
+        "attention": r"$W^Q, W^K, W^V, W^O$. The number of heads does not occur: they share the "
+        "columns.",
+        "network": "Two matrices and two biases.",
+        "norm": r"$\gamma$ and $\beta$.",
+        "tables": "One table for all, or one for each tower.",
+        "return": "The eight rows, in the ledger's order.",
+    }
+    operations = {
+        "crossing": "As above.",
+        "attention": "Projections, then pairs. A causal mask would allow to skip nearly half of "
+        "the pairs; they are counted whole.",
+        "network": "Two products.",
+        "return": "A lookup of an embedding multiplies nothing. The logits are a product with "
+        "every symbol.",
+    }
+    return [Beside(count_parameters, parameters), Beside(count_operations, operations)]
+
+
+# %% [markdown]
+# Is it so? The library's own lines can be written down while they run, as for the page of lesson 9.
+# Then we add up what its products really did, forward and backward.
+
+
+# %%
+@show
+def counted_by_running():
+    """Parameters and operations of small models, by formula and by running them."""
+    rng, rows = np.random.default_rng(12), []
+    small = dict(d_model=16, d_ff=32, heads=2, layers=3, p_drop=0.0)
+    ids = rng.integers(4, 50, (1, 9))
+    for name, model, given, towers in (
+        ("decoder", LanguageModel(LanguageModel.Config(vocabulary=50, **small)), 2, (0, 3)),
+        ("both", Transformer(Transformer.Config.base(50, **small)), 3, (3, 3)),
+    ):
+        formula = sum(count_operations(*towers, 16, 32, 50, 9))
+        forward, backward = counted(model, *[ids] * given)
+        assert forward == formula and backward == 2 * forward
+        rows.append((name, f"{formula:,}", f"{forward:,}", f"{backward:,}"))
+    return [
+        table(
+            ["model", "forward, formula", "forward, counted", "backward, counted"],
+            rows,
+            "Three layers of width 16 on 9 symbols; with both towers 9 symbols on each side.",
+        ),
+        Words("""
+            Backward has exactly twice as many. Each product $Y = XW$ of forward gives two:
+            $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\,\\mathrm{d}Y$. So a
+            training step costs three forwards. A weight takes part in one multiplication and one
+            addition for each word, which makes 6 operations for each parameter and word: the rule
+            $C = 6ND$ of Kaplan et al. 2020 ($N$ parameters, $D$ words). The ledger tells how far
+            off it is. Watch it while you make the sequence longer.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Where everything is
+#
+# The architecture once more, now as a map of this repository. Each box of the picture leads to its
+# lesson, and the table to the lines and their tests.
+
+
+# %%
+@show
+def the_map():
+    """The architecture with lessons, files and gradient checks."""
+    return landscape.PartsMap()
+
+
+# %% [markdown]
+# ## Four kinds of models
+#
+# The Transformer of 2017 has two towers. Its children mostly have one.
+#
+# - **Encoder only** (BERT, Devlin et al. 2019): everybody sees everybody. It fills holes, all at
+#   once: `numformer/models/masked.py`.
+# - **Decoder only** (GPT, Radford et al. 2018; before it Liu et al. 2018): one text, nobody sees
+#   what is later: `numformer/models/language_model.py`.
+# - **Encoder-decoder**: the source is read in both directions, the target written from left to
+#   right: `numformer/models/encoder_decoder.py`.
+# - **Recurrent**, with attention (Bahdanau et al. 2015): `numformer/models/recurrent.py`.
+#
+# Give all four the same small task, and about 200,000 parameters each.
+
+
+# %%
+@show
+def four_kinds() -> Simulation:
+    """The second simulation: four kinds of models learn one task."""
+    return families.figure()
+
+
+@show
+def what_the_four_learned():
+    """The same in numbers."""
+    runs = measured(12)["families"]
+    rows = []
+    for name in families.FAMILIES:
+        back, either = (runs[task][name] for task in families.TASKS)
+        first = next(n for n, share in zip(families.AT, back["right"], strict=True) if share > 0.95)
+        shares = (f"{100 * run['right'][-1]:.0f} %" for run in (back, either))
+        rows.append((name, f"{back['parameters']:,}", first, f"{back['seconds']:.0f}", *shares))
+    floor = math.log(2) / families.WIDTH
+    alone = runs["either way"]["encoder only"]["losses"][-1]
+    return [
+        table(
+            ["kind", "parameters", "95 % at step", "seconds", "backwards", "either way"],
+            rows,
+            f"{families.STEPS} steps, one run each, one thread. Written without a mistake by greedy "
+            "decoding, of 256 new sources.",
+        ),
+        Words(f"""
+            Backwards is easy for all, and here the recurrent network with attention learns it in
+            the fewest steps: what is small and regular does not need a Transformer.
+
+            *Either way* shows what a decoder is for. A target may begin with `>` or `<`, each half
+            of the time, and then all else follows. A decoder chooses a sign, **reads its own
+            choice**, and goes on accordingly. The encoder fills all holes at once. Each hole knows
+            that it is one digit or another; none knows what the others take. Its loss stays at
+            {alone:.2f}, near log 2 ≈ {math.log(2):.2f} for each hole, where it is
+            {floor:.3f} at best for who reads what it wrote (log 2 once in nine symbols).
+        """),
+    ]
+
+
+# %% [markdown]
+# ## The family tree
+
+
+# %%
+@show
+def family_tree():
+    """Some of the descendants, by year and kind."""
+    return Picture(
+        "lesson_12_tree",
+        landscape.draw_tree,
+        "A family tree from 2014 at the top to 2024. From the recurrent column an arrow leads to the "
+        "Transformer, and from there to encoders, to encoder-decoders, and to decoders, GPT to "
+        "LLaMA. Mamba stands in the recurrent column again.",
+        "By year, a few of many: Sutskever et al. 2014, Bahdanau et al. 2015, Vaswani et al. 2017, "
+        "Radford et al. 2018, Devlin et al. 2019, Raffel et al. 2020, Brown et al. 2020, "
+        "Dosovitskiy et al. 2021, Radford et al. 2023, Touvron et al. 2023, Gu and Dao 2023.",
+        size=(4.2, 4.6),
+    )
+
+
+# %% [markdown]
+# Why did the one with a single tower win? Not for its map: on the task above both towers do as well.
+# It reads and writes with the same weights, every text is a lesson without being paired with
+# another, and a task can be told in words: the source is whatever stands before.
+#
+# ## Table 1: what a layer costs
+#
+# The paper compares layers by three things: operations, how many of them must wait for each other,
+# and the longest path between two words. Here it stands beside what our layers cost, forward and
+# backward. **Guess:** at which length does attention become slower than an LSTM of the same width?
+
+
+# %%
+@show
+def table_1():
+    """Table 1 of the paper beside measured times."""
+    theory = {
+        "self-attention": ("$n^2 d$", "1", "1"),
+        "recurrent (LSTM)": ("$n d^2$", "$n$", "$n$"),
+        "restricted (window)": ("$r n d$", "1", "$n / r$"),
+        "convolutional": ("$k n d^2$", "1", r"$\log_k n$"),
+    }
+    found = landscape.costs()
+    rows = []
+    for name, said in theory.items():
+        times = [f"{1000 * seconds:.0f}" for seconds in found.get(name, ())] or 4 * ["-"]
+        rows.append((name, *said, *times))
+    first, last = (found["recurrent (LSTM)"][n] / found["self-attention"][n] for n in (0, -1))
+    return [
+        table(
+            ["layer", "operations", "in turn", "path", *(f"$n$ = {n:,}" for n in LENGTHS)],
+            rows,
+            f"Milliseconds of one thread for {landscape.WORDS:,} words in sequences of $n$, d = "
+            f"{landscape.WIDTH}, window {landscape.NEAR}, causal. The paper's orders leave out "
+            "constant factors and attention's projections, $4nd^2$.",
+        ),
+        Words(f"""
+            At {LENGTHS[0]} words the LSTM takes {first:.1f} times as long as attention, at
+            {LENGTHS[-1]:,} words {last:.1f} times, although attention has by far more operations
+            there. What the LSTM lacks is something large to multiply: it goes through the text
+            step by step, and the longer the sequences of a batch, the smaller its products.
+            (numformer has convolutions only within Mamba, `numformer/layers/convolution.py`, so
+            that row is not measured.)
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Table 2: what training costs
+#
+# The paper's table 2 has BLEU, and the operations of training. Where do its 3.3e18 come from? From a
+# clock (footnote 5): hours, times the number of processors, times what one of them can do.
+
+
+# %%
+@show
+def table_2():
+    """Table 2 of the paper, what its operations are, and our translator's."""
+    clock = GPUS * 12 * HOUR * P100, GPUS * 3.5 * 24 * HOUR * P100
+    steps = 100_000, 300_000
+    done = [
+        n * BATCH_WORDS * PAPER[name]["step"] / PRESETS[name]["length"]
+        for n, name in zip(steps, ("base (2017)", "big (2017)"), strict=True)
+    ]
+    ours, speed = measured(12)["translator"], landscape.rate()
+    rows = [
+        (
+            name,
+            *(f"{bleu:g}" if bleu else "-" for bleu in row[:2]),
+            *(scientific(cost) if cost else "-" for cost in row[2:]),
+        )
+        for name, row in TABLE_2.items()
+    ]
+    return [
+        table(
+            ["model", "BLEU en-de", "BLEU en-fr", "operations en-de", "operations en-fr"],
+            rows,
+            "Table 2 of the paper, newstest2014.",
+        ),
+        Words(f"""
+            For *base* 8 · 12 · 3600 · 9.5e12 = {clock[0]:.4g}: twelve hours of eight P100. For
+            *big* 8 · 84 · 3600 · 9.5e12 = {clock[1]:.4g}. These are what the machines *could* have
+            done. What the model *needed* our ledger knows: {amount(PAPER["base (2017)"]["step"])}
+            for 25 words on each side, so {scientific(done[0])} in 100,000 steps of
+            {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For *big* it is
+            {100 * done[1] / clock[1]:.0f} %.)
+
+            **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
+            {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
+            about {ours["words"]:.0f} subwords, and needs {scientific(ours["operations"])}
+            operations: {TABLE_2["Transformer (base)"][2] / ours["operations"]:,.0f} times less than
+            the table has for *base*. It has {ours["bleu"]:.1f} BLEU, on another test of another
+            kind (Multi30k's captions of pictures, short and all alike), so the two figures of BLEU
+            are not to be compared. The operations are.
+
+            **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
+            billion operations a second. The {scientific(3.3e18)} of the table would take it
+            {3.3e18 / speed / YEAR:.1f} years; what the model needs, {done[0] / speed / YEAR:.2f}
+            years, if it did nothing but large products.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## Table 3: what matters
+#
+# Table 3 changes one thing at a time. `python -m toy_tasks.ablation` does the same in small: a model
+# that learns to pronounce French, five seeds for each row. If both said the same, all points below
+# would lie on a rising line.
+
+
+# %%
+@show
+def table_3():
+    """Our rows of Table 3 beside those of the paper."""
+    base, *rows = landscape.ablation()
+    apart = [row for row in rows if row.lowest > base.highest or row.highest < base.lowest]
+    agree = [row for row in apart if (row.errors > base.errors) == (row.bleu < base.bleu)]
+    line = np.corrcoef([base.bleu - r.bleu for r in rows], [r.errors - base.errors for r in rows])
+    cells = [
+        (row.name, f"{row.parameters:,}", f"{row.bleu - base.bleu:+.1f}".replace("-", "−"),
+         f"{row.errors - base.errors:+.2f} ({row.lowest:.1f} to {row.highest:.1f})".replace("-", "−"))
+        for row in rows
+    ]  # fmt: skip
+    return [
+        Picture(
+            "lesson_12_ablation",
+            landscape.draw_ablation,
+            "A dot for each row of Table 3: across how much BLEU the paper lost by it, upwards how "
+            "many more errors our small model makes. Most lie right of 0 and above it.",
+            f"Each row beside the base. The correlation is {line[0, 1]:.2f}.",
+            size=(4.2, 4),
+        ),
+        table(
+            ["row", "our parameters", "BLEU, paper", "errors in %, ours (all seeds)"],
+            cells,
+            f"The paper's base has {base.bleu} BLEU, ours {base.errors:.1f} % errors ("
+            f"{base.lowest:.1f} to {base.highest:.1f}).",
+        ),
+        Words(f"""
+            Of {len(rows)} rows only {len(apart)} differ so clearly that all seeds lie outside the
+            base's, and {len(agree)} of these agree with the paper: one head, one layer, four
+            layers, dropout 0.2. The fifth does not: twice the width is worse here, because a small
+            budget of steps does not pay for it. The paper had one run a row. Differences of 0.3
+            BLEU or less say little, there as here.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## What came after
+#
+# What is used today differs from the paper in perhaps a dozen places. Each is a paragraph here, with
+# its equation, and with its file where numformer has it.
+#
+# **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$, so
+# nothing stands on the way of the gradient from the last layer to the first. Lesson 6;
+# `norm="pre"`, `numformer/layers/residual.py`.
+#
+# **RMSNorm** (Zhang and Sennrich 2019). LayerNorm without the mean and the shift: $y = \gamma \odot
+# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/layers/rms_norm.py`. Derive its backward:
+# an entry $x_j$ reaches $\hat x_j = x_j r$ directly, and all $\hat x_i$ through $r$, whose slope is
+# $-r^3 x_j / D$. With $g = \mathrm{d}y \odot \gamma$,
+#
+# $$\mathrm{d}x_j = r\,g_j - \sum_i g_i x_i \frac{r^3 x_j}{D}$$
+#
+# $$= r\,(g_j - \hat x_j\,m(g\,\hat x))$$
+#
+# It is LayerNorm's formula (lesson 6) without the part that came from the mean.
+
+
+# %%
+@show
+def the_lines_of_rms_norm():
+    """RMSNorm's backward, line by line."""
+    notes = {
+        "dgamma": r"$\mathrm{d}\gamma = \sum_t \mathrm{d}y_t\,\hat x_t$",
+        "dx_hat": r"$g = \mathrm{d}y \odot \gamma$",
+        "along_x_hat": r"$m(g\,\hat x)$, one number for each position.",
+        "dx = ": "In the same memory.",
+        "dx -= ": r"$g - \hat x\,m(g\,\hat x)$: what points along $x$ itself is taken out, since "
+        "longer or shorter, $x$ gives the same $y$.",
+        "dx *= ": r"$\mathrm{d}x = r\,(\ldots)$",
+        "return": "",
+    }
+    return Beside(rms_norm_backward, notes)
+
+
+# %% [markdown]
+# **SwiGLU** (Shazeer 2020). The hidden layer is a product of two: $(\mathrm{swish}(xW) \odot
+# xV)\,W_2$, $\mathrm{swish}(g) = g / (1 + e^{-g})$. Three matrices, so $F$ is usually made two thirds
+# as wide. `activation="swiglu"`, `numformer/layers/activation.py`; its backward is an exercise.
+#
+# **Rotary positions** (Su et al. 2021). Queries and keys are turned by an angle that grows with the
+# place, $q_t' = R_t q_t$; then $q_t'^\top k_s' = q_t^\top R_{s-t} k_s$ knows the distance alone.
+# **ALiBi** (Press et al. 2022): $z_{ts} - m_h\,(t - s)$, a slope for each head. Lesson 5;
+# `rotary.py` and `alibi.py` in `numformer/layers`.
+#
+# **Grouped queries** (Ainslie et al. 2023; one group: Shazeer 2019). Several heads share keys and
+# values, so $K_g$ serves $h / g$ heads and what writing remembers shrinks by as much. Lesson 13;
+# `numformer/layers/grouped.py`.
+#
+# **Windows and patterns** (Child et al. 2019; Beltagy et al. 2020): $0 \le t - s < w$. Lesson 13;
+# `window.py`, `global_window.py`, `strided.py`.
+#
+# **Attention in blocks** (FlashAttention, Dao et al. 2022): the same numbers, and never all scores
+# at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13; `numformer/layers/blocks.py`.
+#
+# **The cache of keys and values.** A model that writes word $t$ needs $K_{\le t}$ and $V_{\le t}$,
+# and of these only the last row is new. `numformer/layers/memory.py`. The ledger says how many bytes
+# it needs: $8NTD$ in float32.
+#
+# **Linear attention** (Katharopoulos et al. 2020): $S_t = S_{t-1} + \phi(k_t)^\top v_t$, and the
+# square is gone. **State spaces** (Gu and Dao 2023): the same sum, with a decay that each word
+# chooses. Lesson 13; `linear_attention.py`, `state_space.py`.
+#
+# **Checkpointing** (Chen et al. 2016). Forward keeps the input of each layer and nothing else;
+# backward computes the layer once more. Instead of $N$ layers' worth there are $N$ inputs and one
+# layer's worth in memory, for 4 / 3 of the operations (four forwards' worth instead of three).
+# The whole trick is to make the same dropout masks again:
+
+
+# %%
+@show
+def the_lines_of_checkpointing():
+    """What a checkpointed layer does before its backward."""
+    notes = {
+        "now": "Where the random numbers stood at forward. The masks will be the same.",
+        "try": "Forward, this time with saving. Afterwards the random numbers go on where they "
+        "were.",
+    }
+    return Beside(Checkpointed.again, notes)
+
+
+# %% [markdown]
+# **Mixed precision** (Micikevicius et al. 2018). Products in 16 bits, sums and weights in 32. A
+# gradient below 6e-8 would become 0 there, so the loss is multiplied by $s$, and
+# the gradients are divided by it: $\mathrm{d}w = \frac{1}{s}\,\mathrm{d}(sL)$.
+# `numformer/training/loss_scale.py`.
+#
+# **Data parallelism.** Each processor takes a part of the batch; the gradients are added:
+# $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$. numformer does this on the cores of one computer:
+# `numformer/training/parts.py`.
+#
+# **Tensor parallelism** (Shoeybi et al. 2019). A matrix is cut: $XW = (XW_1, XW_2)$ by columns, and
+# the next one by rows, $Y_1 U_1 + Y_2 U_2$, so there is one sum for two products. Heads
+# are cut apart already. **Pipelines** (Huang et al. 2019): each processor has some layers, and $m$
+# parts of the batch follow each other; of $p$ processors a share of $(p - 1) / (m + p - 1)$ of the
+# time waits. numformer has neither.
+#
+# ## Larger, or longer?
+#
+# **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to powers and
+# advised to spend most on size: $N \propto C^{0.73}$. Hoffmann et al. 2022 measured again, with a
+# learning rate that came to its end in each run, and found
+#
+# $$L = 1.69 + \frac{406.4}{N^{0.34}} + \frac{410.7}{D^{0.28}}$$
+#
+# Here $D$ are words, or their pieces, not the width. Both parts fall together only if size and words
+# grow together.
+
+
+# %%
+@show
+def larger_or_longer() -> Simulation:
+    """The third simulation: what a budget buys."""
+    return landscape.budgets
+
+
+# %% [markdown]
+# ## Is it true?
+#
+# The gradients of what is new here, and of all four kinds of models with their losses, by the
+# library's check.
+
+
+# %%
+@show
+def gradient_check():
+    """The largest error of every gradient of what this lesson names."""
+    rng, rows = np.random.default_rng(12), []
+    x = rng.standard_normal((2, 3, 6))
+    network = FeedForward(6, 8, rng, activation=SwiGLU)
+    for name, layer in (
+        ("RMSNorm", RMSNorm(6)),
+        ("FeedForward with SwiGLU", network),
+        ("Checkpointed", Checkpointed(FeedForward(6, 8, rng))),
+    ):
+        found = check(layer, [x])
+        worst = max(found, key=lambda result: result.error)
+        rows.append((name, len(found), f"`{worst.name}`", scientific(worst.error)))
+    return table(["layer", "gradients checked", "the worst", "its relative error"], rows)
+
+
+# %% [markdown]
 # ## To take with you
+#
+# $T$ words, width $D$, inner width $F$, $V$ symbols, $N$ layers.
+#
+# | forward | backward |
+# |---|---|
+# | $Y = XW$: $2TDF$ operations | twice as many: $\mathrm{d}X$ and $\mathrm{d}W$ |
+# | attention: $4D^2$ parameters, $8TD^2 + 4T^2D$ operations | twice as many |
+# | feed-forward: $2DF$ parameters, $4TDF$ operations | twice as many |
+# | one step: $6$ operations for each parameter and word | included |
+# | $\hat x = x\,r$, $r = (m(x^2) + \varepsilon)^{-1/2}$ | $\mathrm{d}x = r\,(g - \hat x\,m(g\,\hat x))$ |
+# | $y = \mathrm{swish}(g) \odot v$ | $\mathrm{d}v = \mathrm{d}y \odot \mathrm{swish}(g)$ |
+# | checkpointed: keep $x$ | compute $f(x)$ again, then $f$ backward |
+# | a batch in parts | $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$ |
+#
+# Encoder only: fills holes at once. Decoder only: reads what it wrote. Both: reads both ways, then
+# writes.
+#
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims, computed again."""
+    base = PAPER["base (2017)"]["total"]
+    separate = sizes.compute(**PRESETS["base (2017)"] | {"shared": 0})["total"]
+    d, attentions = 512, 6 + 2 * 6
+    saved = [attentions * n * d * 8 * (64 - 16) / 1e6 for n in (2, 4)]
+    found = landscape.costs()
+    slower = [n for n, a, b in zip(LENGTHS, *list(found.values())[:2], strict=True) if a > b]
+    where = f"at {slower[0]:,}" if slower else f"at none of our lengths, up to {LENGTHS[-1]:,}"
+    gopher, chinchilla = landscape.loss(280e9, 300e9), landscape.loss(70e9, 1.4e12)
+    budget = 6 * 70e9 * 1.4e12
+    return Words(f"""
+        **“Base has 65M parameters.”** With the 37,000 shared symbols that the paper states it has
+        {base / 1e6:.1f}M, with three matrices of symbols {separate / 1e6:.1f}M. Try it in the
+        ledger.
+
+        **“h=16 loses 0.3 BLEU, d_k=32 loses 1.5, d_model=1024 gains 1.1.”** In Table 3 of the
+        paper: 0, 0.4 and 0.2 (lesson 4 sets them side by side).
+
+        **“d_k 16 instead of 64 saves 7M parameters.”** It saves {saved[0]:.1f}M in queries and keys
+        if values keep their 64, and {saved[1]:.1f}M if they shrink as well.
+
+        **“EN-FR: 41.0 BLEU.” “No, 41.8.”** Both are in the paper: the first version on arXiv has
+        41.0 in its abstract and in its text, later ones 41.8 in the abstract and in Table 2, while
+        section 6.1 still says 41.0. **“Base took 3.5 days.”** That was *big*. Base took 12 hours
+        (section 5.2), as the arithmetic of Table 2 above confirms.
+
+        **“Model size matters more than data.”** So it looked in 2020. By the fit of 2022 a model
+        of 280 billion parameters that reads 300 billion words comes to {gopher:.3f}; one of 70
+        billion that reads 1,400 billion comes to {chinchilla:.3f}, for about the same operations
+        ({scientific(6 * 280e9 * 300e9)} and {scientific(budget)}). For the second budget Kaplan's
+        power advises {landscape.kaplan(budget) / landscape.best(budget):.0f} times as many
+        parameters as the fit does. (The fit has its own critics; the direction has stood.)
+
+        **“Attention is O(n²), so it is slower than an RNN.”** By the clock, against an LSTM of the
+        same width: {where} words. The square is in the operations, and it does grow. But time
+        also depends on how much can be done at once.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="In *base* you double the number of heads, and nothing else. What becomes of "
+            "the number of parameters?",
+            choices={
+                "it doubles": "Each head would have to keep its width, and it is halved.",
+                "it stays": "",
+                "it halves": "The matrices have the same number of columns as before.",
+            },
+            answer=1,
+            why="The heads share $D$ columns. Twice as many heads are half as wide. What doubles "
+            "are the scores.",
+        ),
+        Question(
+            question="A layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which length on do "
+            "scores and blends need more operations than all the rest of the layer?",
+            answer=2 * 512 + 2048,
+            why="$4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
+        ),
+        Question(
+            question="A model of $10^9$ parameters reads $2 \\cdot 10^{10}$ words. How many times "
+            "$10^{20}$ operations does its training take, by the rule?",
+            answer=6 * 1e9 * 2e10 / 1e20,
+            why="$6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
+        ),
+        Question(
+            question="A text has two right continuations, *red car* and *blue bus*. What can a "
+            "model write that fills both holes at once, each with what is likeliest there?",
+            choices={
+                "always one of the two": "To match, the second hole would have to know the first.",
+                "*red bus*, too": "",
+                "nothing": "It always has a likeliest symbol.",
+            },
+            answer=1,
+            why="Each hole decides alone. A decoder reads its first word before it chooses the "
+            "second.",
+        ),
+        Question(
+            question="Why does backward need twice the operations of forward?",
+            choices={
+                "It is written less well.": "Counted, not measured: it is exactly twice.",
+                "Every product has two factors, and each gets a gradient.": "",
+                "It computes forward again.": "Only with checkpointing; then it is three times.",
+            },
+            answer=1,
+            why="$\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\mathrm{d}Y$ "
+            "are products of the same size as $XW$.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# ```
+# python -m lessons start 12 mine.py
+# python -m lessons check 12 mine.py
+# ```
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - `numformer/models`: the models of this lesson, each one file, all made of one block and one tower
+#   (`block.py`).
+# - `toy_tasks/ablation.md`: our Table 3 whole. `toy_tasks/translate.md`: what else was tried for the
+#   translator.
+# - *Attention Is All You Need* once more, sections 4 to 6. You know by now what every number in its
+#   tables means, and can recompute most of them.
+# - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, and Hoffmann et al. 2022, *Training
+#   Compute-Optimal Large Language Models*: read them as a pair.

@@ -161,7 +161,7 @@ cross-attention and self-attention one attention. It runs, it leaks nothing, its
 and it translates badly. Find the line and mend it.""",
         one_softmax,
         lambda n: dict(query=(n.T, n.K), source_key=(n.S, n.K), key=(n.T, n.K)),
-        "Every position of the target counts from the beginning of the text, so it sees its source.",
+        "Every place is counted from the beginning of the text, so a target sees its whole source.",
         to_find="place = np.arange(len(query))[:, None]",
     ),
     Exercise(
