@@ -46,7 +46,7 @@ def what_it_is_made_of() -> Simulation:
 @show
 def by_hand():
     """GPT-2 small, counted step by step."""
-    d, f, total = 768, 3072, PAPER["GPT-2 small"]["total"]
+    d, f, total = 768, 3072, int(PAPER["GPT-2 small"]["total"])
     attention, network, norms = 4 * d**2 + 4 * d, 2 * d * f + f + d, 4 * d
     layer, rows = attention + network + norms, (50257 + 1024) * d
     assert 12 * layer + rows + 2 * d == total == 124_439_808
@@ -55,10 +55,10 @@ def by_hand():
         {d} = {network}. Two norms have {norms}. So a layer has {attention} + {network} + {norms} =
         {layer}.
 
-        Each of 50,257 symbols has a row, and so has each of 1,024 places: {rows} numbers. The logits
-        use the rows of the symbols again. One norm follows the last layer. Together 12 · {layer} +
-        {rows} + 2 · {d} = {total}: to the last one what the published GPT-2 small has (Radford et
-        al. 2019).
+        Each of 50,257 symbols has a row, and so has each of 1,024 places: {rows} numbers. The
+        logits use the rows of the symbols again. One norm follows the last layer. Together
+        12 · {layer} + {rows} + 2 · {d} = {total}: to the last one what the published GPT-2 small
+        has (Radford et al. 2019).
 
         With *Marian* the ledger says {PAPER["Marian"]["total"]:,.0f}. Programs that count that
         model print 74,410,496: they leave out the {58101:,} biases of the logits, which are not
@@ -134,8 +134,8 @@ def counted_by_running():
         ),
         Words("""
             Backward has exactly twice as many. Each product $Y = XW$ of forward gives two:
-            $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\,\\mathrm{d}Y$. So a
-            training step costs three forwards. A weight takes part in one multiplication and one
+            $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\,\\mathrm{d}Y$. So
+            a training step costs three forwards. A weight takes part in one multiplication and one
             addition for each word, which makes 6 operations for each parameter and word: the rule
             $C = 6ND$ of Kaplan et al. 2020 ($N$ parameters, $D$ words). The ledger tells how far
             off it is. Watch it while you make the sequence longer.
@@ -196,8 +196,8 @@ def what_the_four_learned():
         table(
             ["kind", "parameters", "95 % at step", "seconds", "backwards", "either way"],
             rows,
-            f"{families.STEPS} steps, one run each, one thread. Written without a mistake by greedy "
-            "decoding, of 256 new sources.",
+            f"{families.STEPS} steps, one run each, one thread. Written without a mistake, of 256 "
+            "new sources.",
         ),
         Words(f"""
             Backwards is easy for all, and here the recurrent network with attention learns it in
@@ -224,8 +224,8 @@ def family_tree():
     return Picture(
         "lesson_12_tree",
         landscape.draw_tree,
-        "A family tree from 2014 at the top to 2024. From the recurrent column an arrow leads to the "
-        "Transformer, and from there to encoders, to encoder-decoders, and to decoders, GPT to "
+        "A family tree from 2014 at the top to 2024. From the recurrent column an arrow leads to "
+        "the Transformer, and from there to encoders, to encoder-decoders, and to decoders, GPT to "
         "LLaMA. Mamba stands in the recurrent column again.",
         "By year, a few of many: Sutskever et al. 2014, Bahdanau et al. 2015, Vaswani et al. 2017, "
         "Radford et al. 2018, Devlin et al. 2019, Raffel et al. 2020, Brown et al. 2020, "
@@ -235,8 +235,8 @@ def family_tree():
 
 
 # %% [markdown]
-# Why did the one with a single tower win? Not for its map: on the task above both towers do as well.
-# It reads and writes with the same weights, every text is a lesson without being paired with
+# Why did the one with a single tower win? Not for its map: on the task above both towers do as
+# well. It reads and writes with the same weights, every text is a lesson without being paired with
 # another, and a task can be told in words: the source is whatever stands before.
 #
 # ## Table 1: what a layer costs
@@ -261,6 +261,7 @@ def table_1():
     for name, said in theory.items():
         times = [f"{1000 * seconds:.0f}" for seconds in found.get(name, ())] or 4 * ["-"]
         rows.append((name, *said, *times))
+    more = (8 * landscape.WIDTH + 4 * LENGTHS[-1]) / (16 * landscape.WIDTH)
     first, last = (found["recurrent (LSTM)"][n] / found["self-attention"][n] for n in (0, -1))
     return [
         table(
@@ -272,9 +273,10 @@ def table_1():
         ),
         Words(f"""
             At {LENGTHS[0]} words the LSTM takes {first:.1f} times as long as attention, at
-            {LENGTHS[-1]:,} words {last:.1f} times, although attention has by far more operations
-            there. What the LSTM lacks is something large to multiply: it goes through the text
-            step by step, and the longer the sequences of a batch, the smaller its products.
+            {LENGTHS[-1]:,} words {last:.1f} times, although attention has {more:.1f} times as many
+            operations there. What the LSTM lacks is something large to multiply: it goes through
+            the text step by step, and the longer the sequences of a batch, the smaller its
+            products.
             (numformer has convolutions only within Mamba, `numformer/layers/convolution.py`, so
             that row is not measured.)
         """),
@@ -284,18 +286,24 @@ def table_1():
 # %% [markdown]
 # ## Table 2: what training costs
 #
-# The paper's table 2 has BLEU, and the operations of training. Where do its 3.3e18 come from? From a
-# clock (footnote 5): hours, times the number of processors, times what one of them can do.
+# The paper's table 2 has BLEU, and the operations of training. Where do its 3.3e18 come from? From
+# a clock (footnote 5): hours, times the number of processors, times what one of them can do.
 
 
 # %%
+def exact(number: float) -> str:
+    """2.3e19 as a formula, with two digits."""
+    digits, power = f"{number:.1e}".split("e")
+    return rf"${digits} \cdot 10^{{{int(power)}}}$"
+
+
 @show
 def table_2():
     """Table 2 of the paper, what its operations are, and our translator's."""
     clock = GPUS * 12 * HOUR * P100, GPUS * 3.5 * 24 * HOUR * P100
     steps = 100_000, 300_000
     done = [
-        n * BATCH_WORDS * PAPER[name]["step"] / PRESETS[name]["length"]
+        n * BATCH_WORDS * float(PAPER[name]["step"]) / PRESETS[name]["length"]
         for n, name in zip(steps, ("base (2017)", "big (2017)"), strict=True)
     ]
     ours, speed = measured(12)["translator"], landscape.rate()
@@ -303,7 +311,7 @@ def table_2():
         (
             name,
             *(f"{bleu:g}" if bleu else "-" for bleu in row[:2]),
-            *(scientific(cost) if cost else "-" for cost in row[2:]),
+            *(exact(cost) if cost else "-" for cost in row[2:]),
         )
         for name, row in TABLE_2.items()
     ]
@@ -317,20 +325,19 @@ def table_2():
             For *base* 8 · 12 · 3600 · 9.5e12 = {clock[0]:.4g}: twelve hours of eight P100. For
             *big* 8 · 84 · 3600 · 9.5e12 = {clock[1]:.4g}. These are what the machines *could* have
             done. What the model *needed* our ledger knows: {amount(PAPER["base (2017)"]["step"])}
-            for 25 words on each side, so {scientific(done[0])} in 100,000 steps of
+            for 25 words on each side, so {exact(done[0])} in 100,000 steps of
             {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For *big* it is
             {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
             {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
-            about {ours["words"]:.0f} subwords, and needs {scientific(ours["operations"])}
-            operations: {TABLE_2["Transformer (base)"][2] / ours["operations"]:,.0f} times less than
-            the table has for *base*. It has {ours["bleu"]:.1f} BLEU, on another test of another
+            about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])}
+            operations, a {done[0] / ours["operations"]:,.0f}th of what *base* needs. It has {ours["bleu"]:.1f} BLEU, on another test of another
             kind (Multi30k's captions of pictures, short and all alike), so the two figures of BLEU
             are not to be compared. The operations are.
 
             **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
-            billion operations a second. The {scientific(3.3e18)} of the table would take it
+            billion operations a second. The {exact(3.3e18)} of the table would take it
             {3.3e18 / speed / YEAR:.1f} years; what the model needs, {done[0] / speed / YEAR:.2f}
             years, if it did nothing but large products.
         """),
@@ -340,31 +347,44 @@ def table_2():
 # %% [markdown]
 # ## Table 3: what matters
 #
-# Table 3 changes one thing at a time. `python -m toy_tasks.ablation` does the same in small: a model
-# that learns to pronounce French, five seeds for each row. If both said the same, all points below
-# would lie on a rising line.
+# Table 3 changes one thing at a time. `python -m toy_tasks.ablation` does the same in small: a
+# model that learns to pronounce French, five seeds for each row. If both said the same, all points
+# below would lie on a rising line.
 
 
 # %%
+def signed(number: float, places: int) -> str:
+    return f"{number:+.{places}f}".replace("-", "−")
+
+
 @show
 def table_3():
     """Our rows of Table 3 beside those of the paper."""
     base, *rows = landscape.ablation()
     apart = [row for row in rows if row.lowest > base.highest or row.highest < base.lowest]
     agree = [row for row in apart if (row.errors > base.errors) == (row.bleu < base.bleu)]
-    line = np.corrcoef([base.bleu - r.bleu for r in rows], [r.errors - base.errors for r in rows])
+    fewer = [row for row in rows if row.name[0] in "AB" or row.parameters < base.parameters]
+    together = [
+        np.corrcoef([row.bleu for row in some], [row.errors for row in some])[0, 1]
+        for some in (rows, fewer)
+    ]
     cells = [
-        (row.name, f"{row.parameters:,}", f"{row.bleu - base.bleu:+.1f}".replace("-", "−"),
-         f"{row.errors - base.errors:+.2f} ({row.lowest:.1f} to {row.highest:.1f})".replace("-", "−"))
+        (
+            row.name,
+            f"{row.parameters:,}",
+            signed(row.bleu - base.bleu, 1),
+            f"{signed(row.errors - base.errors, 2)} ({row.lowest:.1f} to {row.highest:.1f})",
+        )
         for row in rows
-    ]  # fmt: skip
+    ]
     return [
         Picture(
             "lesson_12_ablation",
             landscape.draw_ablation,
             "A dot for each row of Table 3: across how much BLEU the paper lost by it, upwards how "
-            "many more errors our small model makes. Most lie right of 0 and above it.",
-            f"Each row beside the base. The correlation is {line[0, 1]:.2f}.",
+            "many more errors our small model makes. Most lie right of 0 and above it, on no line.",
+            "Each row beside the base. What lies right of 0 is worse in the paper, what lies above "
+            "0 is worse here.",
             size=(4.2, 4),
         ),
         table(
@@ -374,11 +394,14 @@ def table_3():
             f"{base.lowest:.1f} to {base.highest:.1f}).",
         ),
         Words(f"""
-            Of {len(rows)} rows only {len(apart)} differ so clearly that all seeds lie outside the
-            base's, and {len(agree)} of these agree with the paper: one head, one layer, four
-            layers, dropout 0.2. The fifth does not: twice the width is worse here, because a small
-            budget of steps does not pay for it. The paper had one run a row. Differences of 0.3
-            BLEU or less say little, there as here.
+            There is no line. Errors and the paper's BLEU have a correlation of
+            {signed(together[0], 2)}, where it would be near −1 if both said the same; among rows A
+            and B and what is smaller than the base it is {signed(together[1], 2)}. Of {len(rows)}
+            rows only {len(apart)} differ so clearly that all seeds lie outside the base's, and
+            {len(agree)} of these agree with the paper: one head, one layer, four layers, dropout
+            0.2. The fifth does not: twice the width is worse here, because a small budget of steps
+            does not pay for it. The paper had one run a row. Differences of 0.3 BLEU or less say
+            little, there as here.
         """),
     ]
 
@@ -386,17 +409,17 @@ def table_3():
 # %% [markdown]
 # ## What came after
 #
-# What is used today differs from the paper in perhaps a dozen places. Each is a paragraph here, with
-# its equation, and with its file where numformer has it.
+# What is used today differs from the paper in perhaps a dozen places. Each is a paragraph here,
+# with its equation, and with its file where numformer has it.
 #
-# **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$, so
-# nothing stands on the way of the gradient from the last layer to the first. Lesson 6;
+# **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$,
+# so nothing stands on the way of the gradient from the last layer to the first. Lesson 6;
 # `norm="pre"`, `numformer/layers/residual.py`.
 #
 # **RMSNorm** (Zhang and Sennrich 2019). LayerNorm without the mean and the shift: $y = \gamma \odot
-# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/layers/rms_norm.py`. Derive its backward:
-# an entry $x_j$ reaches $\hat x_j = x_j r$ directly, and all $\hat x_i$ through $r$, whose slope is
-# $-r^3 x_j / D$. With $g = \mathrm{d}y \odot \gamma$,
+# x\,r$ with $r = (m(x^2) + \varepsilon)^{-1/2}$. `numformer/layers/rms_norm.py`. Derive its
+# backward: an entry $x_j$ reaches $\hat x_j = x_j r$ directly, and all $\hat x_i$ through $r$,
+# whose slope is $-r^3 x_j / D$. With $g = \mathrm{d}y \odot \gamma$,
 #
 # $$\mathrm{d}x_j = r\,g_j - \sum_i g_i x_i \frac{r^3 x_j}{D}$$
 #
@@ -424,8 +447,9 @@ def the_lines_of_rms_norm():
 
 # %% [markdown]
 # **SwiGLU** (Shazeer 2020). The hidden layer is a product of two: $(\mathrm{swish}(xW) \odot
-# xV)\,W_2$, $\mathrm{swish}(g) = g / (1 + e^{-g})$. Three matrices, so $F$ is usually made two thirds
-# as wide. `activation="swiglu"`, `numformer/layers/activation.py`; its backward is an exercise.
+# xV)\,W_2$, $\mathrm{swish}(g) = g / (1 + e^{-g})$. Three matrices, so $F$ is usually made two
+# thirds as wide. `activation="swiglu"`, `numformer/layers/activation.py`; its backward is an
+# exercise.
 #
 # **Rotary positions** (Su et al. 2021). Queries and keys are turned by an angle that grows with the
 # place, $q_t' = R_t q_t$; then $q_t'^\top k_s' = q_t^\top R_{s-t} k_s$ knows the distance alone.
@@ -443,8 +467,8 @@ def the_lines_of_rms_norm():
 # at once; $A = e^{Z - \ell}$ once more in backward. Lesson 13; `numformer/layers/blocks.py`.
 #
 # **The cache of keys and values.** A model that writes word $t$ needs $K_{\le t}$ and $V_{\le t}$,
-# and of these only the last row is new. `numformer/layers/memory.py`. The ledger says how many bytes
-# it needs: $8NTD$ in float32.
+# and of these only the last row is new. `numformer/layers/memory.py`. The ledger says how many
+# bytes it needs: $8NTD$ in float32.
 #
 # **Linear attention** (Katharopoulos et al. 2020): $S_t = S_{t-1} + \phi(k_t)^\top v_t$, and the
 # square is gone. **State spaces** (Gu and Dao 2023): the same sum, with a decay that each word
@@ -486,14 +510,14 @@ def the_lines_of_checkpointing():
 #
 # ## Larger, or longer?
 #
-# **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to powers and
-# advised to spend most on size: $N \propto C^{0.73}$. Hoffmann et al. 2022 measured again, with a
-# learning rate that came to its end in each run, and found
+# **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to powers
+# and advised to spend most on size: $N$ should grow as $C^{0.73}$. Hoffmann et al. 2022 measured again, with
+# a learning rate that came to its end in each run, and found
 #
 # $$L = 1.69 + \frac{406.4}{N^{0.34}} + \frac{410.7}{D^{0.28}}$$
 #
-# Here $D$ are words, or their pieces, not the width. Both parts fall together only if size and words
-# grow together.
+# Here $D$ are words, or their pieces, not the width. Both parts fall together only if size and
+# words grow together.
 
 
 # %%
@@ -515,14 +539,17 @@ def larger_or_longer() -> Simulation:
 def gradient_check():
     """The largest error of every gradient of what this lesson names."""
     rng, rows = np.random.default_rng(12), []
-    x = rng.standard_normal((2, 3, 6))
-    network = FeedForward(6, 8, rng, activation=SwiGLU)
-    for name, layer in (
-        ("RMSNorm", RMSNorm(6)),
-        ("FeedForward with SwiGLU", network),
-        ("Checkpointed", Checkpointed(FeedForward(6, 8, rng))),
-    ):
-        found = check(layer, [x])
+    x, network = rng.standard_normal((2, 3, 6)), FeedForward(6, 8, rng, activation=SwiGLU)
+    checked = {
+        "RMSNorm": (RMSNorm(6), [x]),
+        "FeedForward with SwiGLU": (network, [x]),
+        "Checkpointed": (Checkpointed(FeedForward(6, 8, rng)), [x]),
+    }
+    for name, family in families.FAMILIES.items():
+        pairs = families.draw("either way", 2, rng)
+        checked[name] = family.make(1, small=True).objective(), family.inputs(*pairs)
+    for name, (layer, inputs) in checked.items():
+        found = check(layer, inputs)
         worst = max(found, key=lambda result: result.error)
         rows.append((name, len(found), f"`{worst.name}`", scientific(worst.error)))
     return table(["layer", "gradients checked", "the worst", "its relative error"], rows)
@@ -539,7 +566,7 @@ def gradient_check():
 # | attention: $4D^2$ parameters, $8TD^2 + 4T^2D$ operations | twice as many |
 # | feed-forward: $2DF$ parameters, $4TDF$ operations | twice as many |
 # | one step: $6$ operations for each parameter and word | included |
-# | $\hat x = x\,r$, $r = (m(x^2) + \varepsilon)^{-1/2}$ | $\mathrm{d}x = r\,(g - \hat x\,m(g\,\hat x))$ |
+# | $\hat x = xr$, $r = (m(x^2) + \varepsilon)^{-1/2}$ | $\mathrm{d}x = r(g - \hat x\,m(g\hat x))$ |
 # | $y = \mathrm{swish}(g) \odot v$ | $\mathrm{d}v = \mathrm{d}y \odot \mathrm{swish}(g)$ |
 # | checkpointed: keep $x$ | compute $f(x)$ again, then $f$ backward |
 # | a batch in parts | $\mathrm{d}W = \sum_p \mathrm{d}W^{(p)}$ |
@@ -582,7 +609,7 @@ def often_told():
         **“Model size matters more than data.”** So it looked in 2020. By the fit of 2022 a model
         of 280 billion parameters that reads 300 billion words comes to {gopher:.3f}; one of 70
         billion that reads 1,400 billion comes to {chinchilla:.3f}, for about the same operations
-        ({scientific(6 * 280e9 * 300e9)} and {scientific(budget)}). For the second budget Kaplan's
+        ({exact(6 * 280e9 * 300e9)} and {exact(budget)}). For the second budget Kaplan's
         power advises {landscape.kaplan(budget) / landscape.best(budget):.0f} times as many
         parameters as the fit does. (The fit has its own critics; the direction has stood.)
 
@@ -670,11 +697,11 @@ def exercises():
 # %% [markdown]
 # ## What to read next
 #
-# - `numformer/models`: the models of this lesson, each one file, all made of one block and one tower
-#   (`block.py`).
-# - `toy_tasks/ablation.md`: our Table 3 whole. `toy_tasks/translate.md`: what else was tried for the
-#   translator.
+# - `numformer/models`: the models of this lesson, each one file, all made of one block and one
+#   tower (`block.py`).
+# - `toy_tasks/ablation.md`: our Table 3 whole. `toy_tasks/translate.md`: what else was tried for
+#   the translator.
 # - *Attention Is All You Need* once more, sections 4 to 6. You know by now what every number in its
 #   tables means, and can recompute most of them.
-# - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, and Hoffmann et al. 2022, *Training
-#   Compute-Optimal Large Language Models*: read them as a pair.
+# - Kaplan et al. 2020, *Scaling Laws for Neural Language Models*, and Hoffmann et al. 2022,
+#   *Training Compute-Optimal Large Language Models*: read them as a pair.

@@ -34,10 +34,10 @@ def gpt_size(d_model, d_ff, layers, vocabulary, places):
 
 
 def layer_work(d_model, d_ff, length):
-    """Of M encoder layers, each (M,) -> projections, pairs, network, step, (M,).
+    """Of M encoder layers (M,) -> projections, pairs, network, step.
 
     The operations, multiplications and additions, of matrix
-    products: those of queries, keys, values and output; those
+    products, (M,): those of queries, keys, values and output; those
     of scores and blends; those of the feed-forward network; and
     all of them in a step, which is forward and backward.
     """
@@ -57,7 +57,7 @@ def layer_work(d_model, d_ff, length):
 
 
 def one_softmax(query, source_key, key):
-    """query (T, K), source_key (S, K), key (T, K) -> weights (T, S + T).
+    """query, key (T, K), source_key (S, K) -> weights (T, S + T).
 
     An encoder-decoder becomes a decoder: the source stands
     before the target in one text, and one attention looks at

@@ -25,6 +25,7 @@ VOCABULARY = FIRST + DIGITS + 3
 WIDTH = LENGTH + 1  # of a target
 TASKS = {"backwards": "backwards", "either way": "forwards or backwards, as it likes"}
 SIZES = dict(d_model=64, d_ff=256, heads=4, norm="pre", p_drop=0.0)
+SMALL = SIZES | dict(d_model=4, d_ff=6, heads=2)  # for a gradient check
 
 
 def draw(task: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -99,28 +100,31 @@ def cut(written: list[list[int]]) -> np.ndarray:
 class Family:
     """A kind of model: how it is made from a seed, what it is given, and how it writes."""
 
-    make: Callable[[int], Model]
+    make: Callable[..., Model]
     inputs: Callable[..., tuple]
     write: Callable
     file: str
 
 
-def decoder_alone(seed: int) -> Model:
-    return LanguageModel(LanguageModel.Config(vocabulary=VOCABULARY, layers=4, **SIZES), seed)
+def decoder_alone(seed: int, small: bool = False) -> Model:
+    sizes = SMALL | dict(layers=1) if small else SIZES | dict(layers=4)
+    return LanguageModel(LanguageModel.Config(vocabulary=VOCABULARY, **sizes), seed)
 
 
-def encoder_alone(seed: int) -> Model:
-    config = MaskedLanguageModel.Config(vocabulary=VOCABULARY, layers=4, **SIZES)
-    return MaskedLanguageModel(config, seed)
+def encoder_alone(seed: int, small: bool = False) -> Model:
+    sizes = SMALL | dict(layers=1) if small else SIZES | dict(layers=4)
+    return MaskedLanguageModel(MaskedLanguageModel.Config(vocabulary=VOCABULARY, **sizes), seed)
 
 
-def both(seed: int) -> Model:
-    return Transformer(Transformer.Config.base(VOCABULARY, layers=2, **SIZES), seed)
+def both(seed: int, small: bool = False) -> Model:
+    sizes = SMALL | dict(layers=1) if small else SIZES | dict(layers=2)
+    return Transformer(Transformer.Config.base(VOCABULARY, **sizes), seed)
 
 
-def recurrent(seed: int) -> Model:
-    sizes = dict(source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, d_model=80, p_drop=0.0)
-    return RecurrentEncoderDecoder(RecurrentEncoderDecoder.Config(**sizes), seed)
+def recurrent(seed: int, small: bool = False) -> Model:
+    symbols = dict(source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY, p_drop=0.0)
+    config = RecurrentEncoderDecoder.Config(d_model=4 if small else 80, **symbols)
+    return RecurrentEncoderDecoder(config, seed)
 
 
 FAMILIES = {
