@@ -331,10 +331,11 @@ def table_2():
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
             {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
-            about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])}
-            operations, a {done[0] / ours["operations"]:,.0f}th of what *base* needs. It has {ours["bleu"]:.1f} BLEU, on another test of another
-            kind (Multi30k's captions of pictures, short and all alike), so the two figures of BLEU
-            are not to be compared. The operations are.
+            about {ours["words"]:.0f} subwords, and needs {exact(ours["operations"])} operations:
+            *base* needs {done[0] / ours["operations"]:,.0f} times as many. It has
+            {ours["bleu"]:.1f} BLEU, on another test of another kind (Multi30k's captions of
+            pictures, short and all alike), so the two figures of BLEU are not to be compared. The
+            operations are.
 
             **And on this computer?** One thread multiplies large matrices with {speed / 1e9:.0f}
             billion operations a second. The {exact(3.3e18)} of the table would take it
@@ -511,8 +512,8 @@ def the_lines_of_checkpointing():
 # ## Larger, or longer?
 #
 # **Scaling laws** say what a budget $C = 6ND$ buys. Kaplan et al. 2020 fitted the loss to powers
-# and advised to spend most on size: $N$ should grow as $C^{0.73}$. Hoffmann et al. 2022 measured again, with
-# a learning rate that came to its end in each run, and found
+# and advised to spend most on size: $N$ should grow as $C^{0.73}$. Hoffmann et al. 2022 measured
+# again, with a learning rate that came to its end in each run, and found
 #
 # $$L = 1.69 + \frac{406.4}{N^{0.34}} + \frac{410.7}{D^{0.28}}$$
 #

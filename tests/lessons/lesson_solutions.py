@@ -164,6 +164,31 @@ def again(Q, K):
     return A / A.sum(axis=-1, keepdims=True)
 """
 
+
+def gpt(total: str, attention: str = "4 * d * (d + 1)") -> str:
+    body = f"""
+a, n = {attention}, d * f * 2 + (d + f)
+return a, n, {total}
+"""
+    return function("gpt_size", "d, f, layers, v, t", body)
+
+
+def worked(pairs: str = "4 * t * t * d", step: str = "3 * (a + p + n)") -> str:
+    body = f"""
+a, p, n = 8 * t * d * d, {pairs}, 4 * t * d * f
+return a, p, n, {step}
+"""
+    return function("layer_work", "d, f, t", body)
+
+
+def gate(slope: str, dvalue: str = "dy * g * s") -> str:
+    body = f"""
+s = 0.5 + 0.5 * np.tanh(g / 2)
+return dy * v * ({slope}), {dvalue}
+"""
+    return function("swiglu_backward", "dy, g, v", body)
+
+
 RIGHT = {
     "softmax_backward": [
         softmax(f"return {S_BACKWARD}"),
@@ -188,6 +213,12 @@ RIGHT = {
     "block_backward": [of_block()],
     "linear_attention_backward": [running(), running("h[::-1].cumsum(0)[::-1]")],
     "tied_backward": [tied("y.T @ x\nnp.add.at(d, i, w.shape[1] ** 0.5 * (y @ w))")],
+    "gpt_size": [gpt("layers * (a + n + 4 * d) + d * (v + t + 2)")],
+    "layer_work": [worked()],
+    "mended_one_softmax": [
+        altered("mended_one_softmax", "[:, None]", "[:, None] + len(source_key)"),
+    ],
+    "swiglu_backward": [gate("s * (1 + g * (1 - s))")],
 }
 
 WRONG = {
@@ -235,6 +266,19 @@ WRONG = {
     "linear_attention_backward": {
         running("np.cumsum(h, axis=0)"): "The running sum runs forwards",
         running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
+    },
+    "gpt_size": {
+        gpt("layers * (a + n + 4 * d) + d * (v + t)"): "In the total, a part is missing",
+        gpt("layers * (a + n + 4 * d) + d * (v + t + 2)", "4 * d * d"): "attention",
+    },
+    "layer_work": {
+        worked("4 * t * d"): "In the pairs, a power is missing",
+        worked(step="2 * (a + p + n)"): "step",
+    },
+    "swiglu_backward": {
+        gate("s * (1 - s)"): "the slope of the logistic function alone",
+        gate("g > 0"): "the slope of ReLU",
+        gate("s * (1 + g * (1 - s))", "dy * g"): "In dvalue",
     },
     "encoder_layer_backward": {
         whole_layer(dn="g @ w_1.T"): "In the gradient of what the first norm made, a part is",

@@ -68,6 +68,14 @@ SAID = {
     (−0.552) · 2 ≈ 0.54. … The cache has 64 GiB. With 8 heads of keys and values it has 16, with
     one 2. … | 256 | 0.310 | 0.005 | 1.000 | 0.006 | … Seven layers reach 7 · 3 = 21 back.
     """,
+    12: """
+    = 2362368 parameters … = 124439808: to … says 73,944,309 … | decoder | 140,544 | 140,544 |
+    281,088 | … | encoder only | 200,128 | 125 | … | 100 % | 0 % | … | recurrent | 202,080 | 100 |
+    … near log 2 ≈ 0.69 … where it is 0.077 at best … 2.5 times as many operations … Of 18 rows only
+    5 differ … and 4 of these agree … correlation of −0.10 … it is −0.68 … so 9.5 · 10^17 in 100,000
+    steps … 29 % of it … 42 % … 1,831,424 parameters, reads 8.3 times … about 17 subwords, and needs
+    4.5 · 10^13 … 38.7 BLEU … 63.0M … 100.9M … 7.1M … 14.2M … 1.993 … 1.937 … 25 times
+    """,
     9: """
     p - p^* is (0.787, −0.893, 0.107) … = 3.148. Is it so? … | *c* | 0.117 | 0 | 0 | … | encoder 1:
     attention | 0.219 | 0.178 | 0.297 | … From the logits 0.557 … | decoder 1: keys | 0.103 | 0 | …
