@@ -18,15 +18,15 @@ def gpt_size(d_model, d_ff, layers, vocabulary, places):
     two numbers for each of d_model, two norms stand in each
     layer and one after the last.
     """
-    # The parameters of one attention. There are four products.
+    # The size of one attention. There are four products.
     attention = 4 * d_model**2 + 4 * d_model
-    # The parameters of one feed-forward network. Its two biases are of two different widths.
+    # The size of one feed-forward network. Its two biases are of two different widths.
     network = 2 * d_model * d_ff + d_ff + d_model
-    # The parameters of a layer's norms. A norm has a gain and a shift.
+    # The size of a layer's norms. A norm has a gain and a shift.
     norms = 4 * d_model
-    # The parameters of a layer. It is an attention, a network, and its norms.
+    # The size of a layer. It is an attention, a network, and its norms.
     layer = attention + network + norms
-    # The parameters of the embeddings. Symbols have rows, and places have rows.
+    # The size of the embeddings. Symbols have rows, and places have rows.
     embeddings = (vocabulary + places) * d_model
     # The total. Behind the last layer there is one thing more.
     total = layers * layer + embeddings + 2 * d_model
@@ -41,10 +41,10 @@ def layer_work(d_model, d_ff, length):
     of scores and blends; those of the feed-forward network; and
     all of them in a step, which is forward and backward.
     """
-    # The projections. A product of (T, D) and (D, D) has a multiplication and an addition for each
+    # The work of the projections. A product of (T, D) and (D, D) has a multiplication and an addition for each
     # of T, D and D.
     projections = 8 * length * d_model**2
-    # The pairs. Every word meets every word twice: for its score and for its value.
+    # The work of the pairs. Every word meets every word twice: for its score and for its value.
     pairs = 4 * length**2 * d_model
     # The work of the network. It has two products.
     network = 4 * length * d_model * d_ff
@@ -67,7 +67,7 @@ def one_softmax(query, source_key, key):
     # The keys of the one text. The source stands first.
     keys = np.concatenate([source_key, key])
     # The scores. A query meets all keys.
-    scores = query @ keys.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
+    scores = query @ keys.T / math.sqrt(query.shape[-1])
     # The places of the queries in the text. They are counted from its very beginning.
     place = np.arange(len(query))[:, None] + source_key.shape[0]
     # What is seen. Nothing that stands later is.

@@ -272,7 +272,7 @@ WRONG = {
         gpt("layers * (a + n + 4 * d) + d * (v + t + 2)", "4 * d * d"): "attention",
     },
     "layer_work": {
-        worked("4 * t * d"): "In the pairs, a power is missing",
+        worked("4 * t * d"): "In the work of the pairs, a power is missing",
         worked(step="2 * (a + p + n)"): "step",
     },
     "swiglu_backward": {
