@@ -41,8 +41,8 @@ def layer_work(d_model, d_ff, length):
     of scores and blends; those of the feed-forward network; and
     all of them in a step, which is forward and backward.
     """
-    # The work of the projections. A product of (T, D) and (D, D) has a multiplication and an addition for each
-    # of T, D and D.
+    # The work of the projections. A product of (T, D) and (D, D) has a multiplication and an
+    # addition for each of T, D and D.
     projections = 8 * length * d_model**2
     # The work of the pairs. Every word meets every word twice: for its score and for its value.
     pairs = 4 * length**2 * d_model

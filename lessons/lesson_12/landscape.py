@@ -14,7 +14,8 @@ from lessons import COURSE
 from lessons.kit.index import PARTS, architecture
 from lessons.kit.lesson import BLUE, GREEN, GREY, ORANGE, Piece, table
 from lessons.kit.simulation import Option, Simulation, Slider
-from lessons.kit.views import Axis, Chart, Drawn, Figures
+from lessons.kit.views import Axis, Chart, Drawn, Figures, power
+from lessons.lesson_12.sizes import amount
 from numformer.layer import pack
 from numformer.layers import CELLS, Places, Reach, Recurrent
 from numformer.layers.attention import SelfAttention
@@ -50,11 +51,13 @@ class PartsMap(Piece):
         for words, (file, case) in WHERE.items():
             lesson, page = f"{number[words]}", COURSE[number[words] - 1].page
             lesson = f"[{lesson}]({page})" if linked and page else lesson
-            rows.append((words, lesson, f"`numformer/{file}`", f"`{case}`"))
+            rows.append((words, lesson, f"`{file}`", f"`{case}`"))
         caption = (
-            "`python -m numformer.gradient_check --only NAME` checks the gradients of a case, "
+            "Files of `numformer`. `python -m numformer.gradient_check --only NAME` checks the "
         )
-        caption += "`pytest tests/gradient_check -k NAME` all that its layer has to keep."
+        caption += (
+            "gradients of a case, `pytest tests/gradient_check -k NAME` all that it has to keep."
+        )
         return table(["part", "lesson", "file", "case"], rows, caption)
 
     def markdown(self) -> str:
@@ -206,18 +209,14 @@ def compute(budget=1e22, place=16) -> dict:
     }
 
 
-def power(value: float) -> str:
-    return f"10^{np.log10(value):.4g}"
-
-
 budgets = Simulation(
     name="budget",
     title="A large model, or many words?",
     say="You can pay for so many operations. A model of twice the size then reads half as many "
-    "words. **Which size would you take for 10^24?** Put the marker there, and look how many words "
+    "words. **Which size would you take for 10²⁴?** Put the marker there, and look how many words "
     "it reads for each parameter. Then let the budget grow: how far apart do the advice of 2020 "
     "and that of 2022 come?",
-    caption="The loss that 10^22 operations buy, by the size of the model.",
+    caption="The loss that 10²² operations buy, by the size of the model.",
     alt="A curve that falls and rises again: the loss against the number of parameters, for one "
     "budget. Its lowest point is marked, and to the right of it the size that was advised in 2020.",
     controls=[
@@ -231,7 +230,7 @@ budgets = Simulation(
         Slider(
             "place",
             "Parameters",
-            [Option(n, power(number)) for n, number in enumerate(NUMBERS)],
+            [Option(n, amount(number)) for n, number in enumerate(NUMBERS)],
             start=16,
         ),
     ],
@@ -253,7 +252,7 @@ budgets = Simulation(
                 "words": "words read, as a power of 10",
                 "ratio": "words for each parameter",
                 "behind": "loss above the best",
-                "paper": "times the paper's base model, as a power of 10",
+                "paper": "paper's base models, as a power of 10",
             }
         ),
     ],
