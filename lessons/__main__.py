@@ -1,10 +1,13 @@
 """The course in the terminal: python -m lessons"""
 
 import argparse
+import functools
+import http.server
 import os
 import shutil
 import sys
 import textwrap
+import webbrowser
 from pathlib import Path
 
 import lessons
@@ -19,7 +22,8 @@ python -m lessons 3               a lesson: its text, tables and figures
 python -m lessons quiz 3          its questions
 python -m lessons start 3 FILE    write its exercises into a new file, to be filled in
 python -m lessons check 3 FILE    what is right in that file, and why the rest is not
-python -m lessons.build           all lessons as pages for a browser"""
+python -m lessons progress FILE   what of the whole course is solved in one's files
+python -m lessons serve           all lessons as pages: build them, and open them in a browser"""
 
 
 def contents() -> str:
@@ -31,10 +35,10 @@ def contents() -> str:
     return "\n".join([*lines, "", COMMANDS])
 
 
-def start(number: int, file: Path) -> int:
-    """Write the starter file of a lesson's exercises; never over another file."""
+def start(number: int, file: Path, solved: bool = False) -> int:
+    """Write the starter file of a lesson's exercises, or one `solved`; never over another file."""
     exercises = lessons.load(number).EXERCISES
-    text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises)
+    text = starter(f"lesson {number}, {lessons.COURSE[number - 1].title}", exercises, solved)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as opened:
             opened.write(text)
@@ -44,7 +48,8 @@ def start(number: int, file: Path) -> int:
             f"{file} ({problem.strerror})",
             "Choose another name.",
         ) from None
-    print(f"{file} is written. Fill it in, then: python -m lessons check {number} {file}")
+    then = "Look into it" if solved else "Fill it in"
+    print(f"{file} is written. {then}, then: python -m lessons check {number} {file}")
     return 0
 
 
@@ -68,6 +73,57 @@ def check(number: int, file: Path) -> int:
         print(f"{exercise.name}\n\n{_wrapped(words)}\n", flush=True)
     print(f"{right} of {len(functions)} right")
     return 0 if right == len(functions) else 1
+
+
+def progress(files: list[Path]) -> int:
+    """Say which exercises of the course some of the files have right: 0 where all of them are."""
+    written = {
+        entry: lessons.load(entry.number).EXERCISES for entry in lessons.COURSE if entry.path
+    }
+    every = [exercise for exercises in written.values() for exercise in exercises]
+    read = [solutions(file, every) for file in files]
+    solved = 0
+    for entry, exercises in written.items():
+        open_ones = []
+        for exercise in exercises:
+            tries = [functions[exercise.name] for functions in read if exercise.name in functions]
+            if not any(exercise.check(function).right for function in tries):
+                open_ones.append(f"{exercise.name}{' (not right yet)' if tries else ''}")
+        right = len(exercises) - len(open_ones)
+        solved += right
+        left = f"   to do: {', '.join(open_ones)}" if open_ones else ""
+        print(f"{entry.number:4}  {right} of {len(exercises)}  {entry.title}{left}", flush=True)
+    print(f"{solved} of {len(every)} exercises solved")
+    return 0 if solved == len(every) else 1
+
+
+def serve(out: Path, port: int) -> int:
+    """Build the pages into a folder, show them in a browser, and go on until Ctrl-C."""
+    from lessons.kit.build import build
+
+    print(build(out))
+    handler = functools.partial(_Quiet, directory=str(out))
+    try:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except (OSError, OverflowError) as problem:
+        rule = "--port is one that no other program uses; 0 finds one"
+        raise InputError(rule, f"{port} ({problem})", "Choose another.") from None
+    with server:
+        address = f"http://127.0.0.1:{server.server_port}/index.html"
+        print(f"{address}   (Ctrl-C ends it)", flush=True)
+        webbrowser.open(address)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return 0
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Pages, without a line for each request."""
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def _wrapped(words: str) -> str:
@@ -111,11 +167,26 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("number", type=_lesson, help="the lesson's number")
         if name in ("start", "check"):
             command.add_argument("file", type=path, metavar="FILE", help="a Python file of yours")
+        if name == "start":
+            command.add_argument(
+                "--solved", action="store_true", help="with solutions, to teach by"
+            )
+    about = "say what of the whole course is solved in files of yours"
+    command = commands.add_parser("progress", help=about, description=about)
+    command.add_argument("files", type=path, nargs="+", metavar="FILE", help="Python files")
+    about = "build the pages, or what has changed of them, and open them in a browser"
+    command = commands.add_parser("serve", help=about, description=about)
+    command.add_argument("--out", type=path, default=Path("site"), help="folder (default: site)")
+    command.add_argument("--port", type=int, default=0, help="of this computer (default: any)")
     options = parser.parse_args(arguments)
     if options.command is None:
         print(contents())
+    elif options.command == "progress":
+        return progress(options.files)
+    elif options.command == "serve":
+        return serve(options.out, options.port)
     elif options.command == "start":
-        return start(options.number, options.file)
+        return start(options.number, options.file, options.solved)
     elif options.command == "check":
         return check(options.number, options.file)
     elif options.command == "quiz":

@@ -171,8 +171,9 @@ def the_lines_of_forward():
         "xp, highest": "NumPy or CuPy.",
         "output = ": "$O$, to be filled row by row.",
         "log_sums = ": r"One number $\ell = m + \ln n$ for each row. Backward will need it.",
-        "query = laid_out": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have.",
-        "key, value": "How they lie in memory, so that products are fast.",
+        "scale = ": r"$1 / \sqrt{d_k}$",
+        "query, key, value": r"$Q / \sqrt{d_k}$: fewer numbers to divide than the scores have. And "
+        "all three lie in memory so that products are fast.",
         "for tile": "A causal block ends where its last row does: later columns are never "
         "computed.",
         "weights = tile": r"$Z = QK^\top$ of this block, with masks and biases.",

@@ -19,6 +19,7 @@ from numformer import blas
 from numformer.errors import InputError
 
 BACKENDS = ("numpy", "cupy", "auto")
+FEW = 16  # rows, at most, of which NumPy's own sum and maximum are faster than their replacements
 
 
 def array_module(x) -> Any:
@@ -128,16 +129,17 @@ def laid_out(x):
     return array_module(x).ascontiguousarray(x)
 
 
-def matmul(a, b, out=None):
+def matmul(a, b):
     """The matrix product over the last two axes, a (..., M, N), b (..., N, P) -> (..., M, P).
 
     One matrix `b` for all of `a` becomes a single large product instead of many small ones; within
-    `half_products` it is a `half_product`. That of two matrices may be written into `out` (M, P).
+    `half_products` it is a `half_product`.
     """
     if b.ndim == 2:
         product = half_product if _half.get() else blas.product
-        y = product(rows(a), b, out)
-        return y if a.ndim == 2 else y.reshape(*a.shape[:-1], b.shape[1])
+        if a.ndim == 2:
+            return product(a, b)
+        return product(rows(a), b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 
@@ -158,24 +160,19 @@ def half_products(half: bool = True) -> Iterator[None]:
         _half.reset(token)
 
 
-def half_product(a, b, out=None):
-    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, in `out` if that is given.
+def half_product(a, b):
+    """a (M, N), b (N, P) -> a @ b (M, P) of numbers rounded to float16, of the dtype of `a`.
 
     float16 has 11 bits and reaches from 6e-8 to 65504: smaller numbers become 0, larger ones
-    infinite. The sums are made in float32, then rounded, too, and come in the dtype of `a`. A GPU's
-    tensor cores do just this, many times as fast as float32. NumPy would multiply float16 numbers
-    one by one, so here numbers that were rounded are float32 again: the same arithmetic, and slower
-    than without it.
+    infinite. The sums are made in float32, then rounded, too. A GPU's tensor cores do just this,
+    many times as fast as float32. NumPy would multiply float16 numbers one by one, so here numbers
+    that were rounded are float32 again: the same arithmetic, and slower than without it.
     """
     with np.errstate(over="ignore"):
         x, y = a.astype(np.float16), b.astype(np.float16)
         if on_host(a):
             x, y = x.astype(np.float32), y.astype(np.float32)
-        rounded = (x @ y).astype(np.float16)
-    if out is None:
-        return rounded.astype(a.dtype)
-    out[...] = rounded
-    return out
+        return (x @ y).astype(np.float16).astype(a.dtype)
 
 
 def sum_rows(x):
@@ -185,12 +182,14 @@ def sum_rows(x):
 
 
 def sum_last(x):
-    """x (..., D) -> (..., 1): the sum over the last axis, as a product with ones."""
+    """x (..., D) -> (..., 1): the sum over the last axis, for many rows as a product with ones."""
+    if x.size <= FEW * x.shape[-1]:
+        return x.sum(axis=-1, keepdims=True)
     return (rows(x) @ array_module(x).ones(x.shape[-1], dtype=x.dtype)).reshape(*x.shape[:-1], 1)
 
 
 def mean_last(x):
-    """x (..., D) -> (..., 1): the mean over the last axis, as a product with ones."""
+    """x (..., D) -> (..., 1): the mean over the last axis."""
     mean = sum_last(x)
     mean *= 1 / x.shape[-1]
     return mean
@@ -201,7 +200,7 @@ def max_last(x):
 
     NumPy takes each short row by itself; transposed, all rows are compared at once.
     """
-    if array_module(x) is np and x.shape[-1] <= 64:
+    if array_module(x) is np and x.shape[-1] <= 64 and x.size > FEW * x.shape[-1]:
         return rows(x).T.copy().max(axis=0).reshape(*x.shape[:-1], 1)
     return x.max(axis=-1, keepdims=True)
 

@@ -115,7 +115,7 @@ def test_within_half_products_those_with_one_matrix_are_half(rng, xp):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
-    x = rng.standard_normal((2, 3, 5)).astype(dtype)
+    x = rng.standard_normal((4, 5, 5)).astype(dtype)
     for found, expected in (
         (backend.sum_rows(watched(x)), x.sum(axis=(0, 1))),
         (backend.sum_last(watched(x)), x.sum(axis=-1, keepdims=True)),
@@ -123,14 +123,22 @@ def test_sums_are_products_with_ones_of_the_same_dtype(dtype, watched, rng):
     ):
         assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert found.dtype == dtype and found.shape == expected.shape
-    assert watched.notes == [((6,), (6, 5)), ((6, 5), (5,)), ((6, 5), (5,))]
+    assert watched.notes == [((20,), (20, 5)), ((20, 5), (5,)), ((20, 5), (5,))]
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+def test_of_few_rows_sums_and_maxima_are_those_of_numpy(rows, watched, rng):
+    x = rng.standard_normal((rows, 1, 5))
+    assert_array_equal(backend.sum_last(watched(x)), x.sum(axis=-1, keepdims=True))
+    assert_array_equal(backend.max_last(watched(x)), x.max(axis=-1, keepdims=True))
+    assert watched.notes == [(x.shape, -1, True)]
 
 
 @pytest.mark.parametrize("width", [1, 64, 65])
 def test_short_rows_are_compared_all_at_once(width, watched, rng):
-    x = rng.standard_normal((2, 7, width))
+    x = rng.standard_normal((2, 9, width))
     assert_array_equal(backend.max_last(watched(x)), x.max(axis=-1, keepdims=True))
-    transposed, each_by_itself = ((width, 14), 0, True), (x.shape, -1, True)
+    transposed, each_by_itself = ((width, 18), 0, True), (x.shape, -1, True)
     assert watched.notes == [transposed if width <= 64 else each_by_itself]
 
 

@@ -89,6 +89,8 @@ REFUSED = {
     "Linear takes an array (..., 4); received shape (2, 5). Build the Linear for the width",
     "import numformer as n; n.LayerNorm(4)(np.ones((4, 5)))": "LayerNorm takes an array (..., 4)",
     "import numformer as n; n.RMSNorm(4)(3)": "RMSNorm takes an array (..., 4); received int",
+    "import numformer as n; n.layers.Convolution(4, np.random.default_rng(0))(3)": "this "
+    "Convolution takes an array (..., 4); received int",
     "model.output(np.ones((2, 5)))": "this OutputProjection takes an array (..., ",
     "Transformer.Config.base(12, d_modle=8)": "received d_modle. Did you mean d_model?",
     "Recipe(xyzzy=1)": "Recipe has the settings ... received xyzzy. Leave it out.",

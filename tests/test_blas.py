@@ -1,8 +1,9 @@
-"""How many threads products take: many where they are large or trained by, one in an answer."""
+"""How many threads products take, many where they are large or trained by; products of few rows."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
@@ -15,8 +16,6 @@ class Operand:
 
     ndim = 2
 
-    ndim = 2
-
     def __init__(self, columns):
         self.shape, self.size = (1 << 10, columns), columns << 10
 
@@ -26,18 +25,13 @@ class Operand:
     def __matmul__(self, other):
         return blas.threads()
 
-    def dot(self, other, out):
-        return blas.threads()
-
 
 SMALL, LARGE = Operand((1 << 7) - 1), Operand(1 << 7)
 SQUARE = Operand(1 << 10)
 
 
 def taken():
-    written = [matmul(operand, SQUARE, out=SQUARE) for operand in (SMALL, LARGE)]
-    assert written == [matmul(operand, SQUARE) for operand in (SMALL, LARGE)]
-    return [*written, blas.threads()]
+    return [matmul(SMALL, SQUARE), matmul(LARGE, SQUARE), blas.threads()]
 
 
 def answering():
@@ -79,3 +73,18 @@ def test_a_training_keeps_its_threads_whoever_answers_beside_it():
                 beside.result()
                 assert taken() == [2, 2, 2]
         assert taken() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("rows", [2, 5, 16, 17])
+@pytest.mark.parametrize("depth, columns", [(512, 1024), (300, 2048), (64, 9999), (2000, 600)])
+@pytest.mark.parametrize("transposed", [False, True], ids=["as it is", "transposed"])
+def test_a_product_of_few_rows_is_the_same_in_pieces(rows, depth, columns, transposed, monkeypatch):
+    made = []
+    matmul_of_numpy = np.matmul
+    monkeypatch.setattr(np, "matmul", lambda *a, **b: made.append(a) or matmul_of_numpy(*a, **b))
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(rows, depth)), rng.normal(size=(depth, columns))
+    with inference():
+        product = matmul(a, np.asfortranarray(b) if transposed else b)
+    np.testing.assert_allclose(product, np.einsum("mn,np->mp", a, b), atol=1e-11)
+    assert bool(made) == (transposed and rows <= 16)

@@ -91,41 +91,6 @@ def test_pack_lays_parameters_end_to_end_a_tied_one_once_and_shares_their_memory
     assert pack(Doubling(), dtype).data.shape == (0,)
 
 
-def test_a_gradient_that_is_unwritten_counts_as_zero(rng):
-    """However it is met: written, added to, read, set to zero, or by none of them."""
-    layer = Tied(rng)
-    flat = pack(layer)
-    first, *others = layer.named_parameters().values()
-    values = rng.standard_normal(first.shape).astype(np.float32)
-
-    def written():
-        first.unwritten[...] = values
-        first.add(first.unwritten)
-
-    def added_to():
-        first.add(values)
-
-    def zeroed():
-        layer.zero_grad()
-        assert first.unwritten is None
-        first.grad += values
-
-    for meet in written, added_to, zeroed:
-        flat.grad.fill(np.nan)
-        flat.leave_unwritten()
-        meet()
-        assert first.unwritten is None
-        first.add(values)
-        assert_array_equal(first.grad, 2 * values)
-        assert not others[0].grad.any()
-        flat.write_zeros()
-        assert np.isfinite(flat.grad).all()
-    flat.leave_unwritten()
-    flat.zero_grad()
-    first.add(values)
-    assert_array_equal(first.grad, values)
-
-
 def test_equal_layers_are_two():
     """A dataclass with equal fields is equal, and cannot be hashed: identity decides."""
 

@@ -10,8 +10,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     ["version", "errors", "blas"],
     ["backend", "settings"],
-    ["randomness", "parameter"],
-    ["layer"],
+    ["randomness", "layer"],
     ["layers", "data"],
     ["plots", "models"],
     ["training", "generation"],

@@ -24,6 +24,7 @@ from pathlib import Path
 import numformer
 import toy_tasks
 from lessons import COURSE, FOLDER, Entry, load
+from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
 from lessons.kit.lesson import Matrix, Picture, pieces, plain
@@ -52,6 +53,7 @@ except ModuleNotFoundError as missing:
     )
     sys.exit(2)
 
+COURSE_IN_A_LINE = f"The Transformer, forward and backward, in {len(COURSE)} lessons"
 SHORT = 8  # lines of code that stand on a page unfolded
 IN_A_ROW = (Matrix, Picture)  # several of a kind stand side by side
 MAKERS = ("numpy", "matplotlib", "markdown-it-py", "mdit-py-plugins", "math-core", "pygments")
@@ -195,17 +197,22 @@ class Made:
     counts: dict[str, int]
 
     @property
-    def minutes(self) -> str:
-        """How long it takes: 180 words a minute, half a minute for a formula on its own line, three
-        for a simulation; and apart from that 15 for an exercise.
+    def minutes(self) -> int:
+        """How long it takes to read: 180 words a minute, half a minute for a formula on its own
+        line, three for a simulation.
         """
         text = re.sub(r"<(script|svg|pre)\b.*?</\1>", " ", self.html, flags=re.S)
         formulas = text.count('<div class="math block"')
         text = re.sub(r"<math\b.*?</math>", "formula", text, flags=re.S)
         words = len(re.sub(r"<[^>]*>", " ", text).split())
         read = words / 180 + formulas / 2 + 3 * self.counts.get("simulation", 0)
+        return 5 * round(read / 5)
+
+    @property
+    def takes(self) -> str:
+        """How long it takes to read, and its exercises, each a quarter of an hour."""
         to_do = 15 * self.counts.get("exercise", 0)
-        return f"{5 * round(read / 5)} minutes to read, {to_do} for its exercises"
+        return f"{self.minutes} minutes to read, {to_do} for its exercises"
 
     @property
     def summary(self) -> str:
@@ -291,15 +298,14 @@ def lesson_page(entry: Entry, lesson: Made) -> str:
     headings = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', lesson.html)
     contents = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
     beside = neighbours(entry)
-    body = f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
-<span>Lesson {entry.number} of {len(COURSE)}, {lesson.minutes}</span>
-<a href="summary.html">Summary</a></nav>
+    here = f"Lesson {entry.number} of {len(COURSE)}, {lesson.takes}"
+    body = f"""<header>{further.navigation(here)}
 <nav class="neighbours" aria-label="Previous and next">{beside}</nav></header>
 <div class="lesson">
 <nav class="contents" aria-label="On this page"><details>
 <summary>On this page<span></span></summary><ol>{contents}</ol></details></nav>
 <main id="content"><article>
-{lesson.html}
+{further.opened(lesson.html)}
 </article>
 <nav class="neighbours" aria-label="Where to go on">{beside}</nav></main>
 </div>"""
@@ -324,15 +330,25 @@ def build(out: Path) -> str:
             write_atomically(out / entry.page, lesson_page(entry, course[entry.number]).encode())
             took = f"{time.perf_counter() - started:.1f} s" if now else "as it was"
             print(f"{out / entry.page}  {took}", flush=True)
-    script = f'<script type="module">\n{bundle([FOLDER / "page/attention_row.js"])}</script>\n'
-    about = "The Transformer, forward and backward, in 12 lessons"
-    front = frame("numformer lessons", index_page(Page(), course), about, script)
-    summary = frame("Summary · numformer", summary_page(course), "To print and to keep")
+
+    def script(name: str) -> str:
+        return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
+
+    front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
+    others = {
+        "index": (*front, script("attention_row.js")),
+        "summary": ("Summary", summary_page(course), "To print and to keep"),
+        "glossary": ("Glossary", further.glossary_page(), "The words of the course"),
+        "search": ("Search", further.search_page(course), "Search", script("search.js")),
+        "teaching": ("For teachers", further.teaching_page(Page()), "Twelve weeks"),
+    }
+    for name, (title, *page) in others.items():
+        title = title if name == "index" else f"{title} · numformer"
+        write_atomically(out / f"{name}.html", frame(title, *page).encode())
     sheets = sorted(FOLDER.glob("page/*.css"), key=lambda path: (path.stem != "style", path))
     sheets += sorted(FOLDER.glob("lesson_*/*.css"))  # a lesson has the last word
     style = "".join(path.read_text(encoding="utf-8") for path in sheets)
-    for name, text in (("index.html", front), ("summary.html", summary), ("style.css", style)):
-        write_atomically(out / name, text.encode())
+    write_atomically(out / "style.css", style.encode())
     # The font and its licence, and what a message that links to a page shows of it.
     for path in [*FOLDER.glob("page/numformer_math.*"), *FOLDER.glob("page/preview.png")]:
         write_atomically(out / path.name, path.read_bytes())

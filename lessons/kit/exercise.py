@@ -74,6 +74,11 @@ class Exercise(Piece):
             body = self._lines.with_mistake(self.to_find)
         return head + textwrap.indent(body, "    ") + "\n"
 
+    @property
+    def solved(self) -> str:
+        """The solution, with its notes."""
+        return inspect.getsource(self.solution).replace(self.solution.__name__, self.name, 1)
+
     @functools.cached_property
     def start(self) -> Callable:
         names = {}

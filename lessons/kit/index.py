@@ -11,6 +11,7 @@ from html import escape
 import numpy as np
 
 from lessons import COURSE
+from lessons.kit import further
 from numformer.layers.attention import scaled_dot_product_attention
 
 WORDS = "the cat chased the mouse until it slept".split()
@@ -92,7 +93,7 @@ def index_page(page, course: Mapping) -> str:
     for entry in COURSE:
         title = f"<strong>{entry.title}</strong> <span>{page.inline(entry.question)}</span>"
         if entry.path:
-            minutes = course[entry.number].minutes
+            minutes = course[entry.number].takes
             items += f'<li><a href="{entry.page}">{title} <em>{minutes}</em></a></li>'
         else:
             items += f'<li class="to-come"><div>{title} <em>to come</em></div></li>'
@@ -102,7 +103,9 @@ def index_page(page, course: Mapping) -> str:
 <p>Thirteen lessons on “Attention Is All You Need” (Vaswani et al. 2017), for those who know matrix
 products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
 and, where they have gradients, derives these by hand. What to take with you stands on
-<a href="summary.html">one page to print</a>.</p>
+<a href="summary.html">one page to print</a>, its words in a
+<a href="glossary.html">glossary</a>, and all of it can be <a href="search.html">searched</a>.</p>
+{further.paths({number: made.minutes for number, made in course.items()})}
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that
@@ -183,8 +186,7 @@ def summary_page(course: Mapping) -> str:
         for entry in COURSE
         if entry.path and course[entry.number].summary
     )
-    return f"""<header><nav aria-label="Course"><a href="index.html">numformer lessons</a>
-<span>To print and to keep</span></nav></header>
+    return f"""<header>{further.navigation("Summary")}</header>
 <main id="content"><article class="summary">
 <h1>To take with you</h1>
 <p>The Transformer, forward and backward. A d before a name: the gradient of the loss with respect

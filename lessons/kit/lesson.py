@@ -66,7 +66,8 @@ PLAIN = [
 ]
 SIGNS = (
     "cdot · times × partial ∂ sum Σ infty ∞ approx ≈ ne ≠ ldots … cdots … odot ⊙ le ≤ ge ≥ to → "
-    "leftarrow ← tau τ eta η mu μ sigma σ gamma γ beta β delta δ varepsilon ε phi φ ell ℓ rho ρ"
+    "leftarrow ← alpha α tau τ eta η mu μ sigma σ gamma γ beta β delta δ varepsilon ε phi φ "
+    "ell ℓ rho ρ"
 )
 SIGNS = dict(zip(SIGNS.split()[::2], SIGNS.split()[1::2], strict=True))
 NUMBERS = re.compile(r"[\d\s.,+−%-]+|\$[\d.]+ \\cdot 10\^\{-?\d+\}\$")  # the latter: scientific()

@@ -39,6 +39,20 @@ class TaskRun:
 
 MODELS = {
     "translator": TaskRun("translate", "--preset minutes --seed 1", 8, needs_data=True),
+    "small_translator": TaskRun(
+        "translate",
+        "--vocabulary 2000 --d-model 80 --d-ff 160 --layers 3 --positions sinusoidal "
+        "--steps 5000 --evaluate-every 1000 --seed 1",
+        5,
+        needs_data=True,
+    ),
+    "averaged": TaskRun(
+        "translate",
+        "--seed 2 --steps 1600 --warmup 500 --factor 1 --decay inverse_sqrt --evaluate-every 100 "
+        "--average 5",
+        3,
+        needs_data=True,
+    ),
 }
 
 

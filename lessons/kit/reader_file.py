@@ -81,14 +81,14 @@ def _end(caught: TooLong) -> None:
         os._exit(2)
 
 
-def starter(title: str, exercises: Sequence) -> str:
-    """The file that a reader begins with."""
+def starter(title: str, exercises: Sequence, solved: bool = False) -> str:
+    """The file that a reader begins with; one that is `solved`, with all notes, is for teachers."""
     parts = [f'"""Exercises: {title}\n\nCheck them: {exercises[0].command}\n"""\n']
     parts.append(IMPORTS)
     for number, exercise in enumerate(exercises, 1):
         told = f"{number}. {exercise.title}\n\n{plain(exercise.task)}"
         parts.append("\n" + textwrap.indent(told, "# ", lambda _: True).replace("# \n", "#\n"))
-        parts.append(f"\n\n{exercise.code}")
+        parts.append(f"\n\n{exercise.solved if solved else exercise.code}")
     return "\n".join(parts)
 
 

@@ -16,7 +16,7 @@ from numformer.layer import inference
 from numformer.models import Model
 
 NO_OUTPUT = [PADDING, START, UNKNOWN]
-STRETCH = 64  # symbols of which the largest is looked for first
+GROUP = 64  # symbols of which the largest is looked for first
 
 
 def log_probabilities(logits) -> np.ndarray:
@@ -55,16 +55,17 @@ def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _largest(x, count: int):
     """x (N, V) -> where the `count` largest of each row are (N, count).
 
-    They lie in those `count` stretches of the row whose own largest are the largest.
+    They lie in those `count` groups of the row whose own largest are the largest. Members of a
+    group stand apart, so that all groups are compared at once, as vectors.
     """
     xp, (rows, length) = array_module(x), x.shape
-    stretches = length // STRETCH
-    if stretches <= count:
+    groups = length // GROUP
+    if groups <= count:
         return xp.argpartition(x, -count)[:, -count:]
-    whole, rest = xp.split(x, [stretches * STRETCH], axis=1)
-    highest = whole.reshape(rows, stretches, STRETCH).max(axis=-1)
-    first = STRETCH * xp.argpartition(highest, -count)[:, -count:]
-    places = (first[:, :, None] + xp.arange(STRETCH)).reshape(rows, -1)
+    whole, rest = xp.split(x, [groups * GROUP], axis=1)
+    highest = whole.reshape(rows, GROUP, groups).max(axis=1)
+    first = xp.argpartition(highest, -count)[:, -count:]
+    places = (first[:, :, None] + groups * xp.arange(GROUP)).reshape(rows, -1)
     after = xp.broadcast_to(xp.arange(length - rest.shape[1], length), rest.shape)
     places = xp.concatenate([places, after], axis=1)
     among = xp.argpartition(xp.take_along_axis(x, places, axis=1), -count)[:, -count:]
@@ -93,7 +94,7 @@ def _most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
     highest = logits.max(axis=-1)
     _require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
     ids = first + logits[:, first:].argmax(axis=-1)
-    best = xp.take_along_axis(logits, ids[:, None], axis=1)[:, 0]
+    best = logits[xp.arange(len(ids)), ids]
     return to_host(xp.where(logits[:, END] >= best, END, ids))
 
 

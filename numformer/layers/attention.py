@@ -274,17 +274,9 @@ class CrossAttention(MultiHeadAttention):
     """x (B, T, D), memory (B, S, D), reach -> (B, T, D): the decoder looks at the encoder's output.
 
     A memory is another sequence: how far its positions are from those of x says nothing. With a
-    `past` its keys and values are computed once, at the first position, and x has one position of
-    every hypothesis: those of a sequence, side by side, look at one memory.
+    `past` its keys and values are computed once, at the first position. The hypotheses of a
+    sequence that are written at once are so many queries of its memory.
     """
-
-    def forward(
-        self, x: Array, memory: Array, reach: Any = None, past: Memory | None = None
-    ) -> Array:
-        if past is None:
-            return super().forward(x, memory, reach)
-        queries = x.reshape(len(memory), -1, x.shape[-1])
-        return super().forward(queries, memory, reach, past).reshape(x.shape)
 
     def keys_and_values(self, memory, reach: Reach, past: Memory | None):
         def computed(past=None):

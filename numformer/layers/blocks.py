@@ -51,7 +51,7 @@ class Tile(NamedTuple):
         return scores
 
 
-def attention_in_blocks(query, key, value, tiles, small=False):
+def attention_in_blocks(query, key, value, tiles, small):
     """softmax(Q K^T / sqrt(d_k)) V, as scaled_dot_product_attention, a tile after the other.
 
     query (..., T, K), key (..., S, K), value (..., S, K_v) -> output (..., T, K_v), log_sums
@@ -61,8 +61,8 @@ def attention_in_blocks(query, key, value, tiles, small=False):
     xp, highest = array_module(query), 0
     output = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
     log_sums = xp.zeros((*query.shape[:-1], 1), query.dtype)
-    query = laid_out(query * (1 / math.sqrt(query.shape[-1])))
-    key, value = laid_out(key), laid_out(value)
+    scale = 1 / math.sqrt(query.shape[-1])
+    query, key, value = map(laid_out, (query * scale, key, value))
     for tile in tiles:
         weights = tile.scores(query, key)
         if not small:
@@ -83,8 +83,7 @@ def attention_in_blocks_backward(doutput, query, key, value, output, log_sums, t
     xp, scale, leading = array_module(query), 1 / math.sqrt(query.shape[-1]), query.shape[:-2]
     dquery = xp.zeros(query.shape, query.dtype)
     dkey, dvalue = (xp.zeros((*leading, *x.shape[-2:]), x.dtype) for x in (key, value))
-    query, doutput = laid_out(query * scale), laid_out(doutput)
-    key, value = laid_out(key), laid_out(value)
+    query, key, value, doutput = map(laid_out, (query * scale, key, value, doutput))
     inner = dot_last(doutput, output)  # <dweights, weights> of each row: output = weights V
     for tile in tiles:
         weights = tile.scores(query, key)
@@ -108,8 +107,8 @@ def scores_are_small(query, key) -> bool:
     """Whether |q||k| / sqrt(d_k), which no score exceeds, is small; on a GPU asking would wait."""
     if not on_host(query):
         return False
-    squares = (float(dot_last(x, x).max()) / math.sqrt(x.shape[-1]) for x in (query, key))
-    return math.prod(squares) <= SMALL**2
+    lengths = (math.sqrt(dot_last(x, x).max()) for x in (query, key))
+    return math.prod(lengths) <= SMALL * math.sqrt(query.shape[-1])
 
 
 class BlockAttention(Layer):
@@ -203,17 +202,16 @@ class Tiles(NamedTuple):
 
         def by_heads(addend):
             """(B, H, T, S), where B and H may be 1, as all sequences and heads have it."""
-            split = heads if addend.shape[1] > 1 else [1] * len(heads)
             sizes = addend.shape[2:]
-            addend = addend.reshape(len(addend), *split, *sizes)
-            return xp.broadcast_to(addend, (query.shape[0], *heads, *sizes))
+            addend = xp.broadcast_to(addend, (len(query), math.prod(heads), *sizes))
+            return addend.reshape(len(query), *heads, *sizes)
 
         if self.position_bias:
             places = reach.queries[rows], reach.keys[near]
             bias = self.position_bias(*(xp.asarray(part.positions) for part in places))
             added.append((slice(None), by_heads(bias[None].astype(query.dtype))))
         for edge in slice(near.start, seen_by_all.start), slice(seen_by_all.stop, near.stop):
-            mask = reach.tile(rows, edge).dense(xp) if edge.start < edge.stop else None
+            mask = reach.tile(rows, edge).dense(xp)
             if mask is not None:
                 addend = xp.where(mask, query.dtype.type(0), query.dtype.type(-np.inf))
                 columns = slice(edge.start - near.start, edge.stop - near.start)

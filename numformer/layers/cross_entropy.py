@@ -87,7 +87,7 @@ class CrossEntropy(Layer):
         for rows in rows_in_cache(logits):
             of_rows = logits[rows]
             if valid is not None:
-                # 0 times what the logits of the others give is 0 then, even where it is infinite.
+                # 0 times what the others give is 0 then, even where their logits are infinite.
                 of_rows = xp.where(kept[rows, None], of_rows, logits.dtype.type(0))
             loss_of_rows, exponentials[rows], total[rows] = cross_entropy(
                 of_rows, targets[rows], share[rows], self.smoothing

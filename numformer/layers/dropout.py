@@ -69,7 +69,7 @@ class KeepByTiles:
         words = splitmix64(self.key, xp.asarray(counters, dtype=xp.uint64))
         four_a_word = words.view(xp.uint16)
         bits = four_a_word[..., :count]
-        for place in range(1, 4):
+        for place in (1, 2, 3):
             here = entry % 4 == place
             if here.any():
                 begun = four_a_word[..., place : place + count]

@@ -23,7 +23,7 @@ def embed_backward(dx, ids, dweight) -> None:
 
 def check_ids(ids, vocabulary: int) -> None:
     """Raise InputError unless `ids` is a host array of integers in [0, vocabulary)."""
-    if not isinstance(ids, np.ndarray) or not np.issubdtype(ids.dtype, np.integer):
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
         received = f"dtype {ids.dtype}" if isinstance(ids, np.ndarray) else type(ids).__name__
         raise InputError(
             "token ids are a NumPy array of integers",

@@ -37,13 +37,12 @@ class GlobalWindowAttention(TiledAttention):
     def tiles(self, reach: Reach) -> list[Tile]:
         t, s = reach.queries.positions, reach.keys.positions
         if len(t) == 1:  # whose keys may come from a ring, in any order
-            return [self._tile(slice(0, 1), slice(0, len(s)), t, s)]
+            return [self._tile(slice(None), slice(None), t, s)]
         globals_ = np.count_nonzero(s < self.global_tokens)
         tiles = []
         for rows, near in near_blocks(reach, self.window):
-            keys = near
             if not reach.causal and t[rows][0] < self.global_tokens:
-                keys = slice(0, len(s))
+                keys = slice(None)
             elif near.start <= globals_:
                 keys = slice(0, near.stop)
             else:
@@ -52,11 +51,10 @@ class GlobalWindowAttention(TiledAttention):
         return tiles
 
     def _tile(self, rows, keys, t, s) -> Tile:
-        t, s = t[rows][:, None], s[keys]
-        near = abs(s - t) < self.window
-        return Tile(
-            slice(None), rows, keys, near | (s < self.global_tokens) | (t < self.global_tokens)
-        )
+        t = t[rows][:, None]
+        s = s[keys]
+        seen = (abs(s - t) < self.window) | (np.minimum(t, s) < self.global_tokens)
+        return Tile(slice(None), rows, keys, seen)
 
     def remembered(self, past: Memory) -> Latest:
         """The keys and values that later positions can see."""

@@ -18,13 +18,10 @@ def linear(x, weight, bias=None):
     return y
 
 
-def linear_backward(dy, x, weight, bias=None, out=None):
-    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None.
-
-    `out` is an array for dweight, if there is one.
-    """
+def linear_backward(dy, x, weight, bias=None):
+    """dy (..., D_out) -> dx (..., D_in), dweight (D_in, D_out), dbias (D_out) or None."""
     dx = matmul(dy, weight.T)  # y = x W, so dx = dy W^T
-    dweight = matmul(rows(x).T, rows(dy), out)  # an outer product x dy for each position, summed
+    dweight = matmul(rows(x).T, rows(dy))  # one outer product x dy for each position, summed
     dbias = None if bias is None else sum_rows(dy)  # b is added at every position
     return dx, dweight, dbias
 
@@ -52,9 +49,8 @@ class Linear(Layer):
 
     def backward(self, dy: Array) -> Array:
         x = self.pop_saved()["x"]
-        weight, bias = self._weight_and_bias()
-        dx, dweight, dbias = linear_backward(dy, x, weight, bias, self.weight.unwritten)
-        self.weight.add(dweight)
+        dx, dweight, dbias = linear_backward(dy, x, *self._weight_and_bias())
+        self.weight.grad += dweight
         if self.bias:
             self.bias.grad += dbias
         return dx
@@ -83,5 +79,5 @@ class OutputProjection(Layer):
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
-        self.weight.add(matmul(rows(dlogits).T, rows(x), self.weight.unwritten))
+        self.weight.grad += matmul(rows(dlogits).T, rows(x))
         return matmul(dlogits, self.weight.data)

@@ -26,10 +26,17 @@ class Places:
         self._indices: dict[tuple, tuple] = {}
 
     @classmethod
-    def whole(cls, batch: int, length: int, first: int = 0) -> "Places":
+    def whole(cls, batch: int, length: int, first: int = 0, skip_padding: bool = False) -> "Places":
         """Those of `batch` sequences without padding, at `length` positions from `first` on."""
-        positions = np.arange(first, first + length)
-        return cls(np.broadcast_to(True, (batch, length)), positions=positions)
+        return cls.at(np.arange(first, first + length), batch, skip_padding)
+
+    @classmethod
+    def at(cls, positions: np.ndarray, batch: int, skip_padding: bool = False) -> "Places":
+        """Those of `batch` sequences without padding, at `positions` (T,)."""
+        valid = np.ones((batch, len(positions)), dtype=bool)
+        places = cls(valid, skip_padding, positions)
+        places.all_valid, places.real = True, np.arange(valid.size)
+        return places
 
     def __getitem__(self, stretch: slice) -> "Places":
         """The places of some positions."""

@@ -36,6 +36,7 @@ class Reach:
         self.queries, self.keys = queries, queries if keys is None else keys
         self.causal, self.window = causal, window
         self._dense: dict = {}
+        self._over: dict[bytes, Reach] = {}
 
     def dense(self, xp=np):
         """Boolean, True = may attend, broadcast to (B, H, T, S); None where all see all."""
@@ -71,10 +72,15 @@ class Reach:
         return slice(start, stop), slice(from_here, max(from_here, to_here))
 
     def over(self, positions: np.ndarray) -> "Reach":
-        """The reach of the same queries over other keys, those remembered of `positions` (S,)."""
-        batch = len(self.queries.valid)
-        keys = Places(np.broadcast_to(True, (batch, len(positions))), positions=positions)
-        return Reach(self.queries, keys, self.causal, self.window)
+        """The reach of the same queries over other keys, those remembered of `positions` (S,).
+
+        The layers of a model ask for the same one in turn, so it is made once.
+        """
+        name = positions.tobytes()
+        if name not in self._over:
+            keys = Places.at(positions, len(self.queries.valid))
+            self._over[name] = Reach(self.queries, keys, self.causal, self.window)
+        return self._over[name]
 
     def within(self, window: int) -> "Reach":
         """The same reach as far as a window."""

@@ -79,7 +79,7 @@ def _chunks(value, log_decay) -> Iterator[tuple]:
     (..., C, 1); from s to its end, `to_end` (..., C, 1); and from before it to its end, `whole`
     (..., 1, 1). Without a decay all but the first are 1.
     """
-    xp, length = array_module(value), value.shape[-2]
+    xp, (*_, length, _) = array_module(value), value.shape
     for first in range(0, length, CHUNK):
         chunk = slice(first, min(first + CHUNK, length))
         earlier = causal_mask(chunk.stop - first, xp)[0, 0]
@@ -96,7 +96,7 @@ def _summed(gradient, like):
     return gradient.sum(axis=1, keepdims=True) if like.shape[1] == 1 else gradient
 
 
-def reach_of_sums(name: str, reach: Any, x: Array, first: int) -> Reach:
+def reach_of_sums(name: str, reach: Any, x: Array, first: int = 0) -> Reach:
     """What a layer of sums is given as the Reach of x (B, T, D), which begins at position `first`.
 
     None is that of all over all. Raises InputError unless who sees whom is a matter of order and

@@ -105,7 +105,7 @@ class StateSpace(Mixer):
         self.output = Linear(self.features, d_model, rng, bias=False)
 
     def forward(self, x: Array, reach: Any = None, past: Memory | None = None) -> Array:
-        reach = reach_of_sums("a state space", reach, x, past.length if past else 0)
+        reach = reach_of_sums("a state space", reach, x)
         self._require_causal(reach)
         xp, places = array_module(x), reach.queries
         u, gate, write, read, raw_step = self._parts(self._spread(self.input.forward(x), reach))
@@ -154,7 +154,7 @@ class StateSpace(Mixer):
     def _parts(self, x) -> list:
         """x (B, T, W) -> u, gate (B, T, H P), write, read (B, T, N), step (B, T, H): columns."""
         sizes = self.features, self.features, self.d_state, self.d_state, self.heads
-        ends = np.cumsum(sizes).tolist()
+        ends = np.cumsum(sizes)
         return [x[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
     def _spread(self, x, reach: Reach):

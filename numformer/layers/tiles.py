@@ -33,7 +33,7 @@ def near_blocks(reach: Reach, window: int) -> Iterator[tuple[slice, slice]]:
     for first in range(0, len(t), window):
         rows = slice(first, min(first + window, len(t)))
         seen = t[rows][0] - window + 1, t[rows][-1] + ahead + 1
-        yield rows, slice(*np.searchsorted(s, seen).tolist())
+        yield rows, slice(*np.searchsorted(s, seen))
 
 
 class TiledAttention(SelfAttention):
@@ -81,10 +81,11 @@ class TiledAttention(SelfAttention):
     def looks(self):
         reach = self.saved[-1]["reach"]
         (batch, length), longer = reach.queries.valid.shape, len(reach.keys.positions)
-        tiles, saved = self.tiles(reach), self.attention.saved_weights()
-        xp, like = array_module(saved[-1]), saved[-1]
-        weights = xp.zeros((batch, self.heads, length, longer), like.dtype)
-        for tile, of_tile in zip(tiles, saved[-len(tiles) :], strict=True):
+        tiles = self.tiles(reach)
+        saved = self.attention.saved_weights()[-len(tiles) :]
+        xp, dtype = array_module(saved[0]), saved[0].dtype
+        weights = xp.zeros((batch, self.heads, length, longer), dtype)
+        for tile, of_tile in zip(tiles, saved, strict=True):
             weights[:, tile.heads, tile.rows, _index(xp, tile.keys)] = of_tile
         return weights
 

@@ -126,13 +126,14 @@ class Transformer(Model):
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
         past, kept = state.past, state.past.of(self, lambda past: Shared())
-        here = Places.whole(len(ids), 1, first=past.length)
+        here = Places.whole(len(ids), 1, past.length, skip_padding=True)
         x = self.target.forward(ids[:, None], here)
         sources = len(kept["valid"])  # hypotheses of a source are so many positions that look at it
-        reach = Reach(Places.whole(sources, len(ids) // sources), Places(kept["valid"]))
+        looking = Places.whole(sources, len(ids) // sources, skip_padding=True)
+        reach = Reach(looking, Places(kept["valid"]))
         x = self.decoder.forward(x, Reach(here, causal=True), kept["memory"], reach, past)
         past.advance(1)
-        return self.output.forward(x)[:, 0]
+        return self.output.forward(x)
 
     def _encode(self, source, places: Places):
         return self.encoder.forward(self.source.forward(source, places), Reach(places))

@@ -58,6 +58,9 @@ class LanguageModel(Model):
     def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)
         places = Places.whole(len(ids), ids.shape[1], past.length if past else 0)
+        return self._logits(ids, places, past)
+
+    def _logits(self, ids, places: Places, past: Memory | None):
         x = self.input.forward(ids, places)
         return self.output.forward(self.tower.forward(x, Reach(places, causal=True), past=past))
 
@@ -86,6 +89,7 @@ class LanguageModel(Model):
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
-        logits = self.forward(ids[:, None], state.past)
+        here = Places.whole(len(ids), 1, state.past.length, skip_padding=True)
+        logits = self._logits(ids[:, None], here, state.past)
         state.past.advance(1)
-        return logits[:, 0]
+        return logits

@@ -115,14 +115,13 @@ class Parts:
 
     def _compute(self, step: int, parts: list[tuple[int, Batch, float, Any]]):
         """The sum of `share` times the mean loss of each part, of `dloss` times its gradient."""
-        self.optimizer.parameters.leave_unwritten()
+        self.optimizer.parameters.zero_grad()
         losses = []
         with half_products(self.loss_scale is not None):
             for number, part, share, dloss in parts:
                 dropout_stream.reseed(self.seed, step, number)
                 losses.append(self.objective.forward(*part.inputs) * share)
                 self.objective.backward(dloss)
-        self.optimizer.parameters.write_zeros()
         return sum(losses[1:], start=losses[0])
 
     def _sum(self, used: int) -> None:

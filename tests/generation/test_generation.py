@@ -387,12 +387,14 @@ def test_what_is_drawn_by_has_the_right_symbols_where_numbers_end():
     for temperature in (1e-3, 1e-320):
         p = nf.Sampling(temperature).probabilities(both)
         assert_allclose(p, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
+    p = nf.Sampling(top_p=0.8).probabilities(both)
+    assert (p > 0).sum(axis=-1).tolist() == [1, 3]  # a row that is sure keeps fewer
     p = nf.Sampling(top_p=0.75).probabilities(log_p(0.25, 0.5, 0.125, 0.125))
     assert_allclose(p, [[1 / 3, 2 / 3, 0, 0]])  # that reach p exactly
     assert nf.Sampling(top_p=1.0).probabilities(log_p(1.0, 1e-20))[0, 1] > 0  # 1 without it
     equals = np.random.default_rng(1).integers(0, 2, (1, 200)).astype(float)
     likely = np.flatnonzero(equals[0])
-    for count in range(1, len(likely)):  # a sort that is not stable would take others
+    for count in range(1, len(likely)):  # of equals the first
         p = nf.Sampling(top_k=count).probabilities(equals)
         assert (np.flatnonzero(p) == likely[:count]).all()
 
@@ -486,16 +488,19 @@ def test_what_is_usual_is_replaced_by_what_is_asked_for(complaint):
         (([0, 0, 1, 1, 2, 2], [3, 2]), [2, 2]),
         (([2, 0], [1], [0, 0, 0]), [1, 1, 3]),
         (([0, 0, 1], [2, 0, 1, 1], [3, 3, 0, 1]), [1, 1, 1]),
+        (([0, 0, 0, 1], [3, 0, 1]), [1, 1]),
         (([0, 0, 1, 1, 2, 2], [0, 0, 3], [0, 2], []), [2, 1, 1, 0]),
     ],
     ids=str,
 )
 def test_hypotheses_of_a_sequence_share_what_was_read(choices, widths, rng):
-    """However many of each are chosen: what a row is told is its own."""
+    """However many of each are chosen: what a row is told is its own. Where all stay, no copy."""
     read, past, layers = rng.random((3, 4)), Memory(9), (nf.Softmax(), nf.Softmax())
     with nf.inference():
         shared = past.of(layers[0], lambda past: Shared(read=read))
         kept = past.of(layers[1], lambda past: Kept(read=read))
+        past.choose(np.arange(3))
+        assert shared["read"] is read
         for rows, width in zip(choices, widths, strict=True):
             past.choose(np.array(rows, int))
             assert past.width == width

@@ -53,6 +53,8 @@ def test_where_all_see_all_there_is_no_mask():
     assert Reach(whole).dense() is None and Reach(whole, window=3).dense() is None
     assert Reach(Places.whole(2, 1, first=2), whole, causal=True).dense() is None
     assert Reach(Places.whole(2, 1, first=4)).over(np.arange(5)).dense() is None
+    step = Reach(Places.whole(2, 1, first=4), causal=True)
+    assert step.over(np.arange(5)) is step.over(np.arange(5)) is not step.over(np.arange(4))
     assert Drawn(np.ones((1, 1, 1, 3), bool), whole, whole).within(3).dense().all()
     mask = np.ones((2, 1, 3, 1), bool)
     assert Drawn(mask, whole, whole).tile(slice(1), slice(2)).dense().shape == (2, 1, 1, 1)

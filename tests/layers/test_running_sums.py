@@ -31,12 +31,15 @@ def layer_of(kind: str):
     return layer
 
 
+@pytest.mark.parametrize("heads", [(1, 1), (1, H), (H, 1)])
 @pytest.mark.parametrize("fading", [False, True])
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
-def test_chunks_of_any_length_are_the_recurrence_step_by_step(chunk, fading, rng, monkeypatch):
-    """Forward from a state, and backward; heads may share queries and keys."""
+def test_chunks_of_any_length_are_the_recurrence_step_by_step(
+    chunk, fading, heads, rng, monkeypatch
+):
+    """Forward from a state, and backward; heads may share queries, keys or both."""
     monkeypatch.setattr(running_sums, "CHUNK", chunk)
-    query, key = rng.standard_normal((2, B, 1, T, 3))
+    query, key = (rng.standard_normal((B, n, T, 3)) for n in heads)
     value, dy = rng.standard_normal((2, B, H, T, 5))
     state = start = rng.standard_normal((B, H, 3, 5))
     log_decay = -3 * rng.random((B, H, T)) if fading else None
@@ -44,7 +47,7 @@ def test_chunks_of_any_length_are_the_recurrence_step_by_step(chunk, fading, rng
     for t in range(T):
         fade = np.exp(log_decay[:, :, t, None, None]) if fading else 1
         state = fade * state + key[:, :, t, :, None] * value[:, :, t, None]
-        assert_allclose(y[:, :, t], np.einsum("bok,bhkv->bhv", query[:, :, t], state), **CLOSE)
+        assert_allclose(y[:, :, t, None], query[:, :, t, None] @ state, **CLOSE)
     assert_allclose(last, state, **CLOSE)
     assert len(states) == -(-T // chunk) and states[0] is start
 
@@ -54,7 +57,9 @@ def test_chunks_of_any_length_are_the_recurrence_step_by_step(chunk, fading, rng
     weights = query @ key.swapaxes(2, 3) * within
     dquery = dscores @ key + np.exp(c) * (dy @ start.swapaxes(2, 3))
     expected = [dquery, dscores.swapaxes(2, 3) @ query]
-    expected = [gradient.sum(axis=1, keepdims=True) for gradient in expected]
+    for index, count in enumerate(heads):
+        if count == 1:
+            expected[index] = expected[index].sum(axis=1, keepdims=True)
     expected += [weights.swapaxes(2, 3) @ dy]
     by_pair = dy @ value.swapaxes(2, 3) * weights
     dsums = by_pair.sum(axis=3) - by_pair.sum(axis=2)
@@ -157,8 +162,10 @@ def test_who_sees_whom_is_order_and_padding_alone(kind, rng, complaint):
     ):
         said = complaint(layer.forward, x, reach)
         assert f"received {received}. Give it Reach(places)" in said
-    whole = running_sums.reach_of_sums(kind, None, x, 3).queries
-    assert whole.valid.shape == (B, 4) and [*whole.positions] == [3, 4, 5, 6]
+    for first in ((), (3,)):
+        whole = running_sums.reach_of_sums(kind, None, x, *first).queries
+        assert whole.valid.shape == (B, 4)
+        assert_array_equal(whole.positions, np.arange(4) + sum(first))
     if kind == "state_space":
         for reach in (None, Reach(places)):
             said = complaint(layer.forward, x, reach)

@@ -59,7 +59,8 @@ def test_a_pattern_is_attention_under_a_mask(kind, sizes, seen, causal, bias, rn
         (Reach(Places.whole(B, T), causal=causal), mask),
         (drawn, drawn & seen),
     ):
-        layer.forward(x[:, :4], Reach(Places.whole(B, 4), causal=True))
+        for length in (5, 4):
+            layer.forward(x[:, :length], Reach(Places.whole(B, length), causal=True))
         y = layer.forward(x, reach)
         assert_allclose(y, other.forward(x, expected), **TIGHT)
         assert_allclose(layer.looks(), other.looks(), **TIGHT)
@@ -87,25 +88,26 @@ def test_scores_that_nobody_needs_are_not_computed(causal, rng):
 
 
 def test_tiles_by_hand(rng):
-    layer = GlobalWindowAttention(D, H, rng, window=2, global_tokens=1)
+    layer, two = (GlobalWindowAttention(D, H, rng, window=2, global_tokens=n) for n in (1, 2))
 
-    def keys(reach):
+    def keys(layer, reach):
         indices = np.arange(len(reach.keys.positions))
         return [indices[tile.keys].tolist() for tile in layer.tiles(reach)]
 
-    places = Places.whole(B, 7)
-    assert keys(Reach(places, causal=True)) == [[0, 1], [0, 1, 2, 3], [0, 3, 4, 5], [0, 5, 6]]
-    both = [[*range(7)], [*range(5)], [0, 3, 4, 5, 6], [0, 5, 6]]
-    assert keys(Reach(places)) == both
+    both, causal = (Reach(Places.whole(B, 7), causal=causal) for causal in (False, True))
+    assert keys(layer, causal) == [[0, 1], [0, 1, 2, 3], [0, 3, 4, 5], [0, 5, 6]]
+    assert keys(layer, both) == [[*range(7)], [*range(5)], [0, 3, 4, 5, 6], [0, 5, 6]]
+    assert keys(two, both) == [[*range(7)], [*range(5)], [0, 1, 3, 4, 5, 6], [0, 1, 5, 6]]
     (one,) = layer.tiles(Reach(Places.whole(B, 1, first=6), Places.whole(B, 7), causal=True))
     assert one.pattern.tolist() == [[True, False, False, False, False, True, True]]
     layer = StridedAttention(D, H, rng, stride=3)
-    later = Reach(Places.whole(B, 2, first=4), Places.whole(B, 6), causal=True)
-    *near, first, second = layer.tiles(later)
-    assert [(tile.rows, tile.keys) for tile in near] == [(slice(0, 2), slice(2, 6))]
-    assert first == (slice(2, None), slice(0, None, 3), slice(1, None, 3), None)
-    assert second == (slice(2, None), slice(1, None, 3), slice(2, None, 3), None)
-    assert near[0].heads == slice(2)
+    for start in (0, 1):
+        later = Reach(Places.whole(B, 2, start + 4), Places.whole(B, 6, start), causal=True)
+        *near, first, second = layer.tiles(later)
+        assert [(tile.rows, tile.keys) for tile in near] == [(slice(0, 2), slice(2, 6))]
+        assert first == (slice(2, None), slice(0, None, 3), slice(1, None, 3), None)
+        assert second == (slice(2, None), slice(1, None, 3), slice(2, None, 3), None)
+        assert near[0].heads == slice(2)
 
 
 def test_patterns_of_nothing_are_refused(rng, complaint):

@@ -23,12 +23,13 @@ from lessons.lesson_06 import depth
 from lessons.lesson_07 import toy
 from lessons.lesson_08 import runs
 from lessons.lesson_09 import bugs
+from lessons.lesson_10 import cache
 from lessons.lesson_12 import landscape
 from lessons.lesson_13 import cost
 
 LONG = [reversal.trained, retrieval.compare, reverse.trained, beyond.compare, depth.learn]
-LONG += [toy.trained, runs.run, bugs.learned, bugs.checked, cost.measured]
-LONG += [landscape.costs]
+LONG += [toy.trained, runs.run, bugs.learned, bugs.checked, cache.speed, landscape.costs]
+LONG += [cost.measured]
 
 
 def pytest_collection_modifyitems(items):

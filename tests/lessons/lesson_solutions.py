@@ -157,6 +157,60 @@ return m, a + b, {output}
     return function("merge", "m_1, n_1, o_1, m_2, n_2, o_2", body)
 
 
+def scored(place: str = "before[-1] + 1", mean: str = "np.mean(found, axis=0)") -> str:
+    """The score for induction in a loop."""
+    body = f"""
+found = []
+for t, x in enumerate(symbols):
+    before = [s for s in range(t) if symbols[s] == x]
+    if before:
+        found.append(weights[:, t, {place}])
+return {mean}
+"""
+    return function("induction_score", "weights, symbols", body)
+
+
+def learned(da: str) -> str:
+    body = f"""
+g = 1 / (1 + np.exp(-a))
+d = np.einsum('td,hkd->htk', dy, w)
+dg = np.einsum('htk,htk->h', d, C)
+return d * g[:, None, None], {da}
+"""
+    return function("learned_gates_backward", "dy, C, a, w", body)
+
+
+def in_nucleus(kept: str = "np.where(np.cumsum(q) - q < top_p, q, 0)") -> str:
+    """Top-p row by row."""
+    body = f"""
+kept = np.zeros(p.shape)
+for row in range(len(p)):
+    order = np.argsort(p[row])[::-1]
+    q = p[row][order]
+    q = {kept}
+    kept[row][order] = q / sum(q)
+return kept
+"""
+    return function("nucleus", "p, top_p", body)
+
+
+def of_beam(**lines: str) -> str:
+    """A step of a beam with a list of all ways, some of its lines replaced."""
+    lines = {
+        "ways": "[(log_p[i] + step[i, j], i) for i, j in np.ndindex(step.shape)]",
+        "ways2": "sorted(ways, reverse=True)[:len(log_p)]",
+        "kept": "np.array([state[i] for _, i in ways2])",
+    } | lines
+    body = "\n".join(f"{name} = {line}" for name, line in lines.items())
+    body += "\nreturn np.array([total for total, _ in ways2]), kept"
+    return function("beam_step", "log_p, step, state", body)
+
+
+def of_drawn(dz: str = "g[:, None] * (y - p)", dtau: str = "-np.sum(dz * z) / tau**2") -> str:
+    body = f"dz = {dz}\nreturn dz / tau, {dtau}"
+    return function("drawn_backward", "g, z, p, y, tau", body)
+
+
 S_BACKWARD = "weights * (dweights - (weights * dweights).sum(axis=-1, keepdims=True))"
 MASK_FORGOTTEN = """
 def again(Q, K):
@@ -206,12 +260,19 @@ RIGHT = {
     "multi_head_self_attention_backward": [whole_attention()],
     "layer_norm_backward": [whole_norm()],
     "encoder_layer_backward": [whole_layer()],
+    "induction_score": [scored()],
+    "learned_gates_backward": [learned("dg * (g - g**2)"), learned("dg * np.exp(-a) * g**2")],
+    "mended_importance": [altered("mended_importance", "size = gates", "size = (gates**2) ** 0.5")],
     "merge": [joined("o_1 + (o_2 - o_1) * b / (a + b)")],
     "mended_one_after_the_other": [
         altered("mended_one_after_the_other", "blend = blend +", "blend = factor * blend +"),
     ],
     "block_backward": [of_block()],
     "linear_attention_backward": [running(), running("h[::-1].cumsum(0)[::-1]")],
+    "nucleus": [in_nucleus()],
+    "beam_step": [of_beam()],
+    "mended_scores": [altered("mended_scores", "sum(axis=(0, 1))", "sum(axis=1)")],
+    "drawn_backward": [of_drawn(), of_drawn(dtau="-(np.einsum('tn,tn', dz, z)) / tau / tau")],
     "tied_backward": [tied("y.T @ x\nnp.add.at(d, i, w.shape[1] ** 0.5 * (y @ w))")],
     "gpt_size": [gpt("layers * (a + n + 4 * d) + d * (v + t + 2)")],
     "layer_work": [worked()],
@@ -267,6 +328,33 @@ WRONG = {
         running("np.cumsum(h, axis=0)"): "The running sum runs forwards",
         running("h[::-1].cumsum(0)[::-1] - h"): "A position’s own result is left out",
     },
+    "induction_score": {
+        scored("before[-1]"): "You look at the earlier occurrence itself",
+        scored("before[0] + 1"): "You take the first occurrence",
+        scored(mean="np.sum(found, axis=0) / len(symbols)"): "the number of all positions",
+    },
+    "learned_gates_backward": {
+        learned("dg"): "You stop at the gates",
+        learned("dg * (1 - g**2)"): "The slope is that of a tanh",
+        learned("dg * g"): "a factor is missing",
+    },
+    "mended_importance": {
+        altered("mended_importance", "size = gates", "size = -gates"): "The sign of",
+        altered("mended_importance", "(1, 3)", "1"): "shape",
+    },
+    "nucleus": {
+        in_nucleus("np.where(np.cumsum(q) <= top_p, q, 0)"): "with which the sum reaches the share",
+    },
+    "beam_step": {
+        of_beam(kept="state"): "The memories have stayed where they were.",
+        of_beam(
+            ways2="sorted(((max(s) + l, i) for i, (s, l) in enumerate(zip(step, log_p))))[::-1]"
+        ): "best: Each hypothesis has gone on in one way",
+    },
+    "drawn_backward": {
+        of_drawn("g[:, None] * (p - y)"): "the gradient of a loss, minus the logarithm",
+        of_drawn(dtau="-np.sum(dz * z) / tau"): "a power is missing",
+    },
     "gpt_size": {
         gpt("layers * (a + n + 4 * d) + d * (v + t)"): "In the total, a part is missing",
         gpt("layers * (a + n + 4 * d) + d * (v + t + 2)", "4 * d * d"): "attention",
@@ -299,6 +387,10 @@ WRONG = {
         "mended_one_after_the_other": [
             ("blend = blend +", "blend = blend * factor**2 +", "a factor occurs twice"),
             ("blend = blend +", "blend = total * blend +", "another array belongs"),
+        ],
+        "mended_scores": [
+            ("", "", "Not begun yet."),
+            ("length = valid.sum(axis=(0, 1))", "length = valid.max(axis=-1)", "the largest entry"),
         ],
         "mended_additive_backward": [
             ("", "", "Not begun yet."),

@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import sys
+import threading
+import urllib.request
 
 import numpy as np
 import pytest
-from lesson_solutions import HEADER, LESSONS, RIGHT, softmax
+from lesson_solutions import HEADER, LESSONS, RIGHT, attention, softmax
 
 import lessons
 from lessons.__main__ import main
@@ -61,6 +63,47 @@ def test_a_starter_file_is_written_once_filled_in_and_right(call, tmp_path):
     file.write_text(text.replace(" / dscores.shape[0]", ""))
     code, out, err = call(main, "check", "3", str(file))
     assert (code, out[-1], err) == (0, "4 of 4 right", [])
+
+
+def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
+    wrong, right = tmp_path / "early.py", tmp_path / "late.py"
+    wrong.write_text(softmax("return dweights * weights") + attention().removeprefix(HEADER))
+    right.write_text(RIGHT["softmax_backward"][0])
+    todo = [exercise.name for exercise in lessons.load(3).EXERCISES][2:]
+    every = sum(len(lessons.load(number).EXERCISES) for number in LESSONS)
+    for files, first in ((wrong,), ["softmax_backward (not right yet)"]), ((wrong, right), []):
+        code, out, err = call(main, "progress", *map(str, files))
+        assert (code, err) == (1, []) and len(out) == len(LESSONS) + 1
+        (line,) = (line for line in out if line.startswith("   3  "))
+        assert line.endswith(f"to do: {', '.join([*first, *todo])}")
+        assert out[-1] == f"{2 - len(first)} of {every} exercises solved"
+    code, out, err = call(main, "progress", str(tmp_path / "none.py"))
+    assert (code, out, len(err)) == (2, [], 1)
+
+
+def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, tmp_path, monkeypatch):
+    seen = []
+
+    def build(out):
+        (out / "index.html").write_text("the course")
+        return "1 lesson"
+
+    def visit(address):
+        seen.append(urllib.request.urlopen(address).read())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("lessons.kit.build.build", build)
+    monkeypatch.setattr(
+        "webbrowser.open", lambda url: threading.Thread(target=visit, args=[url]).start()
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, out, err = call(main, "serve --out", str(tmp_path))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, err, seen) == (0, [], [b"the course"]) and out[0] == "1 lesson"
+    code, out, err = call(main, "serve --port 99999 --out", str(tmp_path))
+    assert code == 2 and "--port is one that no other program uses" in err[-1]
 
 
 NONSENSE = "d\n4\n0\nab\n-1\nb\nquarter\n1/0\nnan\n1e999\n1/4/2\n0.25\n"

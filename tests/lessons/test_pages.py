@@ -24,7 +24,8 @@ def test_the_pages_are_counted_as_they_are(site):
     counts = {"lesson": len(LESSONS), "simulation": 0, "quiz question": 0, "exercise": 0}
     for entry in LESSONS:
         text = (folder / entry.page).read_text(encoding="utf-8")
-        assert len(text.encode()) < 1_000_000, f"{entry.page}: a page has less than 1 MB"
+        most = 3 if entry.number == 11 else 1  # the explorer has the weights of its models
+        assert len(text.encode()) < most * 1e6, f"{entry.page}: a page has less than {most} MB"
         for kind, least in ("simulation", 1), ("quiz question", 4), ("exercise", 1):
             there = len(re.findall(rf'class="{kind.split()[-1]}[" ]', text))
             counts[kind] += there

@@ -62,6 +62,16 @@ SAID = {
     7: """
     2 · (−0.0734), or −0.1468 … saves 1,049,600 parameters
     """,
+    10: """
+    0.6 · 0.4 = 0.24. But *der hund* has 0.4 · 0.9 = 0.36. … 0.25 / 0.36 = 0.694 … 0.5 / 0.8 =
+    0.625 … −4 / 1.36 ≈ −2.94 and −5 / 1.93 ≈ −2.59 … | exact | −0.200 | 0.180 | 0.160 | −0.140 |
+    … sum to 1, but to 0.847. It is [0.598, 0.220, 0.133, 0.049]. … | couple | 1 | *ein paar
+    tanzt in einem leeren parkplatz auf einem leeren parkplatz .* | −3.47 | … | 32 | −7.08 | 38.53 |
+    """,
+    11: """
+    The translator has 548,160 weights … The model that reverses has 63,936 weights … (0.7 + 0.8 +
+    0.6) / 3 = 0.70 … | output.weight |
+    """,
     13: """
     | 2,048 | 4,194,304 | 16 | 16.1 | … 0.1353 · 2 + 0.0183 · 1 + 1.0000 · 1 ≈ 1.289 … = 2.117.
     Only now divide: 2.117 / 1.289 ≈ 1.642. The plain formula has 1.642 … 0.776 · 0 ≈ 0.54. … +

@@ -39,7 +39,7 @@ CHOICES = [
     *(dict(positions=positions) for positions in ("rotary", "alibi", "none")),
     dict(attention_bias=True, d_k=4, d_v=5),
     *(changes for changes in MIXED.values() if changes),
-    *(changes | dict(positions="rotary") for changes in MIXED.values() if changes),
+    *(changes | dict(positions="rotary", d_k=6, d_v=5) for changes in MIXED.values() if changes),
 ]
 CELLS = [dict(cell="rnn", context="fixed"), dict(cell="lstm", context="fixed"), dict(cell="lstm")]
 

@@ -15,12 +15,12 @@ Every pair has a start or an end, so its length is at least 1.
     data/batching.py: longest = 1
 Where nothing is saved a checkpointed layer saves nothing, either.
     layers/checkpointed.py: if any((isinstance(given, Memory) for given in inputs)):
-The largest of a row are found in stretches and without, the one of many, the other of few faster.
-    generation/greedy.py: if not stretches <= count:
-    generation/greedy.py: if stretches < count:
-    generation/greedy.py: STRETCH = 65
-Of every stretch, not of the `count` whose own largest are the largest.
-    generation/greedy.py: first = STRETCH * xp.argpartition(highest, -count)[:, :]
+The largest of a row are found in groups and without, the one of many, the other of few faster.
+    generation/greedy.py: if not groups <= count:
+    generation/greedy.py: if groups < count:
+    generation/greedy.py: GROUP = 65
+Of every group, not of the `count` whose own largest are the largest.
+    generation/greedy.py: first = xp.argpartition(highest, -count)[:, :]
 A third of the rows that have ended, or half: what is written is the same, only sooner.
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
@@ -28,13 +28,8 @@ The exponentials in new memory instead of that of `shifted`, which is not read a
 Where an array is cut, of whichever type the number is.
     layers/places.py: padded[0] if
     layers/places.py: else length, real[-1] + 1 if
-How an array lies in memory says how fast a product is, and not what it gives.
-    layers/blocks.py: query = query * (1 / math.sqrt(query.shape[-1]))
-    layers/blocks.py: key, value = (key, laid_out(value))
-    layers/blocks.py: key, value = (laid_out(key), value)
-    layers/blocks.py: query, doutput = (query * scale, laid_out(doutput))
-    layers/blocks.py: query, doutput = (laid_out(query * scale), doutput)
-A block has as many rows as is fast, and a stretch is cut off where the array ends.
+A block has as many rows as is fast, a chunk as many positions; a stretch is cut off where the array
+ends.
     layers/blocks.py: ROWS = 129
     layers/blocks.py: if self.reach.keys.all_valid and (not on_host(query)) else None
     layers/blocks.py: whole = slice(batch) if not on_host(query) else None
@@ -42,6 +37,11 @@ A block has as many rows as is fast, and a stretch is cut off where the array en
     layers/blocks.py: whole = None
     layers/blocks.py: for sequences in stretches(batch, 1)
     layers/blocks.py: slice(start, start + size)
+    layers/running_sums.py: CHUNK = 65
+Where global and near keys are one stretch, the same keys by their indices.
+    layers/global_window.py: if near.start < globals_:
+A mask that hides nothing, which takes longer than none.
+    layers/tiles.py: if tile.pattern is not None:
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
@@ -49,17 +49,15 @@ A place in the batch as an integer of NumPy is the same place.
 Before the first evaluation neither 0 nor -1 of them comes to any patience.
     training/loop.py: trainer.best.get('step', 1)
 Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
-    generation/greedy.py: xp.split(x, [stretches * STRETCH], axis=-1)
+    generation/greedy.py: xp.split(x, [groups * GROUP], axis=-1)
     generation/greedy.py: xp.concatenate([places, after], axis=-1)
     generation/greedy.py: xp.take_along_axis(x, places)
     generation/greedy.py: xp.take_along_axis(x, places, axis=-1)
     generation/greedy.py: xp.take_along_axis(places, among)
     generation/greedy.py: xp.take_along_axis(places, among, axis=-1)
-    generation/greedy.py: xp.take_along_axis(logits, ids[:, None])
-    generation/greedy.py: xp.take_along_axis(logits, ids[:, None], axis=-1)
     generation/greedy.py: xp.take_along_axis(shifted, symbols) -
     generation/greedy.py: xp.take_along_axis(shifted, symbols, axis=-1)
-    generation/sampling.py: np.take_along_axis(p, order)
+    generation/sampling.py: np.take_along_axis(ranked, count - 1)
 Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
 among the best 2 beam. Further ones are never looked at.
     generation/beam.py: most_probable(model.step(ids, state), 3 * beam)
@@ -78,12 +76,19 @@ What logits are where they do not count: what comes of it is multiplied with 0, 
 same.
     layers/cross_entropy.py: xp.where(kept[:, None], logits, logits.dtype.type(1))
     layers/divergence.py: xp.where(counts, x, x.dtype.type(1))
-np.diff gets -2 instead of -1 before the smallest id. Ids are at least 0, so the first difference is
-above 0 either way, and whether it is 0 is all that counts.
+np.diff gets -2 instead of -1 before the smallest id or row. These are at least 0, so the first
+difference is above 0 either way, and whether it is 0 is all that counts.
     backend.py: np.diff(sorted_ids, prepend=-2)
+    layers/memory.py: np.diff(read, prepend=-2)
 A Python integer takes the dtype of the array that it multiplies, uint64 (NEP 50).
     randomness.py: bits *= 11400714819323198485
     randomness.py: bits *= factor
+The same hashes, computed in pieces that the cache may not hold.
+    randomness.py: for piece in cache_sized_pieces((flat := counters)):
+More random words than are read.
+    layers/dropout.py: np.arange(count * 4 + 2)
+    layers/dropout.py: np.arange(count + 2)
+    layers/dropout.py: np.arange(count // 4 + 3)
 SeedSequence.generate_state makes word after word: of two words the first is the same.
     randomness.py: sequence.generate_state(2, np.uint64)[0]
 With a reach of all ids nothing lies that far apart: the slices are empty.
@@ -105,7 +110,7 @@ How many holes are asked for at once.
     generation/infilling.py: np.split(holes, range(256, len(holes), 257))
 Of the difference the size alone is taken.
     layers/alibi.py: abs(keys - queries[:, None])
-    layers/global_window.py: near = abs(t - s)
+    layers/global_window.py: seen = (abs(t - s)
     layers/strided.py: abs(t[rows][:, None] - s[keys])
 Where all are at work, nothing is appended.
     layers/recurrence.py: state = xp.concatenate([new, state[count:]])
@@ -133,6 +138,7 @@ A copy of what could be viewed as well.
     layers/rotary.py: return x.copy()
 Added in place, so rounded to the dtype of the scores either way.
     layers/attention.py: bias = self.position_bias(self.heads, *positions)
+    layers/blocks.py: by_heads(bias[None])
 A table of more positions.
     layers/rotary.py: positions.max() + 2
 Nothing comes after a single position.
@@ -149,6 +155,8 @@ rotary's angles between them, stay.
     layers/linear_attention.py: past.length if past else 1
 Without padding a product with True everywhere.
     layers/linear_attention.py: visible = xp.asarray(places.valid[:, None, :, None])
+    layers/state_space.py: return x * self._visible(x, reach)
+    layers/state_space.py: return dx * self._visible(dx, reach)
 A copy of an array that is a new one already.
     layers/dropout.py: return dx.copy()
 """

@@ -15,6 +15,7 @@ from toy_tasks.induction import InductionTask
 from toy_tasks.kit.sequences import Rule, SequenceTask, held_out
 from toy_tasks.lengths import LengthTask
 from toy_tasks.masked import MaskedTask
+from toy_tasks.recall import RecallTask
 from toy_tasks.write import WritingTask
 
 WORDS = ["".join(letters) for n in (1, 2, 3, 4) for letters in itertools.product("abcd", repeat=n)]
@@ -85,6 +86,7 @@ BY_SEED = {
     "masked": lambda seed: MaskedTask(TEXT, "_", 8, 4, seed),
     "lengths": lambda seed: LengthTask("copy", 4, seed, 2),
     "induction": lambda seed: InductionTask(4, seed),
+    "recall": lambda seed: RecallTask(32, 10, seed),
     "images": lambda seed: images.ImagesTask(IMAGES, 0, 4, seed, 0.7, 10),
 }
 

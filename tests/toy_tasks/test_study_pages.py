@@ -12,12 +12,15 @@ from numpy.testing import assert_array_equal
 
 from numformer.data import Subwords
 from numformer.data.vocabulary import SPECIAL
+from numformer.layers import MIXERS
+from numformer.randomness import seed_sequence
 from numformer.trained import load
 from tests.toy_tasks.small import few_held_out
-from toy_tasks import ablation, bottleneck, induction, lengths
+from toy_tasks import ablation, bottleneck, induction, lengths, recall
 from toy_tasks.induction import InductionTask
 from toy_tasks.kit.sequences import held_out
 from toy_tasks.lengths import LengthTask
+from toy_tasks.recall import RecallTask
 
 TINY = "--quick --d-model 8 --d-ff 8 --heads 1 --seeds 3 --steps 1 --batch-size 4"
 
@@ -158,6 +161,69 @@ def test_lengths_are_studied_and_drawn(studied, call):
     assert (folder / "addition-learned-3").is_dir()
     code, out, _ = call(lengths.main, f"--run {folder}/copy-none-3 --input .ab=")
     assert code == 0 and out[0].startswith(".ab=")
+
+
+@pytest.mark.parametrize("step", range(1, 41))
+def test_what_is_recalled_was_given_before(step):
+    """Batches of training: values by their keys, and strings; noise stands where nothing else."""
+    task = RecallTask(2048, 40, 1)
+    ids, following, valid = task.batch(step).inputs
+    symbols = np.c_[ids, following[:, -1:]]
+    assert_array_equal(symbols[:, 1:], following)
+    begun = [length for length, share in recall.BEGINS.items() if step > 40 * share]
+    assert ids.shape[1] in begun and len(ids) == 2048 // ids.shape[1]
+    for row, counts in zip(symbols, valid, strict=True):
+        asked = 1 + counts.nonzero()[0]  # places in the row
+        if task.equals in row:
+            first, second = (row == task.equals).nonzero()[0]
+            assert_array_equal(asked, np.arange(second + 1, len(row)))
+            assert_array_equal(row[first + 1 :][: len(asked)], row[second + 1 :])
+            assert len({*row[asked]}) == len(asked)
+            between = np.r_[row[:first], row[first + 1 + len(asked) : second]]
+        else:
+            pairs = np.isin(row[: asked[0] - 1], task.keys).nonzero()[0]
+            given = dict(zip(row[pairs], row[pairs + 1], strict=True))
+            assert len(given) == len(pairs) >= 2 and np.isin([*given.values()], task.values).all()
+            assert [given[key] for key in row[asked - 1]] == row[asked].tolist()
+            between = row[2 * len(pairs) : asked[0] - 1]
+        assert np.isin(between, task.noise).all()
+
+
+def test_right_counts_answers_at_the_end_of_long_sequences():
+    """Nothing is right of a model that repeats a key, half of one that copies half a string."""
+    task = RecallTask(64, 10, 1, tokens=512)
+
+    def logits(ids):
+        told = np.eye(len(task.text.vocabulary))[ids]
+        half = task.copy(np.random.default_rng(seed_sequence(0, "held out", 256)), 2, 256, 32)
+        if np.array_equal(ids, half.ids):
+            told[:, -16:] = np.eye(len(told[0, 0]))[half.following[:, -16:]]
+        return told
+
+    model = SimpleNamespace(forward=logits)
+    assert task.right(model, "recall", 128) == 0 and task.right(model, "copy", 256) == 0.5
+
+
+def test_what_the_study_of_recall_says():
+    def run(at_256):
+        shares = [1, 1, at_256, 0.5, 0.5, 0.5]
+        return {"recall": shares, "copy": shares} | dict.fromkeys(recall.COSTS, 7)
+
+    results = {"attention": [run(1), run(0.99)], "window": [run(0.1)]}
+    _, figures, (_, reached) = recall.verdict(results)
+    assert figures["attention at 256:"] == "0.9950" and reached
+    assert not recall.verdict(results | {"attention": [run(0.98)]})[2][1]
+    assert not recall.verdict(results | {"window": [run(0.2)]})[2][1]
+    head, row, _ = recall.table(results)
+    assert (head[1], row[1], head[-2], row[-2]) == ("recall 256", "0.99", "training, s", "7")
+
+
+def test_recall_is_studied_and_drawn(studied, call):
+    out, folder = studied(recall, f"{TINY} --layers 1", ["attention", "window"])
+    assert re.fullmatch(r"window of 64 at 256: 0\.0\d{3}", out[-1])
+    assert {*recall.THEORY} >= {*MIXERS}
+    code, out, _ = call(recall.main, f"--run {folder}/attention-3 --input", "k1 v5 n3 k1")
+    assert code == 0 and out[0].startswith("k1 v5 n3 k1 ")
 
 
 def test_a_row_differs_from_the_base_where_no_run_of_it_lies_among_the_base_s():

@@ -1,0 +1,164 @@
+"""The pages beside the lessons: search, glossary, and the one for teachers."""
+
+import json
+import re
+from collections.abc import Mapping
+from html import escape, unescape
+from typing import NamedTuple
+
+from lessons import COURSE, FOLDER, load
+
+QUIET = "a button code details figure label math pre script style svg summary table".split()
+QUIET += ["h1", "h2", "h3", "section"]  # a section is a question or an exercise
+"""The tags within which no word opens."""
+
+
+class Word(NamedTuple):
+    """An entry of the glossary: its lesson, and what it says in Markdown."""
+
+    name: str
+    lesson: int
+    says: str
+
+    @property
+    def place(self) -> str:
+        return re.sub(r"\W+", "-", self.name.lower())
+
+
+def words() -> list[Word]:
+    """The glossary, in the order of the alphabet."""
+    lines = (FOLDER / "glossary.md").read_text(encoding="utf-8").splitlines()
+    entries = [re.fullmatch(r"\*\*(.+?)\*\* \((\d+)\) (.+)", line) for line in lines if line]
+    return [Word(entry[1], int(entry[2]), entry[3]) for entry in entries]
+
+
+def opened(html: str) -> str:
+    """The text of a lesson in which each word of the glossary opens where it is first used.
+
+    What opens is a popover, which needs no script; where a browser has none, all of them stand
+    below the text. Only words in paragraphs and lists open, and none in what a reader takes along.
+    """
+    left, said, stack = {word.name.lower(): word for word in words()}, [], []
+    names = "|".join(sorted(map(re.escape, left), key=len, reverse=True))
+    pattern = re.compile(rf"(?<![\w-])({names})(s?)(?![\w-])", re.IGNORECASE)
+    html, *rest = re.split('(?=<h2 id="to-take-with-you">)', html)
+    parts = re.split(r"(<!--.*?-->|<[^>]*>)", html)
+
+    def opens(match) -> str:
+        word = left.pop(match[1].lower(), None)
+        if word is None:
+            return match[0]
+        said.append(word)
+        target = f'popovertarget="word-{word.place}"'
+        return f'<button type="button" class="word" {target}>{match[0]}</button>'
+
+    for at, part in enumerate(parts):
+        tag = re.match(r"<(/?)(\w+)[^>]*?(/?)>", part)
+        if tag and not tag[3] and tag[2] not in ("br", "img", "input", "wbr", "hr"):
+            if tag[1]:
+                while stack and stack.pop() != tag[2]:
+                    pass
+            else:
+                stack.append(tag[2])
+        elif not tag and {"p", "li"} & {*stack} and not {*QUIET} & {*stack}:
+            parts[at] = pattern.sub(opens, part)
+    notes = "".join(
+        f'<div popover class="word-says" id="word-{word.place}"><p><strong>{escape(word.name)}'
+        f"</strong> {escape(word.says)} {_lesson(word.lesson)}</p></div>"
+        for word in said
+    )
+    return "".join([*parts, *rest, notes])
+
+
+def _lesson(number: int) -> str:
+    entry = COURSE[number - 1]
+    name = f"Lesson {number}"
+    return f'<a href="{entry.page}">{name}</a>' if entry.page else f"{name}, to come"
+
+
+def glossary_page() -> str:
+    """All words, each with the lesson that explains it."""
+    listed = "".join(
+        f'<dt id="{word.place}">{escape(word.name)}</dt>'
+        f"<dd>{escape(word.says)} {_lesson(word.lesson)}</dd>"
+        for word in words()
+    )
+    return _page("Glossary", f'<dl class="glossary">{listed}</dl>')
+
+
+def search_page(course: Mapping) -> str:
+    """A field, and the texts of all sections, in which the page itself searches."""
+    sections = []
+    for entry in COURSE:
+        if entry.path:
+            for place, title, text in _sections(course[entry.number].html):
+                name = f"{entry.number}. {entry.title}"
+                sections.append([f"{entry.page}#{place}", name, title, text])
+    sections += [[f"glossary.html#{w.place}", "Glossary", w.name, w.says] for w in words()]
+    data = json.dumps(sections, ensure_ascii=False).replace("</", "<\\/")
+    return _page(
+        "Search",
+        '<form class="search" role="search"><label>Words to look for '
+        '<input type="search" name="for" autocomplete="off"></label></form>'
+        '<p class="found" role="status"></p><ol class="results"></ol>'
+        f'<script type="application/json" id="sections">{data}</script>',
+    )
+
+
+def _sections(html: str):
+    """Of each section of a lesson the place, the title and the plain text."""
+    html = re.sub(r"<(script|svg|style|math|pre)\b.*?</\1>", " ", html, flags=re.S)
+    for place, title, text in re.findall(r'<h2 id="([^"]*)">(.*?)</h2>(.*?)(?=<h2|$)', html, re.S):
+        yield (
+            place,
+            *(" ".join(unescape(re.sub(r"<[^>]*>", " ", t)).split()) for t in (title, text)),
+        )
+
+
+def teaching_page(page) -> str:
+    """The page for teachers, with what each exercise asks for."""
+    title, text = (FOLDER / "teaching.md").read_text(encoding="utf-8").split("\n", 1)
+    rows = ["| lesson | exercise | what it tests |", "|---|---|---|"]
+    for entry in COURSE:
+        for exercise in load(entry.number).EXERCISES if entry.path else ():
+            (first, *_) = re.split(r"(?<=[.:])\s", " ".join(exercise.task.split()))
+            rows.append(f"| [{entry.number}]({entry.page}) | {exercise.title} | {first} |")
+    told = f"{text}\n\n## The exercises\n\nEach takes about a quarter of an hour.\n\n"
+    return _page(title.removeprefix("# "), page.markdown(told + "\n".join(rows)))
+
+
+def _page(title: str, body: str) -> str:
+    return f"""<header>{navigation(title)}</header>
+<main id="content"><article class="further"><h1>{title}</h1>
+{body}</article></main>"""
+
+
+FURTHER = {"summary": "Summary", "glossary": "Glossary", "search": "Search"}
+"""The pages that each page leads to."""
+
+
+def navigation(here: str) -> str:
+    """The way to the index and to the pages beside the lessons, and where one is."""
+    links = " ".join(
+        f'<a href="{name}.html"{" aria-current=page" * (title == here)}>{title}</a>'
+        for name, title in FURTHER.items()
+    )
+    return (
+        f'<nav aria-label="Course"><a href="index.html">numformer lessons</a>\n'
+        f"<span>{here}</span>\n{links}</nav>"
+    )
+
+
+def paths(minutes: Mapping[int, int]) -> str:
+    """Ways through the course for those who have an hour, a weekend or a term."""
+    page = {entry.number: entry.page for entry in COURSE}
+    hours = round(sum(minutes.values()) / 60)
+    return f"""<section class="paths"><h2>How much time have you got?</h2>
+<dl><dt>An hour</dt>
+<dd><a href="{page[2]}">Lesson 2</a>, what attention is; <a href="{page[3]}">lesson 3</a> up to its
+first simulation; then play with <a href="{page[9]}#whole">the whole model</a>.</dd>
+<dt>A weekend</dt>
+<dd>All lessons in their order, about {hours} hours to read; an exercise of each when you like.</dd>
+<dt>A term</dt>
+<dd>A lesson a week with its exercises: <a href="teaching.html">a plan for teachers</a>.</dd></dl>
+</section>"""

@@ -1,0 +1,1 @@
+"""Lesson 10: its simulations, its exercises, and what was measured on trained models."""

@@ -1,0 +1,120 @@
+import { element, written } from "../page/dom.js";
+import { VIEWS } from "../page/views.js";
+
+// The views of lesson 10 (views.py): the bars of a choice, and the tree of a beam.
+
+const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
+const wide = (share) => `${tenth(100 * share)}%`;
+const percent = (part, side) => Number(part.style[side].replace("%", ""));
+
+class Bars {
+  constructor(data, simulation) {
+    this.data = data;
+    this.rows = simulation.arrays()[data.names].map(() => {
+      const [before, after] = ["before", "after"].map((kind) => element("i", { class: kind }));
+      const [name, value, count] = ["name", "value", "count"].map((kind) => element("span", { class: kind }));
+      const row = element("li", {}, name, element("span", { class: "track" }, before, after), value, count);
+      return { row, name, before, after, value, count };
+    });
+    this.pieces = this.rows.map(() => element("i"));
+    this.pointer = element("b", { class: "pointer" });
+    const line = element("div", { class: "line", role: "img", "aria-label": "all that can be drawn, side by side from 0 to 1, and the number that was drawn" }, ...this.pieces, this.pointer);
+    const { name, options } = simulation.data.controls.find((each) => each.name === data.again);
+    const draw = () => simulation.choose(name, (simulation.chosen[name] + 1) % options.length);
+    const button = element("button", { type: "button", class: "play", onclick: draw }, "Draw again");
+    const top = element("div", { class: "throw" }, button, line);
+    this.element = element("div", { class: "bars" }, top, element("ol", {}, ...this.rows.map(({ row }) => row)));
+  }
+
+  set(arrays) {
+    const { names, before, after, counts, latest, number, vocabulary } = this.data;
+    let begin = 0;
+    this.rows.forEach(({ row, name, ...parts }, n) => {
+      const share = arrays[after][n];
+      name.textContent = vocabulary[arrays[names][n]];
+      [parts.before.style.width, parts.after.style.width] = [wide(arrays[before][n]), wide(share)];
+      parts.value.textContent = written(share);
+      parts.count.textContent = Math.round(arrays[counts][n]);
+      row.classList.toggle("latest", n === Math.round(arrays[latest]));
+      row.classList.toggle("cut", share === 0);
+      [this.pieces[n].style.left, this.pieces[n].style.width] = [wide(begin), wide(share)];
+      this.pieces[n].classList.toggle("latest", n === Math.round(arrays[latest]));
+      begin += share;
+    });
+    this.pointer.style.left = wide(arrays[number]);
+  }
+
+  shown() {
+    const of = (kind) => this.rows.map((row) => row[kind]);
+    return {
+      names: of("name").map((name) => name.textContent),
+      before: of("before").map((bar) => percent(bar, "width")),
+      after: of("after").map((bar) => percent(bar, "width")),
+      texts: of("value").map((value) => value.textContent),
+      counts: of("count").map((count) => Number(count.textContent)),
+      latest: of("row").findIndex((row) => row.classList.contains("latest")),
+      line: this.pieces.map((piece) => percent(piece, "width")),
+      number: percent(this.pointer, "left"),
+    };
+  }
+}
+
+const [GONE, DROPPED, OPEN, BEST] = [0, 1, 2, 3];
+const KINDS = { [DROPPED]: "dropped", [OPEN]: "open", [BEST]: "best" };
+const [ACROSS, DOWN, HIGH] = [100, 50, 36]; // of a place, and of its box, in SVG's units
+
+class Tree {
+  constructor(data, simulation) {
+    this.data = data;
+    const [first] = simulation.every(data.state);
+    const [rows, columns] = [first.length, first[0].length];
+    this.size = { rows, columns };
+    this.nodes = first.map((line, row) =>
+      line.map((_, column) => {
+        const [x, y] = this.middle(row, column);
+        const box = element("rect", { x: x - ACROSS / 2 + 3, y: y - HIGH / 2, width: ACROSS - 6, height: HIGH, rx: 6 });
+        const text = (dy, kind) => element("text", { x, y: y + dy, class: `middle ${kind}` });
+        const [word, log_p] = [text(-3, "word"), text(13, "log-p")];
+        return { word, log_p, group: element("g", { class: "node" }, box, word, log_p) };
+      }),
+    );
+    this.edges = element("g");
+    const all = this.nodes.flat().map(({ group }) => group);
+    const about = "the hypotheses of the beam, a row for each step, the best at the left";
+    this.svg = element("svg", { viewBox: `0 0 ${columns * ACROSS} ${rows * DOWN + 4}`, role: "img", "aria-label": about, style: `max-width: ${1.15 * columns * ACROSS}px` }, this.edges, ...all);
+    this.element = element("div", { class: "tree" }, this.svg);
+  }
+
+  middle(row, column) {
+    return [ACROSS * (column + 0.5), DOWN * (row + 0.5) + 2];
+  }
+
+  set(arrays) {
+    const { words, log_p, parents, ends, state, vocabulary } = this.data;
+    const edges = [];
+    this.nodes.forEach((line, row) =>
+      line.forEach((node, column) => {
+        const kind = arrays[state][row][column];
+        const end = arrays[ends][row][column];
+        node.group.setAttribute("class", `node ${KINDS[kind] ?? "gone"}`);
+        node.kind = kind;
+        node.word.textContent = kind ? `${vocabulary[arrays[words][row][column]]}${end ? ` ⊣ ${written(end)}` : ""}` : "";
+        node.log_p.textContent = kind ? written(arrays[log_p][row][column]) : "";
+        if (!kind || !row) return;
+        const [from, to] = [[row - 1, arrays[parents][row][column]], [row, column]];
+        const [[x1, y1], [x2, y2]] = [from, to].map((place) => this.middle(...place));
+        edges.push(element("line", { x1, y1: y1 + HIGH / 2, x2, y2: y2 - HIGH / 2, class: KINDS[kind], "data-edge": `${from[1]},${row},${column}` }));
+      }),
+    );
+    this.edges.replaceChildren(...edges);
+  }
+
+  shown() {
+    const text = ({ word, log_p }) => [word, log_p].map((part) => part.textContent).filter(Boolean).join(" ");
+    const edges = [...this.edges.children].map((edge) => edge.dataset.edge.split(",").map(Number));
+    return { texts: this.nodes.map((line) => line.map(text)), state: this.nodes.map((line) => line.map(({ kind }) => kind)), edges };
+  }
+}
+
+VIEWS.bars = Bars;
+VIEWS.tree = Tree;

@@ -1,0 +1,213 @@
+"""The exercises of lesson 10: the nucleus, a step of a beam, scores that are wrong, a gradient."""
+
+import numpy as np
+
+from lessons.kit.exercise import Exercise
+from lessons.kit.solution import Mistake
+from numformer.layers.softmax import softmax
+
+
+def nucleus(p, top_p):
+    """p (B, D), top_p () -> kept (B, D).
+
+    Each row of p are probabilities of D symbols. Kept are the
+    fewest symbols that together have at least the probability
+    top_p; all others get 0. A row of kept sums to 1 again.
+    """
+    # Which symbols come before which. Those that are more probable do; nobody comes before himself.
+    more = p[:, None, :] > p[:, :, None]
+    # The sum of what comes before. Each symbol has its own.
+    before = (p[:, None, :] * more).sum(axis=-1)
+    # What stays. A symbol goes as soon as those before it are enough.
+    stays = p * (before < top_p)
+    # What is drawn from. It has to sum to 1.
+    kept = stays / stays.sum(axis=-1, keepdims=True)
+    return kept
+
+
+OF_NUCLEUS = [
+    Mistake(
+        "stays",
+        lambda p, before, top_p: p * (before + p <= top_p),
+        "The symbol with which the sum reaches the share is left out. Where the first one alone "
+        "has more than that, nothing would be left.",
+    ),
+    Mistake(
+        "kept",
+        lambda stays: stays,
+        "What stays does not sum to 1 yet, so it is no distribution.",
+    ),
+    Mistake(
+        "more",
+        lambda p: p[:, None, :] < p[:, :, None],
+        "The least probable symbols come first: this keeps the wrong end.",
+    ),
+]
+
+
+def beam_step(log_p, step, state):
+    """log_p (T,), step (T, D), state (T, K) -> best, kept (T, K).
+
+    T hypotheses have the log probabilities log_p. step are
+    those of the next symbol, of D that there are, after each
+    of them, and state is what the model remembers of each. best
+    (T,) are the T best of all ways to go on, the best first;
+    kept is what the model remembers of the hypotheses they come
+    from.
+    """
+    # The sums. Each hypothesis can go on with each symbol.
+    totals = log_p[:, None] + step
+    # All ways in one row. They compete, whichever hypothesis they come from.
+    ways = totals.ravel()
+    # The best. As many as there were hypotheses.
+    best = np.sort(ways)[::-1][: len(log_p)]
+    # The rows that are remembered. A place in the row of all ways tells whose way it is.
+    kept = state[np.argsort(-ways)[: len(log_p)] // step.shape[1]]
+    return best, kept
+
+
+OF_STEP = [
+    Mistake(
+        "kept",
+        lambda state: state,
+        "The memories have stayed where they were. A new hypothesis may come from another row: "
+        "then it would go on with what that one has read.",
+    ),
+    Mistake(
+        "best",
+        lambda totals: np.sort(totals.max(axis=1))[::-1],
+        "Each hypothesis has gone on in one way, its best. The second way of a good one may be "
+        "better than the best of a poor one, and then the poor one has to go.",
+    ),
+    Mistake(
+        "kept",
+        lambda state, ways: state[np.argsort(-ways)[: len(state)] % len(state)],
+        "You take the wrong part of the place: in the row of all ways, those of one hypothesis "
+        "lie side by side.",
+    ),
+]
+
+
+def scores(log_p, valid, alpha):
+    """log_p (B, T), valid (B, T), alpha () -> score (B,).
+
+    The scores of B translations: log_p of their symbols, valid
+    1 where there is one and 0 for padding. The sum is divided
+    by the length penalty ((5 + length) / 6)^alpha.
+    """
+    # The log probability. It is that of all symbols of a translation; padding has none.
+    total = (log_p * valid).sum(axis=-1)
+    # The length. Each translation has its own.
+    length = valid.sum(axis=-1)
+    # The penalty. It grows with the length.
+    penalty = ((5 + length) / 6) ** alpha
+    # The score. A logarithm is negative, so a larger penalty brings it nearer to 0.
+    score = total / penalty
+    return score
+
+
+def drawn_backward(dlog_p, logits, p, drawn, temperature):
+    """dlog_p (T,) -> dlogits, dtemperature.
+
+    Forward was log_p = the logarithm of p at what was drawn,
+    with p = softmax(logits / temperature), logits and p (T, D);
+    in each row of drawn (T, D) the symbol that was drawn has 1,
+    the others 0; temperature is one number, an array ().
+    """
+    # The gradient of the quotients. Lesson 8 has it for a loss; here it is the logarithm itself.
+    # See “What was drawn, and the way back”.
+    dquotients = dlog_p[:, None] * (drawn - p)
+    # dlogits. Each was divided once.
+    dlogits = dquotients / temperature
+    # dtemperature. It has divided every logit of every row; what is the derivative of one over it?
+    dtemperature = -(dquotients * logits).sum() / temperature**2
+    return dlogits, dtemperature
+
+
+def drawn_log_p(logits, drawn, temperature):
+    p = softmax(logits / temperature)
+    return np.log((p * drawn).sum(axis=-1)), {"p": p}
+
+
+OF_DRAWN = [
+    Mistake(
+        "dquotients",
+        lambda dlog_p, p, drawn: dlog_p[:, None] * (p - drawn),
+        "This is the gradient of a loss, minus the logarithm. Here the logarithm is to grow.",
+    ),
+    Mistake(
+        "dquotients",
+        lambda dlog_p, drawn, p: dlog_p[:, None] * drawn / np.maximum(p, 1e-9),
+        "This is the gradient of the probabilities. It has to go back through the softmax, too.",
+    ),
+]
+
+
+def one_drawn(n) -> np.ndarray:
+    """(T, D): the symbol that was drawn in each row."""
+    return np.eye(n.D)[np.arange(2, n.T + 2) % n.D]
+
+
+def of_rows(n) -> np.ndarray:
+    """(B, T): translations of different lengths, padded."""
+    return (np.arange(n.T) < n.T - np.arange(n.B)[:, None]).astype(float)
+
+
+SYMBOLS = {"D": "the number of symbols"}
+EXERCISES = [
+    Exercise(
+        10,
+        "The nucleus",
+        """Write top-p: find what comes before each symbol, cut, and let what stays sum to 1.
+You may sort, but need not. No two symbols are equally probable.""",
+        nucleus,
+        lambda n: dict(
+            p=softmax(np.random.default_rng(10).standard_normal((n.B, n.D))), top_p=np.array(0.6)
+        ),
+        "Where the model is sure, one symbol is left; where it is not, there are many. A fixed "
+        "number of them cannot do that.",
+        mistakes=OF_NUCLEUS,
+        called=SYMBOLS,
+    ),
+    Exercise(
+        10,
+        "A step of a beam",
+        """Let the hypotheses of a beam go on by one symbol. None ends here. Mind that what the
+model remembers, its cache, has to move with them.""",
+        beam_step,
+        lambda n: dict(log_p=(n.T,), step=(n.T, n.D), state=(n.T, n.K)),
+        "This is `Beam.write` and `state.choose(parents)` without the hypotheses that end.",
+        mistakes=OF_STEP,
+        called=SYMBOLS | {"T": "the number of hypotheses", "K": "the width of a memory"},
+    ),
+    Exercise(
+        10,
+        "Find the mistake",
+        """A beam has found a few translations; these are their scores. The code runs, and nothing
+complains. But with this code a larger α changes nothing at all: the short ones win as before. Find
+the line and mend it.""",
+        scores,
+        lambda n: dict(
+            log_p=-abs(np.random.default_rng(3).standard_normal((n.B, n.T))),
+            valid=of_rows(n),
+            alpha=np.array(0.6),
+        ),
+        "A penalty that is the same for all changes no order.",
+        called={"B": "the number of translations", "T": "the number of positions"},
+        to_find="length = valid.sum(axis=(0, 1))",
+    ),
+    Exercise(
+        10,
+        "The gradient of what was drawn",
+        """A model has drawn T symbols at a temperature. Write the gradient of their log
+probabilities. Times a reward it is the REINFORCE gradient of Williams 1992, by which models are
+trained on what they wrote themselves.""",
+        drawn_backward,
+        lambda n: dict(logits=(n.T, n.D), drawn=one_drawn(n), temperature=np.array(0.7)),
+        "With a reward of 1 for every symbol of a right target it is training with a "
+        "cross-entropy, but for the sign: one loss, two names.",
+        drawn_log_p,
+        OF_DRAWN,
+        called={"T": "the number of positions", "D": "the number of symbols"},
+    ),
+]

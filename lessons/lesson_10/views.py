@@ -1,0 +1,123 @@
+"""Two views of lesson 10: the bars of a choice, and the tree of a beam (their page: chosen.js)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lessons.kit.lesson import BLUE, GREEN, GREY, written
+from lessons.kit.views import View, tenth
+
+
+@dataclass(frozen=True)
+class Bars(View):
+    """Bars of what may be drawn, the latest draw, and above them all side by side from 0 to 1.
+
+    Arrays: `names` (N,) numbers of words in `vocabulary`; `before` (N,) hollow bars, and `after`
+    (N,) full ones; `counts` (N,) how often each was drawn, `latest` () which one last, `number` ()
+    where on the line from 0 to 1 that was. A button sets the control `again` to its next option.
+    """
+
+    vocabulary: Sequence[str]
+    names: str
+    before: str
+    after: str
+    counts: str
+    latest: str
+    number: str
+    again: str
+    height: float = 3.0
+    kind: ClassVar = "bars"
+
+    def more(self, page) -> dict:
+        page.script("chosen")
+        return {}
+
+    def draw(self, figure, arrays, chosen):
+        axes, rows = figure.subplots(), np.arange(len(arrays[self.names]))
+        style = dict(facecolor="none", edgecolor=GREY, linestyle="--")
+        axes.barh(rows, arrays[self.before], 0.7, **style, label="before the cut")
+        axes.barh(rows, arrays[self.after], 0.7, color=BLUE, label="what is drawn from")
+        axes.set_yticks(rows, self.shown(arrays, chosen)["names"])
+        axes.invert_yaxis()
+        axes.set(xlabel="probability", xlim=(0, 1))
+        axes.legend(fontsize=8)
+
+    def shown(self, arrays, chosen):
+        def wide(values):
+            return tenth(100 * np.atleast_1d(values)).tolist()
+
+        return {
+            "names": [self.vocabulary[int(n)] for n in arrays[self.names]],
+            "before": wide(arrays[self.before]),
+            "after": wide(arrays[self.after]),
+            "texts": [written(p, whole=False) for p in arrays[self.after]],
+            "counts": [int(count) for count in arrays[self.counts]],
+            "latest": int(arrays[self.latest]),
+            "line": wide(arrays[self.after]),
+            "number": wide(arrays[self.number])[0],
+        }
+
+
+GONE, DROPPED, OPEN, BEST = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Tree(View):
+    """The hypotheses of a beam, a row for each step, `width` places in a row, best first.
+
+    Arrays (T, W), of which 0 in `state` means that nothing is there yet, 1 that nobody went on from
+    there, 2 that it leads to one that is still open or ended, 3 that it is on the way to the best
+    so far: `words` numbers of words in `vocabulary`, `log_p`, `parents` places in the row above,
+    and `ends` the scores of those that end there, 0 where none does.
+    """
+
+    vocabulary: Sequence[str]
+    words: str
+    log_p: str
+    parents: str
+    ends: str
+    state: str
+    height: float = 4.0
+    kind: ClassVar = "tree"
+
+    def more(self, page) -> dict:
+        page.script("chosen")
+        return {}
+
+    def draw(self, figure, arrays, chosen):
+        axes, state = figure.subplots(), arrays[self.state]
+        colours = {DROPPED: GREY, OPEN: BLUE, BEST: GREEN}
+        for (row, column), kind in np.ndenumerate(state):
+            if kind == GONE:
+                continue
+            parent = arrays[self.parents][row, column]
+            above = (parent, row - 1) if row else ((state.shape[1] - 1) / 2, -1)
+            axes.plot(*zip(above, (column, row), strict=True), color=colours[kind], zorder=0)
+            text = self.texts(arrays)[row][column]
+            box = dict(boxstyle="round", facecolor="white", edgecolor=colours[kind])
+            axes.text(column, row, text, ha="center", va="center", fontsize=7, bbox=box)
+        axes.set_xlim(-0.6, state.shape[1] - 0.4)
+        axes.set_ylim(len(state) - 0.4, -1.2)
+        axes.axis("off")
+
+    def texts(self, arrays) -> list[list[str]]:
+        """What a reader reads at each place."""
+
+        def text(row, column):
+            if arrays[self.state][row, column] == GONE:
+                return ""
+            end = arrays[self.ends][row, column]
+            word = self.vocabulary[int(arrays[self.words][row, column])]
+            word += f" ⊣ {written(end, whole=False)}" if end else ""
+            return f"{word} {written(arrays[self.log_p][row, column], whole=False)}"
+
+        rows, columns = arrays[self.state].shape
+        return [[text(row, column) for column in range(columns)] for row in range(rows)]
+
+    def shown(self, arrays, chosen):
+        state = arrays[self.state]
+        there = np.argwhere(state > GONE)
+        edges = [(int(arrays[self.parents][row, n]), int(row), int(n)) for row, n in there if row]
+        return {"texts": self.texts(arrays), "state": state.astype(int).tolist(), "edges": edges}

@@ -1,0 +1,62 @@
+"""What attention, the feed-forward network and recurrence cost, against the length."""
+
+import time
+
+import numpy as np
+
+from numformer import Layer, pack
+from numformer.layers import LSTMCell, Recurrent
+from numformer.layers.attention import ScaledDotProductAttention, SelfAttention
+from numformer.layers.feed_forward import FeedForward
+
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+WIDTH, HEADS, TIMES = 128, 4, 7
+
+
+def layers() -> dict[str, Layer]:
+    rng = np.random.default_rng(11)
+    return {
+        # An attention of one's own is never taken in blocks.
+        "attention": SelfAttention(
+            WIDTH, HEADS, rng, attention=lambda p_drop: ScaledDotProductAttention()
+        ),
+        "feed-forward": FeedForward(WIDTH, 4 * WIDTH, rng),
+        "recurrence (LSTM)": Recurrent(LSTMCell(WIDTH, rng), WIDTH, rng),
+    }
+
+
+def products(length: int) -> dict[str, int]:
+    """Multiplications of matrix products in forward; backward has twice as many."""
+    return {
+        "attention": 4 * length * WIDTH**2 + 2 * length**2 * WIDTH,
+        "feed-forward": 8 * length * WIDTH**2,
+        "recurrence (LSTM)": 8 * length * WIDTH**2,
+    }
+
+
+def measured() -> dict[str, list[float]]:
+    """Milliseconds of the processor for forward and backward, the median, at each length."""
+    made, rng = layers(), np.random.default_rng(11)
+    told: dict[str, list[float]] = {name: [] for name in made}
+    for layer in made.values():
+        pack(layer)
+    for length in LENGTHS:
+        x, dy = rng.standard_normal((2, 1, length, WIDTH), dtype=np.float32)
+        times: dict[str, list[float]] = {name: [] for name in made}
+        for _ in range(2 + TIMES):
+            for name, layer in made.items():
+                again = max(1, 256 // length)
+                begun = time.process_time()
+                for _ in range(again):
+                    layer.zero_grad()
+                    layer.forward(x)
+                    layer.backward(dy.copy())
+                times[name].append((time.process_time() - begun) / again)
+        for name, of_layer in times.items():
+            told[name].append(1000 * float(np.median(of_layer[2:])))
+    return told
+
+
+def exponent(lengths, costs) -> float:
+    """The power of the length with which costs grow: the slope between logarithms."""
+    return float(np.polyfit(np.log(lengths), np.log(costs), 1)[0])

@@ -1,0 +1,155 @@
+"""The exercises of lesson 11: a score for induction, learned gates, a lost sign."""
+
+import numpy as np
+
+from lessons.kit.exercise import Exercise
+from lessons.kit.solution import Mistake
+
+
+def induction_score(weights, symbols):
+    """weights (H, T, T), symbols (T,) -> score (H,).
+
+    The mean weight on what followed the latest earlier
+    occurrence of the symbol at hand. A symbol that has not
+    come before counts for nothing. weights[:, t, s] is the
+    weight with which position t looks at s.
+    """
+    # Which symbols are the same. Compare each with each.
+    same = symbols[:, None] == symbols
+    # Which of them came earlier. What is at t or later was not there before.
+    earlier = np.tril(same, -1)
+    # The latest earlier place. Where there is none it is -1.
+    latest = np.where(earlier, np.arange(len(symbols)), -1).max(axis=1)
+    # The positions that count. A symbol that is new has no place to look at.
+    counted = np.flatnonzero(latest >= 0)
+    # The weights on what followed. Ask which place tells what comes next.
+    looks = weights[:, counted, latest[counted] + 1]
+    # The score. It is a mean over the positions that count.
+    score = looks.mean(axis=1)
+    return score
+
+
+OF_SCORE = [
+    Mistake(
+        "looks",
+        lambda weights, counted, latest: weights[:, counted, latest[counted]],
+        "You look at the earlier occurrence itself. An induction head looks one place further, at "
+        "what came after it.",
+    ),
+    Mistake(
+        "latest",
+        lambda earlier: np.where(earlier.any(axis=1), earlier.argmax(axis=1), -1),
+        "You take the first occurrence. What counts is the latest one before t.",
+    ),
+    Mistake(
+        "score",
+        lambda looks, symbols: looks.sum(axis=1) / len(symbols),
+        "You divide by the number of all positions. Those whose symbol is new have no place to "
+        "look at, and should not count.",
+    ),
+]
+
+
+def sequence(n) -> dict:
+    """Random attention of some heads, and symbols that come again."""
+    rng = np.random.default_rng(11)
+    length = n.T + n.S
+    weights = rng.dirichlet(np.ones(length), (n.H, length))
+    return dict(weights=weights, symbols=np.append(np.arange(3), rng.integers(4, size=length - 3)))
+
+
+def learned_gates_backward(dy, heads, logits, w_o):
+    """dy (T, D) -> dheads, dlogits.
+
+    Forward was y = the sum of g[i] heads[i] w_o[i] over i, with
+    gates g = 1 / (1 + exp(-logits)), and
+    heads (H, T, K), logits (H,), w_o (H, K, D).
+    """
+    # The gates. They lie between 0 and 1.
+    gates = 1 / (1 + np.exp(-logits))
+    # The gradient of each head with its gate. Each went through its own rows of one weight.
+    dgated = dy @ w_o.swapaxes(-1, -2)
+    # dheads. Each number of a head was multiplied by one gate.
+    dheads = dgated * gates[:, None, None]
+    # The gradient of the gates. A gate was used for every number of its head.
+    dgates = (dgated * heads).sum(axis=(1, 2))
+    # dlogits. The slope of a sigmoid can be told from its value.
+    dlogits = dgates * gates * (1 - gates)
+    return dheads, dlogits
+
+
+def learned_gates(heads, logits, w_o):
+    gates = 1 / (1 + np.exp(-logits))
+    return (gates[:, None, None] * heads @ w_o).sum(axis=0), {}
+
+
+OF_GATES = [
+    Mistake(
+        "dlogits",
+        lambda dgates: dgates,
+        "You stop at the gates. They were made of the logits by a sigmoid: go back through it.",
+    ),
+    Mistake(
+        "dlogits",
+        lambda dgates, gates: dgates * (1 - gates**2),
+        "The slope is that of a tanh. A gate is a sigmoid.",
+    ),
+]
+
+
+def importance(heads, dheads):
+    """heads, dheads (B, T, H, K) -> importance (H,).
+
+    What every head found in B sentences, and the gradient of
+    the loss with respect to it. The importance of a head is
+    the mean size, over sentences, of the gradient of its gate.
+    """
+    # The product of each number and its gradient. The gate multiplies every number of its head.
+    moved = heads * dheads
+    # The gradient of the gate in each sentence. It collects from all positions and all numbers.
+    gates = moved.sum(axis=(1, 3))
+    # The size in each sentence. Less loss here does not make up for more loss there.
+    size = abs(gates)
+    # The importance. Sentences count alike.
+    importance = size.mean(axis=0)
+    return importance
+
+
+EXERCISES = [
+    Exercise(
+        11,
+        "A score for induction",
+        """Measure how much of an induction head a head is: the mean weight on what followed the
+latest earlier occurrence of the symbol at hand.""",
+        induction_score,
+        sequence,
+        "With this score you can find induction heads in any model whose weights you can see. "
+        "Beside it, always, the score of shuffled weights.",
+        mistakes=OF_SCORE,
+        called={"H": "the number of heads"},
+    ),
+    Exercise(
+        11,
+        "Gates that are learned",
+        """Voita et al. did not only look at gates, they trained them: each gate is made of a number
+that training moves, and a penalty pushes it towards 0. Here a gate is a sigmoid (theirs are drawn
+at random around one). Write the way back.""",
+        learned_gates_backward,
+        lambda n: dict(heads=(n.H, n.T, n.K), logits=(n.H,), w_o=(n.H, n.K, n.D)),
+        "Where a gate is nearly 0 or nearly 1, its logit has no gradient left: it has decided.",
+        learned_gates,
+        OF_GATES,
+    ),
+    Exercise(
+        11,
+        "Find the mistake",
+        """The importance of heads, over several sentences. With one sentence it is right but for a
+sign. With many it calls a head unimportant that helps in half of them and harms in the others.
+Find the line and mend it.""",
+        importance,
+        lambda n: dict(heads=(n.B, n.T, n.H, n.K), dheads=(n.B, n.T, n.H, n.K)),
+        "A mean of signed numbers asks whether a head helps on the whole. A mean of sizes asks "
+        "whether it matters.",
+        to_find="size = gates",
+    ),
+]

@@ -1,0 +1,253 @@
+import { element, roomy, roving } from "../page/dom.js";
+import { Replay } from "../page/replay.js";
+import { levelsOf, paint, VIEWS } from "../page/views.js";
+
+// Every head of a model, small, and one of them large. The models are numformer's own forwards,
+// recorded (small.py); here they are repeated on what a reader chooses or types.
+
+const [START, END] = [1, 2];
+const [WIDE, HIGH, LEFT, RIGHT, TOP] = [360, 22, 118, 232, 26];
+const SPACE = "▁";
+const LONGEST = "w".repeat(14); // of a word or piece that is shown whole
+
+/** The number that 16 bits stand for. */
+const half = (bits) => {
+  const [sign, exponent, fraction] = [bits & 0x8000 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
+  return sign * (exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24);
+};
+
+/** A model: what it reads and writes, by repeating its encoder and its decoder. */
+class Reader {
+  constructor({ encode, decode, weights, symbols }, length) {
+    Object.assign(this, { symbols, length, ids: new Map(symbols.map((symbol, id) => [symbol, id])) });
+    const bytes = Uint8Array.from(atob(weights), (letter) => letter.charCodeAt(0));
+    const numbers = Float64Array.from(new Uint16Array(bytes.buffer), half);
+    [this.encode, this.decode] = [encode, decode].map((told) => {
+      const place = told.names["given weights"][0];
+      return new Replay({ ...told, buffers: told.buffers.map((begin, n) => (n === place ? numbers : begin)) });
+    });
+  }
+
+  padded(ids) {
+    return Array.from({ length: this.length }, (_, n) => ids[n] ?? 0);
+  }
+
+  /** Read the ids of a sentence, at a temperature. */
+  read(ids, temperature) {
+    for (const part of [this.encode, this.decode]) {
+      part.set("given temperature", temperature);
+      part.set("given source", this.padded([...ids, END]));
+    }
+    this.encode.run();
+    this.decode.set("given memory", this.encode.get("memory"));
+  }
+
+  /** What the decoder makes of what is written so far, seen from its last place. */
+  look(written) {
+    this.decode.set("given target", this.padded([START, ...written]));
+    this.decode.set("given here", [written.length]);
+    this.decode.run();
+  }
+
+  /** Write, at each place the most probable symbol. */
+  write() {
+    const written = [];
+    while (written.length < this.length && written.at(-1) !== END) {
+      this.look(written);
+      const logits = this.decode.flat("logits");
+      written.push(logits.indexOf(logits.reduce((most, each) => Math.max(most, each))));
+    }
+    return written;
+  }
+
+  /** Where the heads looked: of each kind a function from layer and head to rows of weights. */
+  looked(rows, columns) {
+    const of = (replay, name, down, across) => {
+      const [[, , heads, high, wide], numbers] = [replay.names[name], replay.flat(name).slice()];
+      const begin = (layer, head, row) => ((layer * heads + head) * high + row) * wide;
+      return (layer, head) => Array.from({ length: down }, (_, row) => [...numbers.slice(begin(layer, head, row), begin(layer, head, row) + across)]);
+    };
+    return {
+      encoder: of(this.encode, "encoder", columns, columns),
+      decoder: of(this.decode, "decoder", rows, rows),
+      cross: of(this.decode, "cross", rows, columns),
+    };
+  }
+
+  /** A word's pieces: of the merges that make a piece, the one with the lowest id comes first. */
+  cut(word) {
+    const pieces = [...word];
+    for (;;) {
+      const ranks = pieces.slice(1).map((next, n) => this.ids.get(pieces[n] + next) ?? Infinity);
+      const best = Math.min(...ranks, Infinity);
+      if (best === Infinity) return pieces;
+      const at = ranks.indexOf(best);
+      pieces.splice(at, 2, pieces[at] + pieces[at + 1]);
+    }
+  }
+
+  text(ids) {
+    return ids.filter((id) => id !== END).map((id) => this.symbols[id]).join("").replaceAll(SPACE, " ").trim();
+  }
+
+  shown(id) {
+    return { [START]: "⟨s⟩", [END]: "⟨end⟩" }[id] ?? (this.symbols[id].replace(SPACE, "") || "␣");
+  }
+}
+
+/** What a reader typed -> its ids, or why it cannot be taken. */
+const TAKES = {
+  translator(reader, typed) {
+    const text = typed.toLowerCase().trim().replace(/\s+/g, " ");
+    const strange = text.match(/[^a-z ,.-]/u);
+    if (strange) return { why: `It takes the letters a to z, spaces, commas, hyphens within words and a full stop at the end; not “${strange[0]}”.` };
+    const word = "[a-z]+(?:-[a-z]+)*";
+    if (!new RegExp(`^${word}(?:,? ${word})*\\.?$`).test(text)) return { why: "It takes words with one space or a comma and a space between them, and a full stop at the end alone." };
+    const words = text.replace(/[,.]/g, " $&").split(" ");
+    const cuts = words.map((each) => reader.cut(SPACE + each));
+    const ids = cuts.flat().map((piece) => reader.ids.get(piece) ?? 3);
+    if (ids.length >= reader.length) return { why: `That is ${ids.length} pieces. It takes ${reader.length - 1}: shorten the sentence.` };
+    const rare = words.filter((_, n) => cuts[n].length > 2);
+    return { ids, why: rare.length ? `Words that it knows only in small pieces: ${rare.join(", ")}.` : "" };
+  },
+  reverse(reader, typed) {
+    const text = typed.toLowerCase().trim();
+    if (!/^[a-z]{1,12}$/.test(text)) return { why: "It takes one word of 1 to 12 letters, a to z." };
+    const known = text.length >= 3 && text.length <= 8;
+    return { ids: [...text].map((letter) => reader.ids.get(letter)), why: known ? "" : "In training its words had 3 to 8 letters." };
+  },
+};
+
+class Explorer {
+  constructor(data, simulation) {
+    Object.assign(this, { data, simulation, readers: {}, own: null });
+    this.made = ["source", "written"].map(() => element("dd"));
+    const facts = ["It reads", "It writes"].map((name, n) => element("div", {}, element("dt", {}, name), this.made[n]));
+    this.title = roomy("h4", {}, data.heads.map((each) => this.named(each)));
+    this.note = roomy("p", { class: "note" }, Object.values(data.notes).flat());
+    const one = element("div", { class: "one" }, this.title.element, this.note.element, this.lines());
+    this.element = element("div", { class: "explorer" }, this.form(), element("dl", { class: "facts" }, ...facts), this.grid(), one);
+  }
+
+  reader(name) {
+    return (this.readers[name] ??= new Reader(this.data.models[name], this.data.length));
+  }
+
+  named([kind, layer, head]) {
+    return `${this.data.titles[kind]}, layer ${layer + 1}, head ${head + 1}`;
+  }
+
+  /** Where a reader types. */
+  form() {
+    this.typed = element("input", { type: "text", "aria-label": "Your own sentence or word", maxlength: 200, placeholder: "a sentence of your own" });
+    this.why = element("p", { class: "note why", "aria-live": "polite" });
+    const onsubmit = (event) => (event.preventDefault(), this.take(this.typed.value));
+    return element("form", { onsubmit }, element("div", { class: "ask" }, this.typed, element("button", { class: "play" }, "Read it")), this.why);
+  }
+
+  /** Read what was typed, by the model that is open. */
+  take(text) {
+    const { sentence } = this.simulation.chosen;
+    const { model } = this.data.texts[sentence];
+    const { ids, why } = TAKES[model](this.reader(model), text);
+    this.why.textContent = why;
+    if (!ids) return false;
+    this.own = { model, ids, sentence };
+    this.set(this.arrays, this.simulation.chosen);
+    return true;
+  }
+
+  grid() {
+    const { heads, titles } = this.data;
+    this.small = heads.map(([kind, layer, head], n) => {
+      const canvas = element("canvas", { "aria-hidden": "true" });
+      const label = `${n + 1}, ${this.named([kind, layer, head])}`;
+      const button = element("button", { type: "button", class: "small", "aria-label": label, onclick: () => this.simulation.choose("head", n) }, canvas);
+      return { button, canvas };
+    });
+    const kinds = Object.entries(titles).map(([kind, title]) => {
+      const own = this.small.filter((_, n) => heads[n][0] === kind).map(({ button }) => button);
+      const rows = [0, 1, 2].map((row) => own.slice(4 * row, 4 * row + 4));
+      roving(rows);
+      const lines = rows.map((row, n) => element("div", { class: "layer" }, element("span", {}, n + 1), ...row));
+      return element("div", { class: "heads", role: "group", "aria-label": title }, element("h4", {}, title), ...lines);
+    });
+    return element("div", { class: "all-heads" }, ...kinds);
+  }
+
+  /** Words that look, words that are looked at, and the lines between them. */
+  lines() {
+    const places = Array.from({ length: this.data.length }, (_, n) => n);
+    const y = (n) => TOP + HIGH * n;
+    this.between = element("g", { class: "between" });
+    [this.left, this.right] = ["end", "begin"].map((anchor, side) => places.map((n) => element("text", { x: side ? RIGHT + 6 : LEFT - 6, y: y(n) + 4, class: `${anchor} ${side ? "key" : "query"}` })));
+    const pick = (n) => this.simulation.choose("query", n);
+    this.buttons = places.map((n) => {
+      const onkeydown = (event) => ["Enter", " "].includes(event.key) && (event.preventDefault(), pick(n));
+      const box = element("rect", { x: 0, y: y(n) - 10, width: LEFT, height: HIGH - 1, rx: 4 });
+      return element("g", { class: "word", role: "button", onclick: () => pick(n), onkeydown }, box, this.left[n]);
+    });
+    roving(this.buttons.map((button) => [button]));
+    const heads = [element("text", { x: LEFT - 6, y: 10, class: "end label" }, "looks"), element("text", { x: RIGHT + 6, y: 10, class: "label" }, "is looked at")];
+    return element("svg", { viewBox: `0 0 ${WIDE} ${y(this.data.length)}`, role: "group", "aria-label": "who looks at whom" }, ...heads, this.between, ...this.buttons, ...this.right);
+  }
+
+  /** Compute, where what is read or the temperature is another. */
+  compute(arrays, chosen) {
+    if (this.own && this.own.sentence !== chosen.sentence) {
+      [this.own, this.why.textContent] = [null, ""];
+    }
+    const { model, ids } = this.own ?? this.data.texts[chosen.sentence];
+    const written = this.own ? null : arrays.written.filter((id) => id);
+    const key = JSON.stringify([model, ids, chosen.temperature, written]);
+    if (key === this.key) return;
+    const reader = this.reader(model);
+    reader.read(ids, this.data.temperatures[chosen.temperature]);
+    if (written) reader.look(written.slice(0, -1));
+    Object.assign(this, { key, model, ids, written: written ?? reader.write() });
+    this.looked = reader.looked(this.written.length, ids.length + 1);
+    this.data.heads.forEach(([kind, layer, head], n) => paint(this.small[n].canvas, this.looked[kind](layer, head), { low: 0, high: 1 }));
+    const [read, wrote] = [[...ids, END], this.written].map((all) => all.map((id) => reader.shown(id)));
+    this.words = { encoder: [read, read], decoder: [wrote, [reader.shown(START), ...wrote.slice(0, -1)]], cross: [wrote, read] };
+    [this.made[0].textContent, this.made[1].textContent] = [ids, this.written].map((all) => reader.text(all));
+  }
+
+  set(arrays, chosen) {
+    this.arrays = arrays;
+    this.compute(arrays, chosen);
+    const [kind, layer, head] = this.data.heads[chosen.head];
+    const [[left, right], weights] = [this.words[kind], this.looked[kind](layer, head)];
+    this.query = Math.min(chosen.query, left.length - 1);
+    this.small.forEach(({ button }, n) => button.setAttribute("aria-pressed", n === chosen.head));
+    this.title.say(this.named([kind, layer, head]));
+    this.note.say(this.data.notes[this.model][chosen.head]);
+    this.buttons.forEach((button, n) => {
+      button.toggleAttribute("hidden", n >= left.length);
+      button.setAttribute("aria-pressed", n === this.query);
+      button.setAttribute("aria-label", `${n + 1}: ${left[n] ?? ""} looks`);
+      this.left[n].textContent = short(left[n] ?? "");
+    });
+    this.percents = weights[this.query].map((weight) => Math.floor(100 * weight + 0.5));
+    this.right.forEach((text, n) => (text.textContent = n < right.length ? `${short(right[n])}${this.percents[n] ? ` ${this.percents[n]} %` : ""}` : ""));
+    const lines = weights.flatMap((row, t) => row.flatMap((weight, s) => (weight >= this.data.seen ? { weight, t, s } : [])));
+    this.between.replaceChildren(...lines.map((line) => this.line(line)));
+    this.sides = [left, right];
+  }
+
+  line({ weight, t, s }) {
+    const [from, to] = [t, s].map((n) => TOP + HIGH * n);
+    const picked = t === this.query;
+    return element("path", { d: `M${LEFT},${from} C${LEFT + 45},${from} ${RIGHT - 45},${to} ${RIGHT},${to}`, class: picked ? "picked" : "", style: `opacity: ${picked ? 0.25 + 0.75 * weight : 0.45 * weight}; stroke-width: ${1 + 4 * weight}` });
+  }
+
+  shown() {
+    const [left, right] = this.sides;
+    const levels = this.small.map(({ canvas }) => levelsOf(canvas).flat().reduce((sum, level) => sum + level));
+    const [query, lines] = [this.buttons.findIndex((button) => button.getAttribute("aria-pressed") === "true"), this.between.children.length];
+    return { left, right, query, percents: this.percents, lines, levels, written: this.made[1].textContent, note: this.note.said.textContent };
+  }
+}
+
+const short = (word) => (word.length > LONGEST.length ? `${word.slice(0, LONGEST.length - 1)}…` : word);
+
+VIEWS.explorer = Explorer;

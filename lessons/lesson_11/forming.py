@@ -1,0 +1,188 @@
+"""Two trainings that are watched: a model that reverses words, and one that finds repetitions."""
+
+import base64
+import string
+from collections.abc import Mapping
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lessons.lesson_04.reverse import RULE
+from lessons.lesson_11 import scores, small
+from numformer import Adam, PairBatch, Transformer, inference, pack
+from numformer.layer import mode
+from numformer.models import LanguageModel
+from numformer.plots import attention_weights, by_kind
+from numformer.training.optimizers import clip_global_norm
+from numformer.training.parts import Parts
+from numformer.training.recipe import linear_rate
+from toy_tasks import induction
+from toy_tasks.kit.sequences import SequenceTask
+
+SEED, WORD, TESTED = 1, "window", 300
+STEPS = {"reverse": 600, "induction": 500}
+SHOWN = {  # after so many steps
+    "reverse": (0, 25, 50, 75, 100, 125, 150, 175, 200, 250, 300, 400, 600),
+    "induction": (0, 40, 80, 120, 140, 160, 170, 180, 190, 200, 240, 340, 500),
+}
+REPEATED = "qn" + "train" * 2
+
+
+def packed(weights) -> dict:
+    """Weights of attention as JSON keeps them: 16 bits each, as shares of 1, in base64."""
+    numbers = np.round(65535 * np.asarray(weights, float)).astype("<u2")
+    return {"shape": numbers.shape, "numbers": base64.b64encode(numbers.tobytes()).decode()}
+
+
+def unpacked(told: Mapping) -> np.ndarray:
+    """The array of what `packed` gave."""
+    numbers = np.frombuffer(base64.b64decode(told["numbers"]), "<u2")
+    return numbers.reshape(told["shape"]) / 65535
+
+
+def steps(task, model, name: str, factor: float):
+    """Train, and stop to be looked at after those steps that are shown."""
+    parts = Parts(model.objective(), Adam(pack(model)), SEED, 1)
+    for step in range(STEPS[name] + 1):
+        if step:
+            parts.gradient(step, task.batch(step))
+            clip_global_norm(parts.optimizer.parameters.grad, 1.0)
+            rate = linear_rate(step, STEPS[name], model.config.d_model, 50, factor)
+            parts.update(rate)
+        if step in SHOWN[name]:
+            yield step
+
+
+def reversal() -> tuple[dict, Transformer]:
+    """What a model looks like on the way to reversing words, and the model at the end."""
+    task = SequenceTask(RULE, 64, SEED)
+    model = Transformer(small.config("reverse"), SEED)
+    batch = PairBatch.of(task.encode((word, RULE.target(word)) for word, _ in task.test[:TESTED]))
+    lengths = (batch.source != 0).sum(axis=1)
+    t = np.arange(batch.target_out.shape[1])
+    places = np.where(t < lengths[:, None] - 1, lengths[:, None] - 2 - t, -1)
+    shown = PairBatch.of(task.encode([(WORD, WORD[::-1])]))
+    told: dict = {"steps": [], "share": [], "exact": [], "weights": []}
+    with threadpool_limits(1, "blas"):
+        for step in steps(task, model, "reverse", 0.4):
+            weights = by_kind(attention_weights(model, batch.source, batch.target_in))
+            cross = weights["decoder cross_attention"]
+            with inference():
+                best = model.forward(batch.source, batch.target_in).argmax(axis=-1)
+            right = (best == batch.target_out) | (batch.target_in == 0)
+            looked = by_kind(attention_weights(model, shown.source, shown.target_in))
+            told["steps"].append(step)
+            told["share"].append([scores.share(layer, places) for layer in cross])
+            told["exact"].append(right.all(axis=1).mean())
+            told["weights"].append(looked["decoder cross_attention"][:, 0])
+    told["weights"] = packed(told["weights"])
+    return told, model
+
+
+def of_reverse(model: Transformer) -> list[dict]:
+    """What every head of the trained model looks at, in the explorer's order."""
+    task = SequenceTask(RULE, 64, SEED)
+    batch = PairBatch.of(task.encode((word, RULE.target(word)) for word, _ in task.test[:TESTED]))
+    read, wrote = ((ids != 0).sum(axis=1) for ids in (batch.source, batch.target_in))
+    t = np.arange(batch.target_in.shape[1])
+    real, last = t < wrote[:, None], read[:, None] - 2
+
+    def there(places):
+        return np.where(real & (places >= 0) & (places <= last), places, -1)
+
+    cross = {
+        "the letter to write": there(last - t),
+        "the letter written last": there(last - t + 1),
+        "the letter to write next": there(last - t - 1),
+        "the end mark": np.where(real, last + 1, -1),
+    }
+    return all_roles(model, batch, cross)
+
+
+def all_roles(model: Transformer, batch: PairBatch, cross: dict) -> list[dict]:
+    """The roles of every head on a batch: encoder, decoder, then across."""
+    read, wrote = ((ids != 0).sum(axis=1) for ids in (batch.source, batch.target_in))
+    weights = by_kind(attention_weights(model, batch.source, batch.target_in))
+    s_real, causal = (
+        (batch.source != 0)[:, None, None],
+        np.tri(batch.target_in.shape[1], dtype=bool),
+    )
+    longest = batch.source.shape[1], batch.target_in.shape[1]
+    kinds = {
+        "encoder self_attention": (scores.self_places(read, longest[0], False), s_real),
+        "decoder self_attention": (scores.self_places(wrote, longest[1], True), causal),
+        "decoder cross_attention": (cross, s_real),
+    }
+    rng, told = np.random.default_rng(SEED), []
+    for kind, (places, seen) in kinds.items():
+        for layer in weights[kind]:
+            of_heads = scores.roles(layer, places, seen, rng)
+            told += [
+                {name: found[head].tolist() for name, found in of_heads.items()}
+                for head in range(small.HEADS)
+            ]
+    return told
+
+
+def repetition(layers: int) -> dict:
+    """What the heads of a model look like on the way to finding what comes again."""
+    task = induction.InductionTask(induction.DEFAULTS["batch_size"], SEED)
+    names = "d_model", "d_ff", "heads", "norm", "positions", "p_drop"
+    sizes = {name: induction.DEFAULTS[name] for name in names}
+    vocabulary = task.text.vocabulary
+    model = LanguageModel(
+        LanguageModel.Config(vocabulary=len(vocabulary), layers=layers, **sizes), SEED
+    )
+    ids = np.array([vocabulary.encode(REPEATED)])
+    told: dict = {"steps": [], "matching": [], "before": [], "copying": [], "weights": []}
+    with threadpool_limits(1, "blas"):
+        for step in steps(task, model, "induction", induction.DEFAULTS["factor"]):
+            found = [matching(model, batch) for batch in task.held_out]
+            told["steps"].append(step)
+            told["matching"].append(np.mean([one[0] for one in found], axis=0))
+            told["before"].append(np.mean([one[1] for one in found], axis=0))
+            told["chance"] = float(np.mean([one[2] for one in found]))
+            told["copying"].append(task.evaluate(model)["copying"])
+            told["weights"].append([w[0] for w in attention_weights(model, ids).values()])
+    told["weights"] = packed(told["weights"])
+    told["writes"] = copied(model, task.held_out[0].inputs[0])
+    return told
+
+
+def matching(model: LanguageModel, batch) -> tuple[np.ndarray, np.ndarray, float]:
+    """(layers, H) of prefix matching, of the weight on the symbol before, and chance."""
+    ids, _, valid = batch.inputs
+    again = np.flatnonzero(valid[0])
+    t = np.arange(ids.shape[1])
+    to_match = np.full(ids.shape, -1)
+    to_match[:, again] = again - len(again)
+    before = np.broadcast_to(t - 1, ids.shape)
+    weights = [*attention_weights(model, ids).values()]
+    seen, rng = np.tri(ids.shape[1], dtype=bool), np.random.default_rng(SEED)
+    chance = np.mean([scores.share(scores.shuffled(w, seen, rng), to_match) for w in weights])
+    shares = [[scores.share(w, places) for w in weights] for places in (to_match, before)]
+    return np.array(shares[0]), np.array(shares[1]), float(chance)
+
+
+def copied(model: LanguageModel, ids: np.ndarray) -> list[list[float]]:
+    """Of each head how often what it hands over from a symbol makes that symbol most probable."""
+    told = []
+    for values, output in handed(model, ids):
+        heads = values.shape[1]
+        rows = output.reshape(heads, -1, output.shape[-1])
+        written = values.swapaxes(0, 1) @ rows[:, None]  # (H, B, S, D)
+        logits = written @ model.output.weight.data.T
+        first = len(model.output.weight.data) - len(string.ascii_lowercase)
+        best = logits[..., first:].argmax(axis=-1) + first
+        told.append((best == ids).mean(axis=(1, 2)).tolist())
+    return told
+
+
+def handed(model: LanguageModel, ids: np.ndarray) -> list:
+    """Of each layer the values (B, H, S, K) of its heads and its W^O."""
+    with mode(training=False, saving=True):
+        model.forward(ids)
+    layers = [layer for layer in model.layers_within() if hasattr(layer, "in_blocks")]
+    told = [(layer.attention.saved[-1]["value"], layer.output.weight.data) for layer in layers]
+    model.clear_saved()
+    return told

@@ -1,0 +1,78 @@
+"""What lesson 11 shows of trained models, and the weights that its page runs."""
+
+import base64
+import json
+
+import numpy as np
+from safetensors.numpy import save
+from threadpoolctl import threadpool_limits
+
+from lessons.kit import models
+from lessons.lesson_11 import costs, explorer, forming, small, translating
+from numformer import Trained
+from numformer.layer import Layer
+from numformer.layer import pack as packed
+from numformer.plots import attention_weights
+from numformer.training.files import write_atomically
+
+MODELS = ["small_translator"]
+
+
+def half(model: Layer) -> np.ndarray:
+    """All weights of a model as the page has them."""
+    return np.concatenate([p.data.ravel() for p in model.named_parameters().values()]).astype("f2")
+
+
+def rounding(trained: Trained, pairs) -> float:
+    """By how much float16 moves a weight of attention at most, over some sentences."""
+    batch = translating.PairBatch.of(pairs)
+    before = attention_weights(trained.model, batch.source, batch.target_in)
+    rounded = small.Transformer(trained.model.config)
+    packed(rounded).data[...] = half(trained.model)
+    after = attention_weights(rounded, batch.source, batch.target_in)
+    return max(float(abs(before[name] - after[name]).max()) for name in before)
+
+
+def rounded(told, digits: int = 4):
+    """JSON's numbers of nested lists and arrays."""
+    if isinstance(told, dict):
+        return {name: rounded(value, digits) for name, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [rounded(value, digits) for value in told]
+    if isinstance(told, np.ndarray):
+        return np.round(told.astype(float), digits).tolist()
+    return round(float(told), digits) if isinstance(told, float | np.floating) else told
+
+
+def measure() -> dict:
+    """All figures; the weights go into their own file."""
+    trained = models.model(*MODELS)
+    data = translating.corpus(models.folder(*MODELS))
+    subwords = trained.text.source
+
+    def ids(sentence: str) -> list[int]:
+        return subwords.encode(subwords.split(sentence))
+
+    encoded = {split: [tuple(map(ids, pair)) for pair in pairs] for split, pairs in data.items()}
+    reversal, reverse = forming.reversal()
+    weights = {"translator": half(trained.model), "reverse": half(reverse)}
+    write_atomically(small.FILE, save(weights))
+    dice = translating.together(encoded["train"], len(subwords))
+    tested = encoded["test"][: translating.OF_ROLES]
+    told = {
+        "pieces": subwords.symbols,
+        "sentencepiece": base64.b64encode(subwords.model).decode(),
+        "sentences": {sentence: ids(sentence) for sentence in explorer.SENTENCES},
+        "bleu": translating.bleu(trained, data["test"]),
+        "rounding": rounding(trained, tested[:100]),
+        "reversal": reversal,
+        "repetition": {str(layers): forming.repetition(layers) for layers in (2, 1)},
+        "roles": {
+            "translator": translating.roles(trained.model, tested, dice),
+            "reverse": forming.of_reverse(reverse),
+        },
+    }
+    with threadpool_limits(1, "blas"):
+        told["costs"] = costs.measured()
+        told["pruned"] = translating.pruned(trained, data, encoded)
+    return json.loads(json.dumps(rounded(told)))

@@ -1,0 +1,179 @@
+"""The two small models that the explorer opens, and their forward as a page repeats it.
+
+Their weights are kept in float16 (weights.safetensors), which a page has room for. Every sentence
+is padded to one length, and the mask is made of its ids, so that one recording serves them all.
+"""
+
+import base64
+import functools
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from lessons.kit import models
+from lessons.kit.recording import Recording
+from numformer import Config, Transformer, greedy, pad_sources
+from numformer.backend import array_module
+from numformer.data import Vocabulary
+from numformer.data.vocabulary import END, PADDING, SPECIAL, START
+from numformer.layer import FlatParameters, Layer, mode
+from numformer.layer import pack as packed
+from numformer.layers.attention import ScaledDotProductAttention
+from numformer.layers.reach import causal_mask
+
+FILE = Path(__file__).with_name("weights.safetensors")
+LENGTH = 20  # of a padded sentence, its end mark included
+LAYERS, HEADS = 3, 4
+KINDS = "encoder", "decoder", "cross"  # of attention, in the order of the explorer's rows
+LETTERS = string.ascii_lowercase
+CONFIGS = {
+    "translator": dict(d_model=80, d_ff=160, norm="pre"),
+    "reverse": dict(d_model=32, d_ff=64),
+}
+
+
+@functools.cache
+def symbols(name: str) -> tuple[str, ...]:
+    """The symbols of a model in the order of their ids: marks, then letters or subwords."""
+    if name == "reverse":
+        return (*SPECIAL, *Vocabulary(LETTERS).symbols)
+    return (*SPECIAL, *models.measured(11)["pieces"])
+
+
+def config(name: str) -> Config:
+    sizes = dict(heads=HEADS, layers=LAYERS, p_drop=0.0)
+    return Config.base(len(symbols(name)), **sizes, **CONFIGS[name])
+
+
+@functools.cache
+def weights(name: str) -> np.ndarray:
+    """All weights of a model, float16, in one vector."""
+    return load_file(FILE)[name]
+
+
+def model(name: str, dtype: type[np.floating] = np.float64) -> Transformer:
+    """A model with the weights that are kept."""
+    made = Transformer(config(name))
+    packed(made, dtype).data[...] = weights(name)
+    return made
+
+
+class Softened(ScaledDotProductAttention):
+    """Attention at a temperature: softmax(Q K^T / (temperature sqrt(d_k))) V."""
+
+    def __init__(self, temperature):
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, query, key, value, mask=None, position_bias=None):
+        return super().forward(query / self.temperature, key, value, mask, position_bias)
+
+
+def soften(model: Layer, temperature) -> None:
+    """Give every attention of a model this temperature."""
+    for layer in model.layers_within():
+        if hasattr(layer, "in_blocks"):
+            layer.attention = Softened(temperature)
+
+
+def looks(tower: Layer, part: str):
+    """Where the latest forward of a tower looked: (layers, heads, T, S)."""
+    of_layers = [getattr(block, part).sublayer.looks()[0] for block in tower.layers]
+    return array_module(of_layers[0]).stack(of_layers)
+
+
+def valid(ids, like):
+    """ids (S,) -> (1, 1, 1, S): which of them are no padding."""
+    return (array_module(like).asarray(ids) != PADDING)[None, None, None]
+
+
+def encode(model: Transformer, source) -> dict:
+    """Padded ids (S,) -> the memory (1, S, D), and where the encoder looked."""
+    x = model.source.forward(source[None])
+    memory = model.encoder.forward(x, valid(source, x))
+    return {"memory": memory, "encoder": looks(model.encoder, "mixer")}
+
+
+def decode(model: Transformer, source, memory, target, here) -> dict:
+    """The decoder's padded ids (T,), the start first -> where it looked, and logits (1, V).
+
+    These are the logits at the position `here` (1,) alone.
+    """
+    x = model.target.forward(target[None])
+    seen = valid(source, x)
+    y = model.decoder.forward(x, causal_mask(len(target)), memory, seen)
+    looked = {"decoder": looks(model.decoder, "mixer")}
+    looked["cross"] = looks(model.decoder, "cross_attention")
+    here = array_module(y).asarray(here)
+    return {"logits": model.output.forward(y[0][here]), **looked}
+
+
+def padded(ids: Sequence[int]) -> np.ndarray:
+    """Ids, the end or the start among them, -> (LENGTH,)."""
+    return np.array([*ids, *[PADDING] * (LENGTH - len(ids))])
+
+
+@functools.cache
+def tempered(name: str, temperature: float) -> Transformer:
+    made = model(name)
+    soften(made, temperature)
+    return made
+
+
+@functools.cache
+def written(name: str, source: tuple[int, ...], temperature: float = 1.0) -> tuple[int, ...]:
+    """What a model writes for the ids of a sentence, greedily, up to the end mark if it comes."""
+    (ids,) = greedy(tempered(name, temperature), pad_sources([source]), LENGTH)
+    return (*ids, END)[:LENGTH]
+
+
+@functools.cache
+def attention(
+    name: str, source: tuple[int, ...], target: tuple[int, ...], temperature: float = 1.0
+) -> dict[str, np.ndarray]:
+    """Where every head looked, (layers, heads, rows, columns) by kind, without padding.
+
+    `source` ends with the end mark, `target` is what was written.
+    """
+    made, ids = tempered(name, temperature), padded([*source, END])
+    with mode(training=False, saving=True):
+        read = encode(made, ids)
+        begun, last = padded([START, *target[:-1]]), np.array([len(target) - 1])
+        wrote = decode(made, ids, read["memory"], begun, last)
+    made.clear_saved()
+    read_to, wrote_to = len(source) + 1, len(target)
+    ends = {"encoder": (read_to, read_to), "decoder": (wrote_to, wrote_to)}
+    ends["cross"] = wrote_to, read_to
+    return {kind: (read | wrote)[kind][..., :rows, :to] for kind, (rows, to) in ends.items()}
+
+
+def recordings(name: str) -> dict:
+    """Encoder and decoder as the page repeats them; their weights stand apart, in base64."""
+    like, vector = weights(name).astype(float), {}
+    for part in ("encode", "decode"):
+        with Recording() as recording, mode(training=False, saving=True):
+            given = recording.given("given weights", like)
+            made = Transformer(config(name))
+            flat = given.copy() * 0
+            FlatParameters(given, flat, [*made.named_parameters().values()])
+            soften(made, recording.given("given temperature", 1.0))
+            source = recording.given_ids("given source", padded([END]))
+            if part == "encode":
+                arrays = encode(made, source)
+            else:
+                memory = np.zeros((1, LENGTH, made.config.d_model))
+                memory = recording.given("given memory", memory)
+                target = recording.given_ids("given target", padded([START]))
+                here = recording.given_ids("given here", [0])
+                arrays = decode(made, source, memory, target, here)
+            for array_name, array in arrays.items():
+                recording.name(array_name, array)
+        told = recording.told()
+        at, size = told["names"]["given weights"]
+        told["buffers"][at] = size
+        vector[part] = told
+    text = base64.b64encode(weights(name).astype("<f2").tobytes()).decode()
+    return {**vector, "weights": text, "symbols": symbols(name)}

@@ -1,0 +1,676 @@
+# %% [markdown]
+# # Attention explorer
+#
+# > What has a trained model learned to look at? And how do you know that you do not only see what
+# > you want to see?
+
+# %%
+import numpy as np
+
+from lessons.kit import models
+from lessons.kit.lesson import Beside, Matrix, Picture, Words, scientific, show, table
+from lessons.kit.quiz import Question
+from lessons.kit.simulation import Simulation
+from lessons.lesson_11 import costs, explorer, scores, simulations, small
+from lessons.lesson_11.exercises import EXERCISES
+from lessons.lesson_11.translating import gates_backward
+from numformer.gradient_check.gradients import check
+from numformer.layer import Layer, pack
+from numformer.layers.linear import Linear
+from numformer.plots import attention_weights
+
+
+@show
+def explore() -> Simulation:
+    """The first simulation: every head of two models, on any sentence."""
+    return explorer.simulation()
+
+
+# %% [markdown]
+# A head is good at telling stories. You look at its lines, you see one that goes from *runs* to
+# *dog*, and you think: it has found the subject. Perhaps. Or it looks two words back, always. The
+# lines of one sentence cannot tell the two apart.
+#
+# So this lesson does three things, in this order. It **counts** where heads look, beside what
+# chance would give. It **takes heads out**, to see whether the model needs them. And it **watches**
+# how they come about.
+
+
+# %%
+@show
+def the_models():
+    """What the two models are, and what float16 does to them."""
+    told = models.measured(11)
+    sizes = {name: small.weights(name).size for name in small.CONFIGS}
+    exact = told["reversal"]["exact"][-1]
+    return Words(f"""
+        The translator has {sizes["translator"]:,} weights. It was trained on 29,000 captions of
+        pictures (Multi30k) and reaches {told["bleu"]:.1f} BLEU on those it has not seen, with the
+        most probable piece at each place. (BLEU counts how many words and groups of words are those
+        of a translation by people; lesson 10 says more.) The model that reverses has
+        {sizes["reverse"]:,} weights and writes {100 * exact:.0f} % of unseen words without a
+        mistake. The page has the weights in 16 bits each. That moves no weight of attention by more
+        than {told["rounding"]:.4f}.
+    """)
+
+
+# %% [markdown]
+# ## Count, and then shuffle
+#
+# Here is what one head does with four words. It looks like a head that looks at the word before.
+# How much does it?
+
+
+# %%
+words = ["a", "small", "dog", "sleeps"]
+looks = np.array(
+    [
+        [1.0, 0.0, 0.0, 0.0],
+        [0.7, 0.1, 0.1, 0.1],
+        [0.1, 0.8, 0.05, 0.05],
+        [0.2, 0.2, 0.6, 0.0],
+    ]
+)
+
+
+@show
+def four_words():
+    """The weights of the example, and its score by hand."""
+    places = np.arange(-1, 3)[None]
+    (score,) = scores.share(looks[None, None], places)
+    return [
+        Matrix("A", looks, words, words, 1),
+        Words(f"""
+            The first word has none before it and does not count. The other three give 0.7, 0.8 and
+            0.6 of their weight to the word before: (0.7 + 0.8 + 0.6) / 3 = {score:.2f}.
+
+            Is that much? Deal the weights of each row out anew, at random among the words that it
+            may see. The head keeps how *sharp* it is and forgets *where* it looks. Each place then
+            gets a quarter on average: 0.25. So {score:.2f} means something. In a row of two words
+            0.5 would mean nothing.
+        """),
+    ]
+
+
+# %% [markdown]
+# In general, let $p(t)$ be the place that is meant for the word at $t$. The **score** of head $h$
+# is the mean weight that it puts there, over all $N$ words that have such a place:
+#
+# $$s_h = \frac{1}{N} \sum_t A^h_{t,\,p(t)}$$
+#
+# The **baseline** is the same sum over shuffled rows. With $p(t) = t - 1$ this asks for the word
+# before, with $p(t) = t$ for the word itself. $p(t)$ may be anything that you can say without
+# looking at the head. That is what makes it a test.
+
+
+# %%
+@show
+def the_lines_of_the_score():
+    """How a score is computed, and where the library keeps the weights."""
+    return [
+        Beside(
+            scores.share,
+            {
+                "row, t = ": "The words that have a place to look at.",
+                "return": "Of each the weight on that place; the mean, for every head.",
+            },
+        ),
+        Words("The weights are what each attention saved for its backward:"),
+        Beside(
+            attention_weights,
+            {
+                "with mode": "Forward as in training, with everything saved, but without dropout.",
+                "weights = {}": "",
+                "for name, layer": "Each attention by its name, such as "
+                "`encoder.layers.0.mixer.sublayer`, with its weights $(B, h, T, S)$.",
+                "model.clear_saved": "There is no backward, so what was saved is thrown away.",
+                "return": "",
+            },
+        ),
+    ]
+
+
+# %% [markdown]
+# ## What 36 heads look at
+#
+# By position it is easy to say what $p(t)$ is. From writing to reading we want more: does the head
+# look at the word that is being **translated**? For that we must know which English piece goes with
+# which German one, and not from a head. Count instead: in how many of the 29,000 pairs do they
+# stand together? With $n(s)$ and $n(t)$ the pairs that have $s$ and $t$, Dice's coefficient (1945)
+#
+# $$\frac{2\,n(s, t)}{n(s) + n(t)}$$
+#
+# is 1 if they always come together. *hund* and *dog* are close to it. We count a place only where
+# the best piece has 0.3 or more. It is a rough dictionary, made without any attention.
+
+
+# %%
+CLEAR = 3  # times the baseline
+
+
+def best_roles(name: str) -> list[tuple[str, float, float]]:
+    """Of each head the place on which it has most beyond chance, its score and the baseline."""
+    told = models.measured(11)["roles"][name]
+    best = [max(found.items(), key=lambda item: item[1][0] - item[1][1]) for found in told]
+    return [(place, *shares) for place, shares in best]
+
+
+@show
+def roles_of_the_translator():
+    """For each kind of attention and each place: how many heads look there most."""
+    told, best = models.measured(11)["roles"]["translator"], best_roles("translator")
+    rows, size = [], small.LAYERS * small.HEADS
+    for number, title in enumerate(explorer.TITLES.values()):
+        mine = slice(size * number, size * number + size)
+        for place in told[mine][0]:
+            shares = np.array([found[place] for found in told[mine]])
+            clear = sum(p == place and s >= CLEAR * c for p, s, c in best[mine])
+            top = shares[shares[:, 0].argmax()]
+            rows.append((title, place, f"{clear}", f"{top[0]:.2f}", f"{top[1]:.2f}"))
+    return table(
+        ["attention", "place", "heads", "best score", "shuffled"],
+        rows,
+        "Of 12 heads in each kind, those that prefer the place and give it at least three times as "
+        "much as when they are shuffled. 400 sentences of the test.",
+    )
+
+
+@show
+def scores_and_baselines():
+    """Every head's best score beside its baseline."""
+    best = best_roles("translator")
+    size = small.LAYERS * small.HEADS
+
+    def draw(figure):
+        axes = figure.subplots()
+        for number, title in enumerate(explorer.TITLES.values()):
+            mine = sorted(best[size * number : size * number + size], key=lambda row: -row[1])
+            at = np.arange(size) + (size + 1.5) * number
+            axes.bar(at, [score for _, score, _ in mine], color=f"C{number}", label=title.lower())
+            axes.plot(at, [chance for *_, chance in mine], "k_", markersize=7)
+        axes.set(xticks=[], xlabel="heads", ylabel="mean weight on its place", ylim=(0, 1))
+        axes.legend(fontsize=8)
+
+    clear = [row for row in best if row[1] >= CLEAR * row[2]]
+    top = max(best[:size], key=lambda row: row[1] / row[2])
+    across = max(best, key=lambda row: row[1])
+    return [
+        Picture(
+            "lesson_11_roles",
+            draw,
+            "Bars for 36 heads in three groups, each the mean weight on the place that the head "
+            "prefers; a short black line marks the baseline of shuffled weights, which is lower.",
+            "**A head's best place, and the baseline (black).**",
+        ),
+        Words(f"""
+            {len(clear)} of 36 heads have a clear place. The clearest are those from writing to
+            reading: {across[1]:.2f} of the weight on *{across[0]}*, where shuffled rows give
+            {across[2]:.2f}. Nobody told them which words belong together.
+
+            The heads that read are much softer than stories about heads are. The best of them gives
+            *{top[0]}* {top[1]:.2f} of its weight. That is {top[1] / top[2]:.1f} times chance, and
+            still three quarters go elsewhere. In one sentence you might not see it at all. For the
+            other {36 - len(clear)} heads we have no name. That does not mean that they do nothing.
+
+            Under the head that you open, the figure [at the top](#explorer) tells what was
+            measured.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## A look is not a use
+#
+# A head may look at a word and hand over nothing that anybody reads. To see whether a head
+# *matters*, put a **gate** $g_i$ in front of it, a factor that is 1 (Michel et al. 2019). Lesson 4
+# wrote the output as a sum over heads. With gates:
+#
+# $$Y = \sum_i g_i\,O_i\,W^O_i$$
+#
+# Now ask backward: how does the loss change with a gate? $g_i$ is used for every number of $O_i$,
+# for every word, so it collects from all of them. Write $C$ for the heads side by side, which is
+# what stands before $W^O$. Its gradient $\mathrm{d}C = \mathrm{d}Y\,W^{O\top}$ is computed anyway,
+# and at $g_i = 1$
+#
+# $$\mathrm{d}g_i = \sum_t \sum_k C_{tk}\,\mathrm{d}C_{tk} \quad (k \text{ in the columns of head }
+# i)$$
+#
+# Since every gradient is written by hand, this is three lines: take what the layer saved, take what
+# its backward returns, multiply and add up.
+
+
+# %%
+@show
+def the_lines_of_the_gates():
+    """The gradients of all gates of an attention."""
+    return Beside(
+        gates_backward,
+        {
+            "return": r"`heads` is $C$, `dheads` is $\mathrm{d}C$. Multiply, give each head its "
+            "own axis, and add up over words and over the head's numbers."
+        },
+    )
+
+
+# %% [markdown]
+# Taking a head out moves its gate from 1 to 0. To first order that changes the loss by
+# $-\mathrm{d}g_i$. In some sentences the head helps, in others it harms, so its **importance** is
+# the mean *size*, $|\mathrm{d}g_i|$, over sentences. One backward gives it for all heads at once.
+# Trying would take a run for each head.
+#
+# ### Is it true?
+#
+# Here are gates of three heads before a $W^O$, explicit gradients beside measured ones.
+
+
+# %%
+class Gated(Layer):
+    """heads (B, T, H K), gates (H,) -> (B, T, D): each head times its gate, then W^O."""
+
+    def __init__(self, count: int, size: int, d_model: int, rng: np.random.Generator):
+        self.count, self.output = count, Linear(count * size, d_model, rng, bias=False)
+
+    def forward(self, heads, gates):
+        self.save(heads=heads, gates=gates)
+        return self.output.forward(heads * gates.repeat(heads.shape[-1] // self.count))
+
+    def backward(self, dy):
+        heads, gates = self.pop_saved().values()
+        dgated = self.output.backward(dy)
+        dheads = dgated * gates.repeat(heads.shape[-1] // self.count)
+        return dheads, gates_backward(heads, dgated, self.count)
+
+
+@show
+def gradient_check():
+    """The gradients of gates beside measured ones."""
+    rng = np.random.default_rng(11)
+    layer = Gated(3, 4, 5, rng)
+    pack(layer, np.float64)
+    rows = []
+    for row in check(layer, [rng.standard_normal((2, 6, 12)), rng.standard_normal(3)]):
+        numbers = (f"{x:.6f}".replace("-", "−") for x in (row.explicit, row.numerical))
+        rows.append((f"`{row.name}`", *numbers, scientific(row.error)))
+    return table(["gradient of", "explicit", "measured", "relative error"], rows)
+
+
+@show
+def one_head_at_a_time():
+    """Importance by gradient beside what the loss does when each head is taken out alone."""
+    told = models.measured(11)["pruned"]
+    importance, alone = np.array(told["importance"]).ravel(), np.array(told["alone"])
+    size = small.LAYERS * small.HEADS
+
+    def draw(figure):
+        axes = figure.subplots()
+        for number, title in enumerate(explorer.TITLES.values()):
+            mine = slice(size * number, size * number + size)
+            axes.plot(importance[mine], alone[mine], "os^"[number], label=title.lower())
+        axes.axhline(0, color="C7", linewidth=0.8)
+        axes.set(xlabel="mean size of the gate's gradient", ylabel="loss, more without the head")
+        axes.legend(fontsize=8)
+
+    ranks = [np.argsort(np.argsort(x)) for x in (importance, alone)]
+    agreement = float(np.corrcoef(*ranks)[0, 1])
+    return [
+        Picture(
+            "lesson_11_gates",
+            draw,
+            "Dots for 36 heads: by how much the loss grows without the head, against the mean size "
+            "of its gate's gradient. Dots further right tend to lie higher.",
+            "**One backward against 36 trials.**",
+        ),
+        Words(f"""
+            The order that gradients give is much like the one that trials give: their ranks have
+            the correlation {agreement:.2f} (1 would be the same order, 0 no connection). For
+            {(alone <= 0.005).sum()} of 36 heads the loss does not even grow by 0.005 when the head
+            is taken out alone. The most needed one costs {alone.max():.2f}.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## How many are needed?
+#
+# Taking out one at a time is not taking out many: two heads may stand in for each other, until both
+# are gone.
+
+
+# %%
+@show
+def take_heads_out() -> Simulation:
+    """The second simulation: heads are taken out, those with the smallest gradient first."""
+    return simulations.pruning()
+
+
+@show
+def what_is_left():
+    """How many heads can go, and what is published."""
+    told = models.measured(11)["pruned"]
+    curve, encoder = np.array(told["by importance"]), np.array(told["encoder"])
+    whole = curve[0, 1]
+    rows = []
+    for name, line in (("of all 36", curve), ("of the 12 that read", encoder)):
+        lost = [int(np.argmax(whole - line[:, 1] > points)) - 1 for points in (1, 3)]
+        rows.append((name, *map(str, lost), f"{line[len(line) // 2, 1]:.1f}", f"{line[-1, 1]:.1f}"))
+    drawn = np.array(told["at random"])[..., 1].mean(axis=0)  # every fourth step
+    return [
+        table(
+            ["heads", "can go for 1 BLEU", "for 3 BLEU", "BLEU without half", "without all"],
+            rows,
+            f"The whole model has {whole:.1f} BLEU on these 200 sentences. A head that is taken "
+            "out is 0; nothing is trained again.",
+        ),
+        Words(f"""
+            With 16 heads gone, smallest gradient first, {curve[16, 1]:.1f} BLEU are left; in random
+            order {drawn[4]:.1f} (mean of three draws). And look at the last column: without *any*
+            head that reads there are {encoder[-1, 1]:.1f}. Then each English word reaches the
+            decoder alone, with its place but without its neighbours, and for short captions that is
+            often enough. Without the heads from writing to reading nothing would reach it.
+
+            Voita et al. 2019 took out 38 of the 48 heads of a large encoder and lost 0.15 BLEU.
+            Theirs is the better method: gates were *trained* away, and the model had the time to
+            get used to it. They also found what is left over at the end: heads that look at a
+            neighbour, heads that follow the syntax, and one that looks at rare words.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## How they come about
+#
+# Trained models are given to us finished. But we have the training, too. The model that reverses
+# words begins with weights at random, and its heads look everywhere. Watch.
+
+
+# %%
+@show
+def replay() -> Simulation:
+    """The third simulation: the anti-diagonal appears."""
+    return simulations.replayed()
+
+
+@show
+def which_came_first():
+    """What comes first: the look or the skill."""
+    told = models.measured(11)["reversal"]
+    share, exact = np.array(told["share"]), np.array(told["exact"])
+    size = small.LAYERS * small.HEADS
+    best = share.reshape(len(exact), -1).max(axis=1)
+    look = told["steps"][int(np.argmax(best >= 0.4))]
+    skill = told["steps"][int(np.argmax(exact >= 0.4))]
+    layers = [f"{x:.2f}" for x in share[-1].mean(axis=1)]
+    first = models.measured(11)["roles"]["reverse"][2 * size : 2 * size + small.HEADS]
+    end = max(found["the end mark"][0] for found in first)
+    return Words(f"""
+        The best head gives the letter to be written 0.4 of its weight by step {look}; 0.4 of the
+        words are right by step {skill}. The look comes first. Before there is something to hand
+        over from the right place, there is nothing to be written.
+
+        At the end the heads of the three layers give {layers[0]}, {layers[1]} and {layers[2]} of
+        their weight to that letter, on average. The first layer does not find it. One of its heads
+        gives {end:.2f} to the end mark, which tells how long the word is, and so where to begin.
+    """)
+
+
+# %% [markdown]
+# ## Heads that find what came before
+#
+# One kind of head has a name of its own. Read *train, train, tr…* What comes next? You look for the
+# last *r*, look **one further**, and say *a*. A head that does this is an **induction head**
+# (Elhage et al. 2021, Olsson et al. 2022). It needs two steps:
+#
+# 1. Each letter has to know **which letter stands before it**. A head in layer 1 looks one place
+#    back and writes what it finds into the position.
+# 2. A head in layer 2 asks: *whose letter before is the one that I am?* It is the key that was
+#    written in step 1. It looks there, and **copies** what stands there.
+#
+# Its place is $p(t) = s + 1$, where $s$ is the latest earlier place with the same letter. One layer
+# cannot do it: step 2 reads what step 1 wrote.
+
+
+# %%
+@show
+def induction() -> Simulation:
+    """The fourth simulation: two heads form together."""
+    return simulations.inducing()
+
+
+@show
+def two_layers_and_one():
+    """The scores of all heads at the end, and what they copy."""
+    told = models.measured(11)["repetition"]
+    rows = []
+    for layers in ("2", "1"):
+        run = told[layers]
+        for layer, matching in enumerate(run["matching"][-1]):
+            for head, score in enumerate(matching):
+                before, writes = run["before"][-1][layer][head], run["writes"][layer][head]
+                name = f"{layers} {'layers' if layers == '2' else 'layer'}: {layer + 1}.{head + 1}"
+                rows.append((name, f"{score:.2f}", f"{before:.2f}", f"{writes:.2f}"))
+    formed = [
+        step
+        for step, matching in zip(told["2"]["steps"], told["2"]["matching"], strict=True)
+        if np.max(matching) >= 0.5
+    ]
+    return [
+        table(
+            ["head", "on what followed", "on the letter before", "copies"],
+            rows,
+            f"Shuffled, a head gives what followed {told['2']['chance']:.2f} of its weight. "
+            "“Copies” is how often what a head hands over from a letter makes that letter the most "
+            "probable one; at random it would be 1 in 26.",
+        ),
+        Words(f"""
+            Two kinds of heads, in two layers, and each is of no use without the other. So neither
+            grows for a long time. Then both do, in a few steps: at step {formed[0]} the best head
+            gives what followed more than half of its weight. From then on the model knows what
+            comes next ({100 * told["2"]["copying"][-1]:.0f} % of the letters are right at the end).
+            With one layer it never does ({100 * told["1"]["copying"][-1]:.0f} %).
+
+            The last column asks for something that no picture of attention shows: what is *done*
+            with the letter that was found. The heads of layer 2 copy it. Head 1.1 does not. What it
+            writes is not meant for the output. It is meant for the keys of layer 2.
+        """),
+    ]
+
+
+# %% [markdown]
+# ## What attention costs
+#
+# Everybody looks at everybody. How much of the time is that? Count the multiplications of forward,
+# for $T$ words of width $D$ and a network of inner width $4D$:
+#
+# | | multiplications | steps that wait for each other |
+# |---|---|---|
+# | attention | $4TD^2 + 2T^2D$ | 1 |
+# | feed-forward | $8TD^2$ | 1 |
+# | recurrence (LSTM) | $8TD^2$ | $T$ |
+#
+# Attention has two parts. The projections, $4TD^2$, grow like everything else. Scores and blend,
+# $2T^2D$, grow with the square. They are as many as the projections where $2T^2D = 4TD^2$, at
+# $T = 2D$, and attention has as many as the feed-forward network at the same length.
+
+
+# %%
+@show
+def measured_costs():
+    """Time of forward and backward against the length."""
+    told = models.measured(11)["costs"]
+    lengths = np.array(costs.LENGTHS)
+
+    def draw(figure):
+        axes = figure.subplots()
+        for number, (name, times) in enumerate(told.items()):
+            axes.loglog(lengths, times, "o-", color=f"C{number}", label=name)
+            theory = np.array([costs.products(int(length))[name] for length in lengths])
+            axes.loglog(lengths, theory * times[-1] / theory[-1], ":", color=f"C{number}")
+        axes.axvline(2 * costs.WIDTH, color="C7", linewidth=0.8)
+        axes.text(2 * costs.WIDTH, axes.get_ylim()[0] * 1.3, " T = 2D", fontsize=8)
+        axes.set(xlabel="length $T$", ylabel="milliseconds, forward and backward")
+        axes.legend(fontsize=8)
+
+    long = lengths >= 512
+    rows = []
+    for name, times in told.items():
+        theory = [costs.products(int(length))[name] for length in lengths[long]]
+        powers = (costs.exponent(lengths[long], cost) for cost in (theory, np.array(times)[long]))
+        per_word = 1000 * times[3] / lengths[3]
+        rows.append((name, *(f"{power:.2f}" for power in powers), f"{per_word:.1f}"))
+    return [
+        Picture(
+            "lesson_11_costs",
+            draw,
+            "Three lines of time against length, both on logarithmic scales. The one of attention "
+            "is low at first and becomes the steepest; that of the recurrence is the highest for "
+            "short lengths; a vertical line marks twice the width.",
+            f"**Time against length**, width {costs.WIDTH}, one core. Dotted: the multiplications, "
+            "drawn through the last point.",
+        ),
+        table(
+            ["", "power of T, counted", "measured", "microseconds a word at T = 128"],
+            rows,
+            "The power with which costs grow from 512 to 2,048 words.",
+        ),
+    ]
+
+
+# %% [markdown]
+# For short texts measured lines lie above the dotted ones: each call of NumPy has its own cost,
+# whatever the size. The recurrence pays it $T$ times, since no step can begin before the one before
+# has ended. For long texts attention grows faster than its multiplications: its square of weights
+# no longer fits into the processor's cache, and nobody counted the exponentials. Lesson 13 is about
+# long texts.
+#
+# ## To take with you
+#
+# | what | forward | backward |
+# |---|---|---|
+# | score of a head for $p(t)$ | $s_h = \frac{1}{N}\sum_t A^h_{t,\,p(t)}$, and shuffled | |
+# | gates | $Y = \sum_i g_i\,O_i\,W^O_i$ | $\mathrm{d}g_i = \sum_{t,k} C_{tk}\,\mathrm{d}C_{tk}$ |
+# | importance | | mean size of $\mathrm{d}g_i$ over sentences |
+# | induction head | $p(t) = s + 1$, $s$: the same symbol, earlier | |
+# | cost of attention | $4TD^2 + 2T^2D$ | twice as much |
+#
+# A map of attention shows where a head looks. It shows neither what is handed over nor whether
+# anybody reads it.
+#
+# ## Often told: check it
+
+
+# %%
+@show
+def often_told():
+    """Popular claims, computed again."""
+    told = models.measured(11)
+    times = {name: np.array(of) for name, of in told["costs"].items()}
+    lengths = np.array(costs.LENGTHS)
+    faster = lengths[times["attention"] < times["recurrence (LSTM)"]]
+    at = costs.LENGTHS.index(128)
+    ratio = times["recurrence (LSTM)"][at] / times["attention"][at]
+    best, alone = best_roles("translator"), np.array(told["pruned"]["alone"])
+    clear = np.array([score >= CLEAR * chance for _, score, chance in best])
+    return Words(f"""
+        **“Attention is O(n²), so it is slower than a recurrent network.”** Measured here, forward
+        and backward of one layer of width {costs.WIDTH}: at 128 words the LSTM takes {ratio:.0f}
+        times as long. Attention is the faster one at {len(faster)} of the {len(lengths)} lengths
+        that we tried, up to {faster.max():,} words. The square is real, but a square of small cost,
+        and the recurrence has to wait for itself.
+
+        **“The heads that one can name are the heads that matter.”** {int(clear.sum())} heads of our
+        translator have a clear place. Taken out alone, they cost {alone[clear].min():.3f} to
+        {alone[clear].max():.3f} of loss. The head that costs most, {alone.max():.3f}, is one of
+        those for which we have no name. Jain and Wallace 2019 and Wiegreffe and Pinter 2019 argue
+        about what weights explain and what they do not.
+
+        **“A head that was found in one sentence is a head for this.”** See the first section.
+    """)
+
+
+# %% [markdown]
+# ## Questions
+
+
+# %%
+@show
+def quiz() -> list[Question]:
+    """Questions on this lesson; numbers are computed."""
+    return [
+        Question(
+            question="A head of an encoder reads sentences of 10 words and gives the word after "
+            "0.1 of its weight. What does it give it when its rows are shuffled?",
+            answer=1 / 10,
+            why="Each of 10 places gets a tenth on average. So this head does not look at the word "
+            "after: it is at chance.",
+        ),
+        Question(
+            question="What stands before $W^O$ for one head and two words is $C = (2, 0)$ and "
+            "$(1, 1)$, one row for each word. Its gradient is $(0.5, 3)$ and $(-1, 0.5)$. What is "
+            "$\\mathrm{d}g$ of this head?",
+            answer=float(
+                gates_backward(np.array([[2.0, 0], [1, 1]]), np.array([[0.5, 3], [-1, 0.5]]), 1)[0]
+            ),
+            why="$2 \\cdot 0.5 + 0 \\cdot 3 + 1 \\cdot (-1) + 1 \\cdot 0.5 = 0.5$.",
+        ),
+        Question(
+            question="In *n o o n n o*, all read: where does an induction head look from the last "
+            "*o*? (Count places from 1.)",
+            answer=4,
+            why="The latest *o* before it is at place 3. One further is place 4, an *n*.",
+        ),
+        Question(
+            question="Why does a model with one layer of attention have no induction heads?",
+            choices=(
+                "one layer has too few weights",
+                "the query has to meet keys into which a layer below wrote the symbol before",
+                "a causal mask hides what came after the earlier occurrence",
+            ),
+            answer=1,
+            why="Looking for *the place whose symbol before is mine* needs keys that know the "
+            "symbol before. A head of a layer below writes it there. The mask is no matter: what "
+            "came after the earlier occurrence is still earlier than the position at hand.",
+        ),
+        Question(
+            question="The mean of $\\mathrm{d}g$ over many sentences is 0. May the head go?",
+            choices=(
+                "yes: on average it does nothing",
+                "not for that reason: it may help in some sentences and harm in others",
+            ),
+            answer=1,
+            why="That is why importance is the mean of the size, not the size of the mean.",
+        ),
+        Question(
+            question="$D = 512$. From which length $T$ on has attention more multiplications in "
+            "scores and blend than in its projections?",
+            answer=2 * 512,
+            tolerance=1,
+            why="$2T^2D = 4TD^2$ at $T = 2D$.",
+        ),
+    ]
+
+
+# %% [markdown]
+# ## Exercises
+#
+# `python -m lessons start 11 mine.py` writes a file to begin with; `python -m lessons check 11
+# mine.py` checks yours.
+
+
+# %%
+@show
+def exercises():
+    """The exercises of this lesson."""
+    return EXERCISES
+
+
+# %% [markdown]
+# ## What to read next
+#
+# - Michel, Levy and Neubig 2019, *Are Sixteen Heads Really Better than One?* for gates; Voita et
+#   al. 2019, *Analyzing Multi-Head Self-Attention*, for what heads do.
+# - Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*; Olsson et al. 2022,
+#   *In-context Learning and Induction Heads*.
+# - Jain and Wallace 2019, *Attention is not Explanation*; Wiegreffe and Pinter 2019, *Attention is
+#   not not Explanation*.
+# - `python -m toy_tasks.induction` trains such models, and `numformer.load(RUN).attention(TEXT)`
+#   shows the heads of any run of yours.

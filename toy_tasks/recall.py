@@ -1,0 +1,247 @@
+"""Recall and copying over long distances, with attention and with each of its relatives."""
+
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+
+from numformer.data import Vocabulary
+from numformer.generation import Continuation
+from numformer.layer import mode
+from numformer.models.language_model import LanguageModel
+from numformer.randomness import seed_sequence
+from toy_tasks import kit
+from toy_tasks.kit import charts, study
+from toy_tasks.write import Answers
+
+DESCRIPTION = """\
+Learn to recall and to copy, with attention and with each of its relatives, at lengths of up to
+2,048. To recall: keys with their values come first, then noise, then keys again, and the value that
+belongs to each is asked for (multi-query associative recall: Arora et al. 2023). To copy: a string
+of symbols that differ, noise, and the string again. Both ask for something from far back: who sees
+only what is near, or has only a state of fixed size, cannot give it.
+
+  python -m toy_tasks.recall
+  python -m toy_tasks.recall --run runs/recall/attention-1 --input "k1 v5 k2 v9 n3 k2"
+"""
+KEYS, VALUES, NOISE = 256, 64, 16
+LENGTHS = 64, 128, 256, 512, 1024, 2048
+SHOWN = LENGTHS[2:]
+PART = 8  # of a test's sequence: so many pairs come in each PART symbols, so much of it is copied
+TOKENS = 8192  # of a test at each length
+# The lengths of training: each begins at this share of the steps, and half the time it is the
+# longest so far.
+BEGINS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.5, 512: 0.65, 1024: 0.75, 2048: 0.85}
+RECALLED = 0.7  # the share of batches in which pairs are recalled; in the others strings are copied
+DEFAULTS = dict(
+    steps=5000,
+    batch_size=512,
+    evaluate_every=1000,
+    seeds=(1, 2),
+    d_model=64,
+    d_ff=128,
+    heads=2,
+    layers=2,
+    norm="pre",
+    positions="rotary",
+    window=64,
+    global_tokens=16,
+    stride=32,
+    p_drop=0.0,
+    label_smoothing=0.0,
+    warmup=50,
+    factor=0.17,
+    decay="linear",
+    clip_norm=1.0,
+)
+OWN = {"grouped": {"heads": 4, "key_value_heads": 2}}
+"""What a row has besides its mixers."""
+FIGURES = "recall", "copy"
+COSTS = "milliseconds", "MiB", "seconds"
+THEORY = {
+    "attention": "all, at any distance",
+    "grouped": "all, at any distance",
+    "window": "what is within two windows",
+    "global_window": "that, and what the first symbols gather",
+    "strided": "all, in two layers",
+    "linear": "as much as its state holds",
+    "state_space": "as much as its state holds",
+    "state_space,attention": "all, at any distance",
+    "window,linear": "what is near, and what a state holds",
+}
+"""What each way can recall, by how it is made."""
+
+
+class RecallTask:
+    """Batches of about `batch_size` symbols, for `numformer.training.train`."""
+
+    metric, higher_is_better, longest = "right", True, LENGTHS[-1]
+
+    def __init__(self, batch_size: int, steps: int, seed: int, tokens: int = TOKENS):
+        self.batch_size, self.steps, self.seed, self.tokens = batch_size, steps, seed, tokens
+        symbols = [f"{kind}{n}" for kind, count in KINDS.items() for n in range(count)]
+        vocabulary = Vocabulary([*symbols, "="], separator=" ")
+        ids = np.array(vocabulary.encode([*symbols, "="]))
+        self.keys, self.values, self.noise, (self.equals,) = np.split(
+            ids, np.cumsum([*KINDS.values()])
+        )
+        self.text = Continuation(vocabulary, self.longest)
+
+    def recall(self, rng, rows: int, length: int, pairs: int, asked: int) -> Answers:
+        """`pairs` keys, each with its value, noise, and `asked` keys whose values count."""
+        ids = rng.choice(self.noise, (rows, length + 1))
+        keys = rng.permuted(np.tile(self.keys, (rows, 1)), axis=1)[:, :pairs]
+        pairs_of_row = np.stack([keys, rng.choice(self.values, keys.shape)], axis=-1)
+        rounds = -(-asked // pairs)  # all are asked for before any is asked for again
+        order = [rng.permuted(np.tile(np.arange(pairs), (rows, 1)), axis=1) for _ in range(rounds)]
+        order = np.concatenate(order, axis=1)[:, :asked]
+        again = np.take_along_axis(pairs_of_row, order[..., None], axis=1)
+        ids[:, : 2 * pairs] = pairs_of_row.reshape(rows, -1)
+        ids[:, length + 1 - 2 * asked :] = again.reshape(rows, -1)
+        valid = np.zeros((rows, length), bool)
+        valid[:, length - 2 * asked + 1 :: 2] = True
+        return Answers(ids[:, :-1], ids[:, 1:], valid)
+
+    def copy(self, rng, rows: int, length: int, count: int, before: int = 0) -> Answers:
+        """Noise, "=" and a string of `count` symbols, noise, "=" and the string, which counts."""
+        ids = rng.choice(self.noise, (rows, length + 1))
+        symbols = np.tile(np.concatenate([self.keys, self.values]), (rows, 1))
+        string = rng.permuted(symbols, axis=1)[:, :count]
+        for start in before, length - count:
+            ids[:, start] = self.equals
+            ids[:, start + 1 : start + 1 + count] = string
+        valid = np.zeros((rows, length), bool)
+        valid[:, -count:] = True
+        return Answers(ids[:, :-1], ids[:, 1:], valid)
+
+    def batch(self, step: int) -> Answers:
+        rng = np.random.default_rng(seed_sequence(self.seed, "data", step))
+        lengths = [length for length, begins in BEGINS.items() if step > begins * self.steps]
+        length = lengths[-1] if rng.random() < 0.5 else rng.choice(lengths)
+        rows, recalls = max(1, self.batch_size // length), rng.random() < RECALLED
+        pairs = int(np.exp(rng.uniform(np.log(2), np.log(min(KEYS, length // 4) + 1))))
+        if recalls:
+            gap = int(rng.random() * (length - 4 * pairs)) * int(rng.integers(2))
+            return self.recall(rng, rows, length, pairs, (length - 2 * pairs - gap) // 2)
+        count = min(2 * pairs - 1, (length - 1) // 2, KEYS + VALUES)
+        before = int(rng.integers(length - 2 * count))
+        return self.copy(rng, rows, length, count, before)
+
+    def right(self, model: LanguageModel, kind: str, length: int) -> float:
+        """The share of a test's answers at this length that are the most probable symbol."""
+        rng = np.random.default_rng(seed_sequence(0, "held out", length))
+        rows, part = max(1, self.tokens // length), length // PART
+        given = [part, part] if kind == "recall" else [part]
+        test = getattr(self, kind)(rng, rows, length, *given)
+        right = model.forward(test.ids).argmax(axis=-1) == test.following
+        return float(right[test.valid].mean())
+
+    def evaluate(self, model: LanguageModel) -> dict[str, float]:
+        """At the lengths that training has come to when half of its steps are done."""
+        shares = [self.right(model, kind, n) for kind in FIGURES for n in LENGTHS[:3]]
+        return {self.metric: float(np.mean(shares))}
+
+    def description(self) -> dict:
+        return {"name": "recall"}
+
+
+KINDS = {"k": KEYS, "v": VALUES, "n": NOISE}
+"""How many symbols there are of keys, of values and of noise."""
+
+
+def make(options):
+    """What a run trains, and on what."""
+    tokens = 256 if options.quick else TOKENS
+    task = RecallTask(options.batch_size, options.steps, options.seed, tokens)
+    config = kit.chosen(options, LanguageModel.Config, vocabulary=len(task.text.vocabulary))
+    return task, LanguageModel, config
+
+
+def measure(model: LanguageModel, task: RecallTask, folder: Path) -> dict:
+    """What is right at every length, and what a training step at the longest costs."""
+    shares = {kind: [task.right(model, kind, n) for n in LENGTHS] for kind in FIGURES}
+    rng, objective = np.random.default_rng(0), model.objective()
+    batch = task.recall(rng, 1, LENGTHS[-1], 16, 16)
+
+    def step() -> None:
+        with mode(training=True, saving=True):
+            objective.forward(*batch.inputs)
+            objective.backward()
+
+    step()
+    began = time.process_time()
+    step()
+    milliseconds = 1000 * (time.process_time() - began)
+    tracemalloc.start()
+    step()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    model.zero_grad()
+    return {"right": float(np.mean([*shares.values()])), **shares} | {
+        "milliseconds": milliseconds,
+        "MiB": most / 2**20,
+    }
+
+
+def table(results: study.Results) -> list[list[str]]:
+    """A row for each mixer."""
+    heads = [f"{kind} {n:,}" for kind in FIGURES for n in SHOWN]
+    rows = [["mixer", *heads, "ms a step", "MiB", "training, s", "in theory it recalls"]]
+    for row, runs in results.items():
+        by_length = np.array([[run[kind] for kind in FIGURES] for run in runs])
+        means = by_length[..., -len(SHOWN) :].mean(axis=0).ravel()
+        costs = [
+            np.mean([run[name] for run in runs]) for name in ("milliseconds", "MiB", "seconds")
+        ]
+        numbers = [*(f"{mean:.2f}" for mean in means), *(f"{cost:,.0f}" for cost in costs)]
+        rows.append([row, *numbers, THEORY[row]])
+    return rows
+
+
+def draw(results: study.Results, folder: Path) -> None:
+    """What is right against the length, a panel for recalling and one for copying."""
+    panels = {
+        title: {row: [(LENGTHS, run[kind]) for run in runs] for row, runs in results.items()}
+        for title, kind in (("recall of a value by its key", "recall"), ("copy", "copy"))
+    }
+    title = "Far back: what attention and its relatives give again"
+    charts.chart(folder / "recall.png", title, panels, "length", "share right", xscale="log")
+
+
+def verdict(results: study.Results):
+    """Attention recalls and copies; a window does not where its reach ends."""
+    at = LENGTHS.index(256)
+    near, window = (
+        np.mean([run[kind][at] for run in results[row] for kind in FIGURES])
+        for row in ("attention", "window")
+    )
+    figures = {"attention at 256:": f"{near:.4f}", "window of 64 at 256:": f"{window:.4f}"}
+    what = f"about {TOKENS:,} symbols at each length"
+    return what, figures, ("attention 0.99, the window at most 0.1", near >= 0.99 and window <= 0.1)
+
+
+STUDY = study.Study(
+    name="recall",
+    description=DESCRIPTION,
+    model=LanguageModel,
+    defaults=DEFAULTS,
+    rows={mixers: {"mixers": mixers} | OWN.get(mixers, {}) for mixers in THEORY},
+    make=make,
+    measure=measure,
+    figure="right",
+    table=table,
+    draw=draw,
+    verdict=verdict,
+    example="k1 v5 k2 v9 n3 k2",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train and compare; returns the exit code."""
+    return study.main(STUDY, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(kit.exit_code(main))
