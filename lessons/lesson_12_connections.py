@@ -645,13 +645,13 @@ def quiz() -> list[Question]:
             question="A layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which length on do "
             "scores and blends need more operations than all the rest of the layer?",
             answer=2 * 512 + 2048,
-            why="$4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
+            why="Set them equal: $4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
         ),
         Question(
             question="A model of $10^9$ parameters reads $2 \\cdot 10^{10}$ words. How many times "
             "$10^{20}$ operations does its training take, by the rule?",
             answer=6 * 1e9 * 2e10 / 1e20,
-            why="$6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
+            why="It is $6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
         ),
         Question(
             question="A text has two right continuations, *red car* and *blue bus*. What can a "
@@ -673,8 +673,8 @@ def quiz() -> list[Question]:
                 "It computes forward again.": "Only with checkpointing; then it is three times.",
             },
             answer=1,
-            why="$\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\mathrm{d}Y$ "
-            "are products of the same size as $XW$.",
+            why="Both $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = "
+            "X^\\top\\mathrm{d}Y$ are products of the same size as $XW$.",
         ),
     ]
 
