@@ -26,17 +26,18 @@ only what is near, or has only a state of fixed size, cannot give it.
   python -m toy_tasks.recall
   python -m toy_tasks.recall --run runs/recall/attention-1 --input "k1 v5 k2 v9 n3 k2"
 """
-KEYS, VALUES, NOISE = 256, 64, 16
+KEYS, VALUES, NOISE = 128, 32, 16
 LENGTHS = 64, 128, 256, 512, 1024, 2048
-SHOWN = LENGTHS[2:]
-PART = 8  # of a test's sequence: so many pairs come in each PART symbols, so much of it is copied
+SHOWN = 256, 2048  # in the table
+PART = 16  # a test of T symbols has T / PART pairs, or copies T / PART symbols
+FEW = 8  # pairs of the test in which only the distance grows
 TOKENS = 8192  # of a test at each length
 # The lengths of training: each begins at this share of the steps, and half the time it is the
 # longest so far.
-BEGINS = {16: 0, 32: 0.1, 64: 0.2, 128: 0.35, 256: 0.5, 512: 0.65, 1024: 0.75, 2048: 0.85}
+BEGINS = {16: 0, 32: 0.05, 64: 0.15, 128: 0.3, 256: 0.35, 512: 0.4, 1024: 0.5, 2048: 0.6}
 RECALLED = 0.7  # the share of batches in which pairs are recalled; in the others strings are copied
 DEFAULTS = dict(
-    steps=5000,
+    steps=6000,
     batch_size=512,
     evaluate_every=1000,
     seeds=(1, 2),
@@ -56,9 +57,11 @@ DEFAULTS = dict(
     decay="linear",
     clip_norm=1.0,
 )
-OWN = {"grouped": {"heads": 4, "key_value_heads": 2}}
+OWN = {"grouped": {"heads": 4, "key_value_heads": 2, "d_k": 32, "d_v": 32}}
 """What a row has besides its mixers."""
-FIGURES = "recall", "copy"
+FIGURES = "few", "recall", "copy"
+"""What is tested: to recall FEW pairs, more of them in longer sequences, and to copy."""
+TITLES = f"recall, {FEW} pairs", f"recall, T / {PART} pairs", f"copy, T / {PART} symbols"
 COSTS = "milliseconds", "MiB", "seconds"
 THEORY = {
     "attention": "all, at any distance",
@@ -133,14 +136,17 @@ class RecallTask:
         """The share of a test's answers at this length that are the most probable symbol."""
         rng = np.random.default_rng(seed_sequence(0, "held out", length))
         rows, part = max(1, self.tokens // length), length // PART
-        given = [part, part] if kind == "recall" else [part]
-        test = getattr(self, kind)(rng, rows, length, *given)
+        if kind == "copy":
+            test = self.copy(rng, rows, length, part)
+        else:
+            pairs = FEW if kind == "few" else part
+            test = self.recall(rng, rows, length, pairs, pairs)
         right = model.forward(test.ids).argmax(axis=-1) == test.following
         return float(right[test.valid].mean())
 
     def evaluate(self, model: LanguageModel) -> dict[str, float]:
-        """At the lengths that training has come to when half of its steps are done."""
-        shares = [self.right(model, kind, n) for kind in FIGURES for n in LENGTHS[:3]]
+        """The mean over all tests."""
+        shares = [self.right(model, kind, n) for kind in FIGURES for n in LENGTHS]
         return {self.metric: float(np.mean(shares))}
 
     def description(self) -> dict:
@@ -187,24 +193,22 @@ def measure(model: LanguageModel, task: RecallTask, folder: Path) -> dict:
 
 def table(results: study.Results) -> list[list[str]]:
     """A row for each mixer."""
-    heads = [f"{kind} {n:,}" for kind in FIGURES for n in SHOWN]
+    heads = [f"{title.removesuffix(' symbols')}: {n:,}" for title in TITLES for n in SHOWN]
     rows = [["mixer", *heads, "ms a step", "MiB", "training, s", "in theory it recalls"]]
     for row, runs in results.items():
         by_length = np.array([[run[kind] for kind in FIGURES] for run in runs])
-        means = by_length[..., -len(SHOWN) :].mean(axis=0).ravel()
-        costs = [
-            np.mean([run[name] for run in runs]) for name in ("milliseconds", "MiB", "seconds")
-        ]
+        means = by_length[..., [LENGTHS.index(n) for n in SHOWN]].mean(axis=0).ravel()
+        costs = [np.mean([run[name] for run in runs]) for name in COSTS]
         numbers = [*(f"{mean:.2f}" for mean in means), *(f"{cost:,.0f}" for cost in costs)]
         rows.append([row, *numbers, THEORY[row]])
     return rows
 
 
 def draw(results: study.Results, folder: Path) -> None:
-    """What is right against the length, a panel for recalling and one for copying."""
+    """What is right against the length, a panel for each test."""
     panels = {
         title: {row: [(LENGTHS, run[kind]) for run in runs] for row, runs in results.items()}
-        for title, kind in (("recall of a value by its key", "recall"), ("copy", "copy"))
+        for title, kind in zip(TITLES, FIGURES, strict=True)
     }
     title = "Far back: what attention and its relatives give again"
     charts.chart(folder / "recall.png", title, panels, "length", "share right", xscale="log")

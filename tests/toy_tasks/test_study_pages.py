@@ -195,9 +195,9 @@ def test_right_counts_answers_at_the_end_of_long_sequences():
 
     def logits(ids):
         told = np.eye(len(task.text.vocabulary))[ids]
-        half = task.copy(np.random.default_rng(seed_sequence(0, "held out", 256)), 2, 256, 32)
+        half = task.copy(np.random.default_rng(seed_sequence(0, "held out", 256)), 2, 256, 16)
         if np.array_equal(ids, half.ids):
-            told[:, -16:] = np.eye(len(told[0, 0]))[half.following[:, -16:]]
+            told[:, -8:] = np.eye(len(told[0, 0]))[half.following[:, -8:]]
         return told
 
     model = SimpleNamespace(forward=logits)
@@ -207,15 +207,20 @@ def test_right_counts_answers_at_the_end_of_long_sequences():
 def test_what_the_study_of_recall_says():
     def run(at_256):
         shares = [1, 1, at_256, 0.5, 0.5, 0.5]
-        return {"recall": shares, "copy": shares} | dict.fromkeys(recall.COSTS, 7)
+        return dict.fromkeys(recall.FIGURES, shares) | dict.fromkeys(recall.COSTS, 7)
 
-    results = {"attention": [run(1), run(0.99)], "window": [run(0.1)]}
+    results = {"attention": [run(1), run(0.99)], "window": [run(0.09)]}
     _, figures, (_, reached) = recall.verdict(results)
     assert figures["attention at 256:"] == "0.9950" and reached
     assert not recall.verdict(results | {"attention": [run(0.98)]})[2][1]
     assert not recall.verdict(results | {"window": [run(0.2)]})[2][1]
     head, row, _ = recall.table(results)
-    assert (head[1], row[1], head[-2], row[-2]) == ("recall 256", "0.99", "training, s", "7")
+    assert (head[1], row[1], head[-2], row[-2]) == (
+        "recall, 8 pairs: 256",
+        "0.99",
+        "training, s",
+        "7",
+    )
 
 
 def test_recall_is_studied_and_drawn(studied, call):
