@@ -286,8 +286,9 @@ def table_1():
 # %% [markdown]
 # ## Table 2: what training costs
 #
-# The paper's table 2 has BLEU, and the operations of training. Where do its 3.3e18 come from? From
-# a clock (footnote 5): hours, times the number of processors, times what one of them can do.
+# The paper's table 2 has BLEU, and the operations of training. Where do the $3.3 \cdot 10^{18}$ of
+# *base* come from? From a clock (footnote 5): hours, times the number of processors, times what one
+# of them can do.
 
 
 # %%
@@ -322,12 +323,12 @@ def table_2():
             "Table 2 of the paper, newstest2014.",
         ),
         Words(f"""
-            For *base* 8 · 12 · 3600 · 9.5e12 = {clock[0]:.4g}: twelve hours of eight P100. For
-            *big* 8 · 84 · 3600 · 9.5e12 = {clock[1]:.4g}. These are what the machines *could* have
-            done. What the model *needed* our ledger knows: {amount(PAPER["base (2017)"]["step"])}
-            for 25 words on each side, so {exact(done[0])} in 100,000 steps of
-            {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For *big* it is
-            {100 * done[1] / clock[1]:.0f} %.)
+            For *base* 8 · 12 · 3600 · {exact(P100)} = {exact(clock[0])}: twelve hours of eight
+            P100. For *big* 8 · 84 · 3600 · {exact(P100)} = {exact(clock[1])}. These are what the
+            machines *could* have done. What the model *needed* our ledger knows:
+            {amount(PAPER["base (2017)"]["step"])} for 25 words on each side, so {exact(done[0])} in
+            100,000 steps of {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For
+            *big* it is {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
             {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
