@@ -286,8 +286,9 @@ def table_1():
 # %% [markdown]
 # ## Table 2: what training costs
 #
-# The paper's table 2 has BLEU, and the operations of training. Where do its 3.3e18 come from? From
-# a clock (footnote 5): hours, times the number of processors, times what one of them can do.
+# The paper's table 2 has BLEU, and the operations of training. Where do the $3.3 \cdot 10^{18}$ of
+# *base* come from? From a clock (footnote 5): hours, times the number of processors, times what one
+# of them can do.
 
 
 # %%
@@ -322,12 +323,12 @@ def table_2():
             "Table 2 of the paper, newstest2014.",
         ),
         Words(f"""
-            For *base* 8 · 12 · 3600 · 9.5e12 = {clock[0]:.4g}: twelve hours of eight P100. For
-            *big* 8 · 84 · 3600 · 9.5e12 = {clock[1]:.4g}. These are what the machines *could* have
-            done. What the model *needed* our ledger knows: {amount(PAPER["base (2017)"]["step"])}
-            for 25 words on each side, so {exact(done[0])} in 100,000 steps of
-            {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For *big* it is
-            {100 * done[1] / clock[1]:.0f} %.)
+            For *base* 8 · 12 · 3600 · {exact(P100)} = {exact(clock[0])}: twelve hours of eight
+            P100. For *big* 8 · 84 · 3600 · {exact(P100)} = {exact(clock[1])}. These are what the
+            machines *could* have done. What the model *needed* our ledger knows:
+            {amount(PAPER["base (2017)"]["step"])} for 25 words on each side, so {exact(done[0])} in
+            100,000 steps of {BATCH_WORDS:,} words, {100 * done[0] / clock[0]:.0f} % of it. (For
+            *big* it is {100 * done[1] / clock[1]:.0f} %.)
 
             **Our translator** (`python -m toy_tasks.translate --preset minutes`) has
             {ours["parameters"]:,} parameters, reads {ours["epochs"]:.1f} times 29,000 pairs of
@@ -645,13 +646,13 @@ def quiz() -> list[Question]:
             question="A layer has $d_{model} = 512$ and $d_{ff} = 2048$. From which length on do "
             "scores and blends need more operations than all the rest of the layer?",
             answer=2 * 512 + 2048,
-            why="$4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
+            why="Set them equal: $4T^2D = 8TD^2 + 4TDF$ gives $T = 2D + F = 3072$.",
         ),
         Question(
             question="A model of $10^9$ parameters reads $2 \\cdot 10^{10}$ words. How many times "
             "$10^{20}$ operations does its training take, by the rule?",
             answer=6 * 1e9 * 2e10 / 1e20,
-            why="$6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
+            why="It is $6ND = 6 \\cdot 10^9 \\cdot 2 \\cdot 10^{10} = 1.2 \\cdot 10^{20}$.",
         ),
         Question(
             question="A text has two right continuations, *red car* and *blue bus*. What can a "
@@ -673,8 +674,8 @@ def quiz() -> list[Question]:
                 "It computes forward again.": "Only with checkpointing; then it is three times.",
             },
             answer=1,
-            why="$\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = X^\\top\\mathrm{d}Y$ "
-            "are products of the same size as $XW$.",
+            why="Both $\\mathrm{d}X = \\mathrm{d}Y\\,W^\\top$ and $\\mathrm{d}W = "
+            "X^\\top\\mathrm{d}Y$ are products of the same size as $XW$.",
         ),
     ]
 

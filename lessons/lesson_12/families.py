@@ -135,21 +135,21 @@ FAMILIES = {
 }
 
 
-def train(name: str, task: str, seed: int = SEED, steps: int = STEPS) -> dict:
-    """A run -> its losses at every EVERY-th step, the share written rightly there, its seconds."""
+def train(name: str, task: str, seed: int = SEED, stop: int = STEPS) -> dict:
+    """A run to the step `stop`: its losses and the share written rightly, every EVERY steps."""
     family, losses, shares, seconds = FAMILIES[name], [], [], 0.0
     of_data, held_out = (np.random.default_rng([seed, n]) for n in range(2))
     model = family.make(seed)
     objective, tested = model.objective(), draw(task, TESTED, held_out)[0]
     with threadpool_limits(1, "blas"):
         adam = Adam(pack(model))
-        for step in range(1, steps + 1):
+        for step in range(1, stop + 1):
             batch = family.inputs(*draw(task, BATCH, of_data))
             begun = time.process_time()
             objective.zero_grad()
             loss = float(objective.forward(*batch))
             objective.backward()
-            adam.step(RATE * min(1, step / 50, 1.25 * (1 - (step - 1) / steps)))
+            adam.step(RATE * min(1, step / 50, 1.25 * (1 - (step - 1) / STEPS)))
             seconds += time.process_time() - begun
             if step % EVERY == 0:
                 with inference():

@@ -155,6 +155,14 @@ def ablation() -> list[Row]:
     ]
 
 
+# Where a row's name stands that would lie on another one.
+BESIDE = {
+    "C layers 4": ((3, -9), "left"),
+    "A heads 2": ((-4, -2), "right"),
+    "B d_k 12": ((4, -5), "left"),
+}
+
+
 def draw_ablation(figure) -> None:
     """How much worse each row is than the base, by the paper's BLEU and by our errors."""
     base, *rows = ablation()
@@ -163,7 +171,9 @@ def draw_ablation(figure) -> None:
     for row in rows:
         x, y = base.bleu - row.bleu, row.errors - base.errors
         axes.plot(x, y, "o", color=colours[row.name[0]], markersize=4)
-        axes.annotate(row.name[2:], (x, y), (3, 3), textcoords="offset points", fontsize=6.5)
+        place, side = BESIDE.get(row.name, ((3, 3), "left"))
+        said = dict(textcoords="offset points", fontsize=6.5, ha=side)
+        axes.annotate(row.name[2:], (x, y), place, **said)
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.axvline(0, color=GREY, linewidth=0.8)
     axes.set(xlabel="the paper: BLEU lost", ylabel="ours: more errors, in % of words")
