@@ -111,7 +111,7 @@ def serve(out: Path, port: int) -> int:
     with server:
         address = f"http://127.0.0.1:{server.server_port}/index.html"
         print(f"{address}   (Ctrl-C ends it)", flush=True)
-        webbrowser.open(address)
+        webbrowser.open_new(address)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

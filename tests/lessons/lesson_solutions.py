@@ -339,7 +339,6 @@ WRONG = {
         learned("dg * g"): "a factor is missing",
     },
     "mended_importance": {
-        altered("mended_importance", "size = gates", "size = -gates"): "The sign of",
         altered("mended_importance", "(1, 3)", "1"): "shape",
     },
     "nucleus": {

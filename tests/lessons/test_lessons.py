@@ -94,7 +94,7 @@ def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, tmp_path, monk
 
     monkeypatch.setattr("lessons.kit.build.build", build)
     monkeypatch.setattr(
-        "webbrowser.open", lambda url: threading.Thread(target=visit, args=[url]).start()
+        "webbrowser.open_new", lambda url: threading.Thread(target=visit, args=[url]).start()
     )
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
