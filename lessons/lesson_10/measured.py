@@ -102,7 +102,7 @@ def tree(trained: Trained, sentence: str, width: int) -> dict:
 
 def corpus(folder: Path) -> dict:
     """The data that a run was trained on."""
-    options = json.loads((folder / "config.json").read_text())["options"]
+    options = json.loads((folder / "config.json").read_text(encoding="utf-8"))["options"]
     return read_corpus(Path(options["data"] or multi30k()), tuple(options["languages"]))
 
 
