@@ -23,7 +23,7 @@ RANDOM, EVERY = 3, 4  # orders that are drawn, and how many heads go between two
 
 def corpus(folder: Path) -> dict[str, list[Pair]]:
     """The data that a run was trained on."""
-    options = json.loads((folder / "config.json").read_text())["options"]
+    options = json.loads((folder / "config.json").read_text(encoding="utf-8"))["options"]
     return read_corpus(Path(options["data"] or multi30k()), tuple(options["languages"]))
 
 

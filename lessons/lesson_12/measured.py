@@ -25,7 +25,9 @@ def of_translator() -> dict:
     """BLEU of the translator, and the operations of its whole training."""
     trained = models.model("translator")
     model, text = trained.model, trained.text
-    options = json.loads((models.folder("translator") / "config.json").read_text())["options"]
+    options = json.loads((models.folder("translator") / "config.json").read_text(encoding="utf-8"))[
+        "options"
+    ]
     folder = Path(options["data"] or multi30k())
     data = read_corpus(folder, tuple(options["languages"]))
     sides = text.source, text.target
