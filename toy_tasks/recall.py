@@ -57,9 +57,13 @@ DEFAULTS = dict(
     decay="linear",
     clip_norm=1.0,
 )
-OWN = {"grouped": {"key_value_heads": 1}} | dict.fromkeys(
-    ("linear", "state_space", "state_space,attention", "window,linear"), {"positions": "none"}
-)
+OWN = {
+    "grouped": {"key_value_heads": 1},
+    "linear": {"positions": "none"},
+    "state_space": {"positions": "none"},
+    "state_space,attention": {"positions": "none"},
+    "window,linear": {"positions": "none"},
+}
 """What a row has besides its mixers; sums know the order by themselves, and rotary hurts them."""
 FIGURES = "few", "recall", "copy"
 """What is tested: to recall FEW pairs, more of them in longer sequences, and to copy."""
