@@ -644,7 +644,7 @@ def quiz() -> list[Question]:
             "scores and blend than in its projections?",
             answer=2 * 512,
             tolerance=1,
-            why="$2T^2D = 4TD^2$ at $T = 2D$.",
+            why="Where $2T^2D = 4TD^2$, at $T = 2D$.",
         ),
     ]
 

@@ -81,7 +81,7 @@ def test_progress_tells_what_is_solved_in_one_of_the_files(call, tmp_path):
     assert (code, out, len(err)) == (2, [], 1)
 
 
-def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, tmp_path, monkeypatch):
+def test_serve_builds_the_pages_and_opens_them_until_ctrl_c(call, builder, tmp_path, monkeypatch):
     seen = []
 
     def build(out):
