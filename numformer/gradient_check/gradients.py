@@ -189,7 +189,7 @@ class GradientCheck:
             self.layer.clear_saved()
         return array_module(output).array(output), branches  # forward may return its very argument
 
-    def numerical(self, name: str, direction) -> tuple[float, float]:
+    def numerical(self, name: str, direction, finer=1) -> tuple[float, float]:
         """The derivative of the objective along `direction`, and the size of its rounding error."""
         tensor = self.tensors[name]
         original = tensor.copy()
@@ -199,20 +199,20 @@ class GradientCheck:
             return self.run()
 
         try:
-            return self.slope(forward, direction, self.branches)
+            return self.slope(forward, direction, self.branches, finer)
         finally:
             tensor[...] = original
 
-    def slope(self, forward: Callable, direction, branches=None) -> tuple[float, float]:
+    def slope(self, forward: Callable, direction, branches=None, finer=1) -> tuple[float, float]:
         """The derivative of <upstream, forward(shift)> along `direction`, and its rounding error.
 
         (8 (L(h) - L(-h)) - (L(2h) - L(-2h))) / 12h, whose error falls with h^4. Where a step
-        changes the sign of a ReLU's input there is a kink, so h shrinks until none does.
-        `branches` are those of forward(0).
+        changes the sign of a ReLU's input there is a kink, so h shrinks until none does; it begins
+        `finer` times as small. `branches` are those of forward(0).
         """
         if branches is None:
             _, branches = forward(0 * direction)
-        step = self.step
+        step = self.step / finer
         while True:
             outputs, same = {}, True
             for multiple in (1, -1, 2, -2):
@@ -238,12 +238,17 @@ class GradientCheck:
         for _ in range(directions):
             direction = self.rng.standard_normal(self.tensors[name].shape)
             direction = xp.asarray(direction / np.linalg.norm(direction))
-            numerical, rounding = self.numerical(name, direction)
             explicit = float((self.gradients[name] * direction).sum())
-            # A difference of the size of the rounding error must not count as an error.
-            floor = 10 * rounding / TOLERANCE
-            error = abs(explicit - numerical) / max(abs(explicit), abs(numerical), floor, 1e-300)
-            row = Row(name, tuple(self.tensors[name].shape), error, explicit, numerical)
+            # How far a step may go depends on the layer: a slope may bend, exp grow, within it.
+            for finer in 1, 10, 100:
+                numerical, rounding = self.numerical(name, direction, finer)
+                # A difference of the size of the rounding error must not count as an error.
+                floor = 10 * rounding / finer / TOLERANCE
+                size = max(abs(explicit), abs(numerical), floor, 1e-300)
+                error = abs(explicit - numerical) / size
+                row = Row(name, tuple(self.tensors[name].shape), error, explicit, numerical)
+                if row.passed:
+                    break
             if worst is None or not row.error <= worst.error:
                 worst = row
         return worst
@@ -267,23 +272,15 @@ class GradientCheck:
         return other
 
     def at_scale(self, name: str, scale: float) -> Row:
-        """Like `row`, along one direction, with steps that shrink until one fits.
-
-        How far a step may go depends on the scale: where exp grows, less far than around 0, and
-        around tiny inputs no farther than they are.
-        """
+        """Like `row`, along one direction, by smaller steps: those around tiny inputs are tiny."""
         size = (
             1 if name in self.parameters else float(abs(to_host(self.tensors[name])).max(initial=0))
         )
-        direction, steps = self.rng.bit_generator.state, LARGEST_STEP * min(1, size or 1)
-        for self.step in steps * np.array([1, 0.1, 0.01]):
-            self.rng.bit_generator.state = direction
-            with np.errstate(all="ignore"):
-                row = self._compared(name, 1)
+        self.step = LARGEST_STEP / 10 * min(1, size or 1)
+        with np.errstate(all="ignore"):
+            row = self._compared(name, 1)
             if row.passed:
                 return row
-        self.step = steps
-        with np.errstate(all="ignore"):
             explicit, numerical = self.elementwise(name)
             meaning = diagnosis.diagnose(self, name)
         wrong = ~np.isclose(explicit, numerical, 1e-5, 1e-12) & ~np.isnan(numerical)
