@@ -15,7 +15,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 LARGE = 1 << 27  # multiplications of a product that is worth all threads: some milliseconds of one
-FEW = 16  # rows of a product that a model answers with, at most, for it to be made in pieces
+IN_PIECES = 16  # rows of a product that a model answers with, at most, for it to be made in pieces
 PIECE = 10**6  # multiplications of a product that OpenBLAS makes of matrices as they lie in memory
 PIECE_TRANSPOSED = 1200  # entries of its result, at most, where the second matrix is a transpose
 
@@ -97,7 +97,7 @@ def product(a, b):
     """
     if not _blocks or (size := a.size * b.shape[1]) <= PIECE:
         return a @ b
-    if isinstance(a, np.ndarray) and 1 < len(a) <= FEW:
+    if isinstance(a, np.ndarray) and 1 < len(a) <= IN_PIECES:
         return _in_pieces(a, b)
     if size < LARGE or _another_thread_trains():
         return a @ b

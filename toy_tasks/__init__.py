@@ -17,7 +17,7 @@ TASKS = {
     "bottleneck": ("4 min", "reverse up to 20 letters", "what attention is for"),
     "induction": ("35 s", "go on with what is repeated", "how two layers find what came after"),
     "lengths": ("25 min", "be right beyond trained lengths", "what kinds of positions do there"),
-    "recall": ("20 min", "give again what stands far back", "what each mixer can and cannot do"),
+    "recall": ("27 min", "give again what stands far back", "what each mixer can and cannot do"),
     "write": ("2 min", "go on with any text", "a language model: a decoder alone"),
     "shakespeare": ("from 2 min", "write like Shakespeare", "what later parts bring"),
     "masked": ("5 min", "fill holes in any text", "an encoder alone: it sees both sides"),
