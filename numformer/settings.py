@@ -94,6 +94,32 @@ def choices(default: str, registry: Collection[str], what: str):
     return _setting(default, what, rule)
 
 
+def special_id(default: int | None, what: str):
+    """An id with a meaning of its own; None where there is none."""
+    words = "an integer of at least 0, or None"
+    return _setting(default, what, Rule(words, lambda v: v is None or _is_id(v), int))
+
+
+def ids(default: str, what: str):
+    """Ids with commas between them, "" for none."""
+    words = 'integers of at least 0 with commas between them, or ""'
+    return _setting(default, what, Rule(words, _are_ids, str))
+
+
+def unflagged(setting: Any) -> Any:
+    """The same setting without a flag: only weights that others trained ask for it."""
+    setting.metadata = {**setting.metadata, "flag": False}
+    return setting
+
+
+def _is_id(value) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_ids(value) -> bool:
+    return type(value) is str and (not value or all(n.isdecimal() for n in value.split(",")))
+
+
 def _is_size(value) -> bool:
     return type(value) is int and value >= 1
 

@@ -1,6 +1,6 @@
 """Symbols and batches: from text to the arrays that a model takes."""
 
-from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Vocabulary
+from numformer.data.vocabulary import END, PADDING, START, UNKNOWN, Special, Vocabulary
 from numformer.data.subwords import Subwords
 from numformer.data.batching import (
     Batch,
@@ -16,6 +16,7 @@ __all__ = [
     "PADDING",
     "START",
     "UNKNOWN",
+    "Special",
     "Vocabulary",
     "Subwords",
     "Batch",

@@ -2,23 +2,23 @@
 
 import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
-from numformer.data.vocabulary import END, PADDING, START
+from numformer.data.vocabulary import OURS, PADDING, Special
 from numformer.errors import InputError
 from numformer.randomness import seed_sequence
 
 Pair = tuple[Sequence[int], Sequence[int]]
 
 
-def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
-    """Sequences of ids -> (B, longest), filled up with 0 on the right.
+def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np.ndarray:
+    """Sequences of ids -> (B, longest), filled up with the padding id, 0, on the right.
 
-    Raises InputError for what are no integers, which NumPy would turn into some, for an id 0 that
-    others follow, and for no sequence at all.
+    Raises InputError for what are no integers, which NumPy would turn into some, for a padding id
+    that others follow, and for no sequence at all.
     """
     if not len(sequences):
         raise InputError(
@@ -34,12 +34,12 @@ def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
             "Encode symbols by Vocabulary(symbols).encode(sequence); make numbers int.",
         )
     lengths = np.array([*map(len, sequences)])
-    padded = np.full((len(sequences), lengths.max()), PADDING)
+    padded = np.full((len(sequences), lengths.max()), padding)
     padded[np.arange(lengths.max()) < lengths[:, None]] = ids
-    within = (padded[:, :-1] == PADDING) & (padded[:, 1:] != PADDING)
+    within = (padded[:, :-1] == padding) & (padded[:, 1:] != padding)
     if within.any():
         raise InputError(
-            "id 0 is padding, which stands after a sequence and not within it",
+            f"id {padding} is padding, which stands after a sequence and not within it",
             f"{padded[within.any(axis=-1)][0].tolist()!r:.80}",
             "Leave it out: a Vocabulary's symbols have ids from 4 on.",
         )
@@ -51,12 +51,12 @@ def _is_integer(kind: type) -> bool:
     return issubclass(kind, int | np.integer) and kind is not bool
 
 
-def pad_sources(sources: Sequence[Sequence[int]]) -> np.ndarray:
+def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np.ndarray:
     """Sources -> (B, S): each closed by the end id, which also shows the encoder where it ends.
 
     Raises InputError as `pad` does.
     """
-    return pad([[*source, END] for source in sources])
+    return pad([[*source, special.end] for source in sources], special.padding)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,11 @@ class Batch:
     @property
     def inputs(self) -> tuple[np.ndarray, ...]:
         """The arrays, in the order of the model's arguments."""
-        return tuple(vars(self).values())
+        return tuple(value for value in vars(self).values() if isinstance(value, np.ndarray))
+
+    def of_arrays(self, *arrays: np.ndarray) -> "Batch":
+        """The same with other arrays."""
+        return replace(self, **dict(zip(vars(self), arrays, strict=False)))
 
     @property
     def weight(self) -> int:
@@ -79,7 +83,8 @@ class Batch:
     def split(self, count: int) -> list["Batch"]:
         """The batch dealt out in up to `count` batches, those left out that count nothing."""
         dealt = [
-            type(self)(*(array[first::count] for array in self.inputs)) for first in range(count)
+            self.of_arrays(*(array[first::count] for array in self.inputs))
+            for first in range(count)
         ]
         return [part.trimmed() for part in dealt if part.weight] or [self]
 
@@ -98,40 +103,47 @@ class PairBatch(Batch):
     source: np.ndarray
     target_in: np.ndarray
     target_out: np.ndarray
+    special: Special = OURS
 
     def __post_init__(self):
-        if ((self.target_in != PADDING) != (self.target_out != PADDING)).any():
+        padding = self.special.padding
+        if (self.special.real(self.target_in) != (self.target_out != padding)).any():
             raise InputError(
-                "target_in and target_out have padding (id 0) at the same places, after the target",
+                f"target_in and target_out have padding (id {padding}) at the same places, after "
+                "the target",
                 "a batch that has not",
-                "Leave id 0 out of the targets.",
+                f"Leave id {padding} out of the targets.",
             )
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> "PairBatch":
+    def of(cls, pairs: Sequence[Pair], special: Special = OURS) -> "PairBatch":
         """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
         pairs = list(pairs)
-        targets = [target for _, target in pairs]
+        targets, (padding, start, end, _) = [target for _, target in pairs], special
+        starts = np.full((len(pairs), 1), start)
         return cls(
-            source=pad_sources([source for source, _ in pairs]),
-            target_in=pad([[START, *target] for target in targets]),
-            target_out=pad([[*target, END] for target in targets]),
+            source=pad_sources([source for source, _ in pairs], special),
+            target_in=np.concatenate([starts, pad(targets, padding)], axis=1),
+            target_out=pad([[*target, end] for target in targets], padding),
+            special=special,
         )
 
     @property
     def weight(self) -> int:
         """The number of real target positions."""
-        return int(np.count_nonzero(self.target_out != PADDING))
+        return int(np.count_nonzero(self.target_out != self.special.padding))
 
     def trimmed(self) -> "PairBatch":
         """The same, each side as short as its longest sequence."""
-        return PairBatch(*map(_trim, self.inputs))
+        real = self.special.real
+        trimmed = [ids[:, : _filled(real(ids))] for ids in self.inputs]
+        return self.of_arrays(*trimmed)  # type: ignore[return-value]
 
 
-def _trim(ids: np.ndarray) -> np.ndarray:
-    """ids (B, T) without the last columns that are all padding; at least one is left."""
-    filled = np.flatnonzero((ids != PADDING).any(axis=0))
-    return ids[:, : filled[-1] + 1 if len(filled) else 1]
+def _filled(real: np.ndarray) -> int:
+    """real (B, T) -> how many columns are left without the last ones of padding; at least one."""
+    filled = np.flatnonzero(real.any(axis=0))
+    return filled[-1] + 1 if len(filled) else 1
 
 
 class EpochBatches:

@@ -2,11 +2,39 @@
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from numformer.errors import InputError
 
 PADDING, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<padding>", "<start>", "<end>", "<unknown>")
+
+
+class Special(NamedTuple):
+    """The ids that mean something else than a symbol, None where there is none; ours unless given.
+
+    `unwritten` are those that no model writes.
+    """
+
+    padding: int | None = PADDING
+    start: int | None = START
+    end: int | None = END
+    unwritten: Sequence[int] = (PADDING, START, UNKNOWN)
+
+    def real(self, ids: np.ndarray) -> np.ndarray:
+        """ids (B, T) -> which of them are no padding (B, T).
+
+        Some models begin what they write with the padding id: what stands first is real then.
+        """
+        real = ids != self.padding
+        if self.start == self.padding:
+            real[:, :1] = True
+        return real
+
+
+OURS = Special()
 
 
 class Vocabulary:

@@ -13,7 +13,8 @@ from numformer.generation.greedy import (
     most_probable,
     require_positive,
     require_writer,
-    up_to_end,
+    special_of,
+    up_to,
 )
 from numformer.layer import inference
 from numformer.models import Model
@@ -88,15 +89,16 @@ def n_best(
         rule = f"a length penalty is one of {', '.join(PENALTIES)}"
         raise InputError(rule, repr(penalty), 'Name one; the paper\'s is "paper".')
     divisor = PENALTIES[penalty]
-    rankings = [Ranking(count) for _ in inputs]
-    hypotheses = Beam(len(inputs), beam)
+    special = special_of(model)
+    rankings = [Ranking(count, special.end) for _ in inputs]
+    hypotheses = Beam(len(inputs), beam, special.end)
     with inference():
         state = model.start(inputs, max_length)
         state.choose(np.repeat(hypotheses.rows, beam))
         ids = state.ids
         for length in range(1, max_length + 1):
             # A hypothesis has one way to end, so twice the beam leaves enough that go on.
-            ways = most_probable(model.step(ids, state), 2 * beam)
+            ways = most_probable(model.step(ids, state), 2 * beam, special)
             parents, ended = hypotheses.write(*ways)
             for row, log_p, written in ended:
                 rankings[row].offer(log_p / divisor(length, alpha), written)
@@ -128,14 +130,14 @@ def is_alpha(value) -> bool:
 class Ranking:
     """The `best` complete hypotheses of a row, up to `count` of them, and how many have `ended`."""
 
-    def __init__(self, count: int):
-        self.count, self.ended = count, 0
+    def __init__(self, count: int, end: int | None = END):
+        self.count, self.ended, self.end = count, 0, end
         self.best: list[Hypothesis] = []
 
     def offer(self, score: float, written: list[int]) -> None:
         """Rank a hypothesis; among equals the one offered first goes before."""
         if score > -np.inf:
-            hypothesis = Hypothesis(float(score), up_to_end(written))
+            hypothesis = Hypothesis(float(score), up_to(self.end, written))
             self.best = heapq.nlargest(self.count, [*self.best, hypothesis])
 
     @property
@@ -151,7 +153,8 @@ class Beam:
     the hypotheses, best first, `written` (N, width, T) the ids of each.
     """
 
-    def __init__(self, batch: int, width: int):
+    def __init__(self, batch: int, width: int, end: int | None = END):
+        self.end = end
         self.rows = np.arange(batch)
         # A row's hypotheses start equal, so all but one are impossible until they differ.
         self.log_p = np.full((batch, width), -np.inf)
@@ -175,9 +178,9 @@ class Beam:
         ranked = np.argsort(-totals, kind="stable")
         row = np.arange(rows)[:, None]
         totals, symbols = totals[row, ranked], symbols.reshape(rows, -1)[row, ranked]
-        parents, ends = ranked // log_p.shape[1], symbols == END
+        parents, ends = ranked // log_p.shape[1], symbols == self.end
         ended = [
-            (self.rows[n], totals[n, rank], [*self.written[n, parents[n, rank]].tolist(), END])
+            (self.rows[n], totals[n, rank], [*self.written[n, parents[n, rank]].tolist(), self.end])
             for n, rank in np.argwhere(ends[:, :width] & np.isfinite(totals[:, :width]))
         ]
         going_on = np.argsort(ends, kind="stable")[:, :width]

@@ -8,7 +8,7 @@ import numpy as np
 
 from numformer.backend import array_module
 from numformer.errors import InputError
-from numformer.generation.greedy import require_writer
+from numformer.generation.greedy import require_writer, special_of
 from numformer.layer import Layer
 from numformer.layers.softmax import softmax
 from numformer.models import Model
@@ -52,7 +52,10 @@ class Ensemble(Layer):
             )
         self.models = [*models]
         rooms = [model.config.longest for model in models if model.config.longest]
-        self.config = SimpleNamespace(longest=min(rooms, default=None), **first)
+        special = special_of(models[0])
+        self.config = SimpleNamespace(
+            longest=min(rooms, default=None), special=special, **first
+        )
 
     def start(self, inputs, length: int) -> States:
         """What every model's `start` takes -> the States before the first position."""

@@ -10,16 +10,20 @@ from collections.abc import Callable
 import numpy as np
 
 from numformer.backend import array_module, max_last, sum_last, to_host
-from numformer.data.vocabulary import END, PADDING, START, UNKNOWN
+from numformer.data.vocabulary import OURS, Special
 from numformer.errors import BrokenNumbers, InputError
 from numformer.layer import inference
 from numformer.models import Model
 
-NO_OUTPUT = [PADDING, START, UNKNOWN]
 GROUP = 64  # symbols of which the largest is looked for first
 
 
-def log_probabilities(logits) -> np.ndarray:
+def special_of(model: Model) -> Special:
+    """Which ids mean something else than a symbol to a model: ours, unless its config says."""
+    return getattr(getattr(model, "config", None), "special", OURS)
+
+
+def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
     """logits (N, V) -> log softmax (N, V) in float64 on the host.
 
     Padding, start and unknown are no symbols of an output; they get minus infinity. Raises
@@ -30,11 +34,13 @@ def log_probabilities(logits) -> np.ndarray:
     shifted -= shifted.max(axis=-1, keepdims=True)
     result = to_host(shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True)))
     _require_numbers(result)
-    result[:, NO_OUTPUT] = -np.inf
+    result[:, special.unwritten] = -np.inf
     return result
 
 
-def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
+def most_probable(
+    logits, count: int, special: Special = OURS
+) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
     Both (N, count), on the host, in the order of ids; where the vocabulary is smaller, of all. As
@@ -44,7 +50,7 @@ def most_probable(logits, count: int) -> tuple[np.ndarray, np.ndarray]:
     shifted = logits - max_last(logits)
     normaliser = xp.log(sum_last(xp.exp(shifted)), dtype=xp.float64)
     _require_numbers(to_host(normaliser))
-    for symbol in NO_OUTPUT:
+    for symbol in special.unwritten:
         shifted[:, symbol] = -xp.inf
     count = min(count, shifted.shape[1])
     symbols = xp.sort(_largest(shifted, count))
@@ -85,17 +91,21 @@ def greedy(model: Model, inputs: np.ndarray, max_length: int) -> list[list[int]]
     Each is the most probable one at its position, up to the end id. The results hold neither
     start nor end id and at most `max_length` ids.
     """
-    return write(model, inputs, max_length, _most_probable_ids)
+    unwritten = special_of(model).unwritten
 
+    def most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
+        """The softmax does not change which is the largest."""
+        highest = logits.max(axis=-1)
+        _require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
+        ids = to_host(logits.argmax(axis=-1))
+        if np.isin(ids, unwritten).any():
+            allowed = logits.copy()
+            for symbol in unwritten:
+                allowed[:, symbol] = -np.inf
+            ids = to_host(allowed.argmax(axis=-1))
+        return ids
 
-def _most_probable_ids(logits, rows: np.ndarray) -> np.ndarray:
-    """logits (N, V) -> ids (N,): the softmax does not change which is the largest."""
-    xp, first = array_module(logits), UNKNOWN + 1
-    highest = logits.max(axis=-1)
-    _require_numbers(to_host(highest - highest))  # NaN where one of them is, or infinite
-    ids = first + logits[:, first:].argmax(axis=-1)
-    best = logits[xp.arange(len(ids)), ids]
-    return to_host(xp.where(logits[:, END] >= best, END, ids))
+    return write(model, inputs, max_length, most_probable_ids)
 
 
 def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -> list[list[int]]:
@@ -105,8 +115,8 @@ def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -
     """
     require_positive("max_length", max_length)
     require_writer(model)
-    batch = len(inputs)
-    written = np.full((batch, max_length), END)
+    batch, end = len(inputs), special_of(model).end
+    written = np.zeros((batch, max_length), int)
     ended, rows = np.zeros(batch, dtype=bool), np.arange(batch)
     with inference():
         state = model.start(inputs, max_length)
@@ -114,19 +124,19 @@ def write(model: Model, inputs: np.ndarray, max_length: int, choose: Callable) -
         for position in range(max_length):
             ids = choose(model.step(ids, state), rows)
             written[rows, position] = ids
-            ended[rows] |= ids == END
+            ended[rows] |= ids == end
             if ended.all():
                 break
             if 2 * ended[rows].sum() >= len(rows):
                 going_on = np.flatnonzero(~ended[rows])
                 state.choose(going_on)
                 rows, ids = rows[going_on], ids[going_on]
-    return [up_to_end(row) for row in written.tolist()]
+    return [up_to(end, row) for row in written.tolist()]
 
 
-def up_to_end(ids: list[int]) -> list[int]:
+def up_to(end: int | None, ids: list[int]) -> list[int]:
     """The ids before the first end id."""
-    return ids[: ids.index(END)] if END in ids else ids
+    return ids[: ids.index(end)] if end in ids else ids
 
 
 def require_writer(model: Model) -> None:

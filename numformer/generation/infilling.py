@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numformer.data import END, Vocabulary
-from numformer.generation.greedy import log_probabilities
+from numformer.data import Vocabulary
+from numformer.generation.greedy import log_probabilities, special_of
 from numformer.generation.text import Symbols, Text, is_length
 from numformer.layer import inference
 from numformer.models import Model
@@ -57,9 +57,11 @@ class Infilling(Text):
             windows = ids[distinct[:, None] + np.arange(width)]
             with inference():
                 logits = model.forward(windows, window * width + some - starts)
-            parts.append(log_probabilities(logits))
+            parts.append(log_probabilities(logits, special_of(model)))
         log_p = np.concatenate(parts)
-        log_p[:, [END, *self.vocabulary.encode([self.hole])]] = -np.inf
+        log_p[:, self.vocabulary.encode([self.hole])] = -np.inf
+        if (end := special_of(model).end) is not None:
+            log_p[:, end] = -np.inf
         return log_p
 
     def join(self, symbols: Symbols) -> str:

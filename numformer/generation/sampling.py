@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numformer.errors import InputError
-from numformer.generation.greedy import log_probabilities, write
+from numformer.generation.greedy import log_probabilities, special_of, write
 from numformer.models import Model
 from numformer.randomness import seed_sequence
 
@@ -103,9 +103,10 @@ class Sampling:
         The symbols lie side by side from 0 to 1, each as long as it is probable, and the number
         says which is meant.
         """
+        special = special_of(model)
 
         def choose(logits, rows: np.ndarray) -> np.ndarray:
-            ends = self.probabilities(log_probabilities(logits)).cumsum(axis=-1)
+            ends = self.probabilities(log_probabilities(logits, special)).cumsum(axis=-1)
             numbers = np.array([streams[row].random() for row in rows])[:, None]
             return (ends <= numbers * ends[:, -1:]).sum(axis=-1)  # rounded, they may end below 1
 

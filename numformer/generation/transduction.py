@@ -8,7 +8,7 @@ import numpy as np
 from numformer.data import PairBatch, Vocabulary, pad_sources
 from numformer.errors import InputError
 from numformer.generation.beam import PENALTIES, beam_search, is_alpha, n_best
-from numformer.generation.greedy import greedy, require_positive
+from numformer.generation.greedy import greedy, require_positive, special_of
 from numformer.generation.sampling import Sampling, random_streams
 from numformer.generation.text import MOST, Symbols, Text, is_length
 from numformer.models import Model
@@ -79,7 +79,7 @@ class Transduction(Text):
             rule = "a length penalty chooses among the hypotheses of a beam"
             raise InputError(rule, "beam 1", "Ask for a larger beam.")
         written: list[list[str]] = [[]] * len(texts)
-        for part, source in self._batches(texts, search.beam):
+        for part, source in self._batches(model, texts, search.beam):
             if sampling:
                 streams = random_streams(seed, part)
                 answers = sampling.write(model, source, search.max_length, streams)
@@ -112,7 +112,7 @@ class Transduction(Text):
         search = self._with(model, beam=beam, **asked)
         how = search.beam, search.length_penalty, search.penalty
         answers: list[list[tuple[float, list[str]]]] = [[]] * len(texts)
-        for part, source in self._batches(texts, beam):
+        for part, source in self._batches(model, texts, beam):
             best = n_best(model, source, search.max_length, count, *how)
             for index, hypotheses in zip(part, best, strict=True):
                 answers[index] = [(h.score, self.target.decode(h.ids)) for h in hypotheses]
@@ -127,7 +127,7 @@ class Transduction(Text):
         return replace(how, max_length=longest)
 
     def _batches(
-        self, texts: Sequence[Symbols], beam: int
+        self, model: Model, texts: Sequence[Symbols], beam: int
     ) -> Iterator[tuple[list[int], np.ndarray]]:
         """Places of texts and their ids: of similar length together, fewer where long or wide."""
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]), reverse=True)
@@ -136,7 +136,8 @@ class Transduction(Text):
             # At once 250 texts, 2^20 weights of a head's attention, 1,250 hypotheses of a beam.
             count = max(1, min(250, 2**20 // positions**2, 1250 // beam))
             part, order = order[:count], order[count:]
-            yield part, pad_sources([self.source.encode(texts[index]) for index in part])
+            sources = [self.source.encode(texts[index]) for index in part]
+            yield part, pad_sources(sources, special_of(model))
 
     def join(self, symbols: Symbols) -> str:
         return self.target.join(symbols)
@@ -147,7 +148,7 @@ class Transduction(Text):
         if model.config.longest:  # the start id takes a place, too
             written = written[: model.config.longest - 1]
         pair = self.source.encode(asked), self.target.encode(written)
-        batch = PairBatch.of([pair])
+        batch = PairBatch.of([pair], special_of(model))
         source, writes, after = [*asked, "⊣"], [*written, "⊣"], ["⊢", *written]
         labels = {
             "encoder self_attention": (source, source),

@@ -7,13 +7,18 @@ from collections.abc import Callable
 
 from numformer.layer import Layer
 from numformer.layers.linear import Linear, OutputProjection
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
+from numformer.layers.activation import GEGLU, GELU, GELUTanh, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.softmax import Softmax
 from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.dropout import Dropout
 from numformer.layers.embedding import Embedding
-from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
+from numformer.layers.positional import (
+    LearnedPositions,
+    NoPositions,
+    SinusoidalPositions,
+    sinusoidal_halves_table,
+)
 from numformer.layers.places import Places
 from numformer.layers.reach import Reach, causal_mask, padding_mask
 from numformer.layers.memory import Memory
@@ -30,6 +35,7 @@ from numformer.layers.window import WindowAttention
 from numformer.layers.tiles import TiledAttention
 from numformer.layers.global_window import GlobalWindowAttention
 from numformer.layers.strided import StridedAttention
+from numformer.layers.relative import RelativeAttention, RelativePositions
 from numformer.layers.linear_attention import LinearAttention
 from numformer.layers.convolution import Convolution
 from numformer.layers.state_space import StateSpace
@@ -48,21 +54,31 @@ from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
 
 NORMALIZATIONS = {"layer": LayerNorm, "rms": RMSNorm}
-ACTIVATIONS = {"relu": ReLU, "gelu": GELU, "swiglu": SwiGLU}
+ACTIVATIONS = {
+    "relu": ReLU,
+    "gelu": GELU,
+    "gelu_tanh": GELUTanh,
+    "swish": Swish,
+    "swiglu": SwiGLU,
+    "geglu": GEGLU,
+}
 ATTENTIONS = {"scaled_dot_product": ScaledDotProductAttention}
 CELLS = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 POSITIONS: dict[str, Callable[..., Layer]] = {
     **dict.fromkeys(
         ["sinusoidal", "sinusoidal_rotary"], lambda max_length, d_model, rng: SinusoidalPositions()
     ),
+    "sinusoidal_halves": lambda max_length, d_model, rng: SinusoidalPositions(
+        sinusoidal_halves_table
+    ),
     "learned": LearnedPositions,
     **dict.fromkeys(["rotary", "alibi", "none"], lambda max_length, d_model, rng: NoPositions()),
 }
 # What makes the settings of self-attention, where positions come in there. Cross-attention looks at
 # another sequence: with rotary positions alone it does not know where in it something is.
-POSITIONS_IN_ATTENTION: dict[str, Callable[[], dict]] = {
-    **dict.fromkeys(["rotary", "sinusoidal_rotary"], lambda: {"rotary": Rotary()}),
-    "alibi": lambda: {"position_bias": alibi.alibi},
+POSITIONS_IN_ATTENTION: dict[str, Callable[..., dict]] = {
+    **dict.fromkeys(["rotary", "sinusoidal_rotary"], lambda base=1e4: {"rotary": Rotary(base)}),
+    "alibi": lambda base=1e4: {"position_bias": alibi.alibi},
 }
 # What may stand where attention stands.
 MIXERS: dict[str, type[Mixer]] = {
@@ -71,6 +87,7 @@ MIXERS: dict[str, type[Mixer]] = {
     "window": WindowAttention,
     "global_window": GlobalWindowAttention,
     "strided": StridedAttention,
+    "relative": RelativeAttention,
     "linear": LinearAttention,
     "state_space": StateSpace,
 }
@@ -80,8 +97,10 @@ __all__ = [
     "OutputProjection",
     "ReLU",
     "GELU",
+    "GELUTanh",
     "Swish",
     "SwiGLU",
+    "GEGLU",
     "Tanh",
     "Softmax",
     "LayerNorm",
@@ -107,6 +126,8 @@ __all__ = [
     "TiledAttention",
     "GlobalWindowAttention",
     "StridedAttention",
+    "RelativePositions",
+    "RelativeAttention",
     "LinearAttention",
     "Convolution",
     "StateSpace",

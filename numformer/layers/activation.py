@@ -3,6 +3,8 @@
 The paper's is ReLU. GELU and SwiGLU came later; tanh is what recurrent networks have.
 """
 
+import math
+
 from numformer.backend import array_module, normal
 from numformer.layer import Array, Layer
 
@@ -57,6 +59,30 @@ class GELU(Layer):
 
     def backward(self, dy: Array) -> Array:
         return gelu_backward(dy, **self.pop_saved())
+
+
+def gelu_tanh(x):
+    """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2   (Hendrycks and Gimpel 2016).
+
+    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x), and many models were trained so.
+    The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2).
+    """
+    root, square = math.sqrt(2 / math.pi), x * x
+    u = root * x * (1 + 0.044715 * square)
+    p = sigmoid(2 * u, out=u)  # (1 + tanh(u)) / 2
+    slope = root * (1 + 3 * 0.044715 * square)
+    slope *= 2 * p * (1 - p) * x
+    slope += p
+    return x * p, slope
+
+
+class GELUTanh(GELU):
+    """x (...) -> (...): GELU, with the probability approximated by a tanh."""
+
+    def forward(self, x: Array) -> Array:
+        y, slope = gelu_tanh(x)
+        self.save(slope=slope)
+        return y
 
 
 def sigmoid(x, out=None):
@@ -148,6 +174,28 @@ class SwiGLU(Layer):
 
     def backward(self, dy: Array) -> Array:
         return swiglu_backward(dy, **self.pop_saved())
+
+
+class GEGLU(Layer):
+    """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half (Shazeer 2020).
+
+    With GELU's approximation by tanh, as the models have it that were trained so.
+    """
+
+    inputs = 2
+
+    def forward(self, x: Array) -> Array:
+        gate, value = halves(x)
+        opened, slope = gelu_tanh(gate)
+        self.save(x=x, opened=opened, slope=slope)
+        return opened * value
+
+    def backward(self, dy: Array) -> Array:
+        saved = self.pop_saved()
+        _, value = halves(saved["x"])
+        dgate = gelu_backward(dy * value, saved["slope"])  # y = GELU(gate) value
+        dvalue = dy * saved["opened"]
+        return array_module(dy).concatenate([dgate, dvalue], axis=-1)
 
 
 def tanh(x):

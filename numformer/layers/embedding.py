@@ -45,7 +45,7 @@ class Embedding(Layer):
     Initial values are normal with standard deviation D^-0.5: after the factor sqrt(D) the
     embeddings have variance 1 (the sinusoids added to them have mean square 1/2), and as a tied
     output projection the same weights give logits of variance about 1. A given `weight` is
-    shared, not copied.
+    shared, not copied. Later models leave out the factor: `scaled` False gives the rows alone.
 
     `forward` takes ids on the host, where it can check their range without waiting for a GPU (an
     index out of range wraps silently on one), and raises InputError for an id out of range.
@@ -57,7 +57,9 @@ class Embedding(Layer):
         d_model: int,
         rng: np.random.Generator | None = None,
         weight: Parameter | None = None,
+        scaled: bool = True,
     ):
+        self.scaled = scaled
         if weight is None:
             assert rng is not None
             weight = Parameter(rng.normal(0, d_model**-0.5, (vocabulary, d_model)))
@@ -73,8 +75,11 @@ class Embedding(Layer):
         check_ids(ids, len(self.weight.data))
         ids = array_module(self.weight.data).asarray(ids)
         self.save(ids=ids)
-        return embed(ids, self.weight.data)
+        return embed(ids, self.weight.data) if self.scaled else self.weight.data[ids]
 
     def backward(self, dx: Array) -> None:
-        embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
+        if self.scaled:
+            embed_backward(dx, **self.pop_saved(), dweight=self.weight.grad)
+        else:
+            scatter_add(self.weight.grad, self.pop_saved()["ids"].ravel(), rows(dx))
         return None

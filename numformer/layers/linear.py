@@ -59,11 +59,11 @@ class Linear(Layer):
 class OutputProjection(Layer):
     """x (..., D) -> logits (..., V): x E^T, the pre-softmax linear map of section 3.4.
 
-    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. It has
-    no bias.
+    E is (V, D) like an embedding, so this layer can hold the embedding's own Parameter. The paper
+    has no `bias` here; some later models add one, which starts at 0.
     """
 
-    def __init__(self, weight: Parameter):
+    def __init__(self, weight: Parameter, bias: bool = False):
         if len(weight.shape) != 2:
             raise InputError(
                 "an output projection needs a weight (V, D)",
@@ -71,13 +71,16 @@ class OutputProjection(Layer):
                 "Pass the Parameter of an Embedding.",
             )
         self.weight = weight
+        self.bias = Parameter(np.zeros(len(weight.data))) if bias else None
 
     def forward(self, x: Array) -> Array:
         require_width(self, x, self.weight.shape[1])
         self.save(x=x)
-        return linear(x, self.weight.data.T)
+        return linear(x, self.weight.data.T, self.bias and self.bias.data)
 
     def backward(self, dlogits: Array) -> Array:
         x = self.pop_saved()["x"]
         self.weight.grad += matmul(rows(dlogits).T, rows(x))
+        if self.bias:
+            self.bias.grad += sum_rows(dlogits)
         return matmul(dlogits, self.weight.data)

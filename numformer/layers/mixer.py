@@ -45,6 +45,9 @@ class Mixer(Layer):
         """The mixer of a config, a TowerConfig; a `causal` one is to see nothing later."""
         raise NotImplementedError(f"{cls.__name__} has no build")
 
+    def share(self, first: "Mixer") -> None:
+        """Take those parameters of the tower's first such mixer that all of its layers share."""
+
     @classmethod
     def entries(cls, config) -> int:
         """The entries of the matrices of such a mixer; no mixer of the config has fewer."""

@@ -28,6 +28,15 @@ def sinusoidal_table(length: int, d_model: int, xp=np):
     return table
 
 
+def sinusoidal_halves_table(length: int, d_model: int, xp=np):
+    """The same columns (length, D) in another order: first all sines, then all cosines.
+
+    Many programs have it so, Tensor2Tensor and Marian among them.
+    """
+    table = sinusoidal_table(length, d_model, xp)
+    return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
+
+
 class PositionTable:
     """The rows of `table_of(length, width, xp)`, one for each position, kept and made longer."""
 
@@ -53,8 +62,8 @@ class SinusoidalPositions(Layer):
     `positions` (T,) is a host array, 0 to T - 1 unless given; or (N,), those of rows x (N, D).
     """
 
-    def __init__(self):
-        self._table = PositionTable(sinusoidal_table)
+    def __init__(self, table_of: Callable = sinusoidal_table):
+        self._table = PositionTable(table_of)
 
     def forward(self, x: Array, positions: np.ndarray | None = None) -> Array:
         positions = np.arange(x.shape[-2]) if positions is None else positions

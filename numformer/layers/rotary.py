@@ -4,6 +4,7 @@ The product of a query at t and a key at s then depends on t - s, how far they a
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from numformer.layer import Array, Layer
 from numformer.layers.positional import PositionTable
 
 
-def rotary_turns(length: int, width: int, xp=np):
-    """turns (length, K / 2), complex: exp(i t theta_j), theta_j = 10000^(-2j / K), K = width."""
-    theta = xp.exp(xp.arange(0, width, 2) * (-math.log(10000) / width))
+def rotary_turns(length: int, width: int, xp=np, base: float = 10000):
+    """turns (length, K / 2), complex: exp(i t theta_j), theta_j = base^(-2j / K), K = width."""
+    theta = xp.exp(xp.arange(0, width, 2) * (-math.log(base) / width))
     return xp.exp(1j * (xp.arange(length)[:, None] * theta))
 
 
@@ -51,11 +52,12 @@ def require_pairs(d_k: int) -> None:
 class Rotary(Layer):
     """x (..., T, K), positions (T,) -> (..., T, K): each query or key turned by its position.
 
-    `positions` is a host array, 0 to T - 1 unless given.
+    `positions` is a host array, 0 to T - 1 unless given. The paper's `base` is 10000; with a larger
+    one, as models for long texts have it, all but the first pairs turn more slowly.
     """
 
-    def __init__(self):
-        self._table = PositionTable(rotary_turns)
+    def __init__(self, base: float = 10000):
+        self._table = PositionTable(partial(rotary_turns, base=base))
 
     def turns(self, like, positions: np.ndarray):
         """Those of the positions (T,), for x (..., T, K)."""

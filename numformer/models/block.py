@@ -1,11 +1,13 @@
 """What models are composed of: an embedding of symbols, a block of sublayers, a tower of blocks."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from numformer import settings
+from numformer.data.vocabulary import OURS, Special
 from numformer.errors import InputError
 from numformer.layer import Array, Layer
 from numformer.layers import (
@@ -80,6 +82,18 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     checkpointing: bool = settings.switch(
         False, "compute every layer again for backward, to save memory (not in the paper)"
     )
+    # What models have that others trained; `numformer.published` reads them.
+    epsilon: float = settings.unflagged(settings.above_zero(1e-5, "under the root of each norm"))
+    embedding_scale: bool = settings.unflagged(settings.switch(True, "sqrt(d_model) (3.4)"))
+    embedding_norm: bool = settings.unflagged(settings.switch(False, "of what blocks are given"))
+    output_bias: bool = settings.unflagged(settings.switch(False, "of the logits (3.4 has none)"))
+    rotary_base: float = settings.unflagged(settings.above_zero(1e4, "of rotary positions"))
+    padding_id: int | None = settings.unflagged(settings.special_id(OURS.padding, ""))
+    start_id: int | None = settings.unflagged(settings.special_id(OURS.start, ""))
+    end_id: int | None = settings.unflagged(settings.special_id(OURS.end, ""))
+    unwritten: str = settings.unflagged(
+        settings.ids(",".join(map(str, OURS.unwritten)), "ids that no model writes")
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -95,6 +109,16 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
         names = self.mixers.split(",")
         return MIXERS[names[layer % len(names)]]
 
+    @cached_property
+    def special(self) -> Special:
+        """The ids that mean something else than a symbol."""
+        unwritten = tuple(map(int, filter(None, self.unwritten.split(","))))
+        return Special(self.padding_id, self.start_id, self.end_id, unwritten)
+
+    def new_norm(self, width: int) -> Layer:
+        """A norm of vectors of this width."""
+        return NORMALIZATIONS[self.normalization](width, self.epsilon)
+
     @property
     def of_attention(self) -> dict:
         """The settings of any attention, but for its sizes."""
@@ -109,7 +133,8 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
     @property
     def positions_in_attention(self) -> dict:
         """Further settings of self-attention, where positions come in there."""
-        return POSITIONS_IN_ATTENTION.get(self.positions, dict)()
+        made = POSITIONS_IN_ATTENTION.get(self.positions)
+        return made(self.rotary_base) if made else {}
 
     @property
     def longest(self) -> int | None:
@@ -151,15 +176,19 @@ class InputEmbedding(Layer):
     def __init__(self, config: TowerConfig, embedding: Embedding, rng: np.random.Generator):
         self.embedding = embedding
         self.positions = POSITIONS[config.positions](config.max_length, config.d_model, rng)
+        self.norm = config.new_norm(config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.p_drop)
 
     def forward(self, ids: Array, places: Places | None = None) -> Array:
         places = places or Places.whole(*ids.shape)
-        x = self.embedding.forward(places.pick(ids))
-        return self.dropout.forward(self.positions.forward(x, places.of_rows))
+        x = self.positions.forward(self.embedding.forward(places.pick(ids)), places.of_rows)
+        return self.dropout.forward(self.norm.forward(x) if self.norm else x)
 
     def backward(self, dx: Array) -> Any:
-        return self.embedding.backward(self.positions.backward(self.dropout.backward(dx)))
+        dx = self.dropout.backward(dx)
+        if self.norm:
+            dx = self.norm.backward(dx)
+        return self.embedding.backward(self.positions.backward(dx))
 
 
 class Block(Layer):
@@ -225,8 +254,7 @@ def _feed_forward(config: TowerConfig, rng: np.random.Generator) -> FeedForward:
 
 
 def _residual(sublayer: Layer, config: TowerConfig) -> Residual:
-    normalization = NORMALIZATIONS[config.normalization]
-    return Residual(sublayer, config.d_model, config.p_drop, config.norm, normalization)
+    return Residual(sublayer, config.d_model, config.p_drop, config.norm, config.new_norm)
 
 
 class Tower(Layer):
@@ -254,8 +282,10 @@ class Tower(Layer):
             )
         self.layers = [Block(config, rng, cross, causal, layer) for layer in range(config.layers)]
         self.checkpoints = [Checkpointed(block) for block in self.layers * config.checkpointing]
-        normalization = NORMALIZATIONS[config.normalization]
-        self.norm = normalization(config.d_model) if config.norm == "pre" else None
+        firsts: dict[type, Any] = {}
+        for mixer in (block.mixer.sublayer for block in self.layers):
+            mixer.share(firsts.setdefault(type(mixer), mixer))
+        self.norm = config.new_norm(config.d_model) if config.norm == "pre" else None
         self.cross = cross
 
     def forward(

@@ -1,11 +1,11 @@
 """The Transformer of section 3: encoder, decoder and the projection onto symbols (Figure 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from numformer import settings
-from numformer.data.vocabulary import END, PADDING, SPECIAL, START
+from numformer.data.vocabulary import OURS, SPECIAL, Special
 from numformer.errors import InputError
 from numformer.layer import Array
 from numformer.layers import Embedding, Memory, OutputProjection, Places, Reach
@@ -27,6 +27,9 @@ class Config(TowerConfig):
     tying: str = settings.choice(
         "all", ("all", "target", "none"), "who shares the output's weights (3.4)"
     )
+    decoder_layers: int | None = settings.unflagged(
+        settings.size(None, "as many as the encoder has")
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -42,7 +45,12 @@ class Config(TowerConfig):
         """No model of this Config has fewer: the entries of its matrices."""
         of_target = ("all", "target", "none").index(self.tying)
         symbols = self.source_vocabulary + of_target * self.target_vocabulary
-        return self.entries() + self.entries(cross=True) + self.d_model * symbols
+        return self.entries() + self.of_decoder.entries(cross=True) + self.d_model * symbols
+
+    @property
+    def of_decoder(self) -> "Config":
+        """The config of the decoder's tower."""
+        return replace(self, layers=self.decoder_layers or self.layers)
 
     @classmethod
     def base(cls, vocabulary: int, **changes) -> "Config":
@@ -76,23 +84,26 @@ class Transformer(Model):
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.fitting(config)
-        source = Embedding(config.source_vocabulary, config.d_model, rng)
+        scaled = config.embedding_scale
+        source = Embedding(config.source_vocabulary, config.d_model, rng, scaled=scaled)
         shared = source.weight if config.tying == "all" else None
-        target = Embedding(config.target_vocabulary, config.d_model, rng, shared)
+        target = Embedding(config.target_vocabulary, config.d_model, rng, shared, scaled)
         output = target
         if config.tying == "none":
             output = Embedding(config.target_vocabulary, config.d_model, rng)
         encoder = Tower(config, rng)
         self.source = InputEmbedding(config, source, rng)
         self.encoder = encoder
-        decoder = Tower(config, rng, cross=True, causal=True)
+        decoder = Tower(config.of_decoder, rng, cross=True, causal=True)
         self.target = InputEmbedding(config, target, rng)
         self.decoder = decoder
-        self.output = OutputProjection(output.weight)
+        self.output = OutputProjection(output.weight, config.output_bias)
 
     def forward(self, source: Array, target: Array, skip_padding: bool = False) -> Array:
-        require_pair(source, target, skip_padding)
-        sources, targets = (Places(ids != PADDING, skip_padding) for ids in (source, target))
+        special = self.config.special
+        require_pair(source, target, skip_padding, special)
+        sources = Places(source != special.padding, skip_padding)
+        targets = Places(special.real(target), skip_padding)
         memory = self._encode(source, sources)
         x = self.target.forward(target, targets)
         reach = Reach(targets, causal=True)
@@ -108,7 +119,7 @@ class Transformer(Model):
     def predictions(self, source, target_in, target_out):
         """A batch's ids (B, S), (B, T), (B, T) -> logits (N, V), targets (N,): the real ones."""
         logits = self.forward(source, target_in, skip_padding=True)
-        return logits, target_out[target_in != PADDING]
+        return logits, target_out[self.config.special.real(target_in)]
 
     # Writing
 
@@ -117,11 +128,12 @@ class Transformer(Model):
 
         Raises InputError for a source that does not end with the end id, or all but padding.
         """
-        require_source(source)
-        past, places = Memory(length), Places(source != PADDING)
+        special = self.config.special
+        require_source(source, special)
+        past, places = Memory(length), Places(source != special.padding)
         memory = self._encode(source, places)
         past.of(self, lambda past: Shared(memory=memory, valid=places.valid))
-        return State(np.full(len(source), START), past)
+        return State(np.full(len(source), special.start), past)
 
     def step(self, ids, state: State):
         """The next position of every row: ids (B,) -> logits (B, V), given those before it."""
@@ -145,7 +157,7 @@ FIXES = {
 }
 
 
-def require_pair(source, target, skip_padding: bool) -> None:
+def require_pair(source, target, skip_padding: bool, special: Special = OURS) -> None:
     """Raise InputError for what no encoder-decoder reads as sources and targets of a batch."""
     _require_batch(source, "source")
     _require_batch(target, "target")
@@ -155,22 +167,22 @@ def require_pair(source, target, skip_padding: bool) -> None:
             f"{len(source)} sources and {len(target)} targets",
             "Pass one target for each source.",
         )
-    if skip_padding and not (target != PADDING).any():
+    if skip_padding and not special.real(target).any():
         raise InputError(
             "with skip_padding some target position is no padding",
-            "only id 0",
+            f"only id {special.padding}",
             "Leave this batch out.",
         )
 
 
-def require_source(source) -> None:
+def require_source(source, special: Special = OURS) -> None:
     """Raise InputError unless sources are a batch, each with the end id last, or all padding."""
     _require_batch(source, "source")
     for row, ids in enumerate(source):
-        symbols = ids[ids != PADDING]
-        if len(symbols) and symbols[-1] != END:
+        symbols = ids[ids != special.padding]
+        if len(symbols) and symbols[-1] != special.end:
             raise InputError(
-                f"a source ends with the end id {END}",
+                f"a source ends with the end id {special.end}",
                 f"row {row}, which ends with {symbols[-1]}",
                 FIXES["source"],
             )

@@ -22,11 +22,12 @@ class Config(TowerConfig):
     both_ways = False
 
     vocabulary: int = settings.vocabulary(len(SPECIAL))
+    tied: bool = settings.unflagged(settings.switch(True, "embedding and output share weights"))
 
     @property
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
-        return self.entries() + self.d_model * self.vocabulary
+        return self.entries() + (2 - self.tied) * self.d_model * self.vocabulary
 
 
 BATCH = (
@@ -41,7 +42,8 @@ _Config = Config  # which a model has under the same name
 class LanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): those at position t predict the id at t + 1.
 
-    Ids are host arrays without padding. The output shares the weights of the embedding.
+    Ids are host arrays without padding. The output shares the weights of the embedding, where the
+    config says `tied`.
     `backward` takes dlogits and returns None, since ids have no gradient.
     """
 
@@ -50,10 +52,12 @@ class LanguageModel(Model):
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.fitting(config)
-        embedding = Embedding(config.vocabulary, config.d_model, rng)
+        size, scaled = (config.vocabulary, config.d_model), config.embedding_scale
+        embedding = Embedding(*size, rng, scaled=scaled)
         self.input = InputEmbedding(config, embedding, rng)
         self.tower = Tower(config, rng, causal=True)
-        self.output = OutputProjection(embedding.weight)
+        output = embedding if config.tied else Embedding(*size, rng)
+        self.output = OutputProjection(output.weight, config.output_bias)
 
     def forward(self, ids: Array, past: Memory | None = None) -> Array:
         require_batch(ids, *BATCH)

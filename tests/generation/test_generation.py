@@ -119,7 +119,7 @@ def exact(model, row, ids) -> np.ndarray:
     return without_special(model.logits(row, [nf.START, *ids]))
 
 
-def all_symbols(logits, count):
+def all_symbols(logits, count, special=None):
     """As most_probable, without rounding."""
     return np.broadcast_to(np.arange(V), logits.shape), without_special(logits)
 
@@ -267,7 +267,8 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
         nf.Ensemble([peaked(max_length=9), Together(0), peaked(max_length=7)]).config.longest == 7
     )
     config = nf.Ensemble([peaked(positions="none")]).config
-    assert vars(config) == dict(longest=None, source_vocabulary=V, target_vocabulary=V)
+    sizes = dict(source_vocabulary=V, target_vocabulary=V)
+    assert vars(config) == dict(longest=None, special=nf.Special(), **sizes)
     config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
     other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])

@@ -8,7 +8,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import numformer as nf
 from numformer.backend import half_products
-from numformer.layers import positional
 from numformer.layers.attention import head_size
 from numformer.layers.linear import linear_backward
 from numformer.layers.positional import sinusoidal_table
@@ -133,15 +132,14 @@ def test_positions_beyond_max_length_are_refused(length, offset, rng, complaint)
     layer.forward(np.zeros((B, length - 1, D)), positions[:-1])
 
 
-def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out(monkeypatch):
+def test_sinusoids_are_computed_once_and_for_twice_the_length_where_they_run_out():
     computed = []
 
     def table(length, *others):
         computed.append(length)
         return sinusoidal_table(length, *others)
 
-    monkeypatch.setattr(positional, "sinusoidal_table", table)
-    layer = nf.SinusoidalPositions()
+    layer = nf.SinusoidalPositions(table)
     for length in range(1, 200):
         layer.forward(np.zeros((1, length, 4)))
         assert computed == [64, 128, 256][: 1 + (length > 64) + (length > 128)]

@@ -298,7 +298,8 @@ def _flags(settings: type[Settings]) -> list[Field]:
     """
     of_mixers = {field.name for mixer in MIXERS.values() for field in fields(mixer.Settings)}
     known = (field for field in fields(settings) if field.default is not MISSING)
-    return [field for field in known if field.name not in of_mixers]
+    flagged = (field for field in known if field.metadata.get("flag", True))
+    return [field for field in flagged if field.name not in of_mixers]
 
 
 def _of_mixers(settings: type[Settings]) -> dict[str, list[Field]]:
