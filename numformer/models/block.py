@@ -100,7 +100,7 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
         if self.d_k is None or self.d_v is None:
             head_size(self.d_model, self.heads)
         if "rotary" in self.positions_in_attention:
-            require_pairs(self.d_k or head_size(self.d_model, self.heads))
+            require_pairs(self.size_of_key)
         for name in dict.fromkeys(self.mixers.split(",")):
             MIXERS[name].require(self)
 
@@ -108,6 +108,11 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
         """What the layer of this number has where attention stands."""
         names = self.mixers.split(",")
         return MIXERS[names[layer % len(names)]]
+
+    @property
+    def size_of_key(self) -> int:
+        """d_k, the size of a query or a key."""
+        return self.d_k or head_size(self.d_model, self.heads)
 
     @cached_property
     def special(self) -> Special:
@@ -170,25 +175,45 @@ class TowerConfig(*settings_of(MIXERS.values())):  # type: ignore[misc]
 class InputEmbedding(Layer):
     """ids (B, T) -> x (B, T, D): embedding plus position, then dropout (3.4, 3.5, 5.4).
 
-    Ids are host arrays at `places`. Where these leave padding out, x is (N, D).
+    Ids are host arrays at `places`. Where these leave padding out, x is (N, D). With a number of
+    `segments` a vector is added that says which of them a position is in, (B, T), the first unless
+    given (Devlin et al. 2019).
     """
 
-    def __init__(self, config: TowerConfig, embedding: Embedding, rng: np.random.Generator):
+    def __init__(
+        self,
+        config: TowerConfig,
+        embedding: Embedding,
+        rng: np.random.Generator,
+        segments: int | None = None,
+    ):
         self.embedding = embedding
+        self.segments = (
+            Embedding(segments, config.d_model, rng, scaled=False) if segments else None
+        )
         self.positions = POSITIONS[config.positions](config.max_length, config.d_model, rng)
         self.norm = config.new_norm(config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.p_drop)
 
-    def forward(self, ids: Array, places: Places | None = None) -> Array:
+    def forward(
+        self, ids: Array, places: Places | None = None, segments: np.ndarray | None = None
+    ) -> Array:
         places = places or Places.whole(*ids.shape)
-        x = self.positions.forward(self.embedding.forward(places.pick(ids)), places.of_rows)
+        x = self.embedding.forward(places.pick(ids))
+        if self.segments:
+            segments = np.zeros_like(ids) if segments is None else segments
+            x += self.segments.forward(places.pick(segments))
+        x = self.positions.forward(x, places.of_rows)
         return self.dropout.forward(self.norm.forward(x) if self.norm else x)
 
     def backward(self, dx: Array) -> Any:
         dx = self.dropout.backward(dx)
         if self.norm:
             dx = self.norm.backward(dx)
-        return self.embedding.backward(self.positions.backward(dx))
+        dx = self.positions.backward(dx)
+        if self.segments:
+            self.segments.backward(dx)
+        return self.embedding.backward(dx)
 
 
 class Block(Layer):

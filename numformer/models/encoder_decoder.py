@@ -25,7 +25,7 @@ class Config(TowerConfig):
     source_vocabulary: int = settings.vocabulary(len(SPECIAL))
     target_vocabulary: int = settings.vocabulary(len(SPECIAL))
     tying: str = settings.choice(
-        "all", ("all", "target", "none"), "who shares the output's weights (3.4)"
+        "all", ("all", "inputs", "target", "none"), "what shares weights with the output (3.4)"
     )
     decoder_layers: int | None = settings.unflagged(
         settings.size(None, "as many as the encoder has")
@@ -33,9 +33,9 @@ class Config(TowerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.tying == "all" and self.source_vocabulary != self.target_vocabulary:
+        if self.tying in ("all", "inputs") and self.source_vocabulary != self.target_vocabulary:
             raise InputError(
-                "tying all needs one vocabulary for source and target",
+                f"tying {self.tying} needs one vocabulary for source and target",
                 f"sizes {self.source_vocabulary} and {self.target_vocabulary}",
                 'Use one vocabulary for both, or tying "target" or "none".',
             )
@@ -43,7 +43,7 @@ class Config(TowerConfig):
     @property
     def least_parameters(self) -> int:
         """No model of this Config has fewer: the entries of its matrices."""
-        of_target = ("all", "target", "none").index(self.tying)
+        of_target = dict(all=0, inputs=1, target=1, none=2)[self.tying]
         symbols = self.source_vocabulary + of_target * self.target_vocabulary
         return self.entries() + self.of_decoder.entries(cross=True) + self.d_model * symbols
 
@@ -86,10 +86,10 @@ class Transformer(Model):
         self.config: _Config = self.fitting(config)
         scaled = config.embedding_scale
         source = Embedding(config.source_vocabulary, config.d_model, rng, scaled=scaled)
-        shared = source.weight if config.tying == "all" else None
+        shared = source.weight if config.tying in ("all", "inputs") else None
         target = Embedding(config.target_vocabulary, config.d_model, rng, shared, scaled)
         output = target
-        if config.tying == "none":
+        if config.tying in ("inputs", "none"):
             output = Embedding(config.target_vocabulary, config.d_model, rng)
         encoder = Tower(config, rng)
         self.source = InputEmbedding(config, source, rng)

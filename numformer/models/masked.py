@@ -3,33 +3,63 @@
 The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from numformer.data.vocabulary import PADDING
+from numformer import settings
 from numformer.errors import InputError
-from numformer.layer import Array
-from numformer.layers import Embedding, OutputProjection, Pick, Places, Reach
+from numformer.layer import Array, Layer
+from numformer.layers import (
+    ACTIVATIONS,
+    Embedding,
+    Linear,
+    OutputProjection,
+    Pick,
+    Places,
+    Reach,
+)
 from numformer.models import language_model
 from numformer.models.block import InputEmbedding, Tower
 from numformer.models.model import Model, require_batch
 
 
+@dataclass(frozen=True, kw_only=True)
 class Config(language_model.Config):
     """What a masked language model is made of; InputError for values that do not fit together."""
 
     both_ways = True
 
+    segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
+    transform: bool = settings.unflagged(settings.switch(False, "a Transform before the output"))
+
 
 _Config = Config  # which a model has under the same name
+
+
+class Transform(Layer):
+    """x (..., D) -> (..., D): norm(activation(x W + b)), what BERT has before its output."""
+
+    def __init__(self, config: _Config, rng: np.random.Generator):
+        self.linear = Linear(config.d_model, config.d_model, rng)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.norm = config.new_norm(config.d_model)
+
+    def forward(self, x: Array) -> Array:
+        return self.norm.forward(self.activation.forward(self.linear.forward(x)))
+
+    def backward(self, dy: Array) -> Array:
+        return self.linear.backward(self.activation.backward(self.norm.backward(dy)))
 
 
 class MaskedLanguageModel(Model):
     """ids (B, T) -> logits (B, T, V): those at a position tell the id that belongs there.
 
-    Ids are host arrays, padded with 0; every position sees all others but padding. With `asked`
-    (N,), places among the B T of the batch, the logits are (N, V): those of these places alone.
-    The output shares the weights of the embedding. `backward` takes dlogits and returns None, since
-    ids have no gradient.
+    Ids are host arrays, padded; every position sees all others but padding. With `asked` (N,),
+    places among the B T of the batch, the logits are (N, V): those of these places alone. Where the
+    config has `segments`, each position is of one of them, `segments` (B, T), the first unless
+    given. The output shares the weights of the embedding, where the config says `tied`. `backward`
+    takes dlogits and returns None, since ids have no gradient.
     """
 
     Config: type[_Config] = Config
@@ -37,27 +67,34 @@ class MaskedLanguageModel(Model):
     def __init__(self, config: _Config, seed: int | np.random.SeedSequence = 0):
         rng = np.random.default_rng(seed)
         self.config: _Config = self.fitting(config)
-        embedding = Embedding(config.vocabulary, config.d_model, rng)
-        self.input = InputEmbedding(config, embedding, rng)
+        size, scaled = (config.vocabulary, config.d_model), config.embedding_scale
+        embedding = Embedding(*size, rng, scaled=scaled)
+        self.input = InputEmbedding(config, embedding, rng, config.segments)
         self.tower = Tower(config, rng)
         self.pick = Pick()
-        self.output = OutputProjection(embedding.weight)
+        self.transform = Transform(config, rng) if config.transform else None
+        output = embedding if config.tied else Embedding(*size, rng)
+        self.output = OutputProjection(output.weight, config.output_bias)
 
-    def forward(self, ids: Array, asked: np.ndarray | None = None) -> Array:
+    def forward(
+        self, ids: Array, asked: np.ndarray | None = None, segments: np.ndarray | None = None
+    ) -> Array:
         require_batch(
             ids,
             "ids are a NumPy array (B, T)",
             "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
         )
-        places = Places(ids != PADDING)
-        x = self.tower.forward(self.input.forward(ids, places), Reach(places))
+        places = Places(ids != self.config.special.padding)
+        x = self.tower.forward(self.input.forward(ids, places, segments), Reach(places))
         self.save(picked=asked is not None)
         if asked is not None:
             x = self.pick.forward(x, asked)
-        return self.output.forward(x)
+        return self.output.forward(self.transform.forward(x) if self.transform else x)
 
     def backward(self, dlogits: Array) -> None:
         dx = self.output.backward(dlogits)
+        if self.transform:
+            dx = self.transform.backward(dx)
         if self.pop_saved()["picked"]:
             dx = self.pick.backward(dx)
         return self.input.backward(self.tower.backward(dx))
@@ -67,11 +104,12 @@ class MaskedLanguageModel(Model):
 
         Raises InputError where none is asked for at all.
         """
-        asked = np.flatnonzero(targets != PADDING)
+        padding = self.config.special.padding
+        asked = np.flatnonzero(targets != padding)
         if not len(asked):
             raise InputError(
                 "a batch asks for the id of at least one place",
-                "targets that are all padding (id 0)",
+                f"targets that are all padding (id {padding})",
                 "Leave this batch out.",
             )
         return self.forward(ids, asked), targets.ravel()[asked]

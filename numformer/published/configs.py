@@ -1,0 +1,273 @@
+"""The configs of published models: what a config.json says, as one of ours."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numformer.errors import InputError
+from numformer.models import (
+    LanguageModel,
+    MaskedLanguageModel,
+    Model,
+    Transformer,
+    VisionTransformer,
+)
+from numformer.published import tables
+from numformer.published.rows import Table
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "swish",
+    "silu": "swish",
+}
+GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
+
+
+class Said:
+    """What a config.json says; what is asked for and not there raises InputError."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        self.values = values
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.values:
+            rule = "a config.json says how large the model is"
+            raise InputError(rule, f"none that says {name}", "Take the one of the weights.")
+        return self.values[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        """What it says, or the default where that is nothing or null."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def only(self, *allowed: Any, **usual: Any) -> None:
+        """Raise InputError where a setting is not as usual, which numformer then does not have."""
+        for name, value in usual.items():
+            if (said := self.get(name, value)) != value:
+                raise InputError(
+                    f"a model of the kind {self.values['model_type']} has {name} {value!r}",
+                    repr(said),
+                    "numformer has no such part: name another model.",
+                )
+
+    def alike(self, *names: str) -> Any:
+        """What several settings say, which must be the same."""
+        values = {name: self[name] for name in names}
+        if len({*map(str, values.values())}) > 1:
+            rule = f"{' and '.join(names)} are the same"
+            raise InputError(rule, f"{values}", "numformer has one for both: name another model.")
+        return values[names[0]]
+
+    def choice(self, name: str, known: Mapping[str, str]) -> str:
+        """Our name for what it names."""
+        if (said := self[name]) not in known:
+            rule = f"{name} is one of {', '.join(known)}"
+            raise InputError(rule, repr(said), "numformer has no other: name another model.")
+        return known[said]
+
+
+def _special(said: Said, unwritten: str = "") -> dict:
+    """Their ids of padding, start and end."""
+    end = said.get("eos_token_id", None)
+    return dict(
+        padding_id=said.get("pad_token_id", None),
+        start_id=said.get("decoder_start_token_id", said.get("bos_token_id", None)),
+        end_id=end[0] if isinstance(end, list) else end,
+        unwritten=unwritten,
+    )
+
+
+def marian(said: Said) -> dict:
+    shared = said.get("share_encoder_decoder_embeddings", True)
+    tied = said.get("tie_word_embeddings", True)
+    if shared and not tied:
+        said.only(tie_word_embeddings=True)
+    banned = [word[0] for word in said.get("bad_words_ids", []) if len(word) == 1]
+    size = said["vocab_size"]
+    return dict(
+        source_vocabulary=size,
+        target_vocabulary=size if shared else said.get("decoder_vocab_size", size),
+        tying="all" if shared else "target" if tied else "none",
+        d_model=said["d_model"],
+        d_ff=said.alike("encoder_ffn_dim", "decoder_ffn_dim"),
+        heads=said.alike("encoder_attention_heads", "decoder_attention_heads"),
+        layers=said["encoder_layers"],
+        decoder_layers=said["decoder_layers"],
+        activation=said.choice("activation_function", ACTIVATIONS),
+        attention_bias=True,
+        output_bias=True,
+        positions="sinusoidal_halves",
+        embedding_scale=said.get("scale_embedding", False),
+        p_drop=said.get("dropout", 0.1),
+        attention_dropout=said.get("attention_dropout", 0.0),
+        activation_dropout=said.get("activation_dropout", 0.0),
+        **_special(said, ",".join(map(str, {said["pad_token_id"], *banned}))),
+    )
+
+
+def gpt2(said: Said) -> dict:
+    said.only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    said.only(add_cross_attention=False)
+    return dict(
+        vocabulary=said["vocab_size"],
+        d_model=said["n_embd"],
+        d_ff=said.get("n_inner", 4 * said["n_embd"]),
+        heads=said["n_head"],
+        layers=said["n_layer"],
+        norm="pre",
+        activation=said.choice("activation_function", ACTIVATIONS),
+        attention_bias=True,
+        positions="learned",
+        max_length=said["n_positions"],
+        embedding_scale=False,
+        epsilon=said.get("layer_norm_epsilon", 1e-5),
+        tied=said.get("tie_word_embeddings", True),
+        p_drop=said.get("resid_pdrop", 0.1),
+        attention_dropout=said.get("attn_pdrop", 0.1),
+        **_special(said),
+    )
+
+
+def llama(said: Said) -> dict:
+    heads, d_model = said["num_attention_heads"], said["hidden_size"]
+    groups = said.get("num_key_value_heads", heads)
+    rope = Said({"model_type": "llama"} | said.get("rope_parameters", {}))
+    rope.only(rope_type="default")
+    said.only(rope_scaling={"rope_type": "default"} if said.get("rope_scaling", {}) else None)
+    size = said.get("head_dim", d_model // heads)
+    return dict(
+        vocabulary=said["vocab_size"],
+        d_model=d_model,
+        d_ff=said["intermediate_size"],
+        heads=heads,
+        d_k=size,
+        d_v=size,
+        layers=said["num_hidden_layers"],
+        mixers="attention" if groups == heads else "grouped",
+        key_value_heads=groups,
+        norm="pre",
+        normalization="rms",
+        activation=GATED[said.choice("hidden_act", ACTIVATIONS)],
+        attention_bias=said.get("attention_bias", False),
+        feed_forward_bias=said.get("mlp_bias", False),
+        positions="rotary",
+        rotary_base=float(rope.get("rope_theta", said.get("rope_theta", 10000.0))),
+        embedding_scale=False,
+        epsilon=said.get("rms_norm_eps", 1e-6),
+        tied=said.get("tie_word_embeddings", False),
+        p_drop=0.0,
+        attention_dropout=said.get("attention_dropout", 0.0),
+        **_special(said),
+    )
+
+
+def t5(said: Said) -> dict:
+    size, tied = said["vocab_size"], said.get("tie_word_embeddings", True)
+    said.only(is_decoder=False)
+    inner = said.get("feed_forward_proj", "relu")
+    gated = inner.startswith("gated-")
+    named = Said({"feed_forward_proj": inner.removeprefix("gated-")})
+    # "gated-gelu" has always meant the approximation by tanh.
+    act = "gelu_tanh" if inner == "gated-gelu" else named.choice("feed_forward_proj", ACTIVATIONS)
+    return dict(
+        source_vocabulary=size,
+        target_vocabulary=size,
+        tying="all" if tied else "inputs",
+        d_model=said["d_model"],
+        d_ff=said["d_ff"],
+        heads=said["num_heads"],
+        d_k=said["d_kv"],
+        d_v=said["d_kv"],
+        layers=said["num_layers"],
+        decoder_layers=said.get("num_decoder_layers", said["num_layers"]),
+        mixers="relative",
+        distance_buckets=said.get("relative_attention_num_buckets", 32),
+        farthest=said.get("relative_attention_max_distance", 128),
+        norm="pre",
+        normalization="rms",
+        activation=GATED[act] if gated else act,
+        feed_forward_bias=False,
+        positions="none",
+        embedding_scale=False,
+        epsilon=said.get("layer_norm_epsilon", 1e-6),
+        p_drop=said.get("dropout_rate", 0.1),
+        attention_dropout=said.get("dropout_rate", 0.1),
+        activation_dropout=said.get("dropout_rate", 0.1),
+        **_special(said) | {"start_id": said.get("decoder_start_token_id", said["pad_token_id"])},
+    )
+
+
+def bert(said: Said) -> dict:
+    said.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    return dict(
+        vocabulary=said["vocab_size"],
+        d_model=said["hidden_size"],
+        d_ff=said["intermediate_size"],
+        heads=said["num_attention_heads"],
+        layers=said["num_hidden_layers"],
+        activation=said.choice("hidden_act", ACTIVATIONS),
+        attention_bias=True,
+        positions="learned",
+        max_length=said["max_position_embeddings"],
+        segments=said.get("type_vocab_size", 2),
+        transform=True,
+        output_bias=True,
+        embedding_scale=False,
+        embedding_norm=True,
+        epsilon=said.get("layer_norm_eps", 1e-12),
+        tied=said.get("tie_word_embeddings", True),
+        p_drop=said.get("hidden_dropout_prob", 0.1),
+        attention_dropout=said.get("attention_probs_dropout_prob", 0.1),
+        **_special(said),
+    )
+
+
+def vit(said: Said) -> dict:
+    said.only(qkv_bias=True)
+    return dict(
+        height=said["image_size"],
+        width=said["image_size"],
+        channels=said.get("num_channels", 3),
+        classes=len(said.get("id2label", {0: "", 1: ""})),
+        patch=said["patch_size"],
+        d_model=said["hidden_size"],
+        d_ff=said["intermediate_size"],
+        heads=said["num_attention_heads"],
+        layers=said["num_hidden_layers"],
+        norm="pre",
+        activation=said.choice("hidden_act", ACTIVATIONS),
+        attention_bias=True,
+        epsilon=said.get("layer_norm_eps", 1e-12),
+        p_drop=said.get("hidden_dropout_prob", 0.0),
+        attention_dropout=said.get("attention_probs_dropout_prob", 0.0),
+    )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of published model: what it is here, how its config becomes ours, and its tables.
+
+    `table` is that of a config.
+    """
+
+    model: type[Model]
+    config: Callable[[Said], dict]
+    table: Callable[[Any], Table]
+
+
+KINDS = {
+    "marian": Kind(Transformer, marian, lambda config: tables.MARIAN),
+    "gpt2": Kind(LanguageModel, gpt2, lambda config: tables.GPT2),
+    "llama": Kind(LanguageModel, llama, lambda config: tables.LLAMA),
+    "t5": Kind(
+        Transformer,
+        t5,
+        lambda config: tables.T5_TIED if config.tying == "all" else tables.T5,
+    ),
+    "bert": Kind(MaskedLanguageModel, bert, lambda config: tables.BERT),
+    "vit": Kind(VisionTransformer, vit, lambda config: tables.VIT),
+}
+"""By the model_type of their config.json."""

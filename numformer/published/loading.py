@@ -1,0 +1,134 @@
+"""A published model's weights into our parameters, and ours into a folder as it is published."""
+
+from pathlib import Path
+
+import numpy as np
+
+from numformer.errors import InputError
+from numformer.layer import pack
+from numformer.models import Model
+from numformer.published.configs import KINDS, Kind, Said
+from numformer.published.files import CONFIG, DTYPES, Arrays, read_json
+from numformer.published.rows import Table
+
+
+class _Zeros(np.random.Generator):
+    """Draws zeros, which take no time and no memory: for weights that are read afterwards."""
+
+    def __init__(self):
+        super().__init__(np.random.PCG64(0))
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        return np.broadcast_to(np.float32(0), size)
+
+    def normal(self, loc=0.0, scale=1.0, size=None):
+        return np.broadcast_to(np.float32(0), size)
+
+
+def kind_of(folder: Path) -> tuple[Kind, Said]:
+    """The kind of a published model, and its config. Raises InputError for an unknown kind."""
+    told = read_json(folder / CONFIG)
+    name = told.get("model_type") if isinstance(told, dict) else None
+    if not isinstance(name, str) or name not in KINDS:
+        raise InputError(
+            f"a published model is of a kind that numformer has: {', '.join(KINDS)}",
+            f"model_type {name!r} in {folder / CONFIG}",
+            "Name the folder of another model.",
+        )
+    return KINDS[name], Said(told)
+
+
+def load_weights(folder: Path) -> Model:
+    """The model of a folder with its weights, on the host.
+
+    Raises InputError where the folder is not whole, or where numformer lacks a part of the model.
+    """
+    kind, said = kind_of(folder)
+    try:
+        config = kind.model.Config(**kind.config(said))
+    except (TypeError, ValueError, AttributeError, LookupError) as problem:
+        rule = "a config.json says how large the model is"
+        raise InputError(rule, f"{folder / CONFIG} ({problem})", "Download it again.") from None
+    arrays, table = Arrays(folder), kind.table(config)
+    held = sum(int(np.prod(place.shape)) for place in arrays.places.values())
+    if config.least_parameters > held:
+        raise InputError(
+            "a published model holds as many numbers as its config.json asks for",
+            f"{held:,} in {folder}, which are fewer",
+            "Take the config.json that belongs to the weights.",
+        )
+    model = kind.model(config, _Zeros())  # type: ignore[arg-type]
+    if arrays.dtype == np.float64:
+        pack(model, np.float64)
+    _fill(model, arrays, table)
+    return model
+
+
+def _fill(model: Model, arrays: Arrays, table: Table) -> None:
+    """Write their arrays into our parameters, each of both once."""
+    parameters = model.named_parameters()
+    cut = not any(name.startswith(table.optional) for name in arrays)
+    entries = [*table.entries(parameters, cut)]
+    filled: dict[str, tuple[str, ...]] = {}
+    read: set[str] = set()
+    for entry in entries:
+        taken = entry.ours[0] in filled or read & {*entry.theirs}
+        if taken or not all(name in arrays for name in entry.theirs):
+            continue
+        for place in (arrays.places[name] for name in entry.theirs):
+            _require_numbers(entry.theirs[0], place)
+        targets = [parameters[name] for name in entry.ours]
+        read_arrays = [arrays[name] for name in entry.theirs]
+        made = entry.here(read_arrays, [target.shape for target in targets], model.config)
+        for name, target, values in zip(entry.ours, targets, made, strict=True):
+            target.data[...] = values
+            filled[name] = entry.theirs
+        read |= {*entry.theirs}
+    if lacking := [name for name in parameters if name not in filled]:
+        known = [" + ".join(e.theirs) for e in entries if lacking[0] in e.ours]
+        raise InputError(
+            "a published model has all arrays that its config.json asks for",
+            f"no {' or '.join(known) or 'array'}, which is {lacking[0]} here",
+            "Download the whole folder, or take the config.json that belongs to the weights.",
+        )
+    for name in arrays:
+        if name not in read and not table.leaves_out(name):
+            _require_copy(name, arrays, entries, parameters, model.config)
+
+
+def _require_numbers(name: str, place) -> None:
+    if place.dtype not in DTYPES:
+        raise InputError(
+            f"published weights are numbers of the kinds {', '.join(DTYPES)}",
+            f"{name} of the kind {place.dtype}",
+            "Take the model in one of these, not a quantised one.",
+        )
+
+
+def _require_copy(name: str, arrays: Arrays, entries, parameters, config) -> None:
+    """Raise InputError unless an array that was not read holds what another one did."""
+    for entry in entries:
+        if entry.theirs == (name,):
+            _require_numbers(name, arrays.places[name])
+            shapes = [parameters[n].shape for n in entry.ours]
+            made = entry.here([arrays[name]], shapes, config)
+            pairs = zip(entry.ours, made, strict=True)
+            if all(np.array_equal(parameters[n].data, values) for n, values in pairs):
+                return
+    raise InputError(
+        "every array of a published model has its place here",
+        f"{name}, {arrays.places[name].shape}, which has none",
+        "Take the model as it was published, without the head of another task.",
+    )
+
+
+def their_arrays(model: Model, kind: Kind, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our arrays (by our names) as they are called and laid out there."""
+    written: dict[str, np.ndarray] = {}
+    known: set[str] = set()
+    for entry in kind.table(model.config).entries(arrays):
+        if entry.ours[0] not in known and not written.keys() & {*entry.theirs}:
+            made = entry.there([arrays[name] for name in entry.ours], model.config)
+            written |= zip(entry.theirs, made, strict=True)
+            known |= {*entry.ours}
+    return written

@@ -1,0 +1,188 @@
+"""The tables of published models: what each of their parts is called there, and here.
+
+Left stands the name of a part in their files, then ours, then what it is (`WAYS` in rows.py). Where
+a line ends with a colon, what is below it lies within those two. Read a table from top to bottom,
+and you have read the model.
+"""
+
+from numformer.published.rows import Table
+
+# Marian, the paper's architecture: the translators of OPUS-MT (Tiedemann and Thottingal 2020).
+MARIAN = Table("""
+    model.shared                     source.embedding         table
+    model.encoder.embed_tokens       source.embedding         table
+    model.decoder.embed_tokens       source.embedding         table
+    model.decoder.embed_tokens       target.embedding         table
+    lm_head                          source.embedding         table
+    lm_head                          target.embedding         table
+    lm_head                          output                   table
+    final_logits_bias                output.bias              array (1, V)
+    model.encoder.embed_positions.weight                      constant
+    model.decoder.embed_positions.weight                      constant
+
+    model.encoder.layers.*           encoder.layers.*:
+        self_attn.q_proj             mixer.sublayer.query             linear
+        self_attn.k_proj             mixer.sublayer.key               linear
+        self_attn.v_proj             mixer.sublayer.value             linear
+        self_attn.out_proj           mixer.sublayer.output            linear
+        self_attn_layer_norm         mixer.norm                       norm
+        fc1                          feed_forward.sublayer.inner      linear
+        fc2                          feed_forward.sublayer.outer      linear
+        final_layer_norm             feed_forward.norm                norm
+
+    model.decoder.layers.*           decoder.layers.*:
+        self_attn.q_proj             mixer.sublayer.query             linear
+        self_attn.k_proj             mixer.sublayer.key               linear
+        self_attn.v_proj             mixer.sublayer.value             linear
+        self_attn.out_proj           mixer.sublayer.output            linear
+        self_attn_layer_norm         mixer.norm                       norm
+        encoder_attn.q_proj          cross_attention.sublayer.query   linear
+        encoder_attn.k_proj          cross_attention.sublayer.key     linear
+        encoder_attn.v_proj          cross_attention.sublayer.value   linear
+        encoder_attn.out_proj        cross_attention.sublayer.output  linear
+        encoder_attn_layer_norm      cross_attention.norm             norm
+        fc1                          feed_forward.sublayer.inner      linear
+        fc2                          feed_forward.sublayer.outer      linear
+        final_layer_norm             feed_forward.norm                norm
+""")
+
+# GPT-2 (Radford et al. 2019): a decoder alone.
+GPT2 = Table("""
+    transformer.wte                  input.embedding          table
+    lm_head                          input.embedding          table
+    lm_head                          output                   table
+    transformer.wpe                  input.positions          table
+
+    transformer.h.*                  tower.layers.*:
+        ln_1                         mixer.norm                       norm
+        attn.c_attn                  mixer.sublayer.query+key+value   matrix
+        attn.c_proj                  mixer.sublayer.output            matrix
+        ln_2                         feed_forward.norm                norm
+        mlp.c_fc                     feed_forward.sublayer.inner      matrix
+        mlp.c_proj                   feed_forward.sublayer.outer      matrix
+        attn.bias                                                     constant
+        attn.masked_bias                                              constant
+
+    transformer.ln_f                 tower.norm               norm
+""", optional="transformer.")
+
+# Llama (Touvron et al. 2023): RMSNorm, SwiGLU, rotary positions, grouped queries.
+LLAMA = Table("""
+    model.embed_tokens               input.embedding          table
+    lm_head                          input.embedding          table
+    lm_head                          output                   table
+
+    model.layers.*                   tower.layers.*:
+        input_layernorm              mixer.norm                       norm
+        self_attn.q_proj             mixer.sublayer.query             linear, in halves
+        self_attn.k_proj             mixer.sublayer.key               linear, in halves
+        self_attn.v_proj             mixer.sublayer.value             linear
+        self_attn.o_proj             mixer.sublayer.output            linear
+        self_attn.rotary_emb.inv_freq                                 constant
+        post_attention_layernorm     feed_forward.norm                norm
+        mlp.gate_proj+up_proj        feed_forward.sublayer.inner      linear
+        mlp.down_proj                feed_forward.sublayer.outer      linear
+
+    model.norm                       tower.norm               norm
+""")
+
+# T5 (Raffel et al. 2020): relative positions, and the scale of the scores is in the weights.
+_T5 = """
+    shared                           source.embedding         table
+    encoder.embed_tokens             source.embedding         table
+    decoder.embed_tokens             source.embedding         table
+    lm_head                          source.embedding         table
+    lm_head                          output                   table
+
+    encoder.block.*                  encoder.layers.*:
+        layer.0.layer_norm                mixer.norm                    norm
+        layer.0.SelfAttention.q           mixer.sublayer.query          linear, unscaled
+        layer.0.SelfAttention.k           mixer.sublayer.key            linear
+        layer.0.SelfAttention.v           mixer.sublayer.value          linear
+        layer.0.SelfAttention.o           mixer.sublayer.output         linear
+        layer.0.SelfAttention.relative_attention_bias  mixer.sublayer.distances  distances
+        layer.1.layer_norm                feed_forward.norm             norm
+        layer.1.DenseReluDense.wi         feed_forward.sublayer.inner   linear
+        layer.1.DenseReluDense.wi_0+wi_1  feed_forward.sublayer.inner   linear
+        layer.1.DenseReluDense.wo         feed_forward.sublayer.outer   linear
+
+    encoder.final_layer_norm         encoder.norm             norm
+
+    decoder.block.*                  decoder.layers.*:
+        layer.0.layer_norm                mixer.norm                    norm
+        layer.0.SelfAttention.q           mixer.sublayer.query          linear, unscaled
+        layer.0.SelfAttention.k           mixer.sublayer.key            linear
+        layer.0.SelfAttention.v           mixer.sublayer.value          linear
+        layer.0.SelfAttention.o           mixer.sublayer.output         linear
+        layer.0.SelfAttention.relative_attention_bias  mixer.sublayer.distances  distances
+        layer.1.layer_norm                cross_attention.norm             norm
+        layer.1.EncDecAttention.q         cross_attention.sublayer.query   linear, unscaled
+        layer.1.EncDecAttention.k         cross_attention.sublayer.key     linear
+        layer.1.EncDecAttention.v         cross_attention.sublayer.value   linear
+        layer.1.EncDecAttention.o         cross_attention.sublayer.output  linear
+        layer.1.EncDecAttention.relative_attention_bias.weight             unused
+        layer.2.layer_norm                feed_forward.norm             norm
+        layer.2.DenseReluDense.wi         feed_forward.sublayer.inner   linear
+        layer.2.DenseReluDense.wi_0+wi_1  feed_forward.sublayer.inner   linear
+        layer.2.DenseReluDense.wo         feed_forward.sublayer.outer   linear
+
+    decoder.final_layer_norm         decoder.norm             {final}
+"""
+T5 = Table(_T5.format(final="norm"))
+# Where the output shares the embedding's weights, logits are divided by sqrt(d_model).
+T5_TIED = Table(_T5.format(final="norm, scaled"))
+
+# BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
+BERT = Table("""
+    bert.embeddings                  input:
+        word_embeddings              embedding                table
+        position_embeddings          positions                table
+        token_type_embeddings        segments                 table
+        LayerNorm                    norm                     norm
+        LayerNorm                    norm                     old norm
+        position_ids                                          constant
+
+    bert.encoder.layer.*             tower.layers.*:
+        attention.self.query         mixer.sublayer.query             linear
+        attention.self.key           mixer.sublayer.key               linear
+        attention.self.value         mixer.sublayer.value             linear
+        attention.output.dense       mixer.sublayer.output            linear
+        attention.output.LayerNorm   mixer.norm                       norm
+        attention.output.LayerNorm   mixer.norm                       old norm
+        intermediate.dense           feed_forward.sublayer.inner      linear
+        output.dense                 feed_forward.sublayer.outer      linear
+        output.LayerNorm             feed_forward.norm                norm
+        output.LayerNorm             feed_forward.norm                old norm
+
+    bert.pooler.dense                pooler.linear            linear
+    cls.seq_relationship             relation                 linear
+
+    cls.predictions:
+        transform.dense              transform.linear         linear
+        transform.LayerNorm          transform.norm           norm
+        transform.LayerNorm          transform.norm           old norm
+        decoder                      input.embedding          table
+        bias                         output.bias              array
+        decoder.bias                 output.bias              array
+""", optional="bert.")
+
+# ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
+VIT = Table("""
+    vit.embeddings:
+        patch_embeddings.projection  embedding                patches
+        cls_token                    token.token              array (1, 1, D)
+        position_embeddings          positions.weight         array (1, T, D)
+
+    vit.encoder.layer.*              tower.layers.*:
+        layernorm_before             mixer.norm                       norm
+        attention.attention.query    mixer.sublayer.query             linear
+        attention.attention.key      mixer.sublayer.key               linear
+        attention.attention.value    mixer.sublayer.value             linear
+        attention.output.dense       mixer.sublayer.output            linear
+        layernorm_after              feed_forward.norm                norm
+        intermediate.dense           feed_forward.sublayer.inner      linear
+        output.dense                 feed_forward.sublayer.outer      linear
+
+    vit.layernorm                    tower.norm               norm
+    classifier                       output                   linear
+""", optional="vit.")
