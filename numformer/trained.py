@@ -17,6 +17,7 @@ from numformer.generation.ensemble import Ensemble
 from numformer.generation.text import Text
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
+from numformer.published import is_published
 from numformer.training.checkpoints import load_model
 
 # Where a model looks is read from what its layers save, which all threads see.
@@ -158,7 +159,12 @@ def _warn(note: str) -> None:
 
 
 def best_of(run: Path) -> Path:
-    """The file of a run's best model, by the run's folder or its own name."""
+    """The file of a run's best model, by the run's folder or its own name.
+
+    The folder of a published model is itself what is opened.
+    """
+    if run.is_dir() and is_published(run):
+        return run
     path = run / "best.safetensors" if run.is_dir() else run
     if not path.is_file():
         runs = sorted(path.parent for path in run.glob("*/best.safetensors"))
@@ -176,7 +182,7 @@ def best_of(run: Path) -> Path:
 def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
-    With `others`, runs of the same vocabularies, all write together as an Ensemble. A model of your
+    The folder of a model that others published, in Hugging Face's layout, does as well. With `others`, runs of the same vocabularies, all write together as an Ensemble. A model of your
     own needs its class: `load("runs/mine", kind=MyModel)`. Raises InputError where there is no such
     run, where its task has nothing to do with texts (then `load_model` loads the model), and for
     runs of other vocabularies.

@@ -44,6 +44,9 @@ class Vocabulary:
     len(vocabulary) counts the four special ids too: it is the V of a model.
     """
 
+    unknown: int | None = UNKNOWN
+    """The id of what is no symbol."""
+
     def __init__(self, symbols: Iterable[str], separator: str = ""):
         self.symbols, self.separator = list(symbols), separator
         self._ids = {symbol: len(SPECIAL) + i for i, symbol in enumerate(self.symbols)}

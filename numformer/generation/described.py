@@ -13,6 +13,7 @@ from numformer.generation.infilling import Infilling
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
+from numformer.published.vocabularies import vocabulary_of
 
 TEXTS: dict[str, Callable[..., Text]] = {
     kind.__name__.lower(): kind for kind in (Transduction, Translation, Continuation, Infilling)
@@ -30,7 +31,7 @@ def text_of(described: Any, config) -> Text | None:
         made = TEXTS[fields.pop("kind")]
         for name, value in fields.items():
             if isinstance(value, dict):
-                fields[name] = _vocabulary(**value)
+                fields[name] = vocabulary_of(value) or _vocabulary(**value)
         text = made(**fields)
         known = all(
             isinstance(getattr(text, field.name), Vocabulary)

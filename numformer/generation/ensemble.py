@@ -53,9 +53,7 @@ class Ensemble(Layer):
         self.models = [*models]
         rooms = [model.config.longest for model in models if model.config.longest]
         special = special_of(models[0])
-        self.config = SimpleNamespace(
-            longest=min(rooms, default=None), special=special, **first
-        )
+        self.config = SimpleNamespace(longest=min(rooms, default=None), special=special, **first)
 
     def start(self, inputs, length: int) -> States:
         """What every model's `start` takes -> the States before the first position."""

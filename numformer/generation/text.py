@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numformer.data import UNKNOWN, Vocabulary
+from numformer.data import Vocabulary
 from numformer.errors import InputError
 from numformer.models import Model
 from numformer.plots import AttentionMaps
@@ -47,7 +47,7 @@ class Text(ABC):
 
     def notes(self, symbols: Symbols) -> list[str]:
         """What to know before trusting the answer to a text."""
-        unseen = dict.fromkeys(s for s in symbols if self.read.encode([s]) == [UNKNOWN])
+        unseen = dict.fromkeys(s for s in symbols if self.read.encode([s]) == [self.read.unknown])
         return [f"training never saw {' '.join(map(repr, unseen))}"] if unseen else []
 
     @abstractmethod

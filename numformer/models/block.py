@@ -188,9 +188,7 @@ class InputEmbedding(Layer):
         segments: int | None = None,
     ):
         self.embedding = embedding
-        self.segments = (
-            Embedding(segments, config.d_model, rng, scaled=False) if segments else None
-        )
+        self.segments = Embedding(segments, config.d_model, rng, scaled=False) if segments else None
         self.positions = POSITIONS[config.positions](config.max_length, config.d_model, rng)
         self.norm = config.new_norm(config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.p_drop)

@@ -2,9 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from numformer.errors import InputError
+from numformer.generation.continuation import Continuation
+from numformer.generation.infilling import Infilling
+from numformer.generation.text import MOST, Text
+from numformer.generation.transduction import Transduction
 from numformer.models import (
     LanguageModel,
     MaskedLanguageModel,
@@ -14,6 +19,7 @@ from numformer.models import (
 )
 from numformer.published import tables
 from numformer.published.rows import Table
+from numformer.published.vocabularies import pieces_of, tokenizer_of
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -250,24 +256,58 @@ def vit(said: Said) -> dict:
 class Kind:
     """A kind of published model: what it is here, how its config becomes ours, and its tables.
 
-    `table` is that of a config.
+    `table` is that of a config, `text` what it does with texts, of the folder, the config and what
+    its generation_config.json says.
     """
 
     model: type[Model]
     config: Callable[[Said], dict]
     table: Callable[[Any], Table]
+    text: Callable[[Path, Any, Said], Text | None] = lambda folder, config, said: None
+
+
+def _transduction(source, target, said: Said) -> Transduction:
+    return Transduction(
+        source,
+        target,
+        max_length=said.get("max_length", said.get("max_position_embeddings", 512)),
+        beam=said.get("num_beams", 1),
+        length_penalty=said.get("length_penalty", 1.0),
+        penalty="length",
+    )
+
+
+def _continuation(folder: Path, config, said: Said) -> Continuation:
+    longest = config.longest or said.get("max_position_embeddings", MOST)
+    vocabulary = tokenizer_of(folder, config.vocabulary, whole=True)
+    return Continuation(vocabulary, min(longest, MOST))
+
+
+def _infilling(folder: Path, config, said: Said) -> Infilling:
+    hole = said.get("mask_token", "[MASK]")
+    return Infilling(tokenizer_of(folder, config.vocabulary, whole=True), hole, config.longest)
+
+
+def _of_t5(folder: Path, config, said: Said) -> Transduction:
+    vocabulary = tokenizer_of(folder, config.source_vocabulary, whole=False)
+    return _transduction(vocabulary, vocabulary, said)
+
+
+def _of_marian(folder: Path, config, said: Said) -> Transduction:
+    return _transduction(*pieces_of(folder, config.source_vocabulary), said)
 
 
 KINDS = {
-    "marian": Kind(Transformer, marian, lambda config: tables.MARIAN),
-    "gpt2": Kind(LanguageModel, gpt2, lambda config: tables.GPT2),
-    "llama": Kind(LanguageModel, llama, lambda config: tables.LLAMA),
+    "marian": Kind(Transformer, marian, lambda config: tables.MARIAN, _of_marian),
+    "gpt2": Kind(LanguageModel, gpt2, lambda config: tables.GPT2, _continuation),
+    "llama": Kind(LanguageModel, llama, lambda config: tables.LLAMA, _continuation),
     "t5": Kind(
         Transformer,
         t5,
         lambda config: tables.T5_TIED if config.tying == "all" else tables.T5,
+        _of_t5,
     ),
-    "bert": Kind(MaskedLanguageModel, bert, lambda config: tables.BERT),
+    "bert": Kind(MaskedLanguageModel, bert, lambda config: tables.BERT, _infilling),
     "vit": Kind(VisionTransformer, vit, lambda config: tables.VIT),
 }
 """By the model_type of their config.json."""

@@ -29,8 +29,10 @@ PIECE = 1 << 24  # numbers that are made float32 at once
 def is_published(folder: Path) -> bool:
     """Whether a folder holds a published model: a config.json that names a model_type."""
     path = folder / CONFIG
-    return path.is_file() and not (folder / "best.safetensors").exists() and (
-        b'"model_type"' in path.read_bytes()[:LARGEST_JSON]
+    return (
+        path.is_file()
+        and not (folder / "best.safetensors").exists()
+        and (b'"model_type"' in path.read_bytes()[:LARGEST_JSON])
     )
 
 
@@ -87,9 +89,10 @@ class Arrays:
         kind = np.dtype(DTYPES[place.dtype])
         whole = np.empty(place.shape, np.float64 if place.dtype == "F64" else np.float32)
         flat = whole.reshape(-1)
-        with place.path.open("rb") as file, mmap.mmap(
-            file.fileno(), 0, access=mmap.ACCESS_READ
-        ) as mapped:
+        with (
+            place.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        ):
             for first in range(0, flat.size, PIECE):
                 last = min(first + PIECE, flat.size)
                 at, count = place.begin + first * kind.itemsize, last - first

@@ -10,6 +10,10 @@ from numformer.models import Model
 from numformer.published.configs import KINDS, Kind, Said
 from numformer.published.files import CONFIG, DTYPES, Arrays, read_json
 from numformer.published.rows import Table
+from numformer.published.vocabularies import TOKENIZER
+
+OF_TEXTS = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
+"""Files that say what the symbols of a model are."""
 
 
 class _Zeros(np.random.Generator):
@@ -38,17 +42,35 @@ def kind_of(folder: Path) -> tuple[Kind, Said]:
     return KINDS[name], Said(told)
 
 
-def load_weights(folder: Path) -> Model:
-    """The model of a folder with its weights, on the host.
+def load_published(folder: Path) -> tuple[Model, dict]:
+    """The model of a folder on the host, and as metadata its config.json and what its text is.
 
-    Raises InputError where the folder is not whole, or where numformer lacks a part of the model.
+    The text is absent where the folder has no tokenizer. Raises InputError where the folder is not
+    whole, or where numformer lacks a part of the model.
     """
     kind, said = kind_of(folder)
+    config = _config(folder, kind, said)
+    model = _weights(folder, kind, config)
+    metadata = {"published": {**said.values}}
+    if any((folder / name).is_file() for name in OF_TEXTS):
+        generation = folder / "generation_config.json"
+        more = read_json(generation) if generation.is_file() else {}
+        told = Said(said.values | more) if isinstance(more, dict) else said
+        if text := kind.text(folder, config, told):
+            metadata["text"] = text.description()
+    return model, metadata
+
+
+def _config(folder: Path, kind: Kind, said: Said):
     try:
-        config = kind.model.Config(**kind.config(said))
+        return kind.model.Config(**kind.config(said))
     except (TypeError, ValueError, AttributeError, LookupError) as problem:
         rule = "a config.json says how large the model is"
         raise InputError(rule, f"{folder / CONFIG} ({problem})", "Download it again.") from None
+
+
+def _weights(folder: Path, kind: Kind, config) -> Model:
+    """A model of the config with the weights of a folder."""
     arrays, table = Arrays(folder), kind.table(config)
     held = sum(int(np.prod(place.shape)) for place in arrays.places.values())
     if config.least_parameters > held:

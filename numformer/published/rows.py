@@ -104,7 +104,9 @@ class Entry:
         except (ValueError, IndexError):  # of another number of axes, or not to be cut so
             fits = False
         if not fits:
-            theirs, ours = (" and ".join(map(str, of)) for of in ([a.shape for a in arrays], shapes))
+            theirs, ours = (
+                " and ".join(map(str, of)) for of in ([a.shape for a in arrays], shapes)
+            )
             raise InputError(
                 "a published array has the shape that its config.json asks for",
                 f"{' + '.join(self.theirs)} {theirs} for {' + '.join(self.ours)} {ours}",

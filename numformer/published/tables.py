@@ -47,7 +47,8 @@ MARIAN = Table("""
 """)
 
 # GPT-2 (Radford et al. 2019): a decoder alone.
-GPT2 = Table("""
+GPT2 = Table(
+    """
     transformer.wte                  input.embedding          table
     lm_head                          input.embedding          table
     lm_head                          output                   table
@@ -64,7 +65,9 @@ GPT2 = Table("""
         attn.masked_bias                                              constant
 
     transformer.ln_f                 tower.norm               norm
-""", optional="transformer.")
+""",
+    optional="transformer.",
+)
 
 # Llama (Touvron et al. 2023): RMSNorm, SwiGLU, rotary positions, grouped queries.
 LLAMA = Table("""
@@ -133,7 +136,8 @@ T5 = Table(_T5.format(final="norm"))
 T5_TIED = Table(_T5.format(final="norm, scaled"))
 
 # BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
-BERT = Table("""
+BERT = Table(
+    """
     bert.embeddings                  input:
         word_embeddings              embedding                table
         position_embeddings          positions                table
@@ -164,10 +168,13 @@ BERT = Table("""
         decoder                      input.embedding          table
         bias                         output.bias              array
         decoder.bias                 output.bias              array
-""", optional="bert.")
+""",
+    optional="bert.",
+)
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
-VIT = Table("""
+VIT = Table(
+    """
     vit.embeddings:
         patch_embeddings.projection  embedding                patches
         cls_token                    token.token              array (1, 1, D)
@@ -185,4 +192,6 @@ VIT = Table("""
 
     vit.layernorm                    tower.norm               norm
     classifier                       output                   linear
-""", optional="vit.")
+""",
+    optional="vit.",
+)

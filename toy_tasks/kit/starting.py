@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from numformer.data import Vocabulary
-from numformer.data.vocabulary import UNKNOWN
 from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.text import Text
@@ -47,7 +46,8 @@ def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[V
         )
     for name, lines in texts.items() if run == options.start else ():
         symbols = sorted({symbol for line in lines for symbol in known[name].split(line)})
-        unknown = [symbol for symbol in symbols if known[name].encode([symbol]) == [UNKNOWN]]
+        vocabulary = known[name]
+        unknown = [s for s in symbols if vocabulary.encode([s]) == [vocabulary.unknown]]
         if symbols and unknown == symbols:
             raise InputError(
                 "--start takes a run that knows symbols of this data",
