@@ -182,10 +182,11 @@ def best_of(run: Path) -> Path:
 def load(run: str | Path, *others: str | Path, kind: type[Model] | None = None) -> Trained:
     """The best model of a run's folder, ready for texts: `load("runs/reverse")("12345")`.
 
-    The folder of a model that others published, in Hugging Face's layout, does as well. With `others`, runs of the same vocabularies, all write together as an Ensemble. A model of your
-    own needs its class: `load("runs/mine", kind=MyModel)`. Raises InputError where there is no such
-    run, where its task has nothing to do with texts (then `load_model` loads the model), and for
-    runs of other vocabularies.
+    So is the folder of a model that others published in Hugging Face's layout. With `others`, runs
+    of the same vocabularies, all write together as an Ensemble. A model of your own needs its
+    class: `load("runs/mine", kind=MyModel)`. Raises InputError where there is no such run, where
+    its task has nothing to do with texts (then `load_model` loads the model), and for runs of other
+    vocabularies.
     """
     trained = _loaded(run, kind)
     if not others:

@@ -56,7 +56,7 @@ def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np
 
     Raises InputError as `pad` does.
     """
-    return pad([[*source, special.end] for source in sources], special.padding)
+    return pad([[*source, *special.closing] for source in sources], special.padding)
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class PairBatch(Batch):
     def of(cls, pairs: Sequence[Pair], special: Special = OURS) -> "PairBatch":
         """Pad (source, target) pairs of ids. Raises InputError as `pad` does."""
         pairs = list(pairs)
-        targets, (padding, start, end, _) = [target for _, target in pairs], special
-        starts = np.full((len(pairs), 1), start)
+        targets, padding = [target for _, target in pairs], special.padding
+        starts = np.full((len(pairs), 1), special.start)
         return cls(
             source=pad_sources([source for source, _ in pairs], special),
             target_in=np.concatenate([starts, pad(targets, padding)], axis=1),
-            target_out=pad([[*target, end] for target in targets], padding),
+            target_out=pad([[*target, *special.closing] for target in targets], padding),
             special=special,
         )
 

@@ -23,6 +23,11 @@ class Special(NamedTuple):
     end: int | None = END
     unwritten: Sequence[int] = (PADDING, START, UNKNOWN)
 
+    @property
+    def closing(self) -> list[int]:
+        """What a sequence ends with: the end id, where there is one."""
+        return [] if self.end is None else [self.end]
+
     def real(self, ids: np.ndarray) -> np.ndarray:
         """ids (B, T) -> which of them are no padding (B, T).
 

@@ -270,7 +270,8 @@ def _transduction(source, target, said: Said) -> Transduction:
     return Transduction(
         source,
         target,
-        max_length=said.get("max_length", said.get("max_position_embeddings", 512)),
+        # What counts there is the start, too.
+        max_length=said.get("max_length", said.get("max_position_embeddings", 513)) - 1,
         beam=said.get("num_beams", 1),
         length_penalty=said.get("length_penalty", 1.0),
         penalty="length",

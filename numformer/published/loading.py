@@ -55,7 +55,7 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     if any((folder / name).is_file() for name in OF_TEXTS):
         generation = folder / "generation_config.json"
         more = read_json(generation) if generation.is_file() else {}
-        told = Said(said.values | more) if isinstance(more, dict) else said
+        told = Said({**said.values, **more}) if isinstance(more, dict) else said
         if text := kind.text(folder, config, told):
             metadata["text"] = text.description()
     return model, metadata

@@ -104,9 +104,8 @@ class Entry:
         except (ValueError, IndexError):  # of another number of axes, or not to be cut so
             fits = False
         if not fits:
-            theirs, ours = (
-                " and ".join(map(str, of)) for of in ([a.shape for a in arrays], shapes)
-            )
+            theirs = " and ".join(str(array.shape) for array in arrays)
+            ours = " and ".join(map(str, shapes))
             raise InputError(
                 "a published array has the shape that its config.json asks for",
                 f"{' + '.join(self.theirs)} {theirs} for {' + '.join(self.ours)} {ours}",

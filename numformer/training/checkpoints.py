@@ -202,9 +202,9 @@ def description(model: Model) -> dict:
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
     """The model that `save_model` wrote, on the host in its dtype, and the metadata beside it.
 
-    The folder of a published model does as well. A model that is none of `numformer.models` needs its class, `kind`: one of the name that it was
-    saved with, in whichever module. Raises InputError as `load_checkpoint` does, and for a
-    folder or the state of a run.
+    So is the folder of a published model. A model that is none of `numformer.models` needs its
+    class, `kind`: one of the name that it was saved with, in whichever module. Raises InputError as
+    `load_checkpoint` does, and for another folder or the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
     if path.is_dir() and is_published(path):

@@ -1,0 +1,53 @@
+"""From published models to runs and back: python -m numformer.convert."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from numformer.errors import InputError
+from numformer.generation.described import text_of
+from numformer.published.saving import save_published
+from numformer.trained import best_of
+from numformer.training.checkpoints import load_model, save_model
+
+DESCRIPTION = """\
+A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),
+as a run of ours, or a run as such a folder.
+
+  python -m numformer.convert FOLDER --out runs/marian
+  python -m numformer.convert runs/translate --to-huggingface --out FOLDER"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m numformer.convert",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a published model, or a run")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument(
+        "--to-huggingface", action="store_true", help="write what transformers opens"
+    )
+    options = parser.parse_args(arguments)
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        rule = "what is converted is written to a new folder"
+        raise InputError(rule, f"{options.out}, which is there", "Name another one by --out.")
+    model, metadata = load_model(best_of(options.folder))
+    if options.to_huggingface:
+        text = text_of(metadata.get("text"), model.config)
+        kind = save_published(options.out, model, metadata, text)
+        print(f"{options.out} holds a {kind} for transformers")
+    else:
+        options.out.mkdir(parents=True, exist_ok=True)
+        kept = {name: metadata[name] for name in ("text", "published") if name in metadata}
+        save_model(options.out / "best.safetensors", model, **kept)
+        print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
+    return 0
+
+
+if __name__ == "__main__":
+    from toy_tasks.kit import exit_code
+
+    sys.exit(exit_code(main))
