@@ -7,8 +7,9 @@ from pathlib import Path
 from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.published.saving import save_published
-from numformer.trained import best_of
-from numformer.training.checkpoints import load_model, save_model
+from numformer.trained import model_of_run
+from numformer.training.checkpoints import save_model
+from toy_tasks.kit import exit_code
 
 DESCRIPTION = """\
 A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         rule = "what is converted is written to a new folder"
         raise InputError(rule, f"{options.out}, which is there", "Name another one by --out.")
-    model, metadata = load_model(best_of(options.folder))
+    model, metadata = model_of_run(options.folder)
     if options.to_huggingface:
         text = text_of(metadata.get("text"), model.config)
         kind = save_published(options.out, model, metadata, text)
@@ -48,6 +49,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from toy_tasks.kit import exit_code
-
     sys.exit(exit_code(main))

@@ -17,7 +17,8 @@ from numformer.generation.ensemble import Ensemble
 from numformer.generation.text import Text
 from numformer.models import Model
 from numformer.plots import PICTURES, AttentionMaps, attention_maps
-from numformer.published import is_published
+from numformer.published.files import is_published
+from numformer.published.loading import load_published
 from numformer.training.checkpoints import load_model
 
 # Where a model looks is read from what its layers save, which all threads see.
@@ -210,9 +211,24 @@ def _vocabularies(text: Text) -> dict:
     return {name: value.description() for name, value in fields if isinstance(value, Vocabulary)}
 
 
+def model_of_run(run: str | Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
+    """The best model of a run, or a published one, and the metadata beside it.
+
+    Raises InputError as `load_model` does.
+    """
+    path = best_of(Path(run))
+    if path.is_file():
+        return load_model(path, kind)
+    model, metadata = load_published(path)
+    if kind is not None and not isinstance(model, kind):
+        received = f"{path}, which is a {type(model).__name__}"
+        raise InputError(f"a {kind.__name__} is asked for", received, "Name another folder.")
+    return model, metadata
+
+
 def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     path = best_of(Path(run))
-    model, metadata = load_model(path, kind)
+    model, metadata = model_of_run(run, kind)
     text = text_of(metadata.get("text"), model.config)
     if text is None:
         raise InputError(

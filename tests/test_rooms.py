@@ -14,11 +14,12 @@ FLOORS = [
     ["layers", "data"],
     ["plots", "models"],
     ["training", "generation"],
+    ["published"],
     ["gradient_check", "trained"],
     ["numformer"],  # the public names
     ["toy_tasks"],
     ["lessons"],
-    ["__main__"],  # the command that lists them all
+    ["__main__", "convert"],  # the command that lists them all
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FILES = [p for p in sorted(ROOT.glob("*/**/*.py")) if p.relative_to(ROOT).parts[0] in FLOOR]

@@ -7,13 +7,13 @@ from typing import Any
 
 from numformer.data import Vocabulary
 from numformer.data.subwords import Subwords
+from numformer.data.tokenizers import vocabulary_of
 from numformer.errors import InputError
 from numformer.generation.continuation import Continuation
 from numformer.generation.infilling import Infilling
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
 from numformer.generation.translation import Translation
-from numformer.published.vocabularies import vocabulary_of
 
 TEXTS: dict[str, Callable[..., Text]] = {
     kind.__name__.lower(): kind for kind in (Transduction, Translation, Continuation, Infilling)

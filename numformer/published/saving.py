@@ -9,6 +9,7 @@ import numpy as np
 import safetensors.numpy
 
 from numformer.data.subwords import Subwords
+from numformer.data.tokenizers import Pieces, Tokenizer
 from numformer.errors import InputError
 from numformer.generation.text import Text
 from numformer.generation.transduction import Transduction
@@ -16,7 +17,7 @@ from numformer.models import LanguageModel, Model, Transformer
 from numformer.published.configs import ACTIVATIONS, KINDS, Kind, Said
 from numformer.published.files import CONFIG, ONE
 from numformer.published.loading import their_arrays
-from numformer.published.vocabularies import TOKENIZER, Pieces, Tokenizer
+from numformer.published.vocabularies import TOKENIZER
 from numformer.training.files import write_atomically
 
 ADDED = "attention_bias", "output_bias", "feed_forward_bias"

@@ -1,123 +1,12 @@
-"""The vocabularies of published models: their own tokenizers, by the libraries that read them."""
+"""The files of a published model's tokenizer."""
 
-import base64
-import importlib
-import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from numformer.data import Vocabulary
+from numformer.data.tokenizers import Pieces, Tokenizer, library
 from numformer.errors import InputError
 from numformer.published.files import LARGEST_JSON, read_json
 
 TOKENIZER = "tokenizer.json"
-
-
-class PublishedVocabulary(Vocabulary):
-    """Symbols with the ids that a published model has for them: `names` by id, where there is one.
-
-    `size` is that of the model, which may have ids without a symbol. `unknown` is the id of what is
-    none, or None.
-    """
-
-    def __init__(self, names: dict[int, str], size: int, unknown: int | None):
-        missing = (f"<{n}>" for n in range(size))
-        self.symbols = [names.get(n, name) for n, name in enumerate(missing)]
-        self.separator = ""
-        self._ids = {name: n for n, name in enumerate(self.symbols)}
-        self.unknown = unknown
-
-    def __len__(self) -> int:
-        return len(self.symbols)
-
-    def encode(self, sequence: Iterable[str]) -> list[int]:
-        """The ids of the symbols. Raises InputError for one that is none, if none is for those."""
-        ids = [self._ids.get(symbol, self.unknown) for symbol in sequence]
-        if None in ids:
-            rule = "symbols are those of the model's tokenizer"
-            raise InputError(rule, "others", "Take what `split` gives of a text.")
-        return ids  # type: ignore[return-value]
-
-    def decode(self, ids: Sequence[int]) -> list[str]:
-        return [self.symbols[n] for n in ids]
-
-
-class Tokenizer(PublishedVocabulary):
-    """What a tokenizer.json describes, of any kind.
-
-    `whole` says whether a text gets the marks around it that the tokenizer knows, such as [CLS].
-    """
-
-    def __init__(self, content: str, size: int, whole: bool):
-        self.content, self.whole = content, whole
-        try:
-            self._tokenizer = _library("tokenizers").Tokenizer.from_str(content)
-        except InputError:
-            raise
-        except Exception as problem:  # the library raises no narrower one
-            rule = "a tokenizer.json describes a tokenizer"
-            raise InputError(rule, problem, "Download it again.") from None
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        names = {n: name for name, n in self._tokenizer.get_vocab().items()}
-        if max(names, default=0) >= size:
-            rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
-            raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
-        unknown = getattr(self._tokenizer.model, "unk_token", None)
-        super().__init__(names, size, self._tokenizer.token_to_id(unknown) if unknown else None)
-
-    def description(self) -> dict:
-        return {"tokenizer": self.content, "size": len(self), "whole": self.whole}
-
-    def split(self, text: str) -> list[str]:
-        return self._tokenizer.encode(text, add_special_tokens=self.whole).tokens
-
-    def join(self, symbols: Iterable[str]) -> str:
-        return self._tokenizer.decode(self.encode(symbols))
-
-
-class Pieces(PublishedVocabulary):
-    """Marian's: a sentencepiece model cuts texts, and another file has the ids of the pieces."""
-
-    LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: which language is asked for
-
-    def __init__(self, model: bytes, ids: dict[str, int], size: int):
-        self.model, self.ids = model, ids
-        try:
-            library = _library("sentencepiece")
-            self._processor = library.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as problem:
-            rule = "source.spm and target.spm are sentencepiece models"
-            raise InputError(rule, problem, "Download them again.") from None
-        if not all(type(n) is int and 0 <= n < size for n in ids.values()):
-            rule = "vocab.json has an id of the model for each piece"
-            raise InputError(rule, "another", "Take the files of one model.")
-        super().__init__({n: name for name, n in ids.items()}, size, ids.get("<unk>"))
-
-    def description(self) -> dict:
-        model = base64.b64encode(self.model).decode()
-        return {"pieces": model, "ids": self.ids, "size": len(self)}
-
-    def split(self, text: str) -> list[str]:
-        language = self.LANGUAGE.match(text)
-        before = [language[1]] if language and language[1] in self.ids else []
-        rest = text[language.end() :] if language and before else text
-        return before + self._processor.encode(rest, out_type=str)
-
-    def join(self, symbols: Iterable[str]) -> str:
-        return self._processor.decode([*symbols])
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise InputError(
-            f"the texts of this published model need the library {name}",
-            "an installation without it",
-            "Install the extra: pip install 'numformer[published]'",
-        ) from None
 
 
 def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
@@ -128,11 +17,11 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
             rule = "a tokenizer.json describes a tokenizer"
             raise InputError(rule, f"{path}, which is too large", "Download it again.")
         return Tokenizer(path.read_text(encoding="utf-8", errors="replace"), size, whole)
-    library = _library("tokenizers")
+    implementations = library("tokenizers").implementations
     try:
         if (folder / "merges.txt").is_file():
             files = [str(folder / name) for name in ("vocab.json", "merges.txt")]
-            made = library.implementations.ByteLevelBPETokenizer(*files)
+            made = implementations.ByteLevelBPETokenizer(*files)
         elif (folder / "vocab.txt").is_file():
             lower = (
                 read_json(folder / "tokenizer_config.json").get("do_lower_case", True)
@@ -140,9 +29,9 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
                 else True
             )
             file = str(folder / "vocab.txt")
-            made = library.implementations.BertWordPieceTokenizer(file, lowercase=lower)
+            made = implementations.BertWordPieceTokenizer(file, lowercase=lower)
         elif (folder / "spiece.model").is_file():
-            made = library.implementations.SentencePieceUnigramTokenizer.from_spm(
+            made = implementations.SentencePieceUnigramTokenizer.from_spm(
                 str(folder / "spiece.model")
             )
         else:
@@ -168,13 +57,3 @@ def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
         rule = "vocab.json has an id of the model for each piece"
         raise InputError(rule, type(ids).__name__, "Download it again.")
     return Pieces(source, ids, size), Pieces(target, ids, size)
-
-
-def vocabulary_of(described: dict) -> PublishedVocabulary | None:
-    """The same again that `description` described; None where that is something else."""
-    if "tokenizer" in described:
-        return Tokenizer(described["tokenizer"], described["size"], described["whole"])
-    if "pieces" in described:
-        model = base64.b64decode(described["pieces"])
-        return Pieces(model, described["ids"], described["size"])
-    return None

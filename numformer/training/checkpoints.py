@@ -18,8 +18,6 @@ import safetensors.numpy
 from numformer.errors import InputError
 from numformer.layer import pack
 from numformer.models import Model, model_of
-from numformer.published.files import is_published
-from numformer.published.loading import load_published
 from numformer.settings import Settings
 from numformer.training.files import write_atomically
 from numformer.training.migrations import FORMAT, migrated
@@ -202,17 +200,11 @@ def description(model: Model) -> dict:
 def load_model(path: Path, kind: type[Model] | None = None) -> tuple[Model, dict]:
     """The model that `save_model` wrote, on the host in its dtype, and the metadata beside it.
 
-    So is the folder of a published model. A model that is none of `numformer.models` needs its
-    class, `kind`: one of the name that it was saved with, in whichever module. Raises InputError as
-    `load_checkpoint` does, and for another folder or the state of a run.
+    A model that is none of `numformer.models` needs its class, `kind`: one of the name that it was
+    saved with, in whichever module. Raises InputError as `load_checkpoint` does, and for a
+    folder or the state of a run.
     """
     rule, path = "load_model takes the file of a saved model", Path(path)
-    if path.is_dir() and is_published(path):
-        model, metadata = load_published(path)
-        if kind is not None and not isinstance(model, kind):
-            received = f"{path}, a {type(model).__name__}"
-            raise InputError(f"a {kind.__name__} is asked for", received, "Name another folder.")
-        return model, metadata
     if path.is_dir():
         raise InputError(
             rule,

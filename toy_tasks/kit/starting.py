@@ -10,8 +10,7 @@ from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.text import Text
 from numformer.models import Model
-from numformer.trained import best_of, load
-from numformer.training.checkpoints import load_model
+from numformer.trained import load, model_of_run
 from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
 
@@ -21,7 +20,7 @@ OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary", "cased"}
 
 def flags_of(made: Parser, run: Path) -> tuple[dict, dict]:
     """The flags that a run's model was built by, and those that its vocabularies were made by."""
-    model, _ = load_model(best_of(run))
+    model, _ = model_of_run(run)
     of_model = {name: v for name, v in asdict(model.config).items() if name in made.before}
     saved = folders.read_config(run).get("options") if (run / "config.json").exists() else {}
     known = OF_VOCABULARY & {name for name in saved if made.action(name)}
@@ -62,7 +61,7 @@ def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[V
 
 def take_weights(model: Model, text: Text | None, run: Path) -> None:
     """Begin with the weights of a run. Raises InputError for what does not fit, by its name."""
-    saved, metadata = load_model(best_of(run), type(model))
+    saved, metadata = model_of_run(run, type(model))
     started = text_of(metadata.get("text"), saved.config)
     if text and started and _described(started) != _described(text):
         raise InputError(
