@@ -36,7 +36,7 @@ class Parameter:
 
     def __init__(self, data: Any) -> None:
         self._data = np.array(data, dtype=np.float32)
-        self._grad = np.zeros_like(self._data)
+        self._grad = np.zeros(self._data.shape, np.float32)  # memory that is not touched yet
 
     @property
     def data(self) -> Array:

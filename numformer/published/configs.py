@@ -75,12 +75,12 @@ class Said:
         return known[said]
 
 
-def _special(said: Said, unwritten: str = "") -> dict:
-    """Their ids of padding, start and end."""
-    end = said.get("eos_token_id", None)
+def _special(said: Said, unwritten: str = "", **usual: int) -> dict:
+    """Their ids of padding, start and end, the usual ones where nothing is said."""
+    end = said.get("eos_token_id", usual.get("end"))
     return dict(
-        padding_id=said.get("pad_token_id", None),
-        start_id=said.get("decoder_start_token_id", said.get("bos_token_id", None)),
+        padding_id=said.get("pad_token_id", usual.get("padding")),
+        start_id=said.get("decoder_start_token_id", said.get("bos_token_id", usual.get("start"))),
         end_id=end[0] if isinstance(end, list) else end,
         unwritten=unwritten,
     )
@@ -133,7 +133,7 @@ def gpt2(said: Said) -> dict:
         tied=said.get("tie_word_embeddings", True),
         p_drop=said.get("resid_pdrop", 0.1),
         attention_dropout=said.get("attn_pdrop", 0.1),
-        **_special(said),
+        **_special(said, start=50256, end=50256),
     )
 
 
@@ -166,13 +166,15 @@ def llama(said: Said) -> dict:
         tied=said.get("tie_word_embeddings", False),
         p_drop=0.0,
         attention_dropout=said.get("attention_dropout", 0.0),
-        **_special(said),
+        **_special(said, start=1, end=2),
     )
 
 
 def t5(said: Said) -> dict:
-    size, tied = said["vocab_size"], said.get("tie_word_embeddings", True)
     said.only(is_decoder=False)
+    # A later form of this config names by the scale whether the output has weights of its own.
+    tied = said.get("scale_decoder_outputs", said.get("tie_word_embeddings", True))
+    size = said["vocab_size"]
     inner = said.get("feed_forward_proj", "relu")
     gated = inner.startswith("gated-")
     named = Said({"feed_forward_proj": inner.removeprefix("gated-")})
@@ -202,7 +204,7 @@ def t5(said: Said) -> dict:
         p_drop=said.get("dropout_rate", 0.1),
         attention_dropout=said.get("dropout_rate", 0.1),
         activation_dropout=said.get("dropout_rate", 0.1),
-        **_special(said) | {"start_id": said.get("decoder_start_token_id", said["pad_token_id"])},
+        **_special(said, padding=0, start=said.get("pad_token_id", 0), end=1),
     )
 
 
@@ -227,7 +229,7 @@ def bert(said: Said) -> dict:
         tied=said.get("tie_word_embeddings", True),
         p_drop=said.get("hidden_dropout_prob", 0.1),
         attention_dropout=said.get("attention_probs_dropout_prob", 0.1),
-        **_special(said),
+        **_special(said, padding=0),
     )
 
 
@@ -305,7 +307,7 @@ KINDS = {
     "t5": Kind(
         Transformer,
         t5,
-        lambda config: tables.T5_TIED if config.tying == "all" else tables.T5,
+        lambda config: tables.t5(config.tying == "all", config.activation in GATED.values()),
         _of_t5,
     ),
     "bert": Kind(MaskedLanguageModel, bert, lambda config: tables.BERT, _infilling),

@@ -105,8 +105,7 @@ _T5 = """
         layer.0.SelfAttention.o           mixer.sublayer.output         linear
         layer.0.SelfAttention.relative_attention_bias  mixer.sublayer.distances  distances
         layer.1.layer_norm                feed_forward.norm             norm
-        layer.1.DenseReluDense.wi         feed_forward.sublayer.inner   linear
-        layer.1.DenseReluDense.wi_0+wi_1  feed_forward.sublayer.inner   linear
+        layer.1.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
         layer.1.DenseReluDense.wo         feed_forward.sublayer.outer   linear
 
     encoder.final_layer_norm         encoder.norm             norm
@@ -125,15 +124,18 @@ _T5 = """
         layer.1.EncDecAttention.o         cross_attention.sublayer.output  linear
         layer.1.EncDecAttention.relative_attention_bias.weight             unused
         layer.2.layer_norm                feed_forward.norm             norm
-        layer.2.DenseReluDense.wi         feed_forward.sublayer.inner   linear
-        layer.2.DenseReluDense.wi_0+wi_1  feed_forward.sublayer.inner   linear
+        layer.2.DenseReluDense.{inner}         feed_forward.sublayer.inner   linear
         layer.2.DenseReluDense.wo         feed_forward.sublayer.outer   linear
 
     decoder.final_layer_norm         decoder.norm             {final}
 """
-T5 = Table(_T5.format(final="norm"))
-# Where the output shares the embedding's weights, logits are divided by sqrt(d_model).
-T5_TIED = Table(_T5.format(final="norm, scaled"))
+
+
+def t5(tied: bool, gated: bool) -> Table:
+    """T5's table. Where the output shares the embedding, logits are divided by sqrt(d_model)."""
+    final, inner = "norm, scaled" if tied else "norm", "wi_0+wi_1" if gated else "wi"
+    return Table(_T5.format(final=final, inner=inner))
+
 
 # BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
 BERT = Table(

@@ -1,0 +1,140 @@
+"""Published models beside transformers: the same logits, gradients and texts, for every kind.
+
+Where transformers is not installed, numbers of it stand in, stored in published_reference.json by
+
+    python tests/published/test_published.py --store
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from published_cases import CASES, Drawn
+
+import numformer as nf
+from numformer.generation.greedy import up_to
+from numformer.published.loading import load_published
+
+STORED = Path(__file__).with_name("published_reference.json")
+NO_TRANSFORMERS = "transformers is not installed; its stored numbers stand in"
+
+
+def fingerprint(results: dict[str, np.ndarray]) -> dict[str, list[float]]:
+    """Of every array its norm and its product with a random direction."""
+    rng, told = np.random.default_rng(0), {}
+    for name in sorted(results):
+        vector = np.ravel(results[name]).astype(np.float64)
+        told[name] = [np.linalg.norm(vector), rng.standard_normal(vector.size) @ vector]
+    return told
+
+
+def assert_agree(ours: dict, theirs: dict, tolerance: float) -> None:
+    """Within the tolerance of each array's largest entry.
+
+    A key's bias changes no weight of attention: its gradient is rounding, and held to the largest
+    entry of all.
+    """
+    assert ours.keys() == theirs.keys()
+    largest = max(np.abs(array).max() for array in theirs.values())
+    for name, array in theirs.items():
+        scale = largest if name.endswith("key.bias") else np.abs(array).max()
+        assert np.abs(np.asarray(ours[name]) - array).max() <= tolerance * scale, name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_gradients_are_those_of_transformers(name, tmp_path):
+    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    import published_reference as reference
+    import torch
+
+    drawn = Drawn(name, CASES[name])
+    folder = drawn.save(tmp_path / "published")
+    assert_agree(drawn.computed(), reference.computed(drawn, folder), 1e-10)
+    single = Drawn(name, CASES[name], np.float32)
+    folder = single.save(tmp_path / "single")
+    assert_agree(single.computed(), reference.computed(single, folder, torch.float32), 1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_gradients_are_the_stored_ones(name):
+    told = json.loads(STORED.read_text(encoding="utf-8"))[name]
+    ours = fingerprint(Drawn(name, CASES[name]).computed())
+    assert_agree(ours, {key: np.array(value) for key, value in told.items()}, 1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path):
+    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    import published_reference as reference
+
+    drawn = Drawn(name, CASES[name], np.float32)
+    theirs = reference.opened(drawn.save(tmp_path / "ours"), drawn.said["model_type"])
+    theirs.float().save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    model, metadata = load_published(tmp_path / "theirs")
+    assert metadata["published"]["model_type"] == drawn.said["model_type"]
+    assert type(model) is type(drawn.model)
+    state, expected = model.state_dict(), drawn.model.state_dict()
+    assert state.keys() == expected.keys()
+    for key, array in expected.items():
+        assert np.allclose(state[key], array, rtol=1e-6, atol=0), key
+    with nf.inference():
+        inputs = drawn.inputs
+        assert np.allclose(model.forward(*inputs), drawn.model.forward(*inputs), atol=1e-4)
+
+
+WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_is_what_transformers_generates(name, beam, tmp_path):
+    """Token for token, of sequences of which some end early and some are padded."""
+    pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    import published_reference as reference
+    import torch
+
+    drawn, length = Drawn(name, CASES[name]), 12
+    special = drawn.model.config.special
+    output = drawn.model.output.weight.data
+    output[special.end] = 1.5 * output[7]  # or few sequences would end
+    theirs = reference.opened(drawn.save(tmp_path), drawn.said["model_type"])
+    inputs = {n: torch.from_numpy(x) for n, x in drawn.theirs.items() if "decoder" not in n}
+    given = drawn.inputs[0]
+    before = 1 if theirs.config.is_encoder_decoder else given.shape[1]
+    rows = theirs.generate(
+        **inputs,
+        num_beams=beam,
+        do_sample=False,
+        max_new_tokens=length,
+        length_penalty=0.7,
+        bad_words_ids=[[n] for n in special.unwritten] or None,
+        pad_token_id=special.padding if special.padding is not None else special.end,
+        eos_token_id=special.end,
+        forced_eos_token_id=None,
+    )
+    expected = [[*up_to(special.end, row[before:].tolist())] for row in rows]
+    if beam == 1:
+        written = nf.generation.greedy(drawn.model, given, length)
+    else:  # transformers goes on until a whole beam is better
+        how = dict(count=beam, beam=beam, alpha=0.7, penalty="length")
+        written = [best[0].ids for best in nf.generation.n_best(drawn.model, given, length, **how)]
+    assert written == expected
+
+
+def store() -> None:
+    """Write what transformers computes for all cases."""
+    import published_reference as reference
+
+    told = {}
+    for name, said in CASES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = Drawn(name, said)
+            told[name] = fingerprint(reference.computed(drawn, drawn.save(Path(folder) / name)))
+    STORED.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["--store"]:
+    store()
