@@ -81,6 +81,7 @@ class Trained:
     def __repr__(self) -> str:
         task, best = (self.metadata.get(name) or {} for name in ("task", "best"))
         name = task.get("name") if isinstance(task, dict) else task
+        name = name or (self.metadata.get("published") or {}).get("model_type")
         return f"Trained({name}: {type(self.text).__name__}, best {best})"
 
     @overload

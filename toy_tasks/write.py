@@ -88,6 +88,7 @@ class WritingTask:
     ):
         symbols = known or Vocabulary.of([text])
         self.subwords = symbols if isinstance(symbols, Subwords) else None
+        self.unit = "characters" if type(symbols) is Vocabulary else "subwords"
         self.text = Continuation(symbols, context)
         self.longest, self.batch_size, self.seed, self.name = context, batch_size, seed, name
         self.data = zlib.crc32(text.encode())
@@ -96,10 +97,9 @@ class WritingTask:
         )
         count = len(self.training) + len(self.unseen)
         if min(count // 20, len(self.unseen)) <= context:
-            unit = "subwords" if self.subwords else "characters"
             raise InputError(
-                f"a text has at least 20 times the {context + 1} {unit} of a window",
-                f"{count} {unit}",
+                f"a text has at least 20 times the {context + 1} {self.unit} of a window",
+                f"{count} {self.unit}",
                 "Give a longer text, or a smaller --context.",
             )
 
@@ -179,7 +179,7 @@ def learn(
     with inference():
         loss = task.evaluate(model)[task.metric]
     figures, characters = {}, len(split(text)[1])
-    if task.subwords:
+    if task.unit == "subwords":
         figures["loss of a subword"] = f"{loss:.4f}"
         loss *= len(task.unseen) / characters
     figures[measure] = f"{loss:.4f}"

@@ -328,9 +328,14 @@ def _add_flag(group, field: Field, at_use: str) -> None:
 
 
 def chosen(options: argparse.Namespace, settings: type[Settings], **of_task) -> Settings:
-    """The config or the recipe that the flags describe; `of_task` are its other fields."""
-    flags = (field.name for field in fields(settings) if field.default is not MISSING)
-    by_flags = {name: getattr(options, name) for name in flags if hasattr(options, name)}
+    """The config or the recipe that the flags describe; `of_task` are its other fields.
+
+    What no flag says, such as special ids, is as in the config of the run that goes on (`built`).
+    """
+    names = [field.name for field in fields(settings) if field.default is not MISSING]
+    built = getattr(options, "built", {})
+    by_flags = {name: built[name] for name in names if name in built}
+    by_flags |= {name: getattr(options, name) for name in names if hasattr(options, name)}
     if "factor" in by_flags and getattr(options, "rate", None) is not None:
         # Equation 3 is highest where step = warmup: factor / sqrt(d_model warmup).
         by_flags["factor"] = options.rate * math.sqrt(options.d_model * by_flags["warmup"])

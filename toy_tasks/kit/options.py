@@ -18,7 +18,7 @@ from toy_tasks.kit.flags import Parser
 # Flags that say how a script is called and nothing of the run.
 OF_THE_CALL = {"resume", "out", "config", "run", "input", "input_file", "attention", "program"}
 OF_THE_CALL |= {"name", "temperature", "top_k", "top_p", "count", "n_best", "given"}
-OF_THE_CALL |= {"ensemble", "source", "reference"}
+OF_THE_CALL |= {"ensemble", "source", "reference", "built"}
 # What a resumed run may do otherwise than before. Nothing of it decides what is computed, as long
 # as a moved `data` folder holds the same data and the schedule allows other `steps`, which train
 # looks at.
@@ -51,6 +51,8 @@ def parse(
     if options.resume:
         run_name, folder = options.name, options.out or _latest(made, options, arguments)
         kept = saved_options(made, folder)
+        built = folders.read_config(folder).get("config")
+        made.set_defaults(built=built if isinstance(built, dict) else {})
         options = made.parse_args(arguments)
         for key in kept:
             if key not in free and getattr(options, key) != kept[key]:
@@ -82,7 +84,8 @@ def _read(made: Parser, arguments: list[str]) -> tuple[argparse.Namespace, list[
         arguments = [*settings_files.from_file(made, options), *arguments]
         options = made.parse_args(arguments)
     if options.start and not (options.run or options.resume):
-        of_model, fixed = starting.flags_of(made, options.start)
+        of_model, built, fixed = starting.flags_of(made, options.start)
+        made.set_defaults(built=built)
         arguments = [*settings_files.as_arguments(made, of_model | fixed), *arguments]
     if preset := getattr(options, "preset", None):
         made.set_defaults(**made.presets[preset])

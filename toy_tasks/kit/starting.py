@@ -10,6 +10,7 @@ from numformer.errors import InputError
 from numformer.generation.described import text_of
 from numformer.generation.text import Text
 from numformer.models import Model
+from numformer.published import is_published
 from numformer.trained import load, model_of_run
 from toy_tasks.kit import folders
 from toy_tasks.kit.flags import Parser
@@ -18,13 +19,16 @@ OF_VOCABULARY = {"words", "hole", "subwords", "vocabulary", "cased"}
 """Flags that say what symbols are."""
 
 
-def flags_of(made: Parser, run: Path) -> tuple[dict, dict]:
-    """The flags that a run's model was built by, and those that its vocabularies were made by."""
+def flags_of(made: Parser, run: Path) -> tuple[dict, dict, dict]:
+    """The flags that a run's model was built by, its config, and its vocabularies' flags."""
     model, _ = model_of_run(run)
-    of_model = {name: v for name, v in asdict(model.config).items() if name in made.before}
-    saved = folders.read_config(run).get("options") if (run / "config.json").exists() else {}
-    known = OF_VOCABULARY & {name for name in saved if made.action(name)}
-    return of_model, {name: saved[name] for name in sorted(known)}
+    config = asdict(model.config)
+    of_model = {name: value for name, value in config.items() if name in made.before}
+    published = is_published(run)
+    saved = {} if published or not (run / "config.json").exists() else folders.read_config(run)
+    options = saved.get("options", {})
+    known = OF_VOCABULARY & {name for name in options if made.action(name)}
+    return of_model, config, {name: options[name] for name in sorted(known)}
 
 
 def vocabularies(options: argparse.Namespace, **texts: Iterable[str]) -> tuple[Vocabulary, ...]:
