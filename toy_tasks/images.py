@@ -20,11 +20,12 @@ from numformer.layers import Softmax
 from numformer.models.vision import VisionTransformer
 from numformer.plots import attention_weights, new_figure
 from numformer.randomness import seed_sequence
-from numformer.trained import best_of
+from numformer.trained import model_of_run
 from numformer.training.checkpoints import load_model
 from toy_tasks import kit
 from toy_tasks.kit import folders
 from toy_tasks.kit.answers import task_of
+from toy_tasks.kit.pictures import picture
 from toy_tasks.kit.study import Results, Study
 from toy_tasks.kit.study import main as study_main
 
@@ -286,8 +287,17 @@ def draw(results: Results, folder: Path) -> None:
     draw_looks(folder / "attention.png", model, data.images[some], f"{folder.name}, fold 1")
 
 
-def draw_looks(path: Path, model: VisionTransformer, images: np.ndarray, title: str) -> None:
-    """Draw each image (row) and the class token's attention to its patches, by layer and head."""
+def draw_looks(
+    path: Path,
+    model: VisionTransformer,
+    images: np.ndarray,
+    title: str,
+    shown: np.ndarray | None = None,
+) -> None:
+    """Draw each image (row) and the class token's attention to its patches, by layer and head.
+
+    `shown` are the images as people see them.
+    """
     config = model.config
     looks = [weights[:, :, 0, 1:] for weights in attention_weights(model, images).values()]
     maps = [
@@ -298,6 +308,7 @@ def draw_looks(path: Path, model: VisionTransformer, images: np.ndarray, title: 
     figure = new_figure(1 + len(maps), 1.1 * len(images) + 1, layout="constrained")
     figure.suptitle(f"{title}: where the class token looks", parse_math=False)
     grid = config.height // config.patch, config.width // config.patch
+    images = images if shown is None else shown
     if images.ndim == 4 and images.shape[-1] != 3:
         images = images.mean(axis=-1)
     for row, axes in enumerate(figure.subplots(len(images), 1 + len(maps), squeeze=False)):
@@ -323,7 +334,9 @@ def verdict(results: Results):
 
 def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
-    model, metadata = load_model(best_of(options.run))
+    model, metadata = model_of_run(options.run)
+    if "published" in metadata:
+        return name_pictures(options, model, metadata["published"])
     task = task_of(metadata)
     classes, highest = task.get("classes"), task.get("highest")
     known = isinstance(model, VisionTransformer) and task.get("name") == "images"
@@ -358,6 +371,26 @@ def use(options: argparse.Namespace) -> int:
             print(classes[label])
         if options.attention:
             draw_looks(options.attention, model, images[:6], Path(file).name)
+    return 0
+
+
+def name_pictures(options: argparse.Namespace, model, said: dict) -> int:
+    """Print what a published model takes each picture of --input for; the exit code."""
+    names = said.get("id2label")
+    if not isinstance(model, VisionTransformer) or not isinstance(names, dict):
+        rule, fix = "--run names a model of images", "Name the folder of a ViT."
+        raise InputError(rule, f"{options.run}, a {said.get('model_type')}", fix)
+    if not options.input:
+        raise InputError("--input names pictures", "none", "Give it --input FILE.png")
+    pack(model, xp=find_backend(options.backend))
+    images = np.stack([picture(Path(file), options.run, model.config) for file in options.input])
+    with inference():
+        labels = to_host(model.forward(images).argmax(axis=-1))
+    for label in labels.tolist():
+        print(names[str(label)])
+    if options.attention:
+        seen = (images - images.min()) / (np.ptp(images) or 1)
+        draw_looks(options.attention, model, images, options.run.name, seen)
     return 0
 
 

@@ -18,6 +18,7 @@ from numformer.layers import (
     Pick,
     Places,
     Reach,
+    Tanh,
 )
 from numformer.models import language_model
 from numformer.models.block import InputEmbedding, Tower
@@ -31,6 +32,7 @@ class Config(language_model.Config):
     both_ways = True
 
     segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
+    relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
     transform: bool = settings.unflagged(settings.switch(False, "a Transform before the output"))
 
 
@@ -73,19 +75,16 @@ class MaskedLanguageModel(Model):
         self.tower = Tower(config, rng)
         self.pick = Pick()
         self.transform = Transform(config, rng) if config.transform else None
+        self.pooler = Linear(config.d_model, config.d_model, rng) if config.relations else None
+        self.tanh = Tanh()
+        self.relation = Linear(config.d_model, config.relations, rng) if config.relations else None
         output = embedding if config.tied else Embedding(*size, rng)
         self.output = OutputProjection(output.weight, config.output_bias)
 
     def forward(
         self, ids: Array, asked: np.ndarray | None = None, segments: np.ndarray | None = None
     ) -> Array:
-        require_batch(
-            ids,
-            "ids are a NumPy array (B, T)",
-            "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
-        )
-        places = Places(ids != self.config.special.padding)
-        x = self.tower.forward(self.input.forward(ids, places, segments), Reach(places))
+        x = self._encode(ids, segments)
         self.save(picked=asked is not None)
         if asked is not None:
             x = self.pick.forward(x, asked)
@@ -98,6 +97,34 @@ class MaskedLanguageModel(Model):
         if self.pop_saved()["picked"]:
             dx = self.pick.backward(dx)
         return self.input.backward(self.tower.backward(dx))
+
+    def _encode(self, ids, segments):
+        require_batch(
+            ids,
+            "ids are a NumPy array (B, T)",
+            "numformer.pad(rows) makes it of lists of ids, at least one in a row.",
+        )
+        places = Places(ids != self.config.special.padding)
+        return self.tower.forward(self.input.forward(ids, places, segments), Reach(places))
+
+    def relate(self, ids: Array, segments: np.ndarray | None = None) -> Array:
+        """ids, segments (B, T) -> logits (B, relations): how the two segments belong together.
+
+        They are read off the first position, tanh(x W + b) (Devlin et al. 2019, section 3.1, "next
+        sentence prediction"); `relate_backward` takes dlogits. Raises InputError for a model whose
+        config has no `relations`.
+        """
+        if self.pooler is None or self.relation is None:
+            rule = "a model that relates segments has `relations` in its config"
+            raise InputError(rule, "None", "Load one that was trained so, as BERT was.")
+        first = np.arange(len(ids)) * ids.shape[1]
+        x = self.pick.forward(self._encode(ids, segments), first)
+        return self.relation.forward(self.tanh.forward(self.pooler.forward(x)))
+
+    def relate_backward(self, dlogits: Array) -> None:
+        assert self.pooler is not None and self.relation is not None
+        dx = self.pooler.backward(self.tanh.backward(self.relation.backward(dlogits)))
+        return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 
     def predictions(self, ids, targets):
         """Ids (B, T), targets (B, T), 0 where none is asked for -> logits (N, V), targets (N,).

@@ -1,6 +1,6 @@
 """The configs of published models: what a config.json says, as one of ours."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,13 @@ GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
 
 
 class Said:
-    """What a config.json says; what is asked for and not there raises InputError."""
+    """What a config.json says; what is asked for and not there raises InputError.
 
-    def __init__(self, values: Mapping[str, Any]):
-        self.values = values
+    `arrays` are the names of the arrays beside it.
+    """
+
+    def __init__(self, values: Mapping[str, Any], arrays: Container[str] = ()):
+        self.values, self.arrays = values, arrays
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.values:
@@ -221,6 +224,7 @@ def bert(said: Said) -> dict:
         positions="learned",
         max_length=said["max_position_embeddings"],
         segments=said.get("type_vocab_size", 2),
+        relations=2 if "cls.seq_relationship.weight" in said.arrays else None,
         transform=True,
         output_bias=True,
         embedding_scale=False,

@@ -49,8 +49,9 @@ def load_published(folder: Path) -> tuple[Model, dict]:
     whole, or where numformer lacks a part of the model.
     """
     kind, said = kind_of(folder)
-    config = _config(folder, kind, said)
-    model = _weights(folder, kind, config)
+    arrays = Arrays(folder)
+    config = _config(folder, kind, Said(said.values, arrays))
+    model = _weights(folder, kind, config, arrays)
     metadata = {"published": {**said.values}}
     if any((folder / name).is_file() for name in OF_TEXTS):
         generation = folder / "generation_config.json"
@@ -69,9 +70,9 @@ def _config(folder: Path, kind: Kind, said: Said):
         raise InputError(rule, f"{folder / CONFIG} ({problem})", "Download it again.") from None
 
 
-def _weights(folder: Path, kind: Kind, config) -> Model:
+def _weights(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:
     """A model of the config with the weights of a folder."""
-    arrays, table = Arrays(folder), kind.table(config)
+    table = kind.table(config)
     held = sum(int(np.prod(place.shape)) for place in arrays.places.values())
     if config.least_parameters > held:
         raise InputError(

@@ -128,7 +128,9 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
 
     Raises InputError where something else is not as their model has it.
     """
-    config = kind.model.Config(**kind.config(Said(said)))
+    relates = getattr(model.config, "relations", None)
+    beside = ["cls.seq_relationship.weight"] * bool(relates)
+    config = kind.model.Config(**kind.config(Said(said, beside)))
     arrays = model.state_dict()
     different = [
         field.name

@@ -160,7 +160,7 @@ BERT = Table(
         output.LayerNorm             feed_forward.norm                norm
         output.LayerNorm             feed_forward.norm                old norm
 
-    bert.pooler.dense                pooler.linear            linear
+    bert.pooler.dense                pooler                   linear
     cls.seq_relationship             relation                 linear
 
     cls.predictions:

@@ -68,6 +68,7 @@ CASES: dict[str, dict[str, Any]] = {
     "t5_of_unequal_towers": T5 | dict(num_decoder_layers=1, layer_norm_epsilon=1e-3),
     "bert": BERT,
     "bert_relu": BERT | dict(hidden_act="relu", layer_norm_eps=1e-3, type_vocab_size=3),
+    "bert_that_relates": BERT | dict(architectures=["BertForPreTraining"]),
     "vit": VIT,
     "vit_grey": VIT | dict(num_channels=1, patch_size=6, layer_norm_eps=1e-3),
 }
@@ -84,7 +85,9 @@ class Drawn:
 
     def __post_init__(self):
         kind, rng = KINDS[self.said["model_type"]], np.random.default_rng(7)
-        self.kind, config = kind, kind.model.Config(**kind.config(Said(self.said)))
+        self.relates = self.said.get("architectures") == ["BertForPreTraining"]
+        said = Said(self.said, ["cls.seq_relationship.weight"] * self.relates)
+        self.kind, config = kind, kind.model.Config(**kind.config(said))
         self.model: Any = kind.model(config, 1)
         nf.pack(self.model, self.dtype)
         for name, parameter in self.model.named_parameters().items():
@@ -94,6 +97,7 @@ class Drawn:
         with nf.inference():
             shape = self.model.forward(*self.inputs).shape
         self.dlogits = rng.standard_normal(shape).astype(self.dtype)
+        self.drelations = rng.standard_normal((B, 2)).astype(self.dtype)
         padding = PAD.get(self.said["model_type"])
         if self.said["model_type"] == "bert":  # what padding itself says is not to count
             self.dlogits[self.inputs[0] == padding] = 0
@@ -140,5 +144,9 @@ class Drawn:
         with nf.mode(training=False):
             logits = self.model.forward(*self.inputs)
             self.model.backward(self.dlogits.copy())
-        gradients = {n: p.grad for n, p in self.model.named_parameters().items()}
-        return {"logits": logits} | gradients
+            told = {"logits": logits}
+            if self.relates:
+                ids, _, segments = self.inputs
+                told["relations"] = self.model.relate(ids, segments)
+                self.model.relate_backward(self.drelations.copy())
+        return told | {n: p.grad for n, p in self.model.named_parameters().items()}

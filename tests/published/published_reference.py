@@ -11,9 +11,9 @@ import numpy as np
 
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from published_cases import Drawn  # noqa: E402
+import torch
+import transformers
+from published_cases import Drawn
 
 MODELS = {
     "marian": "MarianMTModel",
@@ -25,9 +25,10 @@ MODELS = {
 }
 
 
-def opened(folder: Path, kind: str, dtype=torch.float64):
+def opened(folder: Path, said: dict, dtype=torch.float64):
     """The model in a folder. Fails where one of its arrays was not there, or one too many."""
-    of_kind = getattr(transformers, MODELS[kind])
+    (name,) = said.get("architectures", [MODELS[said["model_type"]]])
+    of_kind = getattr(transformers, name)
     told = of_kind.from_pretrained(folder, output_loading_info=True)
     model, report = told
     computed = {name for name in report["missing_keys"] if "embed_positions" in name}
@@ -79,19 +80,24 @@ def _sinusoids(length: int, width: int):
 
 def computed(drawn: Drawn, folder: Path, dtype=torch.float64) -> dict[str, np.ndarray]:
     """Logits and gradients as Drawn.computed has them."""
-    model = opened(folder, drawn.said["model_type"], dtype)
+    model = opened(folder, drawn.said, dtype)
     inputs = {name: torch.from_numpy(array.copy()) for name, array in drawn.theirs.items()}
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(dtype)
     bias = getattr(model, "final_logits_bias", None)
     if bias is not None:
         bias.requires_grad_()
-    logits = model(**inputs).logits
-    logits.backward(torch.from_numpy(drawn.dlogits).to(dtype))
+    outputs = model(**inputs)
+    logits = outputs.prediction_logits if drawn.relates else outputs.logits
+    told = {"logits": logits.detach().numpy()}
+    logits.backward(torch.from_numpy(drawn.dlogits).to(dtype), retain_graph=drawn.relates)
+    if drawn.relates:
+        outputs.seq_relationship_logits.backward(torch.from_numpy(drawn.drelations).to(dtype))
+        told["relations"] = outputs.seq_relationship_logits.detach().numpy()
     gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
     if bias is not None:
         gradients["final_logits_bias"] = bias.grad.numpy()
-    return {"logits": logits.detach().numpy()} | by_our_names(drawn, gradients, model)
+    return told | by_our_names(drawn, gradients, model)
 
 
 def by_our_names(drawn: Drawn, gradients: dict, model) -> dict[str, np.ndarray]:
