@@ -74,7 +74,7 @@ class Arrays:
                     )
                 self.places[name] = place
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self.places
 
     def __iter__(self) -> Iterator[str]:

@@ -201,9 +201,9 @@ def _ids(vocabulary) -> dict[str, int]:
 def _marks(vocabulary, said: dict) -> dict[str, str]:
     names = {n: name for name, n in _ids(vocabulary).items()}
     unknown = vocabulary.unknown if vocabulary.unknown is not None else said["eos_token_id"]
-    return dict(
-        unk=names[unknown], eos=names[said["eos_token_id"]], pad=names[said["pad_token_id"]]
-    )
+    ids = {mark: said[f"{mark}_token_id"] for mark in ("eos", "pad")}
+    ids |= {"unk": unknown, "bos": said["decoder_start_token_id"]}
+    return {mark: names[n] for mark, n in ids.items()}
 
 
 def _write(path: Path, told: dict) -> None:

@@ -1,0 +1,85 @@
+"""Small published models with tokenizers: what load, tasks and the README open."""
+
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+import numformer as nf
+from numformer.data import Subwords
+from numformer.published.saving import save_published
+from tests.published.published_cases import BERT, GPT2, LLAMA, MARIAN, VIT, Drawn
+
+LINES = [
+    "the small dog runs on the grass",
+    "a dog and a cat sleep",
+    "to be or not to be, so",
+    "42!",
+]
+LINES += [f"{one} {two} again" for one in ("dogs", "cats", "people") for two in ("run", "sleep")]
+
+
+def byte_level(size: int) -> tokenizers.Tokenizer:
+    """GPT-2's kind."""
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(LINES, trainer)
+    return made
+
+
+def word_pieces(size: int) -> tokenizers.Tokenizer:
+    """BERT's kind, with its marks around a text."""
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = tokenizers.decoders.WordPiece()
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=marks, show_progress=False
+    )
+    made.train_from_iterator(LINES, trainer)
+    made.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return made
+
+
+def gpt2(folder: Path, kind: dict = GPT2) -> Path:
+    tokenizer = byte_level(300)
+    size = tokenizer.get_vocab_size()
+    said = kind | dict(vocab_size=size, bos_token_id=0, eos_token_id=0)
+    Drawn("gpt2", said | dict(n_positions=64), np.float32).save(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def llama(folder: Path) -> Path:
+    return gpt2(folder, LLAMA | dict(max_position_embeddings=64))
+
+
+def bert(folder: Path) -> Path:
+    tokenizer = word_pieces(120)
+    said = BERT | dict(vocab_size=tokenizer.get_vocab_size())
+    Drawn("bert", said, np.float32).save(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def marian(folder: Path) -> Path:
+    """Of one vocabulary for both languages, as a run of ours would become it."""
+    subwords = Subwords.learned(LINES, 60)
+    size = len(subwords)
+    said = MARIAN | dict(vocab_size=size, pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
+    drawn = Drawn("marian", said | dict(bad_words_ids=[[0], [1], [3]]), np.float32)
+    text = nf.Transduction(subwords, subwords, 12, beam=1)
+    save_published(folder, drawn.model, {"published": drawn.said}, text)
+    return folder
+
+
+def vit(folder: Path) -> Path:
+    said = VIT | dict(id2label={str(n): f"thing {n}" for n in range(5)})
+    return Drawn("vit", said, np.float32).save(folder)

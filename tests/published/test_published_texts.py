@@ -1,0 +1,129 @@
+"""Texts in, texts out, with models that others published: load, tasks, fine-tuning, convert."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import numformer as nf
+from numformer import convert
+from numformer.trained import model_of_run
+from toy_tasks import images, masked, translate, write
+
+published_texts = pytest.importorskip(
+    "tests.published.published_texts", reason="the extra published is not installed"
+)
+NO_TRANSFORMERS = "transformers is not installed"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_text_goes_on_as_transformers_has_it(name, tmp_path):
+    transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    folder = getattr(published_texts, name)(tmp_path / name)
+    trained = nf.load(folder)
+    assert repr(trained).startswith(f"Trained({name}: Continuation")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    for text in ("to be", " dogs run 42 €"):
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        rows = theirs.generate(ids, max_new_tokens=9, do_sample=False, pad_token_id=0)
+        written = tokenizer.decode(rows[0], skip_special_tokens=True)
+        assert trained(text, length=9) == written and written.startswith(text)
+
+
+def test_pairs_are_translated_as_marian_has_it(tmp_path, call):
+    transformers = pytest.importorskip("transformers", reason=NO_TRANSFORMERS)
+    folder = published_texts.marian(tmp_path / "marian")
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    theirs = transformers.MarianMTModel.from_pretrained(folder)
+    texts = ["a dog and a cat", "people sleep again so"]
+    rows = theirs.generate(**tokenizer(texts, return_tensors="pt", padding=True))
+    expected = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    assert nf.load(folder)(texts) == expected
+    code, out, err = call(translate.main, f"--run {folder} --input", *texts)
+    assert (code, err) == (0, []) and out == expected
+
+
+def test_tasks_use_published_models(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gpt2, bert, vit = (
+        getattr(published_texts, name)(tmp_path / name) for name in ("gpt2", "bert", "vit")
+    )
+    code, out, _ = call(
+        write.main, f"--run {gpt2} --greedy --length 5 --attention a.png --input", "to be"
+    )
+    assert code == 0 and out[0].startswith("to be") and Path("a.png").exists()
+    code, out, _ = call(masked.main, f"--run {bert} --input", "the small [MASK] runs")
+    assert code == 0 and "[MASK]" not in out[0] and out[0].startswith("the small")
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save("picture.png")
+    code, out, _ = call(images.main, f"--run {vit} --input picture.png --attention looks.png")
+    assert code == 0 and out[0].startswith("thing ") and Path("looks.png").exists()
+    Path("no.png").write_bytes(b"no picture")
+    code, out, err = call(images.main, f"--run {vit} --input no.png")
+    assert code == 2 and len(err) == 1 and "names pictures" in err[0]
+
+
+def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = published_texts.gpt2(tmp_path / "gpt2")
+    text = " ".join(published_texts.LINES) * 30
+    Path("text.txt").write_text(text, encoding="utf-8")
+    flags = "--data text.txt --steps 4 --batch-size 2 --context 8 --no-plots --decay inverse_sqrt"
+    code, out, err = call(write.main, f"--start {folder} {flags} --out run")
+    assert code == 0, err
+    begun, _ = model_of_run(folder)
+    trained, _ = model_of_run(tmp_path / "run")
+    assert trained.config.special == begun.config.special and not trained.config.embedding_scale
+    moved = [
+        np.abs(array - begun.state_dict()[name]).max()
+        for name, array in trained.state_dict().items()
+    ]
+    assert 0 < max(moved) < 0.5  # it began with those weights
+    code, _, err = call(write.main, "--resume --out run --data text.txt --steps 6")
+    assert code == 0, err
+    code, out, _ = call(convert.main, "run --to-huggingface --out again")
+    assert code == 0 and out == ["again holds a gpt2 for transformers"]
+    assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "vit"])
+def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
+    folder = getattr(published_texts, name)(tmp_path / name)
+    code, _, err = call(convert.main, f"{folder} --out {tmp_path / 'run'}")
+    assert code == 0, err
+    back = tmp_path / "back"
+    assert call(convert.main, f"{tmp_path / 'run'} --to-huggingface --out {back}")[0] == 0
+    arrays, again = (load_file(path / "model.safetensors") for path in (folder, back))
+    assert arrays.keys() == again.keys()
+    assert all(np.array_equal(arrays[key], again[key]) for key in arrays)
+    told = [json.loads((path / "config.json").read_text()) for path in (folder, back)]
+    assert told[0] == told[1]
+    if name != "vit":
+        asked = "the small [MASK]" if name == "bert" else "a dog"
+        assert nf.load(folder)(asked) == nf.load(tmp_path / "run")(asked) == nf.load(back)(asked)
+    code, _, err = call(convert.main, f"{folder} --out {back}")
+    assert code == 2 and "new folder" in err[0]
+
+
+def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
+    config = nf.Config.base(20, d_model=8, d_ff=8, heads=2, layers=1)
+    model = nf.Transformer(config)
+    nf.save_model(tmp_path / "best.safetensors", model)
+    code, out, _ = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'marian'}")
+    assert code == 0 and out[0].endswith("holds a marian for transformers")
+    again, _ = model_of_run(tmp_path / "marian")
+    source, target = np.array([[4, 5, 6, 2], [7, 2, 0, 0]]), np.array([[1, 8, 9], [1, 4, 0]])
+    with nf.inference():  # sinusoids there have another order: so have all dimensions
+        ours, theirs = (of.forward(source, target) for of in (model, again))
+    assert again.config.positions == "sinusoidal_halves"
+    assert np.allclose(ours, theirs, atol=1e-5)
+    for changes, words in ((dict(norm="pre"), "--norm post"), (dict(tying="none"), "--tying all")):
+        other = nf.Transformer(nf.Config.base(20, d_model=8, d_ff=8, heads=2, layers=1, **changes))
+        nf.save_model(tmp_path / "best.safetensors", other)
+        code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'no'}")
+        assert code == 2 and words in err[0] and not (tmp_path / "no").exists()
