@@ -56,8 +56,10 @@ def the_whole_transformer():
         Beside(
             Transformer.forward,
             {
+                "special": "The ids that stand for no symbol: padding, start and end.",
                 "require_pair": "A look at whether the ids make sense.",
-                "sources, targets": "Where there is padding.",
+                "sources = ": "Where the source has symbols, and where padding.",
+                "targets = ": "The same of the target.",
                 "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
                 "memory $H$.",
                 "x = self.target": "Rows of the table for what the decoder has read.",
