@@ -103,9 +103,9 @@ CHOICES = {
     ("activation", "gelu_tanh"): Choice("GELU by tanh", layers.GELUTanh, 6),
     ("activation", "swish"): Choice("Swish", layers.Swish, 12),
     ("activation", "swiglu"): Choice("SwiGLU", layers.SwiGLU, 12),
-    ("Transformer", ""): Choice("source: all; target: what came before", models.Transformer, 7),
-    ("LanguageModel", ""): Choice("what came before", models.LanguageModel, 7),
-    ("MaskedLanguageModel", ""): Choice("all", models.MaskedLanguageModel, 12),
+    ("Transformer", ""): Choice("both, then back", models.Transformer, 7),
+    ("LanguageModel", ""): Choice("back", models.LanguageModel, 7),
+    ("MaskedLanguageModel", ""): Choice("both", models.MaskedLanguageModel, 12),
     ("VisionTransformer", ""): Choice("all patches", models.VisionTransformer, 12),
     ("mixers", "attention"): Choice("heads", layers.SelfAttention, 4),
     ("mixers", "grouped"): Choice("in groups", layers.GroupedQueryAttention, 13),
@@ -150,7 +150,7 @@ def choices_table() -> str:
         if config.mixers == "grouped":
             heads = heads.replace("[in groups]", f"[in {config.key_value_heads} groups]")
         rows.append((name, *cells[:4], heads, cells[5]))
-    columns = ["model", "norm", "positions", "activation", "who is seen", "attention", "output"]
+    columns = ["model", "norm", "positions", "activation", "sees", "attention", "output"]
     return table(columns, rows).markdown()
 
 
@@ -165,8 +165,8 @@ def places_table() -> str:
     for choice, names in settings.items():
         words, page = f'<span id="{choice.place}">{choice.words}</span>', choice.page
         lesson = f"[{choice.lesson}]({page})" if page else f"{choice.lesson}"
-        rows.append((words, ", ".join(names), f"`{choice.file}`", lesson))
-    return table(["choice", "setting", "file", "lesson"], rows).markdown()
+        rows.append((words, lesson, f"`{choice.file}`", ", ".join(names)))
+    return table(["choice", "lesson", "file", "setting"], rows).markdown()
 
 
 # Parameters, operations, memory
@@ -294,10 +294,12 @@ def ledger(page) -> str:
         rows = [(part.name, part.formula, f"{part.parameters:,}") for part in parts(config)]
         rows = [(part, formula or "the symbols' matrix again", n) for part, formula, n in rows]
         rows.append(("together", "", f"{total(config):,}"))
-        counted = page.markdown(table(["part", "layers · (entries)", "parameters"], rows).markdown())
+        counted = page.markdown(
+            table(["part", "layers · (entries)", "parameters"], rows).markdown()
+        )
         title = f"<summary>{name}: {total(config):,} parameters</summary>"
         made.append(f"<details{' open' * (not made)}>{title}{counted}</details>")
-    return "".join(made)
+    return f'<div class="ledger-of-models">{"".join(made)}</div>'
 
 
 def step(config) -> tuple[int, int, int]:
@@ -309,28 +311,22 @@ def step(config) -> tuple[int, int, int]:
 
 
 def duration(seconds: float) -> str:
-    """In words: 12 s, 3.1 minutes, 420 years."""
+    """In words: 12 s, 3.1 minutes, 1,200 years."""
     units = ("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)
     for unit, size in units:
         if seconds >= 1.5 * size:
-            return f"{figure(seconds / size)} {unit}"
-    return f"{figure(seconds)} s"
+            return f"{float(f'{seconds / size:.2g}'):,g} {unit}"
+    return f"{seconds:.2g} s"
 
 
 def steps_table() -> str:
-    """Of each model what a step costs, and how long reading 20 symbols a parameter would take."""
+    """Of each model what a step costs: operations, their time, memory."""
     rows = []
     for name, config in configs().items():
-        operations, trained, saved = step(config)
-        rows.append(
-            (
-                name,
-                amount(operations),
-                *(f"{size / 1e9:.1f}" for size in (trained, saved, trained + saved)),
-                duration(operations / landscape.rate()),
-            )
-        )
-    columns = ["model", "operations", "weights, Adam: GB", "saved: GB", "together: GB", "time"]
+        operations, *sizes = step(config)
+        told = amount(operations), duration(operations / landscape.rate())
+        rows.append((name, *told, *(f"{size / 1e9:.1f}" for size in sizes)))
+    columns = ["model", "operations", "time", "weights, Adam: GB", "saved: GB"]
     return table(columns, rows).markdown()
 
 

@@ -11,8 +11,7 @@ import numformer
 from lessons import published
 from lessons.lesson_12.sizes import counted
 
-# As their papers and programs count them; BERT with its pooler, without what fills its holes, and
-# Marian with two tables of sinusoids, without the biases of its logits.
+# As programs count their published weights; the first is the paper's model with 37,000 symbols.
 COUNTS = {
     "Transformer base": 63_045_632,
     "Marian": 74_410_496,
@@ -24,18 +23,18 @@ COUNTS = {
     "Llama 3 8B": 8_030_261_248,
 }
 CONFIGS = published.configs()
-OTHERS = {"pooler": 768 * 768 + 768, "tables": 2 * 512 * 512}
+OTHERS = {"pooler": 590_592, "tables": 2 * 512 * 512}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_parts_add_up_to_the_published_count(name):
     parts = {part.name: part.parameters for part in published.parts(CONFIGS[name])}
-    if name == "BERT base":
+    if name == "BERT base":  # with its pooler, without what fills its holes
         body = {part: n for part, n in parts.items() if "output" not in part}
         layers = [body.pop(part) for part in ("attention", "feed-forward", "norms")]
         assert sum(body.values()) == 23_837_184 and sum(layers) == 12 * 7_087_872
         parts = {**body, "layers": sum(layers), "pooler": OTHERS["pooler"]}
-    if name == "Marian":
+    if name == "Marian":  # with two tables of sinusoids, without the biases of its logits
         parts |= {"tables": OTHERS["tables"], "output": 0}
     assert sum(parts.values()) == COUNTS[name]
 
@@ -100,3 +99,26 @@ def test_operations_are_those_of_recorded_products():
         model, both = model_of(config), hasattr(config, "tying")
         forward, _ = counted(model, *[ids] * (3 if both else 2))
         assert forward == sum(part.operations for part in published.parts(config, 9)), name
+
+
+def test_every_choice_leads_to_its_file_and_its_lesson():
+    places, table = published.places_table(), published.choices_table()
+    assert {*re.findall(r"\(#([\w-]+)\)", table)} == {*re.findall(r'id="([\w-]+)"', places)}
+    files = re.findall(r"`([\w/]+\.py)`", places)
+    rows = [row for row in places.splitlines() if "id=" in row]
+    assert len(files) == len(rows) == len(re.findall(r"\]\(lesson_\d\d_\w+\.html\)", places))
+    folder = Path(numformer.__file__).parent
+    assert [file for file in files if not (folder / file).is_file()] == []
+    paper, marian, *_, llama = map(published.chosen, CONFIGS.values())
+    assert [a == b for a, b in zip(paper, marian, strict=True)] == [1, 0, 0, 1, 1, 1]
+    assert [a == b for a, b in zip(paper, llama, strict=True)] == 6 * [False]
+
+
+def test_the_page_is_in_the_site_and_says_what_it_counts(site):
+    folder, _ = site
+    text = (folder / "published.html").read_text(encoding="utf-8")
+    for name, config in CONFIGS.items():
+        assert f"{name}: {published.total(config):,} parameters" in text
+    assert [n for n in COUNTS.values() if f"{n:,}" not in text] == [] and "{{" not in text
+    for page in "index", "lesson_12_connections", "search":
+        assert "published.html" in (folder / f"{page}.html").read_text(encoding="utf-8"), page
