@@ -4,6 +4,7 @@ A published config.json becomes a config of ours (`numformer.published.configs`)
 says is computed from that. Its text is published.md.
 """
 
+import json
 import math
 import re
 from collections import Counter
@@ -19,41 +20,14 @@ from numformer import layers, models
 from numformer.layers.relative import RelativePositions
 from numformer.published.configs import KINDS, Said
 
-BERT = dict(model_type="bert", vocab_size=30522, hidden_size=768, num_hidden_layers=12)
-BERT |= dict(num_attention_heads=12, intermediate_size=3072, hidden_act="gelu", pad_token_id=0)
-BERT |= dict(max_position_embeddings=512)
-GPT2 = dict(model_type="gpt2", vocab_size=50257, n_embd=768, n_layer=12, n_head=12)
-GPT2 |= dict(n_positions=1024, activation_function="gelu_new")
-LLAMA = dict(model_type="llama", vocab_size=32000, hidden_size=4096, intermediate_size=11008)
-LLAMA |= dict(num_hidden_layers=32, num_attention_heads=32, hidden_act="silu")
-LLAMA3 = LLAMA | dict(vocab_size=128256, intermediate_size=14336, num_key_value_heads=8)
-LLAMA3 |= dict(rope_theta=500000.0)
-MARIAN = dict(model_type="marian", vocab_size=58101, d_model=512, activation_function="swish")
-MARIAN |= dict(encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
-MARIAN |= dict(decoder_layers=6, decoder_attention_heads=8, decoder_ffn_dim=2048)
-MARIAN |= dict(pad_token_id=58100, eos_token_id=0, scale_embedding=True)
-T5 = dict(model_type="t5", vocab_size=32128, d_model=512, d_ff=2048, num_layers=6, num_heads=8)
-T5 |= dict(d_kv=64)
-VIT = dict(model_type="vit", hidden_size=768, num_hidden_layers=12, num_attention_heads=12)
-VIT |= dict(intermediate_size=3072, image_size=224, patch_size=16, hidden_act="gelu")
-VIT |= dict(id2label=dict.fromkeys(map(str, range(1000)), ""))
-
-PUBLISHED: dict[str, Mapping[str, Any]] = {
-    "Marian": MARIAN,
-    "GPT-2 small": GPT2,
-    "BERT base": BERT,
-    "ViT-B/16": VIT,
-    "T5 small": T5,
-    "Llama 2 7B": LLAMA,
-    "Llama 3 8B": LLAMA3,
-}
-"""Of the config.json of each what says how it is made."""
+PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
+"""Of the config.json of each model what says how it is made."""
 
 
 def config_of(said: Mapping[str, Any]):
     """A published config.json as a config of ours."""
-    kind = KINDS[said["model_type"]]
-    return kind.model.Config(**kind.config(Said(said)))
+    kind, classes = KINDS[said["model_type"]], dict.fromkeys(range(said.get("num_labels", 2)))
+    return kind.model.Config(**kind.config(Said({"id2label": classes} | {**said})))
 
 
 def configs() -> dict[str, Any]:
@@ -77,10 +51,6 @@ class Choice(NamedTuple):
         return "choice-" + re.sub(r"\W+", "-", self.words.lower())
 
     @property
-    def page(self) -> str:
-        return COURSE[self.lesson - 1].page
-
-    @property
     def file(self) -> str:
         """Within numformer."""
         return self.made_by.__module__.removeprefix("numformer.").replace(".", "/") + ".py"
@@ -92,9 +62,7 @@ CHOICES = {
     ("normalization", "layer"): Choice("LayerNorm", layers.LayerNorm, 6),
     ("normalization", "rms"): Choice("RMSNorm", layers.RMSNorm, 12),
     ("positions", "sinusoidal"): Choice("sinusoids", layers.SinusoidalPositions, 5),
-    ("positions", "sinusoidal_halves"): Choice(
-        "sinusoids, sines first", layers.SinusoidalPositions, 5
-    ),
+    ("positions", "sinusoidal_halves"): Choice("sines first", layers.SinusoidalPositions, 5),
     ("positions", "learned"): Choice("learned", layers.LearnedPositions, 5),
     ("positions", "rotary"): Choice("rotary", layers.Rotary, 5),
     ("mixers", "relative"): Choice("by distance", RelativePositions, 5),
@@ -163,7 +131,10 @@ def places_table() -> str:
         settings.setdefault(CHOICES[field, value], []).append(setting)
     rows = []
     for choice, names in settings.items():
-        words, page = f'<span id="{choice.place}">{choice.words}</span>', choice.page
+        words, page = (
+            f'<span id="{choice.place}">{choice.words}</span>',
+            COURSE[choice.lesson - 1].page,
+        )
         lesson = f"[{choice.lesson}]({page})" if page else f"{choice.lesson}"
         rows.append((words, lesson, f"`{choice.file}`", ", ".join(names)))
     return table(["choice", "lesson", "file", "setting"], rows).markdown()
@@ -203,7 +174,7 @@ class Part(NamedTuple):
         """3 · 768 · 768 + 3 · 768, times the layers."""
         counts = Counter(self.shapes).items()
         terms = (" · ".join(f"{n:,}" for n in (count, *shape)) for shape, count in counts)
-        told = " + ".join(term.removeprefix("1 · ") for term in terms)
+        told = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ once more"
         return told if self.layers == 1 else f"{self.layers} · ({told})"
 
 
@@ -235,11 +206,9 @@ def parts(config, length: int = LENGTH) -> list[Part]:
         shapes = (d, d), (d,), *norm
         made += [Part("before the output", shapes, vectors=length, saved=4 * d * length)]
     asked = 1 if vision else length  # an image has one class
-    bias = ((symbols,),) if vision or config.output_bias else ()
-    own = () if tied else ((d, symbols),)
+    shapes = [(d, symbols)] * (not tied) + [(symbols,)] * (vision or config.output_bias)
     work = 2 * asked * d * symbols * tied  # a product all the same
-    saved = asked * (d + symbols)
-    return [*made, Part("output", (*own, *bias), vectors=asked, more=work, saved=saved)]
+    return [*made, Part("output", (*shapes,), 1, asked, work, asked * (d + symbols))]
 
 
 def norm_of(config) -> Shapes:
@@ -292,13 +261,10 @@ def ledger(page) -> str:
     made = []
     for name, config in configs().items():
         rows = [(part.name, part.formula, f"{part.parameters:,}") for part in parts(config)]
-        rows = [(part, formula or "the symbols' matrix again", n) for part, formula, n in rows]
         rows.append(("together", "", f"{total(config):,}"))
-        counted = page.markdown(
-            table(["part", "layers · (entries)", "parameters"], rows).markdown()
-        )
+        told = table(["part", "layers · (entries)", "parameters"], rows).markdown()
         title = f"<summary>{name}: {total(config):,} parameters</summary>"
-        made.append(f"<details{' open' * (not made)}>{title}{counted}</details>")
+        made.append(f"<details{' open' * (not made)}>{title}{page.markdown(told)}</details>")
     return f'<div class="ledger-of-models">{"".join(made)}</div>'
 
 
@@ -332,34 +298,22 @@ def steps_table() -> str:
 
 def published_page(page) -> tuple[str, str]:
     """The title of published.md, and its text as HTML, with its tables and numbers."""
-    known = configs()
-    bert = {part.name: part.parameters for part in parts(known["BERT base"])}
-    gpt2, llama = known["GPT-2 small"], known["Llama 2 7B"]
+    known, rate = configs(), landscape.rate()
+    bert, marian, llama = (known[name] for name in ("BERT base", "Marian", "Llama 2 7B"))
     fits = [name for name, config in known.items() if sum(step(config)[1:]) < 8e9]
-    width = known["BERT base"].d_model
-    pooler, head = width**2 + width, bert["before the output"] + bert["output"]
-    marian = known["Marian"]
-    tables = 2 * 512 * marian.d_model
-    said = {
-        "choices": choices_table(),
-        "places": places_table(),
-        "ledger": ledger(page),
-        "steps": steps_table(),
-        "batch": BATCH,
-        "length": LENGTH,
-        "pooler": f"{pooler:,}",
-        "head": f"{head:,}",
-        "bert": f"{total(known['BERT base']) - head + pooler:,}",
-        "marian": f"{total(marian) + tables - marian.target_vocabulary:,}",
-        "tables": f"{tables:,}",
-        "biases": f"{marian.target_vocabulary:,}",
-        "rate": figure(landscape.rate() / 1e9),
-        "fits": ", ".join(fits[:-1]) + " and " + fits[-1],
-        "llama": figure(16 * total(llama) / 1e9),
-        "llama_alone": figure(4 * total(llama) / 1e9),
-        "gpt2_whole": duration(120 * total(gpt2) ** 2 / landscape.rate()),
-        "llama_whole": duration(120 * total(llama) ** 2 / landscape.rate()),
-    }
+    pooler = bert.d_model**2 + bert.d_model
+    head = sum(part.parameters for part in parts(bert) if "output" in part.name)
+    tables = 2 * PUBLISHED["Marian"]["max_position_embeddings"] * marian.d_model
+    biases = marian.target_vocabulary
+    counted = dict(pooler=pooler, head=head, tables=tables, biases=biases)
+    counted |= dict(bert=total(bert) - head + pooler, marian=total(marian) + tables - biases)
+    said = {name: f"{count:,}" for name, count in counted.items()}
+    said |= dict(choices=choices_table(), places=places_table(), ledger=ledger(page))
+    said |= dict(steps=steps_table(), batch=f"{BATCH}", length=f"{LENGTH}")
+    said |= dict(rate=figure(rate / 1e9), fits=f"{', '.join(fits[:-1])} and {fits[-1]}")
+    said |= dict(trained=figure(16 * total(llama) / 1e9), alone=figure(4 * total(llama) / 1e9))
+    for name in ("GPT-2 small", "Llama 2 7B"):  # 6 operations, 20 symbols a parameter
+        said[name] = duration(6 * 20 * total(known[name]) ** 2 / rate)
     title, text = (FOLDER / "published.md").read_text(encoding="utf-8").split("\n", 1)
-    text = re.sub(r"\{\{(\w+)\}\}", lambda name: str(said[name[1]]), text)
+    text = re.sub(r"\{\{(.+?)\}\}", lambda name: said[name[1]], text)
     return title.removeprefix("# "), page.markdown(text)
