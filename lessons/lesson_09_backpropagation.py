@@ -56,8 +56,10 @@ def the_whole_transformer():
         Beside(
             Transformer.forward,
             {
+                "special": "The ids that stand for no symbol: padding, start and end.",
                 "require_pair": "A look at whether the ids make sense.",
-                "sources, targets": "Where there is padding.",
+                "sources = ": "Where the source has symbols, and where padding.",
+                "targets = ": "The same of the target.",
                 "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
                 "memory $H$.",
                 "x = self.target": "Rows of the table for what the decoder has read.",
@@ -185,6 +187,7 @@ def the_lines_of_the_table():
             {
                 "x = ": "$Y$",
                 "self.weight.grad": r"$\mathrm{d}L^\top\,Y$, the first sum.",
+                "if self.bias": "The paper has none here; Marian and BERT do.",
                 "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$",
             },
         ),

@@ -412,7 +412,9 @@ def table_3():
 # ## What came after
 #
 # What is used today differs from the paper in perhaps a dozen places. Each is a paragraph here,
-# with its equation, and with its file where numformer has it.
+# with its equation, and with its file where numformer has it. Which of them GPT-2, BERT, ViT, T5
+# and Llama have chosen, and what that costs, stands on
+# [a page of its own](published.html).
 #
 # **Pre-norm** (Xiong et al. 2020). The norm moves into the branch, $y = x + f(\mathrm{norm}(x))$,
 # so nothing stands on the way of the gradient from the last layer to the first. Lesson 6;

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numformer
 import toy_tasks
-from lessons import COURSE, FOLDER, Entry, load
+from lessons import COURSE, FOLDER, Entry, load, published
 from lessons.kit import further
 from lessons.kit.exercise import Exercise
 from lessons.kit.index import index_page, summary_page
@@ -334,13 +334,16 @@ def build(out: Path) -> str:
     def script(name: str) -> str:
         return f'<script type="module">\n{bundle([FOLDER / "page" / name])}</script>\n'
 
+    known = published.published_page(Page())
+    searched = {"published.html": known}
     front = "numformer lessons", index_page(Page(), course), COURSE_IN_A_LINE
     others = {
         "index": (*front, script("attention_row.js")),
         "summary": ("Summary", summary_page(course), "To print and to keep"),
         "glossary": ("Glossary", further.glossary_page(), "The words of the course"),
-        "search": ("Search", further.search_page(course), "Search", script("search.js")),
+        "search": ("Search", further.search_page(course, searched), "Search", script("search.js")),
         "teaching": ("For teachers", further.teaching_page(Page()), "Twelve weeks"),
+        "published": (known[0], further.page_of(*known), "GPT-2, BERT, ViT, T5 and Llama"),
     }
     for name, (title, *page) in others.items():
         title = title if name == "index" else f"{title} · numformer"

@@ -83,20 +83,25 @@ def glossary_page() -> str:
         f"<dd>{escape(word.says)} {_lesson(word.lesson)}</dd>"
         for word in words()
     )
-    return _page("Glossary", f'<dl class="glossary">{listed}</dl>')
+    return page_of("Glossary", f'<dl class="glossary">{listed}</dl>')
 
 
-def search_page(course: Mapping) -> str:
-    """A field, and the texts of all sections, in which the page itself searches."""
+def search_page(course: Mapping, more: Mapping[str, tuple[str, str]]) -> str:
+    """A field, and the texts of all sections, in which the page itself searches.
+
+    `more` has of further pages the title and the text.
+    """
     sections = []
     for entry in COURSE:
         if entry.path:
             for place, title, text in _sections(course[entry.number].html):
                 name = f"{entry.number}. {entry.title}"
                 sections.append([f"{entry.page}#{place}", name, title, text])
+    for page, (name, html) in more.items():
+        sections += [[f"{page}#{place}", name, *said] for place, *said in _sections(html)]
     sections += [[f"glossary.html#{w.place}", "Glossary", w.name, w.says] for w in words()]
     data = json.dumps(sections, ensure_ascii=False).replace("</", "<\\/")
-    return _page(
+    return page_of(
         "Search",
         '<form class="search" role="search"><label>Words to look for '
         '<input type="search" name="for" autocomplete="off"></label></form>'
@@ -124,10 +129,11 @@ def teaching_page(page) -> str:
             (first, *_) = re.split(r"(?<=[.:])\s", " ".join(exercise.task.split()))
             rows.append(f"| [{entry.number}]({entry.page}) | {exercise.title} | {first} |")
     told = f"{text}\n\n## The exercises\n\nEach takes about a quarter of an hour.\n\n"
-    return _page(title.removeprefix("# "), page.markdown(told + "\n".join(rows)))
+    return page_of(title.removeprefix("# "), page.markdown(told + "\n".join(rows)))
 
 
-def _page(title: str, body: str) -> str:
+def page_of(title: str, body: str) -> str:
+    """A page beside the lessons."""
     return f"""<header>{navigation(title)}</header>
 <main id="content"><article class="further"><h1>{title}</h1>
 {body}</article></main>"""

@@ -104,7 +104,8 @@ def index_page(page, course: Mapping) -> str:
 products, simple neural networks and softmax. A lesson shows the lines of numformer that it is about
 and, where they have gradients, derives these by hand. What to take with you stands on
 <a href="summary.html">one page to print</a>, its words in a
-<a href="glossary.html">glossary</a>, and all of it can be <a href="search.html">searched</a>.</p>
+<a href="glossary.html">glossary</a>, and all of it can be <a href="search.html">searched</a>.
+GPT-2, BERT, ViT, T5 and Llama are <a href="published.html">the same lines</a>.</p>
 <div class="course-map">
 <figure class="architecture">{architecture()}
 <figcaption>The architecture of the paper’s figure 1. Each part has the number of the lesson that

@@ -12,7 +12,8 @@ import lessons
 from lessons.kit.lesson import Beside, pieces, plain
 
 LESSONS = [entry for entry in lessons.COURSE if entry.path]
-FURTHER = [f"{name}.html" for name in ("index", "summary", "glossary", "search", "teaching")]
+FURTHER = "index", "summary", "glossary", "search", "teaching", "published"
+FURTHER = [f"{name}.html" for name in FURTHER]
 PAGES = [*FURTHER, *(entry.page for entry in LESSONS)]
 COLOURED = {1: ".question", 2: ".exercise", 4: ".simulation", 7: "ol.beside"}
 UNFOLD = "document.querySelectorAll('details').forEach(details => (details.open = true))"

@@ -1,0 +1,319 @@
+"""The page of models that others published: their choices, their parameters, what they cost.
+
+A published config.json becomes a config of ours (`numformer.published.configs`); all that the page
+says is computed from that. Its text is published.md.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lessons import COURSE, FOLDER
+from lessons.kit.lesson import table
+from lessons.kit.views import figure
+from lessons.lesson_12 import landscape
+from lessons.lesson_12.sizes import amount
+from numformer import layers, models
+from numformer.layers.relative import RelativePositions
+from numformer.published.configs import KINDS, Said
+
+PUBLISHED = json.loads((FOLDER / "published.json").read_text(encoding="utf-8"))
+"""Of the config.json of each model what says how it is made."""
+
+
+def config_of(said: Mapping[str, Any]):
+    """A published config.json as a config of ours."""
+    kind, classes = KINDS[said["model_type"]], dict.fromkeys(range(said.get("num_labels", 2)))
+    return kind.model.Config(**kind.config(Said({"id2label": classes} | {**said})))
+
+
+def configs() -> dict[str, Any]:
+    """The models of the page by name, the paper's first."""
+    paper = {"Transformer base": models.Transformer.Config.base(37_000)}
+    return paper | {name: config_of(said) for name, said in PUBLISHED.items()}
+
+
+# The choices
+
+
+class Choice(NamedTuple):
+    """A choice in words, what of the library makes it, and the lesson that explains it."""
+
+    words: str
+    made_by: Any
+    lesson: int
+
+    @property
+    def place(self) -> str:
+        return "choice-" + re.sub(r"\W+", "-", self.words.lower())
+
+    @property
+    def file(self) -> str:
+        """Within numformer."""
+        return self.made_by.__module__.removeprefix("numformer.").replace(".", "/") + ".py"
+
+
+CHOICES = {
+    ("norm", "post"): Choice("post-norm", layers.Residual, 6),
+    ("norm", "pre"): Choice("pre-norm", layers.Residual, 6),
+    ("normalization", "layer"): Choice("LayerNorm", layers.LayerNorm, 6),
+    ("normalization", "rms"): Choice("RMSNorm", layers.RMSNorm, 12),
+    ("positions", "sinusoidal"): Choice("sinusoids", layers.SinusoidalPositions, 5),
+    ("positions", "sinusoidal_halves"): Choice("sines first", layers.SinusoidalPositions, 5),
+    ("positions", "learned"): Choice("learned", layers.LearnedPositions, 5),
+    ("positions", "rotary"): Choice("rotary", layers.Rotary, 5),
+    ("mixers", "relative"): Choice("by distance", RelativePositions, 5),
+    ("activation", "relu"): Choice("ReLU", layers.ReLU, 6),
+    ("activation", "gelu"): Choice("GELU", layers.GELU, 6),
+    ("activation", "gelu_tanh"): Choice("GELU by tanh", layers.GELUTanh, 6),
+    ("activation", "swish"): Choice("Swish", layers.Swish, 12),
+    ("activation", "swiglu"): Choice("SwiGLU", layers.SwiGLU, 12),
+    ("Transformer", ""): Choice("both, then back", models.Transformer, 7),
+    ("LanguageModel", ""): Choice("back", models.LanguageModel, 7),
+    ("MaskedLanguageModel", ""): Choice("both", models.MaskedLanguageModel, 12),
+    ("VisionTransformer", ""): Choice("all patches", models.VisionTransformer, 12),
+    ("mixers", "attention"): Choice("heads", layers.SelfAttention, 4),
+    ("mixers", "grouped"): Choice("in groups", layers.GroupedQueryAttention, 13),
+    ("tying", "all"): Choice("tied", layers.OutputProjection, 9),
+    ("tied", True): Choice("tied", layers.OutputProjection, 9),
+    ("tied", False): Choice("its own matrix", layers.OutputProjection, 9),
+    ("classes", ""): Choice("one logit a class", layers.Linear, 10),
+}
+"""By the field of a config and its value; a model's kind says who sees whom."""
+
+
+MODELS = models.Transformer, models.LanguageModel, models.MaskedLanguageModel
+MODELS = *MODELS, models.VisionTransformer
+
+
+def chosen(config) -> list[list[tuple[str, Any]]]:
+    """What a config chooses: a list for each column of the table."""
+    relative, grouped = (config.mixers == name for name in ("relative", "grouped"))
+    fields = "mixers" if relative else "positions", "activation"
+    positions, activation = ((field, getattr(config, field)) for field in fields)
+    kind = next(cls for cls in MODELS if cls.Config is type(config))
+    last = next(name for name in ("tying", "tied", "classes") if hasattr(config, name))
+    return [
+        [(name, getattr(config, name)) for name in ("norm", "normalization")],
+        [positions],
+        [activation],
+        [(kind.__name__, "")],
+        [("mixers", "attention"), *[("mixers", "grouped")] * grouped],
+        [(last, "" if last == "classes" else getattr(config, last))],
+    ]
+
+
+def choices_table() -> str:
+    """Of each model what it chooses; each choice leads to its row in the table of places."""
+    rows = []
+    for name, config in configs().items():
+        cells = [
+            ", ".join(f"[{CHOICES[key].words}](#{CHOICES[key].place})" for key in keys)
+            for keys in chosen(config)
+        ]
+        heads = cells[4].replace("[heads]", f"[{config.heads} heads]")
+        if config.mixers == "grouped":
+            heads = heads.replace("[in groups]", f"[in {config.key_value_heads} groups]")
+        rows.append((name, *cells[:4], heads, cells[5]))
+    columns = ["model", "norm", "positions", "activation", "sees", "attention", "output"]
+    return table(columns, rows).markdown()
+
+
+def places_table() -> str:
+    """Of each choice the settings that make it, its file and its lesson."""
+    columns = zip(*map(chosen, configs().values()), strict=True)
+    settings: dict[Choice, list[str]] = {}
+    for field, value in dict.fromkeys(key for column in columns for keys in column for key in keys):
+        setting = f"`{field}={value!r}`".replace("'", '"') if value != "" else f"`{field}`"
+        settings.setdefault(CHOICES[field, value], []).append(setting)
+    rows = []
+    for choice, names in settings.items():
+        words, page = (
+            f'<span id="{choice.place}">{choice.words}</span>',
+            COURSE[choice.lesson - 1].page,
+        )
+        lesson = f"[{choice.lesson}]({page})" if page else f"{choice.lesson}"
+        rows.append((words, lesson, f"`{choice.file}`", ", ".join(names)))
+    return table(["choice", "lesson", "file", "setting"], rows).markdown()
+
+
+# Parameters, operations, memory
+
+BATCH, LENGTH = 8, 128
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Part(NamedTuple):
+    """A part of a model: the shapes of its parameters, and how many layers have it.
+
+    Of one sequence, in one layer: how many vectors are multiplied by its matrices, how many
+    operations come to these, and how many numbers it saves for backward.
+    """
+
+    name: str
+    shapes: Shapes
+    layers: int = 1
+    vectors: int = 0
+    more: int = 0
+    saved: float = 0
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * sum(map(math.prod, self.shapes))
+
+    @property
+    def operations(self) -> int:
+        entries = sum(math.prod(shape) for shape in self.shapes if len(shape) == 2)
+        return self.layers * (2 * self.vectors * entries + self.more)
+
+    @property
+    def formula(self) -> str:
+        """3 · 768 · 768 + 3 · 768, times the layers."""
+        counts = Counter(self.shapes).items()
+        terms = (" · ".join(f"{n:,}" for n in (count, *shape)) for shape, count in counts)
+        told = " + ".join(term.removeprefix("1 · ") for term in terms) or "the symbols’ once more"
+        return told if self.layers == 1 else f"{self.layers} · ({told})"
+
+
+def parts(config, length: int = LENGTH) -> list[Part]:
+    """What a model is made of, with a sequence of `length`; where there are two, of each."""
+    d, vision = config.d_model, hasattr(config, "classes")
+    two, norm = hasattr(config, "tying"), norm_of(config)
+    length = config.length if vision else length
+    if vision:
+        patch = config.patch**2 * config.channels
+        made = [Part("patches", ((patch, d), (d,)), vectors=length - 1, saved=patch * length)]
+        made += [Part("class token", ((d,),))]
+        symbols, tied = config.classes, False
+    else:
+        symbols = config.target_vocabulary if two else config.vocabulary
+        tied = config.tying in ("all", "target") if two else config.tied
+        tables = 2 if two and config.tying in ("target", "none") else 1
+        made = [Part("symbols", tables * ((symbols, d),))]
+    if config.longest:
+        made += [Part("positions", ((config.longest, d),))]
+    if getattr(config, "segments", None):
+        made += [Part("segments", ((config.segments, d),))]
+    if config.embedding_norm:
+        made += [Part("norm", norm, saved=d * length)]
+    made += tower(config, "encoder: " if two else "", config.layers, length)
+    if two:
+        made += tower(config, "decoder: ", config.decoder_layers or config.layers, length, True)
+    if getattr(config, "transform", False):
+        shapes = (d, d), (d,), *norm
+        made += [Part("before the output", shapes, vectors=length, saved=4 * d * length)]
+    asked = 1 if vision else length  # an image has one class
+    shapes = [(d, symbols)] * (not tied) + [(symbols,)] * (vision or config.output_bias)
+    work = 2 * asked * d * symbols * tied  # a product all the same
+    return [*made, Part("output", (*shapes,), 1, asked, work, asked * (d + symbols))]
+
+
+def norm_of(config) -> Shapes:
+    return (2 if config.normalization == "layer" else 1) * ((config.d_model,),)
+
+
+def tower(config, name: str, count: int, length: int, cross: bool = False) -> list[Part]:
+    """The parts of a tower of `count` layers, with cross-attention to as long a memory."""
+    d, f, norm, gates = config.d_model, config.d_ff, norm_of(config), SAVED[config.activation]
+    groups = config.key_value_heads if config.mixers == "grouped" else config.heads
+
+    def attention(what: str, groups: int) -> Part:
+        key, value = config.size_of_key, config.d_v or config.size_of_key
+        queries, answers = config.heads * key, config.heads * value
+        shapes = [(d, queries), (d, groups * key), (d, groups * value), (answers, d)]
+        biases = [shape[1:] for shape in shapes if config.attention_bias]
+        pairs = 2 * length**2 * (queries + answers)
+        saved = length * (d + queries + groups * (key + value) + answers)
+        saved += config.heads * length**2
+        return Part(name + what, (*shapes, *biases), count, length, pairs, saved)
+
+    inner = (d, f * getattr(layers.ACTIVATIONS[config.activation], "inputs", 1))
+    biases = ((inner[1],), (d,)) if config.feed_forward_bias else ()
+    norms = 2 + cross
+    made = [attention("attention", groups)]
+    made += [attention("cross-attention", config.heads)] * cross
+    network = (inner, (f, d), *biases)
+    made += [Part(f"{name}feed-forward", network, count, length, saved=length * (d + gates * f))]
+    made += [Part(f"{name}norms", norms * norm, count, saved=length * norms * d)]
+    if config.mixers == "relative":
+        made += [Part(f"{name}distances", ((config.distance_buckets, config.heads),))]
+    if config.norm == "pre":
+        made += [Part(f"{name}last norm", norm, saved=length * d)]
+    return made
+
+
+SAVED = {"relu": 1.25, "gelu": 2, "gelu_tanh": 2, "swish": 2, "swiglu": 4, "geglu": 5}
+"""Numbers of 4 bytes that a feed-forward network saves for each that it is wide inside."""
+
+
+def total(config) -> int:
+    return sum(part.parameters for part in parts(config))
+
+
+# The page
+
+
+def ledger(page) -> str:
+    """Of each model its parts with their parameters; unfolded by a click, the first at once."""
+    made = []
+    for name, config in configs().items():
+        rows = [(part.name, part.formula, f"{part.parameters:,}") for part in parts(config)]
+        rows.append(("together", "", f"{total(config):,}"))
+        told = table(["part", "layers · (entries)", "parameters"], rows).markdown()
+        title = f"<summary>{name}: {total(config):,} parameters</summary>"
+        made.append(f"<details{' open' * (not made)}>{title}{page.markdown(told)}</details>")
+    return f'<div class="ledger-of-models">{"".join(made)}</div>'
+
+
+def step(config) -> tuple[int, int, int]:
+    """Operations of a training step, bytes of what Adam trains, and bytes that forward saves."""
+    of_parts = parts(config)
+    operations = 3 * BATCH * sum(part.operations for part in of_parts)
+    saved = 4 * BATCH * sum(part.layers * part.saved for part in of_parts)
+    return operations, 16 * total(config), round(saved)
+
+
+def duration(seconds: float) -> str:
+    """In words: 12 s, 3.1 minutes, 1,200 years."""
+    units = ("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("minutes", 60)
+    for unit, size in units:
+        if seconds >= 1.5 * size:
+            return f"{float(f'{seconds / size:.2g}'):,g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def steps_table() -> str:
+    """Of each model what a step costs: operations, their time, memory."""
+    rows = []
+    for name, config in configs().items():
+        operations, *sizes = step(config)
+        told = amount(operations), duration(operations / landscape.rate())
+        rows.append((name, *told, *(f"{size / 1e9:.1f}" for size in sizes)))
+    columns = ["model", "operations", "time", "weights, Adam: GB", "saved: GB"]
+    return table(columns, rows).markdown()
+
+
+def published_page(page) -> tuple[str, str]:
+    """The title of published.md, and its text as HTML, with its tables and numbers."""
+    known, rate = configs(), landscape.rate()
+    bert, marian, llama = (known[name] for name in ("BERT base", "Marian", "Llama 2 7B"))
+    fits = [name for name, config in known.items() if sum(step(config)[1:]) < 8e9]
+    pooler = bert.d_model**2 + bert.d_model
+    head = sum(part.parameters for part in parts(bert) if "output" in part.name)
+    tables = 2 * PUBLISHED["Marian"]["max_position_embeddings"] * marian.d_model
+    biases = marian.target_vocabulary
+    counted = dict(pooler=pooler, head=head, tables=tables, biases=biases)
+    counted |= dict(bert=total(bert) - head + pooler, marian=total(marian) + tables - biases)
+    said = {name: f"{count:,}" for name, count in counted.items()}
+    said |= dict(choices=choices_table(), places=places_table(), ledger=ledger(page))
+    said |= dict(steps=steps_table(), batch=f"{BATCH}", length=f"{LENGTH}")
+    said |= dict(rate=figure(rate / 1e9), fits=f"{', '.join(fits[:-1])} and {fits[-1]}")
+    said |= dict(trained=figure(16 * total(llama) / 1e9), alone=figure(4 * total(llama) / 1e9))
+    for name in ("GPT-2 small", "Llama 2 7B"):  # 6 operations, 20 symbols a parameter
+        said[name] = duration(6 * 20 * total(known[name]) ** 2 / rate)
+    title, text = (FOLDER / "published.md").read_text(encoding="utf-8").split("\n", 1)
+    text = re.sub(r"\{\{(.+?)\}\}", lambda name: said[name[1]], text)
+    return title.removeprefix("# "), page.markdown(text)
