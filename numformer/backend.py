@@ -88,7 +88,7 @@ def reuse_freed_memory() -> None:
     except (OSError, AttributeError):
         return
     mallopt(m_mmap_threshold, 1 << 30)
-    mallopt(m_trim_threshold, 1 << 30)
+    mallopt(m_trim_threshold, -1)  # never
 
 
 def return_freed_memory() -> None:

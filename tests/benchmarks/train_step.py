@@ -63,6 +63,7 @@ SIZES = {
     "long": Size(1000, 256, 4, 2, 1024, 2, 1024),
     "gpt": Size(65, 128, 4, 4, 512, 12, 64, "gpt"),
     "gptq": Size(65, 256, 4, 4, 1024, 16, 256, "gpt"),
+    "gpt2": Size(50257, 768, 12, 12, 3072, 4, 256, "gpt"),
     "lstm": Size(32, 128, 0, 1, 0, 64, 12, "lstm"),
 }
 LENGTHS = {"full": "all sequences T long", "padded": "of lengths T / 2 to T"}
