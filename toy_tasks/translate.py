@@ -173,12 +173,13 @@ def made(options: argparse.Namespace) -> tuple[TranslationTask, Config]:
     data = read_corpus(folder, languages, options.cased)
     require_filled(data["test"])
     lines = [line for side in zip(*data["train"], strict=True) for line in side]
-    known = kit.vocabularies(options, source=lines, target=())  # one for both sides
-    size, kind = options.vocabulary, options.subwords
-    subwords = known[0] if known else subwords_of(options, lines, size, "--vocabulary", kind=kind)
-    task = TranslationTask(data, subwords, options)
-    size = len(task.text.source)
-    return task, kit.chosen(options, Config, source_vocabulary=size, target_vocabulary=size)
+    sides = kit.vocabularies(options, source=lines, target=())
+    if not sides:
+        size, kind = options.vocabulary, options.subwords
+        sides = 2 * (subwords_of(options, lines, size, "--vocabulary", kind=kind),)
+    source, target = map(len, sides)
+    config = kit.chosen(options, Config, source_vocabulary=source, target_vocabulary=target)
+    return TranslationTask(data, sides, options, config.special), config
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -154,6 +154,9 @@ class EpochBatches:
     `pool` batches (little padding, still random company), and shuffles the batches.
     """
 
+    special: Special = OURS
+    """The ids that mean something else than a symbol to the model."""
+
     def __init__(self, pairs: Sequence[Pair], batch_size: int, seed: int, pool: int = 20):
         if not pairs or batch_size < 1:
             raise InputError(
@@ -168,7 +171,7 @@ class EpochBatches:
     def __call__(self, step: int) -> PairBatch:
         epoch, place = self.place(step)
         pairs = self.of_epoch(epoch)
-        return PairBatch.of([pairs[index] for index in self._epoch(epoch)[place]])
+        return PairBatch.of([pairs[n] for n in self._epoch(epoch)[place]], self.special)
 
     def place(self, step: int) -> tuple[int, int]:
         """In which epoch a step (from 1) lies, and which of its batches it has (both from 0)."""

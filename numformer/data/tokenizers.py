@@ -78,8 +78,8 @@ class Pieces(PublishedVocabulary):
 
     LANGUAGE = re.compile(r"\s*(>>\w+<<)\s*")  # before a text: which language is asked for
 
-    def __init__(self, model: bytes, ids: dict[str, int], size: int):
-        self.model, self.ids = model, ids
+    def __init__(self, model: bytes, ids: dict[str, int], size: int, unknown: str = "<unk>"):
+        self.model, self.ids, self.mark = model, ids, unknown
         try:
             made = library("sentencepiece").SentencePieceProcessor
             self._processor = made(model_proto=model)
@@ -89,11 +89,11 @@ class Pieces(PublishedVocabulary):
         if not all(type(n) is int and 0 <= n < size for n in ids.values()):
             rule = "vocab.json has an id of the model for each piece"
             raise InputError(rule, "another", "Take the files of one model.")
-        super().__init__({n: name for name, n in ids.items()}, size, ids.get("<unk>"))
+        super().__init__({n: name for name, n in ids.items()}, size, ids.get(unknown))
 
     def description(self) -> dict:
         model = base64.b64encode(self.model).decode()
-        return {"pieces": model, "ids": self.ids, "size": len(self)}
+        return {"pieces": model, "ids": self.ids, "size": len(self), "mark": self.mark}
 
     def split(self, text: str) -> list[str]:
         language = self.LANGUAGE.match(text)
@@ -122,5 +122,5 @@ def vocabulary_of(described: dict) -> PublishedVocabulary | None:
         return Tokenizer(described["tokenizer"], described["size"], described["whole"])
     if "pieces" in described:
         model = base64.b64decode(described["pieces"])
-        return Pieces(model, described["ids"], described["size"])
+        return Pieces(model, described["ids"], described["size"], described["mark"])
     return None

@@ -56,4 +56,7 @@ def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
     if not isinstance(ids, dict):
         rule = "vocab.json has an id of the model for each piece"
         raise InputError(rule, type(ids).__name__, "Download it again.")
-    return Pieces(source, ids, size), Pieces(target, ids, size)
+    path = folder / "tokenizer_config.json"
+    told = read_json(path) if path.is_file() else {}
+    unknown = told.get("unk_token", "<unk>") if isinstance(told, dict) else "<unk>"
+    return Pieces(source, ids, size, unknown), Pieces(target, ids, size, unknown)

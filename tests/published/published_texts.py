@@ -69,12 +69,15 @@ def bert(folder: Path) -> Path:
     return folder
 
 
-def marian(folder: Path) -> Path:
+def marian(folder: Path, **changes) -> Path:
     """Of one vocabulary for both languages, as a run of ours would become it."""
     subwords = Subwords.learned(LINES, 60)
-    size = len(subwords)
-    said = MARIAN | dict(vocab_size=size, pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
-    drawn = Drawn("marian", said | dict(bad_words_ids=[[0], [1], [3]]), np.float32)
+    said = MARIAN | dict(pad_token_id=0, decoder_start_token_id=1, eos_token_id=2)
+    said |= dict(vocab_size=len(subwords), bad_words_ids=[[0], [1], [3]])
+    if changes:  # the start is the padding, as in those that are published
+        padding = changes["pad_token_id"]
+        said |= changes | dict(decoder_start_token_id=padding, bad_words_ids=[[padding]])
+    drawn = Drawn("marian", said, np.float32)
     text = nf.Transduction(subwords, subwords, 12, beam=1)
     save_published(folder, drawn.model, {"published": drawn.said}, text)
     return folder

@@ -91,6 +91,28 @@ def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, mon
     assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
 
 
+def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
+    """With ids of its own for padding, start and end, which are the batches' ids, too."""
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("sacrebleu", reason="the extra translate is not installed")
+    folder = published_texts.marian(tmp_path / "marian", pad_token_id=55, eos_token_id=0)
+    pairs = [f"{line} {n}\t{n} {line}" for n in range(40) for line in published_texts.LINES]
+    Path("pairs.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
+    flags = "--data pairs.tsv --cased --steps 3 --max-tokens 300 --no-plots --out run"
+    code, _, err = call(translate.main, f"--start {folder} {flags} --decay inverse_sqrt")
+    assert code == 0, err
+    begun, _ = model_of_run(folder)
+    trained, _ = model_of_run(tmp_path / "run")
+    assert trained.config.special == begun.config.special == (55, 55, 0, (55,))
+    weights = begun.state_dict()
+    moved = max(np.abs(array - weights[n]).max() for n, array in trained.state_dict().items())
+    assert 0 < moved < 0.5
+    code, _, err = call(translate.main, "--resume --out run --data pairs.tsv --steps 4")
+    assert code == 0, err
+    code, _, err = call(translate.main, f"--start {folder} {flags}2 --bpe-dropout 0.1")
+    assert code == 2 and "bpe-dropout" in err[-1]
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "vit"])
 def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
     folder = getattr(published_texts, name)(tmp_path / name)

@@ -102,7 +102,7 @@ def task_of(pairs: dict, **others) -> TranslationTask:
     settings = dict(batch_size=60, accumulate=2, bpe_dropout=0.0, cased=False, seed=1)
     settings |= dict(languages=["en", "de"], beam=2, length_penalty=1.0, penalty="paper")
     subwords = Subwords.learned((line for pair in pairs["train"] for line in pair), 50)
-    return TranslationTask(pairs, subwords, argparse.Namespace(**(settings | others)))
+    return TranslationTask(pairs, 2 * (subwords,), argparse.Namespace(**(settings | others)))
 
 
 def test_what_is_trained_on_are_the_sentences_of_the_files(data, monkeypatch):

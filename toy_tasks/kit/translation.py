@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from numformer.data import PairBatch, Subwords, TokenBatches
+from numformer.data import PairBatch, Special, Subwords, TokenBatches, Vocabulary
 from numformer.data.moses import detokenized
+from numformer.data.vocabulary import OURS
 from numformer.errors import InputError
 from numformer.generation import Translation
 from numformer.generation import text as texts
@@ -34,22 +35,31 @@ EPOCHS = "epochs.json"
 class TranslationTask(TransductionTask):
     """Batches by tokens, and the perplexity of the development sentences.
 
-    `data` has the pairs of "train", "val" and "test" as tokens; with `dropout` each epoch cuts its
-    sentences into subwords anew (BPE dropout).
+    `data` has the pairs of "train", "val" and "test" as tokens, `sides` the subwords of source and
+    target; with `dropout` each epoch cuts its sentences into subwords anew (BPE dropout).
     """
 
     metric, higher_is_better = "perplexity", False
     name = "translate"
 
-    def __init__(self, data: dict[str, list[Pair]], subwords: Subwords, options):
-        def ids(sentence: str) -> list[int]:
+    def __init__(
+        self,
+        data: dict[str, list[Pair]],
+        sides: tuple[Vocabulary, Vocabulary],
+        options,
+        special: Special = OURS,
+    ):
+        def ids(sentence: str, subwords: Vocabulary) -> list[int]:
             return subwords.encode(subwords.split(sentence))
 
         self.seed, self.dropout = options.seed, options.bpe_dropout
         self.accumulate = options.accumulate
+        if self.dropout and not all(isinstance(side, Subwords) for side in sides):
+            rule, fix = "--bpe-dropout cuts subwords that were learned here", "Leave it out."
+            raise InputError(rule, "those of a published model", fix)
         kept = {}
         for split in ("train", "val"):
-            encoded = [(pair, tuple(map(ids, pair))) for pair in data[split]]
+            encoded = [(pair, tuple(map(ids, pair, sides))) for pair in data[split]]
             kept[split] = [row for row in encoded if max(map(len, row[1])) < MOST]
             if left_out := len(encoded) - len(kept[split]):
                 print(f"{split}: {left_out} pairs of {MOST} or more subwords are left out")
@@ -64,7 +74,7 @@ class TranslationTask(TransductionTask):
         source, target = (max(map(len, side)) for side in zip(*pairs, strict=True))
         cut_by = rules(options.languages, options.cased)
         how = options.beam, options.length_penalty, options.penalty, *cut_by
-        text = Translation(subwords, subwords, 2 * target, source, *how)
+        text = Translation(*sides, 2 * target, source, *how)
         super().__init__(text, development, data["test"])
         asked = split_up(text, [source for source, _ in data["test"]])
         read = [*asked, *(side for pair in pairs + others for side in pair)]
@@ -72,6 +82,7 @@ class TranslationTask(TransductionTask):
         self.longest = max(text.max_length, cut_anew + 1, 1 + max(map(len, read)))
         sampled = self.sampled if self.dropout else None
         self.batches = TokenBatches(pairs, options.batch_size, self.seed, sampled=sampled)
+        self.batches.special = special
         self.read = {"data": self.pairs, "development": data["val"], "test": data["test"]}
         self.folder, self.noted = None, 1
 
@@ -115,7 +126,8 @@ class TranslationTask(TransductionTask):
     @property
     def held_out(self) -> list[PairBatch]:
         pairs = sorted(self.encode(self.development), key=lambda pair: len(pair[1]))
-        return [PairBatch.of(pairs[i : i + HELD_OUT]) for i in range(0, len(pairs), HELD_OUT)]
+        parts = (pairs[i : i + HELD_OUT] for i in range(0, len(pairs), HELD_OUT))
+        return [PairBatch.of(part, self.batches.special) for part in parts]
 
     def evaluate(self, model: Transformer) -> dict[str, float]:
         """The development sentences' mean loss of a token, without smoothing, and e to it."""
