@@ -6,7 +6,7 @@ import numpy as np
 
 from numformer.gradient_check.cases.case import Case, D, F, H, V
 from numformer.layers import CELLS, POSITIONS_IN_ATTENTION
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
+from numformer.layers.activation import GEGLU, GELU, GELUTanh, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.additive_attention import AdditiveAttention
 from numformer.layers.attention import (
     CrossAttention,
@@ -26,8 +26,14 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.patches import ClassToken, Patches
 from numformer.layers.pick import Pick
-from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
+from numformer.layers.positional import (
+    LearnedPositions,
+    NoPositions,
+    SinusoidalPositions,
+    sinusoidal_halves_table,
+)
 from numformer.layers.recurrence import Recurrent
+from numformer.layers.relative import BiasedAttention, RelativePositions
 from numformer.layers.residual import Residual
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
@@ -48,8 +54,15 @@ ELEMENTWISE = [
         "output_projection",
         lambda g: (OutputProjection(Embedding(V, D, g.rng).weight), [g.x]),
     ),
+    Case(
+        "output_projection_with_bias",
+        "output_projection",
+        lambda g: (OutputProjection(Embedding(V, D, g.rng).weight, bias=True), [g.x]),
+    ),
     Case("relu", "relu", lambda g: (ReLU(), [g.x])),
     Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
+    Case("gelu_tanh", "gelu_tanh", lambda g: (GELUTanh(), [3 * g.x])),
+    Case("geglu", "geglu", lambda g: (GEGLU(), [2 * g.x])),
     Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
@@ -96,7 +109,18 @@ INPUTS = [
         "embedding",
         lambda g: (Embedding(300, D, g.rng), [g.target_in * 20]),
     ),
+    Case(
+        "embedding_without_scale",
+        "embedding",
+        lambda g: (Embedding(V, D, g.rng, scaled=False), [g.target_in]),
+        dict(scaled=False),
+    ),
     Case("sinusoidal_positions", "sinusoidal_positions", lambda g: (SinusoidalPositions(), [g.x])),
+    Case(
+        "sinusoidal_halves_positions",
+        "sinusoidal_halves_positions",
+        lambda g: (SinusoidalPositions(sinusoidal_halves_table), [g.normal(g.T, 7)]),
+    ),
     Case(
         "learned_positions",
         "learned_positions",
@@ -105,6 +129,12 @@ INPUTS = [
     Case("no_positions", "none_positions", lambda g: (NoPositions(), [g.x])),
     Case("rotary", "rotary", lambda g: (Rotary(), [g.normal(H, g.T, 4), np.arange(g.T)[::-1] + 2])),
     Case("rotary_from_0", "rotary", lambda g: (Rotary(), [g.normal(g.T, 6)])),
+    Case(
+        "rotary_of_another_base",
+        "rotary",
+        lambda g: (Rotary(50), [g.normal(H, g.T, 6), np.arange(g.T) + 3]),
+        dict(base=50),
+    ),
     Case("patches", "patches", lambda g: (Patches(2), [g.normal(4, 6)]), dict(size=2)),
     Case(
         "patches_of_colours", "patches", lambda g: (Patches(3), [g.normal(6, 9, 4)]), dict(size=3)
@@ -148,6 +178,34 @@ ATTENTION = [
             [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
         ),
         dict(attention_dropout=0.3),
+    ),
+    Case(
+        "biased_attention",
+        "biased_attention",
+        lambda g: (
+            BiasedAttention(0.3),
+            [
+                *(g.normal(H, length, width) for length, width in ((g.T, 3), (g.S, 3), (g.S, 5))),
+                g.source_mask,
+                g.rng.standard_normal((H, g.T, g.S)),
+            ],
+        ),
+        dict(attention_dropout=0.3),
+    ),
+    *(
+        Case(
+            f"relative_positions_{name}",
+            "relative_positions",
+            lambda g, settings=settings: (
+                RelativePositions(H, **settings),
+                [np.arange(g.T) * 3 + 2, np.arange(g.S) * 4],
+            ),
+            settings,
+        )
+        for name, settings in (
+            ("both_ways", dict(buckets=8, farthest=9, both_ways=True)),
+            ("back", dict(buckets=4, farthest=12, both_ways=False)),
+        )
     ),
     Case("dot_product_score", "dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
     Case(
