@@ -38,9 +38,7 @@ def log_probabilities(logits, special: Special = OURS) -> np.ndarray:
     return result
 
 
-def most_probable(
-    logits, count: int, special: Special = OURS
-) -> tuple[np.ndarray, np.ndarray]:
+def most_probable(logits, count: int, special: Special = OURS) -> tuple[np.ndarray, np.ndarray]:
     """logits (N, V) -> the `count` most probable symbols of each row and their log probabilities.
 
     Both (N, count), on the host, in the order of ids; where the vocabulary is smaller, of all. As

@@ -191,9 +191,7 @@ def alibi_attention(p, query, key, value, mask=None, *, bias=0, **settings):
     return biased_attention({}, query, key, value, mask, bias + alibi.to(query.dtype), **settings)
 
 
-def biased_attention(
-    p, query, key, value, mask, bias, *, attention_dropout=0.0, blocks=None
-):
+def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0, blocks=None):
     weights = softmax({}, dot_product_score({}, query, key) + bias, mask)
     return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
 
@@ -514,11 +512,11 @@ def normed(p, x, config):
 
 def tower(p, x, *others, config, layers=None):
     """Where tables of distances are, all have the first."""
-    of_layers = [within(p, f"layers.{number}") for number in range(layers or config.layers)]
-    table = "mixer.sublayer.distances.table"
-    shared = {table: part[table] for part in reversed(of_layers) if table in part}
-    for number, part in enumerate(of_layers):
-        x = block(shared | part, x, *others, config=config, layer=number)
+    shared = {}
+    for number in range(layers or config.layers):
+        of_layer = within(p, f"layers.{number}")
+        shared |= {name: of_layer[name] for name in of_layer if name.endswith("distances.table")}
+        x = block(shared | of_layer, x, *others, config=config, layer=number)
     return normed(within(p, "norm"), x, config) if config.norm == "pre" else x
 
 
