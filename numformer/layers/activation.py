@@ -62,9 +62,10 @@ class GELU(Layer):
 
 
 def gelu_tanh(x):
-    """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2   (Hendrycks and Gimpel 2016).
+    """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2.
 
-    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x), and many models were trained so.
+    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x) (Hendrycks and Gimpel 2016); many
+    models were trained so.
     The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2). Beyond 10 p is 0 or
     1 to the last digit, so there is no need to look further, where squares overflow.
     """
@@ -178,9 +179,9 @@ class SwiGLU(Layer):
 
 
 class GEGLU(Layer):
-    """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half (Shazeer 2020).
+    """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half.
 
-    With GELU's approximation by tanh, as the models have it that were trained so.
+    Shazeer 2020; with GELU's approximation by tanh, as the models have it that were trained so.
     """
 
     inputs = 2

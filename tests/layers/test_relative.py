@@ -17,7 +17,7 @@ SIZES = dict(d_model=D, heads=H, d_ff=12)
 
 
 def bucket(near: int, buckets: int, farthest: int) -> int:
-    """In whole numbers: of n later buckets the i-th begins at single (farthest / single)^(i / n)."""
+    """In whole numbers: of n later ones the i-th begins at single (farthest / single)^(i / n)."""
     single = buckets // 2
     later = buckets - single
     begun = (near**later >= single ** (later - i) * farthest**i for i in range(1, later))
