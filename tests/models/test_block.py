@@ -175,12 +175,14 @@ def test_attention_has_biases_where_its_config_says_so():
         assert any(name.endswith("query.bias") for name in names) == bias
 
 
-def test_checkpointing_changes_what_is_saved_and_no_number(rng):
+@pytest.mark.parametrize("mixers", ["attention", "relative"])
+def test_checkpointing_changes_what_is_saved_and_no_number(mixers, rng):
     """Dropout too, of which a second forward would draw other masks, and what follows it."""
     ids = [rng.integers(4, 11, (3, length)) for length in (4, 5, 5)]
     results, pending = [], []
     for checkpointing in (False, True):
-        config = Transformer.Config.base(11, **SIZES, checkpointing=checkpointing)
+        changes = dict(mixers=mixers, checkpointing=checkpointing)
+        config = Transformer.Config.base(11, **SIZES, **changes)
         objective = Transformer(config, 1).objective()
         flat = pack(objective)
         dropout_stream.reseed(3, 1)

@@ -33,6 +33,11 @@ PAPER |= dict(label_smoothing=0.1, optimizer="adam", beta1=0.9, beta2=0.98, adam
 PAPER |= dict(warmup=4000, factor=1.0, decay="inverse_sqrt", clip_norm=None, average=1)
 PAPER |= dict(feed_forward_bias=True, key_value_heads=None, window=128)  # and what came later
 PAPER |= dict(global_tokens=1, stride=32, d_state=64, expansion=2)
+PAPER |= dict(distance_buckets=32, farthest=128)
+# And what models have that others trained.
+PAPER |= dict(epsilon=1e-5, embedding_scale=True, embedding_norm=False, output_bias=False)
+PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten="0,1,3")
+PAPER |= dict(padding_id=0, start_id=1, end_id=2)
 PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 
 
