@@ -4,6 +4,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,8 @@ def pad_sources(sources: Sequence[Sequence[int]], special: Special = OURS) -> np
 
     Raises InputError as `pad` does.
     """
-    return pad([[*source, special.end] for source in sources], special.padding)
+    closed: list[list[Any]] = [[*source, special.end] for source in sources]
+    return pad(closed, special.padding)
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,11 @@ class PairBatch(Batch):
         pairs = list(pairs)
         targets, (padding, start, end, _) = [target for _, target in pairs], special
         starts = np.full((len(pairs), 1), start)
+        closed: list[list[Any]] = [[*target, end] for target in targets]
         return cls(
             source=pad_sources([source for source, _ in pairs], special),
             target_in=np.concatenate([starts, pad(targets, padding)], axis=1),
-            target_out=pad([[*target, end] for target in targets], padding),
+            target_out=pad(closed, padding),
             special=special,
         )
 

@@ -50,11 +50,11 @@ class Ensemble(Layer):
                 f"{first} and {wrong[0]}",
                 "Train them on the same data.",
             )
-        special, *others = map(special_of, models)
-        if wrong := [other for other in others if other != special]:
+        special, *rivals = map(special_of, models)
+        if unlike := [rival for rival in rivals if rival != special]:
             raise InputError(
                 "models that write together mean the same by their special ids",
-                f"{special} and {wrong[0]}",
+                f"{special} and {unlike[0]}",
                 "Take models of one vocabulary.",
             )
         self.models = [*models]

@@ -33,7 +33,7 @@ def buckets_of(distance: np.ndarray, buckets: int, farthest: int, both_ways: boo
         buckets //= 2
         after, near = (distance > 0) * buckets, np.abs(distance)
     else:
-        after, near = 0, np.maximum(-distance, 0)
+        after, near = np.zeros_like(distance), np.maximum(-distance, 0)
     single = buckets // 2
     ratio = (np.maximum(near, single) / single).astype(np.float32)
     growth = np.log(ratio.astype(float)).astype(np.float32) / math.log(farthest / single)
@@ -136,11 +136,13 @@ class RelativeAttention(SelfAttention):
         self.distances.backward(dbias)
         return dquery, dkey, dvalue
 
-    def share(self, first: "RelativeAttention") -> None:
+    def share(self, first: Any) -> None:
         self.distances.table = first.distances.table
 
     @classmethod
-    def build(cls, config, rng: np.random.Generator, causal: bool) -> "RelativeAttention":
+    def build(  # type: ignore[override]
+        cls, config, rng: np.random.Generator, causal: bool
+    ) -> "RelativeAttention":
         """As Mixer.build; a causal one has all its buckets for what stands before."""
         settings = config.of_attention | config.positions_in_attention | cls.own_settings(config)
         return cls(config.d_model, config.heads, rng, both_ways=not causal, **settings)

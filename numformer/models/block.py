@@ -283,7 +283,8 @@ class Tower(Layer):
         self.layers = [Block(config, rng, cross, causal, layer) for layer in range(config.layers)]
         self.checkpoints = [Checkpointed(block) for block in self.layers * config.checkpointing]
         firsts: dict[type, Any] = {}
-        for mixer in (block.mixer.sublayer for block in self.layers):
+        mixers: list[Any] = [block.mixer.sublayer for block in self.layers]
+        for mixer in mixers:
             mixer.share(firsts.setdefault(type(mixer), mixer))
         self.norm = config.new_norm(config.d_model) if config.norm == "pre" else None
         self.cross = cross

@@ -142,6 +142,12 @@ def test_a_model_without_an_end_writes_on_and_whatever_it_takes_for_probable():
     assert seen & {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("ids", [dict(start_id=None), dict(end_id=None), dict(end_id=0)])
+def test_a_translation_has_a_start_and_an_end(ids, complaint):
+    said = complaint(nf.Transformer.Config.base, V, **ids)
+    assert "has a start id, and an end id that is no padding; received start_id" in said
+
+
 @pytest.mark.parametrize("padding", [9, None])
 def test_a_masked_model_has_padding_of_its_own_or_none(padding):
     ids = np.array([[4, 5, 6], [7, 8, 0]])

@@ -60,7 +60,7 @@ Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
 Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
 among the best 2 beam. Further ones are never looked at.
-    generation/beam.py: most_probable(model.step(ids, state), 3 * beam)
+    generation/beam.py: most_probable(model.step(ids, state), 3 * beam, special)
 The same truths, which Python reads more slowly one by one.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
 Another truth only where a random number of 53 bits is the probability itself.
