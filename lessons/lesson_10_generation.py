@@ -56,7 +56,7 @@ def the_lines_of_log_probabilities():
             "shifted -= ": "The largest logit becomes 0, so $e^z$ cannot overflow (lesson 3).",
             "result = ": r"$\log p_v = z_v - \log \sum_u e^{z_u}$",
             "_require": "A model with broken weights writes nothing.",
-            "result[:, NO_OUTPUT]": "Padding and the start mark are never written.",
+            "result[:, special.unwritten]": "Padding and the start mark are never written.",
             "return": "",
         },
     )
