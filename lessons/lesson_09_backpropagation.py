@@ -56,8 +56,10 @@ def the_whole_transformer():
         Beside(
             Transformer.forward,
             {
+                "special = ": "Which ids are padding, start and end.",
                 "require_pair": "A look at whether the ids make sense.",
-                "sources, targets": "Where there is padding.",
+                "sources = ": "Where there is padding in the source.",
+                "targets = ": "And where in the target.",
                 "memory = ": "The encoder: rows of the table, positions, blocks. Its result is the "
                 "memory $H$.",
                 "x = self.target": "Rows of the table for what the decoder has read.",
