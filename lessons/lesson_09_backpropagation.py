@@ -187,6 +187,7 @@ def the_lines_of_the_table():
             {
                 "x = ": "$Y$",
                 "self.weight.grad": r"$\mathrm{d}L^\top\,Y$, the first sum.",
+                "if self.bias": "Later models add a bias to the logits; the paper's has none.",
                 "return": r"$\mathrm{d}Y = \mathrm{d}L\,E$",
             },
         ),
