@@ -48,8 +48,6 @@ class RelativePositions(Layer):
     InputError for too few buckets, or distances that end before the logarithm begins.
     """
 
-    role = "positions"
-
     def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, both_ways: bool = True):
         require_distances(buckets, farthest)
         self.table = Parameter(np.zeros((buckets, heads)))
@@ -121,7 +119,7 @@ class RelativeAttention(SelfAttention):
         p_drop: float = 0.0,
         **others,
     ):
-        super().__init__(d_model, heads, rng, p_drop=p_drop, **others)
+        super().__init__(d_model, heads, rng, **others)
         self.attention, self.in_blocks = BiasedAttention(p_drop), None  # type: ignore[assignment]
         self.distances = RelativePositions(heads, distance_buckets, farthest, both_ways)
 

@@ -122,6 +122,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
 
 ATTENTION = dict(d_k=None, d_v=None, bias=False, rotary=None, position_bias=None, p_drop=0.0)
 ATTENTION |= dict(attention=nf.ScaledDotProductAttention)
+DISTANCES = dict(farthest=128, both_ways=True, p_drop=0.0)
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
 DEFAULTS = [
     ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
@@ -132,6 +133,9 @@ DEFAULTS = [
     ([nf.Objective, nf.Transformer.objective], dict(label_smoothing=0.0, r_drop=0.0)),
     ([nf.MultiHeadAttention], ATTENTION),  # 3.2.2
     ([nf.ScaledDotProductAttention], dict(p_drop=0.0)),
+    ([nf.BiasedAttention], dict(p_drop=0.0)),
+    ([nf.RelativePositions], dict(buckets=32, farthest=128, both_ways=True)),
+    ([nf.RelativeAttention], dict(distance_buckets=32, **DISTANCES)),
     ([nf.FeedForward], dict(activation=nf.ReLU, p_drop=0.0, bias=True)),  # 3.3
     ([nf.Residual], dict(p_drop=0.0, norm="post", normalization=nf.LayerNorm)),  # 3.1
     ([nf.LayerNorm], dict(epsilon=1e-5)),

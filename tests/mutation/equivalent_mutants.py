@@ -42,6 +42,8 @@ Where global and near keys are one stretch, the same keys by their indices.
     layers/global_window.py: if near.start < globals_:
 A mask that hides nothing, which takes longer than none.
     layers/tiles.py: if tile.pattern is not None:
+A distance of `single` is the first of the later buckets: the logarithm of 1 is 0.
+    layers/relative.py: np.where(near <= single, near,
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
