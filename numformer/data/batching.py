@@ -132,7 +132,7 @@ class PairBatch(Batch):
         closed: list[list[Any]] = [[*target, end] for target in targets]
         return cls(
             source=pad_sources([source for source, _ in pairs], special),
-            target_in=np.concatenate([starts, pad(targets, padding)], axis=1),
+            target_in=np.concatenate([starts, pad(targets, padding)], axis=-1),
             target_out=pad(closed, padding),
             special=special,
         )

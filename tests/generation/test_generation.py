@@ -533,6 +533,7 @@ def test_among_equals_the_smaller_id_is_written():
     state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
     model = SimpleNamespace(start=lambda inputs, length: state, step=lambda ids, state: logits)
     assert nf.greedy(model, state.ids, 1) == [[], [5]]
+    assert not logits[0].any()  # which are the model's
 
 
 def test_rows_that_have_ended_are_left_out():
