@@ -1,6 +1,7 @@
 """What a config composes: blocks, towers, each choice in the whole model, and the other models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -201,6 +202,9 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
 
 
 MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
+MASKED_OTHERWISE = replace(
+    MASKED, tied=False, embedding_scale=False, output_bias=True, padding_id=5
+)
 OF_IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
 GREY = VisionTransformer.Config(**OF_IMAGES, channels=1)
 COLOURED = VisionTransformer.Config(**OF_IMAGES, channels=3, norm="pre", positions="sinusoidal")
@@ -247,6 +251,13 @@ MODELS = [
         "masked",
         lambda g: (MaskedLanguageModel(MASKED, 3), [g.source, g.some_places]),
         dict(config=MASKED),
+    ),
+    Case(
+        "masked_otherwise",
+        "masked",
+        lambda g: (MaskedLanguageModel(MASKED_OTHERWISE, 3), [g.source]),
+        dict(config=MASKED_OTHERWISE),
+        composed=True,
     ),
     Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
     Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
