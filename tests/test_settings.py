@@ -24,6 +24,8 @@ def mine():
         bias: bool = settings.switch(False, "of bias")
         norm: str = settings.choice("post", {"post": 1, "pre": 2}, "of norm")
         turns: str = settings.choices("a", {"a": 1, "b": 2}, "of turns")
+        mark: int | None = settings.special_id(7, "of mark")
+        marks: str = settings.unflagged(settings.ids("", "of marks"))
 
     return Mine
 
@@ -49,6 +51,20 @@ FIELDS = {
         ["a", "b", "a,b", "b,b,a"],
         [None, "", "a,", ",", "c", "a,c", "a b", 1, ("a",)],
     ),
+    "mark": (
+        "an integer of at least 0, or None",
+        int,
+        None,
+        [None, 0, 1],
+        [-1, 1.0, True, "1", math.inf],
+    ),
+    "marks": (
+        'integers of at least 0 with commas between them, or ""',
+        str,
+        None,
+        ["", "0", "3,12"],
+        [None, ",", "3,", "3, 12", "-1", "a", 3, ("3",)],
+    ),
 }
 
 
@@ -59,6 +75,7 @@ def test_a_field_says_what_it_is_and_holds_what_its_rule_allows(mine, name, comp
     rule = field.metadata["rule"]
     assert (rule.says, rule.type, rule.choices) == (words, kind, choices)
     assert rule.several == (name == "turns")
+    assert field.metadata.get("flag", True) == (name != "marks")
     assert field.metadata["help"] == ("" if name == "symbols" else f"of {name}")
     for value in fine:
         assert getattr(mine(**({"symbols": 5} | {name: value})), name) is value

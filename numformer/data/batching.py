@@ -18,7 +18,7 @@ def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np
     """Sequences of ids -> (B, longest), filled up with the padding id, 0, on the right.
 
     Raises InputError for what are no integers, which NumPy would turn into some, for a padding id
-    that others follow, and for no sequence at all.
+    that others follow, for other lengths where there is none, and for no sequence at all.
     """
     if not len(sequences):
         raise InputError(
@@ -34,7 +34,13 @@ def pad(sequences: Sequence[Sequence[int]], padding: int | None = PADDING) -> np
             "Encode symbols by Vocabulary(symbols).encode(sequence); make numbers int.",
         )
     lengths = np.array([*map(len, sequences)])
-    padded = np.full((len(sequences), lengths.max()), padding)
+    if padding is None and lengths.min() < lengths.max():
+        raise InputError(
+            "without a padding id sequences are of one length",
+            f"lengths from {lengths.min()} to {lengths.max()}",
+            "Make a batch of each.",
+        )
+    padded = np.full((len(sequences), lengths.max()), padding or 0)
     padded[np.arange(lengths.max()) < lengths[:, None]] = ids
     within = (padded[:, :-1] == padding) & (padded[:, 1:] != padding)
     if within.any():
@@ -123,7 +129,7 @@ class PairBatch(Batch):
         starts = np.full((len(pairs), 1), special.start)
         return cls(
             source=pad_sources([source for source, _ in pairs], special),
-            target_in=np.concatenate([starts, pad(targets, padding)], axis=1),
+            target_in=np.concatenate([starts, pad(targets, padding)], axis=-1),
             target_out=pad([[*target, *special.closing] for target in targets], padding),
             special=special,
         )

@@ -50,10 +50,17 @@ class Ensemble(Layer):
                 f"{first} and {wrong[0]}",
                 "Train them on the same data.",
             )
+        special, *rivals = map(special_of, models)
+        if unlike := [rival for rival in rivals if rival != special]:
+            raise InputError(
+                "models that write together mean the same by their special ids",
+                f"{special} and {unlike[0]}",
+                "Take models of one vocabulary.",
+            )
         self.models = [*models]
         rooms = [model.config.longest for model in models if model.config.longest]
-        special = special_of(models[0])
-        self.config = SimpleNamespace(longest=min(rooms, default=None), special=special, **first)
+        room = min(rooms, default=None)
+        self.config = SimpleNamespace(longest=room, special=special, **first)
 
     def start(self, inputs, length: int) -> States:
         """What every model's `start` takes -> the States before the first position."""

@@ -35,7 +35,7 @@ from numformer.layers.window import WindowAttention
 from numformer.layers.tiles import TiledAttention
 from numformer.layers.global_window import GlobalWindowAttention
 from numformer.layers.strided import StridedAttention
-from numformer.layers.relative import RelativeAttention, RelativePositions
+from numformer.layers.relative import BiasedAttention, RelativeAttention, RelativePositions
 from numformer.layers.linear_attention import LinearAttention
 from numformer.layers.convolution import Convolution
 from numformer.layers.state_space import StateSpace
@@ -127,6 +127,7 @@ __all__ = [
     "GlobalWindowAttention",
     "StridedAttention",
     "RelativePositions",
+    "BiasedAttention",
     "RelativeAttention",
     "LinearAttention",
     "Convolution",

@@ -1,6 +1,6 @@
 """What stands between the two products of the feed-forward network (section 3.3).
 
-The paper's is ReLU. GELU and SwiGLU came later; tanh is what recurrent networks have.
+The paper's is ReLU. GELU, SwiGLU and GEGLU came later; tanh is what recurrent networks have.
 """
 
 import math
@@ -64,14 +64,16 @@ class GELU(Layer):
 def gelu_tanh(x):
     """x (...) -> y, slope, each (...): y = x p, p = (1 + tanh(u)) / 2.
 
-    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x) (Hendrycks and Gimpel 2016, too).
-    The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2).
+    u = sqrt(2 / pi) (x + 0.044715 x^3), so p is nearly P(X <= x) (Hendrycks and Gimpel 2016); many
+    models were trained so.
+    The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2). Beyond 10 p is 0 or
+    1 to the last digit, so there is no need to look further, where squares overflow.
     """
-    root, square = math.sqrt(2 / math.pi), x * x
-    u = root * x * (1 + 0.044715 * square)
-    p = sigmoid(2 * u, out=u)  # (1 + tanh(u)) / 2
+    near = array_module(x).clip(x, -10, 10)
+    root, square = math.sqrt(2 / math.pi), near * near
+    p = sigmoid(2 * root * near * (1 + 0.044715 * square))  # (1 + tanh(u)) / 2
     slope = root * (1 + 3 * 0.044715 * square)
-    slope *= 2 * p * (1 - p) * x
+    slope *= 2 * p * (1 - p) * near
     slope += p
     return x * p, slope
 
@@ -179,7 +181,7 @@ class SwiGLU(Layer):
 class GEGLU(Layer):
     """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half.
 
-    Shazeer 2020, with GELU's approximation by tanh, as the models have it that were trained so.
+    Shazeer 2020; with GELU's approximation by tanh, as the models have it that were trained so.
     """
 
     inputs = 2

@@ -34,7 +34,7 @@ def sinusoidal_halves_table(length: int, d_model: int, xp=np):
     Many programs have it so, Tensor2Tensor and Marian among them.
     """
     table = sinusoidal_table(length, d_model, xp)
-    return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=1)
+    return xp.concatenate([table[:, ::2], table[:, 1::2]], axis=-1)
 
 
 class PositionTable:

@@ -12,6 +12,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.backend import array_module, matmul, scatter_add, transpose
+from numformer.errors import InputError
 from numformer.layer import Array, Layer, Parameter
 from numformer.layers.attention import SelfAttention
 from numformer.layers.dropout import Dropout
@@ -25,28 +26,30 @@ def buckets_of(distance: np.ndarray, buckets: int, farthest: int, both_ways: boo
 
     Half of them are for one distance each, the others grow like its logarithm up to `farthest`; the
     last takes all beyond (Raffel et al. 2020, section 2.1). Where a query looks both ways, half are
-    for keys after it; otherwise such keys count as if they stood at the query.
+    for keys after it; otherwise such keys count as if they stood at the query. Numbers are rounded
+    to float32 as in T5's own code, which decides where the logarithm is a whole number.
     """
     if both_ways:
         buckets //= 2
         after, near = (distance > 0) * buckets, np.abs(distance)
     else:
-        after, near = 0, np.maximum(-distance, 0)
+        after, near = np.zeros_like(distance), np.maximum(-distance, 0)
     single = buckets // 2
-    growth = (buckets - single) / math.log(farthest / single)
-    far = single + (np.log(np.maximum(near, single) / single) * growth).astype(int)
+    ratio = (np.maximum(near, single) / single).astype(np.float32)
+    growth = np.log(ratio.astype(float)).astype(np.float32) / math.log(farthest / single)
+    far = single + (growth * (buckets - single)).astype(int)
     return after + np.where(near < single, near, np.minimum(far, buckets - 1))
 
 
 class RelativePositions(Layer):
     """Positions of queries (T,) and keys (S,), host arrays -> what is added to scores (H, T, S).
 
-    The table is (buckets, H) and starts at 0, where no distance counts more than another.
+    The table is (buckets, H) and starts at 0, where no distance counts more than another. Raises
+    InputError for too few buckets, or distances that end before the logarithm begins.
     """
 
-    role = "positions"
-
     def __init__(self, heads: int, buckets: int = 32, farthest: int = 128, both_ways: bool = True):
+        require_distances(buckets, farthest)
         self.table = Parameter(np.zeros((buckets, heads)))
         self.farthest, self.both_ways = farthest, both_ways
 
@@ -116,13 +119,14 @@ class RelativeAttention(SelfAttention):
         p_drop: float = 0.0,
         **others,
     ):
-        super().__init__(d_model, heads, rng, p_drop=p_drop, **others)
+        super().__init__(d_model, heads, rng, **others)
         self.attention, self.in_blocks = BiasedAttention(p_drop), None  # type: ignore[assignment]
         self.distances = RelativePositions(heads, distance_buckets, farthest, both_ways)
 
     def attend(self, query, key, value, reach: Reach):
+        mask, added = self.mask_and_bias(query, reach)
         bias = self.distances.forward(reach.queries.positions, reach.keys.positions)
-        mask = reach.dense(array_module(query))
+        bias = bias if added is None else bias + added
         return self.attention.forward(query, key, value, mask, bias)
 
     def attend_backward(self, dheads, reach: Reach):
@@ -130,11 +134,28 @@ class RelativeAttention(SelfAttention):
         self.distances.backward(dbias)
         return dquery, dkey, dvalue
 
-    def share(self, first: "RelativeAttention") -> None:
+    def share(self, first: Any) -> None:
         self.distances.table = first.distances.table
 
     @classmethod
-    def build(cls, config, rng: np.random.Generator, causal: bool) -> "RelativeAttention":
+    def build(  # type: ignore[override]
+        cls, config, rng: np.random.Generator, causal: bool
+    ) -> "RelativeAttention":
         """As Mixer.build; a causal one has all its buckets for what stands before."""
-        settings = config.of_attention | cls.own_settings(config) | {"both_ways": not causal}
-        return cls(config.d_model, config.heads, rng, **settings)
+        settings = config.of_attention | config.positions_in_attention | cls.own_settings(config)
+        return cls(config.d_model, config.heads, rng, both_ways=not causal, **settings)
+
+    @classmethod
+    def require(cls, config) -> None:
+        require_distances(config.distance_buckets, config.farthest)
+
+
+def require_distances(buckets: int, farthest: int) -> None:
+    """Raise InputError unless there are buckets to halve twice, and distances beyond the first."""
+    if buckets < 4 or farthest <= buckets // 2:
+        raise InputError(
+            "distance_buckets is at least 4, and farthest above half of them, which are for one "
+            "distance each",
+            f"distance_buckets {buckets}, farthest {farthest}",
+            "Change one of them.",
+        )

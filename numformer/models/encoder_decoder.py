@@ -39,6 +39,13 @@ class Config(TowerConfig):
                 f"sizes {self.source_vocabulary} and {self.target_vocabulary}",
                 'Use one vocabulary for both, or tying "target" or "none".',
             )
+        if self.start_id is None or self.end_id in (None, self.padding_id):
+            raise InputError(
+                "what an encoder-decoder reads and writes has a start id, and an end id that is no "
+                "padding",
+                f"start_id {self.start_id}, end_id {self.end_id}, padding_id {self.padding_id}",
+                "Give ids of the vocabulary.",
+            )
 
     @property
     def least_parameters(self) -> int:

@@ -127,7 +127,7 @@ class MaskedLanguageModel(Model):
         return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 
     def predictions(self, ids, targets):
-        """Ids (B, T), targets (B, T), 0 where none is asked for -> logits (N, V), targets (N,).
+        """Ids (B, T), targets (B, T) -> logits (N, V), targets (N,): where these are no padding.
 
         Raises InputError where none is asked for at all.
         """

@@ -34,7 +34,7 @@ OWN = {"grouped": {"key_value_heads": 1}, "global_window": {"global_tokens": 4}}
 # The exponents that time and memory come to in the end. In d it is 1 for what happens to numbers
 # one by one and for scores, of which there are as many as heads, and 2 for projections.
 IN_T = {"whole": (2, 2), "blocks": (2, 1)} | dict.fromkeys(MIXERS, (1, 1))
-IN_T |= {"attention": (2, 1), "grouped": (2, 1), "strided": (1.5, 1.5)}
+IN_T |= {"attention": (2, 1), "grouped": (2, 1), "strided": (1.5, 1.5), "relative": (2, 2)}
 IN_OTHERS = {"B": 1, "d": "1 to 2"}
 KINDS = {"time": "milliseconds", "memory": "MiB"}
 

@@ -34,6 +34,12 @@ def test_padding_fills_up_with_0_on_the_right_what_are_sequences_of_ids(complain
     assert "received True, which is of type bool" in complaint(pad, [[5], [True, 6]])
     assert "received 5.0, which" in complaint(pad, [[5.0]])
     assert "received [5, 0, 6]" in complaint(pad, [[7, 8, 9], [5, 0, 6]])
+    assert_array_equal(pad([[5, 0], [6]], 9), [[5, 0], [6, 9]])
+    assert "id 9 is padding" in complaint(pad, [[9, 0]], 9)
+    without = pad([[5, 0], [6, 9]], None)
+    assert_array_equal(without, [[5, 0], [6, 9]])
+    assert without.dtype == padded.dtype
+    assert "of one length; received lengths from 1 to 2" in complaint(pad, [[5], [6, 7]], None)
 
 
 def test_a_batch_shifts_the_target_by_one(complaint):

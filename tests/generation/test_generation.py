@@ -272,6 +272,9 @@ def test_an_ensemble_has_models_that_write_and_the_room_of_the_smallest(complain
     config = SimpleNamespace(source_vocabulary=V, target_vocabulary=V + 1)
     other = SimpleNamespace(start=None, step=None, config=config)
     assert f"'target_vocabulary': {V + 1}" in complaint(nf.Ensemble, [peaked(), peaked(), other])
+    said = complaint(nf.Ensemble, [peaked(), peaked(), peaked(end_id=4)])
+    assert "mean the same by their special ids; received Special(padding=0" in said
+    assert nf.Ensemble([peaked(end_id=4)] * 2).config.special.end == 4
 
 
 def test_what_one_model_rules_out_and_another_does_not_is_improbable_and_not_impossible():
@@ -530,6 +533,7 @@ def test_among_equals_the_smaller_id_is_written():
     state = SimpleNamespace(ids=np.zeros(2, int), choose=lambda rows: None)
     model = SimpleNamespace(start=lambda inputs, length: state, step=lambda ids, state: logits)
     assert nf.greedy(model, state.ids, 1) == [[], [5]]
+    assert not logits[0].any()  # which are the model's
 
 
 def test_rows_that_have_ended_are_left_out():

@@ -1,5 +1,7 @@
 """Filling holes: what is seen, in which order they are filled, and with what."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,14 @@ def test_a_quarter_of_the_holes_is_filled_at_once_and_as_many_as_fit_are_seen(te
     model = Alphabet()
     TEXT.write(model, [[*text]])
     assert [len(places) for _, places in model.seen][: len(asked)] == asked
+
+
+def test_what_no_text_has_is_what_the_model_says():
+    model = Alphabet()
+    model.config = SimpleNamespace(special=nf.Special(end=None))
+    assert TEXT.write(model, [["_"]]) == [["<end>"]]
+    model.config = SimpleNamespace(special=nf.Special(end=4, unwritten=(0, 1, 2, 3, 5)))
+    assert TEXT.write(model, [["_"]]) == [["c"]]
 
 
 LONG, WINDOWS = "abcde" * 4, {0: "_bcdeabc", 9: "abcd_abc", 10: "bcde_bcd", 19: "cdeabcd_"}

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from numformer.data import PADDING, PairBatch
+from numformer.data import PairBatch
 from numformer.errors import InputError
 from numformer.gradient_check.cases import CASES, Case
 from numformer.gradient_check.cases.case import B, S, T
@@ -67,7 +67,7 @@ def train(config: Config, recipe: Recipe, batches: list, seed: int, shift=None) 
         run.advance()
         norms.append(run.norm)
     results = {"losses": np.array(run.losses), "norms": np.array(norms), **model.state_dict()}
-    ids = [ids for batch in batches for ids in vars(batch).values()]
+    ids = [ids for batch in batches for ids in batch.inputs]
     torch_trains = by_torch("train", config, recipe, initial, batches, seed)
     return Solved([*initial.values(), *ids], results, torch_trains)
 
@@ -79,7 +79,7 @@ def random_batch(rng, config: Config, size: int, source: int, target: int, short
         return rng.integers(3, vocabulary, rng.integers(shortest, most))
 
     both = (config.source_vocabulary, source), (config.target_vocabulary, target)
-    return PairBatch.of([[symbols(*side) for side in both] for _ in range(size)])
+    return PairBatch.of([[symbols(*side) for side in both] for _ in range(size)], config.special)
 
 
 # Ten steps. No field of the optimizer at its default: one that does not arrive is seen.
@@ -120,6 +120,15 @@ VALUES = dict.fromkeys(DROPOUTS, (0.0, 0.1, 0.3)) | dict(
     # Were it smaller, a gradient that is 0 but for rounding, a key bias's, would move weights.
     adam_epsilon=(1e-5, 1e-4, 1e-3),
     weight_decay=(0.0, 0.05, 0.3),
+    distance_buckets=(4, 5, 8),
+    farthest=(5, 9, 20),
+    epsilon=(1e-5, 1e-3, 0.1),
+    rotary_base=(50.0, 10000.0),
+    padding_id=(0, 1),
+    start_id=(0, 1),  # where they are one, what stands first is real
+    end_id=(2,),
+    unwritten=("0,1,3",),
+    decoder_layers=(None, 1, 3),
     warmup=range(1, 7),
     factor=(0.02, 0.07, 0.2),
     clip_norm=(None, 0.2, 0.7, 2.0),
@@ -180,7 +189,7 @@ def random_inputs(rng: np.random.Generator, config: Config) -> PairBatch:
     size, source, target = rng.integers((1, 2, 2), (5, LONGEST + 1, LONGEST + 1))
     batch = random_batch(rng, config, size, source, target, shortest=0)
     if size > 1 and rng.random() < 0.3:
-        batch.source[0] = PADDING
+        batch.source[0] = config.padding_id
     return batch
 
 
@@ -288,7 +297,7 @@ def rounding(norm: str) -> Solved:
     def errors_of_torch():
         return errors([by_torch("gradients", config, 0.1, *drawing)() for drawing in drawn])
 
-    arrays = [a for weights, batch in drawn for a in [*weights.values(), *vars(batch).values()]]
+    arrays = [a for weights, batch in drawn for a in [*weights.values(), *batch.inputs]]
     return Solved(arrays, errors(found), errors_of_torch)
 
 

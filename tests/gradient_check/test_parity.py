@@ -131,7 +131,9 @@ def test_random_configs_cover_every_choice():
         cases.random_inputs(cases.stream(n, "inputs"), cases.RANDOM_SETTINGS[n][0])
         for n in cases.WITHOUT_DROPOUT
     )
-    assert {bool((batch.source == 0).all(axis=1).any()) for batch in batches} == {False, True}
+    assert {
+        bool((batch.source == batch.special.padding).all(axis=1).any()) for batch in batches
+    } == {False, True}
 
 
 def store() -> None:

@@ -43,7 +43,7 @@ def linear(p, x):
 
 
 def output_projection(p, x):
-    return F.linear(x, p["weight"])
+    return F.linear(x, p["weight"], p.get("bias"))
 
 
 def relu(p, x):
@@ -52,6 +52,15 @@ def relu(p, x):
 
 def gelu(p, x):
     return F.gelu(x)
+
+
+def gelu_tanh(p, x):
+    return F.gelu(x, approximate="tanh")
+
+
+def geglu(p, x):
+    gate, value = x.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * value
 
 
 def swish(p, x):
@@ -96,8 +105,8 @@ def dropout(p, x, *, p_drop):
     return torch.where(torch.from_numpy(keep != 0), x / (1 - p_drop), 0.0)
 
 
-def embedding(p, ids):
-    return F.embedding(ids, p["weight"]) * math.sqrt(p["weight"].shape[1])
+def embedding(p, ids, *, scaled=True):
+    return F.embedding(ids, p["weight"]) * (math.sqrt(p["weight"].shape[1]) if scaled else 1)
 
 
 def sinusoidal_positions(p, x):
@@ -106,6 +115,15 @@ def sinusoidal_positions(p, x):
     power = 10000.0 ** ((dimension - dimension % 2).double() / d_model)
     angle = torch.arange(length)[:, None] / power
     return x + torch.where(dimension % 2 == 0, angle.sin(), angle.cos()).to(x.dtype)
+
+
+def sinusoidal_halves_positions(p, x):
+    _, length, d_model = x.shape
+    sines = math.ceil(d_model / 2)
+    power = 10000.0 ** (2 * torch.arange(sines).double() / d_model)
+    angle = torch.arange(length)[:, None] / power
+    table = torch.cat([angle.sin(), angle.cos()[:, : d_model - sines]], dim=1)
+    return x + table.to(x.dtype)
 
 
 def learned_positions(p, x, positions=None):
@@ -134,8 +152,11 @@ def dropped_in_blocks(weights, *, p_drop, blocks=None):
 
 
 def scaled_dot_product_attention(
-    p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None
+    p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None, bias=None
 ):
+    if bias is not None:
+        settings = dict(attention_dropout=attention_dropout, blocks=blocks)
+        return biased_attention({}, query, key, value, mask, bias, **settings)
     if not attention_dropout:
         return F.scaled_dot_product_attention(query, key, value, mask)
     # Attention to the rows of the identity matrix returns the weights.
@@ -144,32 +165,47 @@ def scaled_dot_product_attention(
     return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
 
 
-def turned(x, positions):
+def turned(x, positions, base):
     """Each pair of values times the matrix of its position's rotation."""
     width = x.shape[-1]
-    theta = 10000.0 ** (-torch.arange(0, width, 2).double() / width)
+    theta = base ** (-torch.arange(0, width, 2).double() / width)
     angle = (positions[:, None] * theta).to(x.dtype)
     matrix = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], dim=-1)
     pairs = x.unflatten(-1, (-1, 2))
     return torch.einsum("tjab,...tjb->...tja", matrix.unflatten(-1, (2, 2)), pairs).flatten(-2)
 
 
-def rotary(p, x, positions=None):
-    return turned(x, torch.arange(x.shape[-2]) if positions is None else positions)
+def rotary(p, x, positions=None, *, base=10000.0):
+    return turned(x, torch.arange(x.shape[-2]) if positions is None else positions, base)
 
 
-def rotary_attention(p, query, key, value, mask=None, **settings):
-    query, key = rotary({}, query), rotary({}, key)
+def rotary_attention(p, query, key, value, mask=None, *, base=10000.0, **settings):
+    query, key = (rotary({}, x, base=base) for x in (query, key))
     return scaled_dot_product_attention({}, query, key, value, mask, **settings)
 
 
-def alibi_attention(p, query, key, value, mask=None, *, attention_dropout=0.0, blocks=None):
+def alibi_attention(p, query, key, value, mask=None, *, bias=0, **settings):
     heads, places = query.shape[-3], (torch.arange(x.shape[-2]) for x in (query, key))
     distance = torch.cdist(*(place[:, None].double() for place in places))
-    bias = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
-    scores = dot_product_score({}, query, key) + bias.to(query.dtype)
-    weights = softmax({}, scores, mask)
+    alibi = torch.stack([-distance / 2 ** (8 * (head + 1) / heads) for head in range(heads)])
+    return biased_attention({}, query, key, value, mask, bias + alibi.to(query.dtype), **settings)
+
+
+def biased_attention(p, query, key, value, mask, bias, *, attention_dropout=0.0, blocks=None):
+    weights = softmax({}, dot_product_score({}, query, key) + bias, mask)
     return dropped_in_blocks(weights, p_drop=attention_dropout, blocks=blocks) @ value
+
+
+def relative_positions(p, queries, keys, *, buckets, farthest, both_ways):
+    """Each distance's bucket is the last of those that begin at it or nearer."""
+    ahead = keys - queries[:, None]
+    after = buckets // 2 * (ahead > 0) if both_ways else 0
+    near = ahead.abs() if both_ways else (-ahead).clamp(min=0)
+    buckets = buckets // 2 if both_ways else buckets
+    single = buckets // 2
+    far = torch.arange(1, buckets - single) / (buckets - single)
+    begins = torch.cat([torch.arange(single + 1), single * (farthest / single) ** far])
+    return p["table"][after + torch.bucketize(near, begins - 1e-4, right=True) - 1].permute(2, 0, 1)
 
 
 def dot_product_score(p, query, key, *, scaled=True):
@@ -293,11 +329,13 @@ def feed_forward(p, x, *, activation="relu", activation_dropout=0.0):
     return linear(within(p, "outer"), dropout({}, hidden, p_drop=activation_dropout))
 
 
-def residual(p, x, *others, sublayer, norm, p_drop, norm_layer="layer_norm", **settings):
+def residual(
+    p, x, *others, sublayer, norm, p_drop, norm_layer="layer_norm", epsilon=1e-5, **settings
+):
     """`settings` are those of the sublayer."""
 
     def normed(x):
-        return reference(norm_layer)(within(p, "norm"), x)
+        return reference(norm_layer)(within(p, "norm"), x, epsilon=epsilon)
 
     y = normed(x) if norm == "pre" else x
     y = reference(sublayer)(within(p, "sublayer"), y, *others, **settings)
@@ -343,7 +381,8 @@ def divergence(p, first, second, valid=None):
 
 def attention_mixer(p, x, mask, *, config, **settings):
     named = config.positions.removeprefix("sinusoidal_")
-    settings |= dict(positions=named) if named in ("rotary", "alibi") else {}
+    settings |= {"alibi": dict(positions=named)}.get(named, {})
+    settings |= {"rotary": dict(positions=named, base=config.rotary_base)}.get(named, {})
     dropped = dict(attention_dropout=config.attention_dropout)
     return self_attention(p, x, mask, heads=config.heads, **dropped, **settings)
 
@@ -400,6 +439,15 @@ def strided_mixer(p, x, mask, *, config):
     return patterned_mixer(p, x, mask, config=config, pattern=pattern, tiles=tiles)
 
 
+def relative_mixer(p, x, mask, *, config):
+    """Whether it looks back alone is told by the mask."""
+    positions = torch.arange(x.shape[1])
+    settings = dict(buckets=config.distance_buckets, farthest=config.farthest)
+    settings["both_ways"] = mask is None or bool(mask[..., 0, 1:].any())
+    bias = relative_positions(within(p, "distances"), positions, positions, **settings)
+    return attention_mixer(p, x, mask, config=config, bias=bias)
+
+
 def linear_mixer(p, x, mask, *, config):
     """The whole matrix of products of features, each row divided by its sum."""
 
@@ -410,7 +458,7 @@ def linear_mixer(p, x, mask, *, config):
     seen = torch.ones(x.shape[1], x.shape[1]).to(x) if mask is None else mask.to(x)
     total = (dot_product_score({}, query, key, scaled=False) * seen).sum(dim=-1, keepdim=True)
     if "rotary" in config.positions:
-        query, key = rotary({}, query), rotary({}, key)
+        query, key = (rotary({}, x, base=config.rotary_base) for x in (query, key))
     weights = dot_product_score({}, query, key, scaled=False) * seen
     y = weights / torch.where(total > 0, total, 1) @ of_heads("value")
     return linear(within(p, "output"), y.transpose(1, 2).flatten(2))
@@ -437,8 +485,8 @@ def state_space_mixer(p, x, mask, *, config):
 
 def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
     """A layer of the encoder or, with a memory to look at, of the decoder."""
-    normalization = f"{config.normalization}_norm"
-    around = dict(norm=config.norm, p_drop=config.p_drop, norm_layer=normalization)
+    around = dict(norm=config.norm, p_drop=config.p_drop)
+    around |= dict(norm_layer=f"{config.normalization}_norm", epsilon=config.epsilon)
     inside = dict(activation=config.activation, activation_dropout=config.activation_dropout)
     mixers = config.mixers.split(",")
     mixer = f"{mixers[layer % len(mixers)]}_mixer"
@@ -452,16 +500,24 @@ def block(p, x, mask, memory=None, memory_mask=None, *, config, layer=0):
 
 def input_embedding(p, ids, *, config):
     """Embeddings and positions, with dropout: what goes into a tower."""
-    x = embedding(within(p, "embedding"), ids)
+    x = embedding(within(p, "embedding"), ids, scaled=config.embedding_scale)
     x = reference(f"{config.positions}_positions")(within(p, "positions"), x)
+    x = normed(within(p, "norm"), x, config) if config.embedding_norm else x
     return dropout({}, x, p_drop=config.p_drop)
 
 
-def tower(p, x, *others, config):
-    for number in range(config.layers):
-        x = block(within(p, f"layers.{number}"), x, *others, config=config, layer=number)
-    final = reference(f"{config.normalization}_norm")
-    return final(within(p, "norm"), x) if config.norm == "pre" else x
+def normed(p, x, config):
+    return reference(f"{config.normalization}_norm")(p, x, epsilon=config.epsilon)
+
+
+def tower(p, x, *others, config, layers=None):
+    """Where tables of distances are, all have the first."""
+    shared = {}
+    for number in range(layers or config.layers):
+        of_layer = within(p, f"layers.{number}")
+        shared |= {name: of_layer[name] for name in of_layer if name.endswith("distances.table")}
+        x = block(shared | of_layer, x, *others, config=config, layer=number)
+    return normed(within(p, "norm"), x, config) if config.norm == "pre" else x
 
 
 def transformer(p, source, target, *, config):
@@ -469,21 +525,38 @@ def transformer(p, source, target, *, config):
     if config.tying == "all":
         of_target["embedding.weight"] = of_source["embedding.weight"]
     output = p["output.weight"] if config.tying == "none" else of_target["embedding.weight"]
-    source_mask, target_mask = ((ids != 0)[:, None, None, :] for ids in (source, target))
+    source_mask = (source != special_id(config.padding_id))[:, None, None, :]
+    target_mask = is_real(target, config)[:, None, None, :]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
     memory = input_embedding(of_source, source, config=config)
     memory = tower(within(p, "encoder"), memory, source_mask, config=config)
     x = input_embedding(of_target, target, config=config)
     masks = target_mask & causal, memory, source_mask
-    x = tower(within(p, "decoder"), x, *masks, config=config)
-    return output_projection({"weight": output}, x)
+    x = tower(within(p, "decoder"), x, *masks, config=config, layers=config.decoder_layers)
+    return output_projection(within(p, "output") | {"weight": output}, x)
+
+
+def special_id(number):
+    """One that no id is where there is none."""
+    return -1 if number is None else number
+
+
+def is_real(target, config):
+    """What is no padding; the first position is none, also where it has that id."""
+    real = target != special_id(config.padding_id)
+    return real | ((torch.arange(target.shape[1]) == 0) & (config.start_id == config.padding_id))
 
 
 def language_model(p, ids, *, config):
     causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
     x = input_embedding(within(p, "input"), ids, config=config)
     x = tower(within(p, "tower"), x, causal, config=config)
-    return output_projection({"weight": p["input.embedding.weight"]}, x)
+    return projected(p, x, config)
+
+
+def projected(p, x, config):
+    weight = p["input.embedding.weight" if config.tied else "output.weight"]
+    return output_projection(within(p, "output") | {"weight": weight}, x)
 
 
 def recurrent_encoder_decoder(p, source, target, *, config):
@@ -508,8 +581,9 @@ def recurrent_encoder_decoder(p, source, target, *, config):
 
 def masked(p, ids, asked=None, *, config):
     x = input_embedding(within(p, "input"), ids, config=config)
-    x = tower(within(p, "tower"), x, (ids != 0)[:, None, None, :], config=config)
-    logits = output_projection({"weight": p["input.embedding.weight"]}, x)
+    real = ids != special_id(config.padding_id)
+    x = tower(within(p, "tower"), x, real[:, None, None, :], config=config)
+    logits = projected(p, x, config)
     return logits if asked is None else logits.flatten(0, 1)[asked]
 
 
@@ -527,7 +601,8 @@ def vision(p, images, *, config):
 
 def objective(p, source, target_in, target_out, *, config, smoothing, model="transformer"):
     logits = reference(model)(within(p, "model"), source, target_in, config=config)
-    return cross_entropy({}, logits, target_out, target_out != 0, smoothing=smoothing)
+    padding = special_id(getattr(config, "padding_id", 0))
+    return cross_entropy({}, logits, target_out, target_out != padding, smoothing=smoothing)
 
 
 def objective_r_drop(p, source, target_in, target_out, *, config, smoothing, r_drop):

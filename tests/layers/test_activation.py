@@ -6,29 +6,40 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from numformer.layers.activation import GELU, SwiGLU
+from numformer.layers.activation import GEGLU, GELU, GELUTanh, SwiGLU
 
 VALUES = [-40.0, -12.5, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 12.5, 40.0]
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_gelu_is_a_line_far_from_0(dtype):
+@pytest.mark.parametrize("kind", [GELU, GELUTanh])
+def test_gelu_is_a_line_far_from_0(kind, dtype):
     """The density is 0 there; one that is only small, times a number that is large, is not."""
-    layer = GELU()
+    layer = kind()
     assert_array_equal(layer.forward(np.array([-1e35, -50, 50, 1e35], dtype))[:2], 0)
     assert_array_equal(layer.backward(np.ones(4, dtype)), [0, 0, 1, 1])
 
 
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0
+
+
+def nearly_normal(x: float) -> float:
+    """GELU's probability by way of a tanh."""
+    return (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_swiglu_multiplies_one_half_by_the_gate_of_the_other(dtype):
+@pytest.mark.parametrize(("kind", "share"), [(SwiGLU, sigmoid), (GEGLU, nearly_normal)])
+def test_one_half_is_multiplied_by_the_gate_of_the_other(kind, share, dtype):
     """Of a gate far from 0 nothing overflows, forward and backward."""
     gate, value = np.array([*VALUES, -1e30, 1e30], dtype), np.linspace(-2, 3, 13, dtype=dtype)
-    layer = SwiGLU()
+    layer = kind()
     found = layer.forward(np.concatenate([gate, value]))
-    sigmoid = [1 / (1 + math.exp(-x)) if x > -700 else 0 for x in gate.tolist()]
-    assert_allclose(found, gate * np.array(sigmoid) * value, rtol=2e-5, atol=1e-7)
+    opened = np.array([x * share(x) for x in gate.tolist()])
+    assert_allclose(found, opened * value, rtol=2e-5, atol=1e-6)
     dx = layer.backward(np.ones(13, dtype))
     assert dx.dtype == dtype and np.isfinite(dx).all()
-    assert_array_equal(dx[[11, 12]], [0, value[12]])  # Swish is 0 there, or the gate itself
+    assert_array_equal(dx[[11, 12]], [0, value[12]])  # its opening is 0 there, or the gate itself

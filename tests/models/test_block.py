@@ -168,6 +168,17 @@ def test_layers_have_the_named_mixers_in_turn(rng, monkeypatch, complaint):
     assert "received ''" in complaint(nf.TowerConfig, mixers="")
 
 
+@pytest.mark.parametrize("epsilon", [1e-5, 3.0])
+def test_embeddings_are_normalised_where_the_config_says_so(epsilon, rng):
+    config = nf.TowerConfig(**(SIZES | dict(embedding_norm=True, epsilon=epsilon, p_drop=0.0)))
+    layer = nf.InputEmbedding(config, nf.Embedding(9, config.d_model, rng), rng)
+    x = layer.positions.forward(layer.embedding.forward(ids := np.arange(6).reshape(2, 3)))
+    expected = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
+        x.var(axis=-1, keepdims=True) + epsilon
+    )
+    assert_allclose(layer.forward(ids), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_attention_has_biases_where_its_config_says_so():
     for bias in (False, True):
         sizes = dict(d_model=8, d_ff=8, heads=2, layers=1, attention_bias=bias)
@@ -175,12 +186,14 @@ def test_attention_has_biases_where_its_config_says_so():
         assert any(name.endswith("query.bias") for name in names) == bias
 
 
-def test_checkpointing_changes_what_is_saved_and_no_number(rng):
+@pytest.mark.parametrize("mixers", ["attention", "relative"])
+def test_checkpointing_changes_what_is_saved_and_no_number(mixers, rng):
     """Dropout too, of which a second forward would draw other masks, and what follows it."""
     ids = [rng.integers(4, 11, (3, length)) for length in (4, 5, 5)]
     results, pending = [], []
     for checkpointing in (False, True):
-        config = Transformer.Config.base(11, **SIZES, checkpointing=checkpointing)
+        changes = dict(mixers=mixers, checkpointing=checkpointing)
+        config = Transformer.Config.base(11, **SIZES, **changes)
         objective = Transformer(config, 1).objective()
         flat = pack(objective)
         dropout_stream.reseed(3, 1)

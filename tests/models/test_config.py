@@ -33,6 +33,11 @@ PAPER |= dict(label_smoothing=0.1, optimizer="adam", beta1=0.9, beta2=0.98, adam
 PAPER |= dict(warmup=4000, factor=1.0, decay="inverse_sqrt", clip_norm=None, average=1)
 PAPER |= dict(feed_forward_bias=True, key_value_heads=None, window=128)  # and what came later
 PAPER |= dict(global_tokens=1, stride=32, d_state=64, expansion=2)
+PAPER |= dict(distance_buckets=32, farthest=128)
+# And what models have that others trained.
+PAPER |= dict(epsilon=1e-5, embedding_scale=True, embedding_norm=False, output_bias=False)
+PAPER |= dict(rotary_base=1e4, decoder_layers=None, unwritten="0,1,3")
+PAPER |= dict(padding_id=0, start_id=1, end_id=2)
 PAPER |= dict(weight_decay=0.01, r_drop=0.0, precision="float32")
 
 
@@ -117,6 +122,7 @@ def test_tying_all_needs_one_vocabulary(complaint):
 
 ATTENTION = dict(d_k=None, d_v=None, bias=False, rotary=None, position_bias=None, p_drop=0.0)
 ATTENTION |= dict(attention=nf.ScaledDotProductAttention)
+DISTANCES = dict(farthest=128, both_ways=True, p_drop=0.0)
 TRAIN = dict(recipe=None, seed=0, xp=np, resume=False, parts=None)
 DEFAULTS = [
     ([nf.beam_search, nf.n_best], dict(beam=4, alpha=0.6, penalty="paper")),  # section 6.1
@@ -127,6 +133,9 @@ DEFAULTS = [
     ([nf.Objective, nf.Transformer.objective], dict(label_smoothing=0.0, r_drop=0.0)),
     ([nf.MultiHeadAttention], ATTENTION),  # 3.2.2
     ([nf.ScaledDotProductAttention], dict(p_drop=0.0)),
+    ([nf.BiasedAttention], dict(p_drop=0.0)),
+    ([nf.RelativePositions], dict(buckets=32, farthest=128, both_ways=True)),
+    ([nf.RelativeAttention], dict(distance_buckets=32, **DISTANCES)),
     ([nf.FeedForward], dict(activation=nf.ReLU, p_drop=0.0, bias=True)),  # 3.3
     ([nf.Residual], dict(p_drop=0.0, norm="post", normalization=nf.LayerNorm)),  # 3.1
     ([nf.LayerNorm], dict(epsilon=1e-5)),

@@ -42,6 +42,11 @@ Where global and near keys are one stretch, the same keys by their indices.
     layers/global_window.py: if near.start < globals_:
 A mask that hides nothing, which takes longer than none.
     layers/tiles.py: if tile.pattern is not None:
+Beyond 10 and beyond 11 the share of GELU is 0 or 1 to the last digit.
+    layers/activation.py: near = array_module(x).clip(x, -11, 10)
+    layers/activation.py: near = array_module(x).clip(x, -10, 11)
+A distance of `single` is the first of the later buckets: the logarithm of 1 is 0.
+    layers/relative.py: np.where(near <= single, near,
 A truth of NumPy is read as one of Python.
     layers/places.py: return self.valid.all()
 A place in the batch as an integer of NumPy is the same place.
@@ -60,7 +65,7 @@ Of two axes the last, which is meant without a word since NumPy 2.3, is 1.
     generation/sampling.py: np.take_along_axis(ranked, count - 1)
 Only an end id ends a hypothesis, so at most `beam` of the candidates end, and those that go on are
 among the best 2 beam. Further ones are never looked at.
-    generation/beam.py: most_probable(model.step(ids, state), 3 * beam)
+    generation/beam.py: most_probable(model.step(ids, state), 3 * beam, special)
 The same truths, which Python reads more slowly one by one.
     data/subwords.py: iter(rng.random(3 * len(text) + 3) < dropout)
 Another truth only where a random number of 53 bits is the probability itself.

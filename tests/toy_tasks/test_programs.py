@@ -185,7 +185,9 @@ def test_a_task_s_help_names_its_target_and_every_flag(name, succeed):
     rule = getattr(PAGES[name], "RULE", None)
     assert not rule or f"exact match {rule.reached} " in text.split("options:")[0]
     fields = dataclasses.fields(Recipe) + dataclasses.fields(Config) * bool(rule)
-    flags = {field.name for field in fields if field.default is not dataclasses.MISSING}
+    without = {field.name for field in fields if not field.metadata.get("flag", True)}
+    flags = {field.name for field in fields if field.default is not dataclasses.MISSING} - without
+    assert not [name for name in without if f"--{name.replace('_', '-')}" in text]
     # Settings of what no tower that reads both ways can have.
     blind = [mixer for mixer in MIXERS.values() if not mixer.looks_ahead]
     flags -= {field.name for mixer in blind for field in dataclasses.fields(mixer.Settings)}

@@ -226,7 +226,7 @@ def test_what_the_study_of_recall_says():
 def test_recall_is_studied_and_drawn(studied, call):
     out, folder = studied(recall, f"{TINY} --layers 1", ["attention", "window"])
     assert re.fullmatch(r"window of 64 at 256: 0\.0\d{3}", out[-1])
-    assert {*recall.THEORY} >= {*MIXERS}
+    assert {*recall.THEORY} >= {*MIXERS} - {"relative"}  # which sees what attention sees
     code, out, _ = call(recall.main, f"--run {folder}/attention-3 --input", "k1 v5 n3 k1")
     assert code == 0 and out[0].startswith("k1 v5 n3 k1 ")
 

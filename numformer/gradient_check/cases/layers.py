@@ -1,21 +1,11 @@
 """Every layer once, small, with what makes mistakes visible: how to build it and its inputs."""
 
-from functools import partial
-
 import numpy as np
 
+from numformer.gradient_check.cases.attention import ATTENTION
 from numformer.gradient_check.cases.case import Case, D, F, H, V
-from numformer.layers import CELLS, POSITIONS_IN_ATTENTION
-from numformer.layers.activation import GELU, ReLU, SwiGLU, Swish, Tanh
-from numformer.layers.additive_attention import AdditiveAttention
-from numformer.layers.attention import (
-    CrossAttention,
-    MultiHeadAttention,
-    ScaledDotProductAttention,
-    SelfAttention,
-)
-from numformer.layers.blocks import BlockAttention
-from numformer.layers.checkpointed import Checkpointed
+from numformer.layers import CELLS
+from numformer.layers.activation import GEGLU, GELU, GELUTanh, ReLU, SwiGLU, Swish, Tanh
 from numformer.layers.convolution import Convolution
 from numformer.layers.cross_entropy import CrossEntropy
 from numformer.layers.divergence import Divergence
@@ -26,19 +16,16 @@ from numformer.layers.layer_norm import LayerNorm
 from numformer.layers.linear import Linear, OutputProjection
 from numformer.layers.patches import ClassToken, Patches
 from numformer.layers.pick import Pick
-from numformer.layers.positional import LearnedPositions, NoPositions, SinusoidalPositions
+from numformer.layers.positional import (
+    LearnedPositions,
+    NoPositions,
+    SinusoidalPositions,
+    sinusoidal_halves_table,
+)
 from numformer.layers.recurrence import Recurrent
-from numformer.layers.residual import Residual
 from numformer.layers.rms_norm import RMSNorm
 from numformer.layers.rotary import Rotary
-from numformer.layers.scores import AdditiveScore, DotProductScore, MultiplicativeScore
 from numformer.layers.softmax import Softmax
-from numformer.layers.tiles import TiledAttention
-
-
-def placed_attention(settings, inputs, g):
-    return MultiHeadAttention(D, H, g.rng, p_drop=0.3, **settings()), inputs(g)
-
 
 ELEMENTWISE = [
     Case("linear", "linear", lambda g: (Linear(D, F, g.rng), [g.x])),
@@ -48,8 +35,15 @@ ELEMENTWISE = [
         "output_projection",
         lambda g: (OutputProjection(Embedding(V, D, g.rng).weight), [g.x]),
     ),
+    Case(
+        "output_projection_with_bias",
+        "output_projection",
+        lambda g: (OutputProjection(Embedding(V, D, g.rng).weight, bias=True), [g.x]),
+    ),
     Case("relu", "relu", lambda g: (ReLU(), [g.x])),
     Case("gelu", "gelu", lambda g: (GELU(), [3 * g.x])),
+    Case("gelu_tanh", "gelu_tanh", lambda g: (GELUTanh(), [3 * g.x])),
+    Case("geglu", "geglu", lambda g: (GEGLU(), [2 * g.x])),
     Case("swish", "swish", lambda g: (Swish(), [2 * g.x])),
     Case("swiglu", "swiglu", lambda g: (SwiGLU(), [2 * g.x])),
     Case("tanh", "tanh", lambda g: (Tanh(), [g.x])),
@@ -96,7 +90,18 @@ INPUTS = [
         "embedding",
         lambda g: (Embedding(300, D, g.rng), [g.target_in * 20]),
     ),
+    Case(
+        "embedding_without_scale",
+        "embedding",
+        lambda g: (Embedding(V, D, g.rng, scaled=False), [g.target_in]),
+        dict(scaled=False),
+    ),
     Case("sinusoidal_positions", "sinusoidal_positions", lambda g: (SinusoidalPositions(), [g.x])),
+    Case(
+        "sinusoidal_halves_positions",
+        "sinusoidal_halves_positions",
+        lambda g: (SinusoidalPositions(sinusoidal_halves_table), [g.normal(g.T, 7)]),
+    ),
     Case(
         "learned_positions",
         "learned_positions",
@@ -105,141 +110,18 @@ INPUTS = [
     Case("no_positions", "none_positions", lambda g: (NoPositions(), [g.x])),
     Case("rotary", "rotary", lambda g: (Rotary(), [g.normal(H, g.T, 4), np.arange(g.T)[::-1] + 2])),
     Case("rotary_from_0", "rotary", lambda g: (Rotary(), [g.normal(g.T, 6)])),
+    Case(
+        "rotary_of_another_base",
+        "rotary",
+        lambda g: (Rotary(50), [g.normal(H, g.T, 6), np.arange(g.T) + 3]),
+        dict(base=50),
+    ),
     Case("patches", "patches", lambda g: (Patches(2), [g.normal(4, 6)]), dict(size=2)),
     Case(
         "patches_of_colours", "patches", lambda g: (Patches(3), [g.normal(6, 9, 4)]), dict(size=3)
     ),
     Case("class_token", "class_token", lambda g: (ClassToken(D, g.rng), [g.x])),
     Case("pick", "pick", lambda g: (Pick(), [g.x, g.some_places])),
-]
-
-
-ATTENTION = [
-    Case(
-        "scaled_dot_product_attention",
-        "scaled_dot_product_attention",
-        lambda g: (
-            ScaledDotProductAttention(),
-            [g.normal(H, g.T, 3), g.normal(H, g.S, 3), g.normal(H, g.S, 5), g.source_mask],
-        ),
-    ),
-    Case(
-        "scaled_dot_product_attention_with_dropout",
-        "scaled_dot_product_attention",
-        lambda g: (
-            ScaledDotProductAttention(0.3),
-            [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
-        ),
-        dict(attention_dropout=0.3),
-    ),
-    Case(
-        "attention_in_blocks",
-        "scaled_dot_product_attention",
-        lambda g: (
-            BlockAttention(rows=2),
-            [g.normal(H, g.T, 3), g.normal(H, g.S, 3), g.normal(H, g.S, 5), g.source_mask],
-        ),
-    ),
-    Case(
-        "attention_in_blocks_with_dropout",
-        "scaled_dot_product_attention",
-        lambda g: (
-            BlockAttention(0.3, rows=3),
-            [*(g.normal(H, g.T, 3) for _ in range(3)), g.target_mask],
-        ),
-        dict(attention_dropout=0.3),
-    ),
-    Case("dot_product_score", "dot_product_score", lambda g: (DotProductScore(), [g.x, g.memory])),
-    Case(
-        "dot_product_score_without_scale",
-        "dot_product_score",
-        lambda g: (DotProductScore(scaled=False), [g.x, g.memory]),
-        dict(scaled=False),
-    ),
-    Case(
-        "multiplicative_score",
-        "multiplicative_score",
-        lambda g: (MultiplicativeScore(D, F, g.rng), [g.x, g.normal(g.S, F)]),
-    ),
-    Case(
-        "additive_score",
-        "additive_score",
-        lambda g: (AdditiveScore(D, F, 7, g.rng), [g.normal(H, g.T, D), g.normal(H, g.S, F)]),
-    ),
-    Case(
-        "multi_head_attention",
-        "multi_head_attention",
-        lambda g: (MultiHeadAttention(D, H, g.rng), [g.x, g.memory, g.source_mask]),
-        dict(heads=H),
-    ),
-    Case(
-        "multi_head_attention_with_biases",
-        "multi_head_attention",
-        lambda g: (
-            MultiHeadAttention(D, H, g.rng, d_k=3, d_v=5, bias=True, p_drop=0.3),
-            [g.x, g.memory, g.cross],
-        ),
-        dict(heads=H, attention_dropout=0.3),
-    ),
-    Case(
-        "self_attention",
-        "self_attention",
-        lambda g: (SelfAttention(D, H, g.rng), [g.x, g.decoder]),
-        dict(heads=H),
-    ),
-    Case(
-        "tiled_attention",
-        "self_attention",
-        lambda g: (TiledAttention(D, H, g.rng, p_drop=0.3), [g.x, g.decoder]),
-        dict(heads=H, attention_dropout=0.3),
-    ),
-    # With fewer queries than keys, or more, both count their positions from 0.
-    *(
-        Case(
-            f"{name}_attention_{kind}",
-            "multi_head_attention",
-            partial(placed_attention, settings, inputs),
-            dict(heads=H, attention_dropout=0.3, positions=name),
-        )
-        for name, settings in POSITIONS_IN_ATTENTION.items()
-        if name in ("rotary", "alibi")
-        for kind, inputs in (
-            ("of_more_keys", lambda g: [g.x, g.memory, g.cross]),
-            ("of_fewer_keys", lambda g: [g.memory, g.x, g.target_mask[:, :, -1:]]),
-        )
-    ),
-    Case(
-        "cross_attention",
-        "multi_head_attention",
-        lambda g: (CrossAttention(D, H, g.rng), [g.x, g.memory, g.cross]),
-        dict(heads=H),
-    ),
-    Case(
-        "checkpointed",
-        "checkpointed",
-        lambda g: (Checkpointed(Residual(Linear(D, D, g.rng), D, 0.2, "post")), [g.x]),
-        dict(sublayer="linear", norm="post", p_drop=0.2),
-    ),
-    Case(
-        "residual_post_norm",
-        "residual",
-        lambda g: (Residual(SelfAttention(D, H, g.rng), D, 0.3, "post"), [g.x, g.decoder]),
-        dict(sublayer="self_attention", heads=H, p_drop=0.3, norm="post"),
-    ),
-    Case(
-        "residual_pre_norm",
-        "residual",
-        lambda g: (Residual(CrossAttention(D, H, g.rng), D, 0.3, "pre"), [g.x, g.memory, g.cross]),
-        dict(sublayer="multi_head_attention", heads=H, p_drop=0.3, norm="pre"),
-    ),
-    Case(
-        "additive_attention",
-        "additive_attention",
-        lambda g: (
-            AdditiveAttention(7, 6, g.rng),
-            [g.normal(7), g.normal(g.S, 6), g.memory, g.source != 0],
-        ),
-    ),
 ]
 
 

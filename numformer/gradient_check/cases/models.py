@@ -1,6 +1,7 @@
 """What a config composes: blocks, towers, each choice in the whole model, and the other models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,13 +28,26 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "sinusoids_and_rotary_positions": dict(positions="sinusoidal_rotary"),
     "alibi_positions": dict(positions="alibi"),
     "no_positions": dict(positions="none"),
+    "sinusoids_in_halves": dict(positions="sinusoidal_halves"),
+    "rotary_base": dict(positions="rotary", rotary_base=50.0),
     "gelu": dict(activation="gelu"),
+    "gelu_tanh": dict(activation="gelu_tanh"),
+    "swish": dict(activation="swish"),
+    "geglu": dict(activation="geglu", feed_forward_bias=False),
     "swiglu": dict(activation="swiglu", feed_forward_bias=False),
     "attention_bias": dict(attention_bias=True),
     "d_k_and_d_v": dict(d_k=3, d_v=5),
     "odd_sizes": dict(d_model=11, heads=3, d_k=3, d_v=3),
     "all_dropouts": dict(attention_dropout=0.2, activation_dropout=0.2),
     "checkpointing": dict(checkpointing=True, attention_dropout=0.2),
+    "epsilon": dict(epsilon=0.1, norm="pre"),
+    "embedding_without_scale": dict(embedding_scale=False),
+    "embedding_norm": dict(embedding_norm=True, epsilon=0.1, normalization="rms"),
+    "output_bias": dict(output_bias=True, tying="none"),
+    "fewer_decoder_layers": dict(decoder_layers=1),
+    # The ids 4 and 5 of the batch: what stands first is real, and 0 is a symbol.
+    "other_special_ids": dict(padding_id=5, start_id=5, end_id=4),
+    "without_padding": dict(padding_id=None),
 }
 # What may stand where attention stands, each with settings by which little is seen.
 MIXED: dict[str, dict[str, Any]] = {
@@ -45,6 +59,8 @@ MIXED: dict[str, dict[str, Any]] = {
     "global_window_and_window": dict(mixers="global_window,window", window=2, global_tokens=2),
     "strided": dict(mixers="strided", stride=2),
     "window_and_strided": dict(mixers="window,strided", window=2, stride=3),
+    "relative": dict(mixers="relative", distance_buckets=5, farthest=4),
+    "relative_and_window": dict(mixers="relative,window,relative", layers=3, window=2),
     "linear": dict(mixers="linear"),
     "linear_and_attention": dict(mixers="linear,attention"),
     "state_space": dict(mixers="state_space", d_state=3),
@@ -186,6 +202,9 @@ def recurrent(cell: str, context: str, p_drop: float, smoothing: float | None = 
 
 
 MASKED = MaskedLanguageModel.Config(vocabulary=V, **SIZES)
+MASKED_OTHERWISE = replace(
+    MASKED, tied=False, embedding_scale=False, output_bias=True, padding_id=5
+)
 OF_IMAGES: dict[str, Any] = dict(height=4, width=6, classes=7, **SIZES)
 GREY = VisionTransformer.Config(**OF_IMAGES, channels=1)
 COLOURED = VisionTransformer.Config(**OF_IMAGES, channels=3, norm="pre", positions="sinusoidal")
@@ -204,6 +223,8 @@ MODELS = [
         for name, changes in VARIATIONS.items()
     ),
     of_language_model("language_model"),
+    of_language_model("language_model_untied", tied=False, embedding_norm=True, output_bias=True),
+    of_language_model("language_model_without_scale", embedding_scale=False),
     *(
         Case(
             f"attention_decoder_{cell}",
@@ -230,6 +251,13 @@ MODELS = [
         "masked",
         lambda g: (MaskedLanguageModel(MASKED, 3), [g.source, g.some_places]),
         dict(config=MASKED),
+    ),
+    Case(
+        "masked_otherwise",
+        "masked",
+        lambda g: (MaskedLanguageModel(MASKED_OTHERWISE, 3), [g.source]),
+        dict(config=MASKED_OTHERWISE),
+        composed=True,
     ),
     Case("vision", "vision", partial(vision, GREY), dict(config=GREY)),
     Case("vision_of_colours", "vision", partial(vision, COLOURED), dict(config=COLOURED)),
