@@ -1,6 +1,7 @@
 """A published model's weights into our parameters, and ours into a folder as it is published."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +23,10 @@ class _Zeros(np.random.Generator):
     def __init__(self):
         super().__init__(np.random.PCG64(0))
 
-    def uniform(self, low=0.0, high=1.0, size=None):
+    def uniform(self, low: Any = 0.0, high: Any = 1.0, size: Any = ()) -> Any:
         return np.broadcast_to(np.float32(0), size)
 
-    def normal(self, loc=0.0, scale=1.0, size=None):
+    def normal(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = ()) -> Any:
         return np.broadcast_to(np.float32(0), size)
 
 
