@@ -90,6 +90,7 @@ def _special(said: Said, unwritten: str = "", **usual: int) -> dict:
 
 
 def marian(said: Said) -> dict:
+    said.only(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
     shared = said.get("share_encoder_decoder_embeddings", True)
     tied = said.get("tie_word_embeddings", True)
     if shared and not tied:

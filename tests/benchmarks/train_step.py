@@ -240,7 +240,7 @@ def torch_step(size: Size, lengths: str) -> Callable[[], None]:
     model = torch_model(size)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
     data = [
-        [torch.from_numpy(array) for array in vars(batch).values()]
+        [torch.from_numpy(array) for array in batch.inputs]
         for batch in batches(size, lengths)
     ]
     taken = 0
