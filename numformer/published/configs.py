@@ -81,9 +81,11 @@ class Said:
 def _special(said: Said, unwritten: str = "", **usual: int) -> dict:
     """Their ids of padding, start and end, the usual ones where nothing is said."""
     end = said.get("eos_token_id", usual.get("end"))
+    padding = said.get("pad_token_id", usual.get("padding"))
+    start = said.get("bos_token_id", usual.get("start"))
     return dict(
-        padding_id=said.get("pad_token_id", usual.get("padding")),
-        start_id=said.get("decoder_start_token_id", said.get("bos_token_id", usual.get("start"))),
+        padding_id=padding,
+        start_id=said.get("decoder_start_token_id", start),
         end_id=end[0] if isinstance(end, list) else end,
         unwritten=unwritten,
     )
@@ -114,7 +116,9 @@ def marian(said: Said) -> dict:
         p_drop=said.get("dropout", 0.1),
         attention_dropout=said.get("attention_dropout", 0.0),
         activation_dropout=said.get("activation_dropout", 0.0),
-        **_special(said, ",".join(map(str, {said["pad_token_id"], *banned}))),
+        # What it writes begins with padding, unless the config says otherwise.
+        **_special(said, ",".join(map(str, {said["pad_token_id"], *banned})), end=0)
+        | {"start_id": said.get("decoder_start_token_id", said["pad_token_id"])},
     )
 
 
@@ -208,7 +212,8 @@ def t5(said: Said) -> dict:
         p_drop=said.get("dropout_rate", 0.1),
         attention_dropout=said.get("dropout_rate", 0.1),
         activation_dropout=said.get("dropout_rate", 0.1),
-        **_special(said, padding=0, start=said.get("pad_token_id", 0), end=1),
+        **_special(said, padding=0, end=1)
+        | {"start_id": said.get("decoder_start_token_id", said.get("pad_token_id", 0))},
     )
 
 
