@@ -2,6 +2,7 @@
 
 import base64
 import importlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -60,8 +61,11 @@ class Tokenizer(PublishedVocabulary):
         if max(names, default=0) >= size:
             rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
             raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
-        unknown = getattr(self._tokenizer.model, "unk_token", None)
-        super().__init__(names, size, self._tokenizer.token_to_id(unknown) if unknown else None)
+        told = json.loads(content)["model"]  # Unigram names an id, others a symbol
+        unknown = told.get("unk_id")
+        if unknown is None and told.get("unk_token"):
+            unknown = self._tokenizer.token_to_id(told["unk_token"])
+        super().__init__(names, size, unknown)
 
     def description(self) -> dict:
         return {"tokenizer": self.content, "size": len(self), "whole": self.whole}

@@ -30,6 +30,7 @@ ACTIVATIONS = {
     "silu": "swish",
 }
 GATED = {"swish": "swiglu", "gelu_tanh": "geglu"}
+GATES = {theirs: GATED[ours] for theirs, ours in ACTIVATIONS.items() if ours in GATED}
 
 
 class Said:
@@ -148,9 +149,9 @@ def gpt2(said: Said) -> dict:
 def llama(said: Said) -> dict:
     heads, d_model = said["num_attention_heads"], said["hidden_size"]
     groups = said.get("num_key_value_heads", heads)
-    rope = Said({"model_type": "llama"} | said.get("rope_parameters", {}))
-    rope.only(rope_type="default")
-    said.only(rope_scaling={"rope_type": "default"} if said.get("rope_scaling", {}) else None)
+    rope = said.get("rope_parameters", said.get("rope_scaling", {}))
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        said.only(rope_scaling={"rope_type": "default"}, rope_parameters={"rope_type": "default"})
     size = said.get("head_dim", d_model // heads)
     return dict(
         vocabulary=said["vocab_size"],
@@ -164,7 +165,7 @@ def llama(said: Said) -> dict:
         key_value_heads=groups,
         norm="pre",
         normalization="rms",
-        activation=GATED[said.choice("hidden_act", ACTIVATIONS)],
+        activation=said.choice("hidden_act", GATES),
         attention_bias=said.get("attention_bias", False),
         feed_forward_bias=said.get("mlp_bias", False),
         positions="rotary",
@@ -320,7 +321,9 @@ KINDS = {
         lambda config: tables.t5(config.tying == "all", config.activation in GATED.values()),
         _of_t5,
     ),
-    "bert": Kind(MaskedLanguageModel, bert, lambda config: tables.BERT, _infilling),
+    "bert": Kind(
+        MaskedLanguageModel, bert, lambda config: tables.bert(config.relations), _infilling
+    ),
     "vit": Kind(VisionTransformer, vit, lambda config: tables.VIT),
 }
 """By the model_type of their config.json."""

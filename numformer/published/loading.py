@@ -65,10 +65,27 @@ def load_published(folder: Path) -> tuple[Model, dict]:
 
 def _config(folder: Path, kind: Kind, said: Said):
     try:
-        return kind.model.Config(**kind.config(said))
+        config = kind.model.Config(**kind.config(said))
+        _require_ids(folder, config)
+        return config
+    except InputError:
+        raise
     except (TypeError, ValueError, AttributeError, LookupError) as problem:
         rule = "a config.json says how large the model is"
         raise InputError(rule, f"{folder / CONFIG} ({problem})", "Download it again.") from None
+
+
+def _require_ids(folder: Path, config) -> None:
+    """Raise InputError where a special id is none of the vocabulary."""
+    size = getattr(config, "vocabulary", getattr(config, "target_vocabulary", None))
+    padding, start, end, unwritten = config.special
+    beyond = [n for n in (padding, start, end, *unwritten) if n is not None and size and n >= size]
+    if beyond:
+        raise InputError(
+            f"special ids are below the size of the vocabulary, {size}",
+            f"{beyond[0]} in {folder / CONFIG}",
+            "Take the config.json that belongs to the weights.",
+        )
 
 
 def _weights(folder: Path, kind: Kind, config, arrays: Arrays) -> Model:

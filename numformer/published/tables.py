@@ -138,8 +138,7 @@ def t5(tied: bool, gated: bool) -> Table:
 
 
 # BERT (Devlin et al. 2019): an encoder alone, with a small network before its output.
-BERT = Table(
-    """
+_BERT = """
     bert.embeddings                  input:
         word_embeddings              embedding                table
         position_embeddings          positions                table
@@ -160,8 +159,7 @@ BERT = Table(
         output.LayerNorm             feed_forward.norm                norm
         output.LayerNorm             feed_forward.norm                old norm
 
-    bert.pooler.dense                pooler                   linear
-    cls.seq_relationship             relation                 linear
+{pooler}
 
     cls.predictions:
         transform.dense              transform.linear         linear
@@ -170,9 +168,17 @@ BERT = Table(
         decoder                      input.embedding          table
         bias                         output.bias              array
         decoder.bias                 output.bias              array
-""",
-    optional="bert.",
-)
+"""
+_POOLER = """    bert.pooler.dense                pooler                   linear
+    cls.seq_relationship             relation                 linear"""
+_UNUSED = """    bert.pooler.dense.weight                                  unused
+    bert.pooler.dense.bias                                    unused"""
+
+
+def bert(relations: int | None) -> Table:
+    """BERT's table; what tells how two segments belong together may be missing."""
+    return Table(_BERT.format(pooler=_POOLER if relations else _UNUSED), optional="bert.")
+
 
 # ViT (Dosovitskiy et al. 2021): an encoder of the patches of an image.
 VIT = Table(

@@ -10,7 +10,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
-    """The tokenizer of a folder; GPT-2's may be in two older files, BERT's and T5's in one."""
+    """The tokenizer of a folder; GPT-2's may be in two older files, BERT's in one."""
     path = folder / TOKENIZER
     if path.is_file():
         if path.stat().st_size > LARGEST_JSON:
@@ -30,13 +30,13 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
             )
             file = str(folder / "vocab.txt")
             made = implementations.BertWordPieceTokenizer(file, lowercase=lower)
-        elif (folder / "spiece.model").is_file():
-            made = implementations.SentencePieceUnigramTokenizer.from_spm(
-                str(folder / "spiece.model")
-            )
         else:
-            rule = f"a published model of texts has its tokenizer, {TOKENIZER}, beside it"
-            raise InputError(rule, f"{folder} without", "Download the whole folder.")
+            raise InputError(
+                f"a published model of texts has its tokenizer, {TOKENIZER}, beside it",
+                f"{folder} without",
+                "Download it; or make it: in transformers, AutoTokenizer.from_pretrained(FOLDER)"
+                ".save_pretrained(FOLDER).",
+            )
     except InputError:
         raise
     except Exception as problem:
