@@ -11,6 +11,9 @@ from numformer.trained import model_of_run
 from numformer.training.checkpoints import save_model
 from toy_tasks.kit import exit_code
 
+KEPT = "text", "published", "pictures"
+"""What a run keeps of a published model beside its weights."""
+
 DESCRIPTION = """\
 A model that others published, in Hugging Face's layout (config.json, *.safetensors, its tokenizer),
 as a run of ours, or a run as such a folder.
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{options.out} holds a {kind} for transformers")
     else:
         options.out.mkdir(parents=True, exist_ok=True)
-        kept = {name: metadata[name] for name in ("text", "published") if name in metadata}
+        kept = {name: metadata[name] for name in KEPT if name in metadata}
         save_model(options.out / "best.safetensors", model, **kept)
         print(f"{options.out} is a run: numformer.load({str(options.out)!r})")
     return 0

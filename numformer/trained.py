@@ -231,6 +231,12 @@ def _loaded(run: str | Path, kind: type[Model] | None) -> Trained:
     path = best_of(Path(run))
     model, metadata = model_of_run(run, kind)
     text = text_of(metadata.get("text"), model.config)
+    if text is None and "published" in metadata and "text" not in metadata:
+        raise InputError(
+            "a published model of texts has its tokenizer beside it, tokenizer.json",
+            f"{path} without",
+            "Download the whole folder. Of a ViT: python -m toy_tasks.images --run FOLDER.",
+        )
     if text is None:
         raise InputError(
             "what is loaded was trained on texts, and its file says how they become its ids",

@@ -336,7 +336,7 @@ def use(options: argparse.Namespace) -> int:
     """Print the name of each image in the files of --input, a line each; the exit code."""
     model, metadata = model_of_run(options.run)
     if "published" in metadata:
-        return name_pictures(options, model, metadata["published"])
+        return name_pictures(options, model, metadata)
     task = task_of(metadata)
     classes, highest = task.get("classes"), task.get("highest")
     known = isinstance(model, VisionTransformer) and task.get("name") == "images"
@@ -374,8 +374,9 @@ def use(options: argparse.Namespace) -> int:
     return 0
 
 
-def name_pictures(options: argparse.Namespace, model, said: dict) -> int:
+def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     """Print what a published model takes each picture of --input for; the exit code."""
+    said, prepared = metadata["published"], metadata.get("pictures", {})
     names = said.get("id2label")
     if not isinstance(model, VisionTransformer) or not isinstance(names, dict):
         rule, fix = "--run names a model of images", "Name the folder of a ViT."
@@ -383,7 +384,14 @@ def name_pictures(options: argparse.Namespace, model, said: dict) -> int:
     if not options.input:
         raise InputError("--input names pictures", "none", "Give it --input FILE.png")
     pack(model, xp=find_backend(options.backend))
-    images = np.stack([picture(Path(file), options.run, model.config) for file in options.input])
+    files = map(Path, options.input)
+    try:
+        images = np.stack([picture(file, prepared, model.config) for file in files])
+    except (AttributeError, TypeError, ValueError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        rule, fix = "preprocessor_config.json says how pictures are prepared", "Download it again."
+        raise InputError(rule, problem, fix) from None
     with inference():
         labels = to_host(model.forward(images).argmax(axis=-1))
     for label in labels.tolist():

@@ -19,7 +19,7 @@ from numformer.models import (
 )
 from numformer.published import tables
 from numformer.published.rows import Table
-from numformer.published.vocabularies import pieces_of, tokenizer_of
+from numformer.published.vocabularies import mark_of, pieces_of, tokenizer_of
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -298,8 +298,14 @@ def _continuation(folder: Path, config, said: Said) -> Continuation:
 
 
 def _infilling(folder: Path, config, said: Said) -> Infilling:
-    hole = said.get("mask_token", "[MASK]")
-    return Infilling(tokenizer_of(folder, config.vocabulary, whole=True), hole, config.longest)
+    hole, vocabulary = (
+        mark_of(folder, "mask_token", "[MASK]"),
+        tokenizer_of(folder, config.vocabulary, whole=True),
+    )
+    if hole not in vocabulary.symbols:
+        rule, fix = "a model that fills holes has a symbol for one", "Download the tokenizer again."
+        raise InputError(rule, f"no {hole} in the tokenizer of {folder}", fix)
+    return Infilling(vocabulary, hole, config.longest)
 
 
 def _of_t5(folder: Path, config, said: Said) -> Transduction:

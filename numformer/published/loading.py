@@ -1,5 +1,6 @@
 """A published model's weights into our parameters, and ours into a folder as it is published."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numformer.published.files import CONFIG, DTYPES, Arrays, read_json
 from numformer.published.rows import Table
 from numformer.published.vocabularies import TOKENIZER
 
+PICTURES = "preprocessor_config.json"
 OF_TEXTS = TOKENIZER, "source.spm", "merges.txt", "vocab.txt", "spiece.model"
 """Files that say what the symbols of a model are."""
 
@@ -58,21 +60,28 @@ def load_published(folder: Path) -> tuple[Model, dict]:
         generation = folder / "generation_config.json"
         more = read_json(generation) if generation.is_file() else {}
         told = Said({**said.values, **more}) if isinstance(more, dict) else said
-        if text := kind.text(folder, config, told):
+        if text := _read(folder, lambda: kind.text(folder, config, told)):
             metadata["text"] = text.description()
+    if (folder / PICTURES).is_file():
+        metadata["pictures"] = read_json(folder / PICTURES)
     return model, metadata
 
 
-def _config(folder: Path, kind: Kind, said: Said):
+def _read(folder: Path, make: Callable) -> Any:
+    """What is made of what a folder says. Raises InputError where it says what cannot be."""
     try:
-        config = kind.model.Config(**kind.config(said))
-        _require_ids(folder, config)
-        return config
+        return make()
     except InputError:
         raise
     except (TypeError, ValueError, AttributeError, LookupError) as problem:
-        rule = "a config.json says how large the model is"
-        raise InputError(rule, f"{folder / CONFIG} ({problem})", "Download it again.") from None
+        rule = "the .json files of a published model are as they were published"
+        raise InputError(rule, f"{folder} ({problem})", "Download them again.") from None
+
+
+def _config(folder: Path, kind: Kind, said: Said):
+    config = _read(folder, lambda: kind.model.Config(**kind.config(said)))
+    _require_ids(folder, config)
+    return config
 
 
 def _require_ids(folder: Path, config) -> None:

@@ -16,7 +16,7 @@ from numformer.generation.transduction import Transduction
 from numformer.models import LanguageModel, Model, Transformer
 from numformer.published.configs import ACTIVATIONS, KINDS, Kind, Said
 from numformer.published.files import CONFIG, ONE
-from numformer.published.loading import their_arrays
+from numformer.published.loading import PICTURES, their_arrays
 from numformer.published.vocabularies import TOKENIZER
 from numformer.training.files import write_atomically
 
@@ -74,7 +74,8 @@ def as_gpt2(config) -> dict:
         n_positions=config.max_length,
         activation_function=_their_activation(config),
         layer_norm_epsilon=config.epsilon,
-        tie_word_embeddings=config.tied,
+        # Where ours multiplies what it looks up by sqrt(d_model), theirs has two tables.
+        tie_word_embeddings=config.tied and not config.embedding_scale,
         **_dropouts(config, "resid_pdrop", "attn_pdrop") | {"embd_pdrop": config.p_drop},
         bos_token_id=config.start_id,
         eos_token_id=config.end_id,
@@ -108,6 +109,8 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     made = {name: np.ascontiguousarray(array) for name, array in made.items()}
     write_atomically(folder / ONE, safetensors.numpy.save(made, metadata={"format": "pt"}))
     _write(folder / CONFIG, said)
+    if "pictures" in metadata:
+        _write(folder / PICTURES, metadata["pictures"])
     if text:
         _save_text(folder, text, said)
     return said["model_type"]
@@ -138,6 +141,8 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
         if getattr(config, field.name) != getattr(model.config, field.name)
     ]
     free = {"max_length", "checkpointing", "unwritten", "start_id", "decoder_layers"}
+    if kind.model is LanguageModel:
+        free |= {"padding_id", "end_id", "embedding_scale", "tied"}
     places = ("sinusoidal", "sinusoidal_halves")
     for name in different:
         ours, theirs = getattr(model.config, name), getattr(config, name)
@@ -151,6 +156,10 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
             )
     if "positions" in different and model.config.positions == places[0]:
         arrays = {name: _in_halves(name, array) for name, array in arrays.items()}
+    if "embedding_scale" in different:
+        table = arrays["input.embedding.weight"]
+        arrays = {"output.weight": table} | arrays
+        arrays["input.embedding.weight"] = table * np.sqrt(config.d_model, dtype=table.dtype)
     twin = kind.model(config).named_parameters()
     dtype = next(iter(arrays.values())).dtype
     return {

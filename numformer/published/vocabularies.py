@@ -56,7 +56,15 @@ def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
     if not isinstance(ids, dict):
         rule = "vocab.json has an id of the model for each piece"
         raise InputError(rule, type(ids).__name__, "Download it again.")
+    unknown = mark_of(folder, "unk_token", "<unk>")
+    return Pieces(source, ids, size, unknown), Pieces(target, ids, size, unknown)
+
+
+def mark_of(folder: Path, name: str, usual: str) -> str:
+    """A symbol with a meaning, such as "mask_token", from tokenizer_config.json."""
     path = folder / "tokenizer_config.json"
     told = read_json(path) if path.is_file() else {}
-    unknown = told.get("unk_token", "<unk>") if isinstance(told, dict) else "<unk>"
-    return Pieces(source, ids, size, unknown), Pieces(target, ids, size, unknown)
+    mark = told.get(name) if isinstance(told, dict) else None
+    if isinstance(mark, dict):  # with how it is cut
+        mark = mark.get("content")
+    return mark if isinstance(mark, str) else usual

@@ -239,10 +239,7 @@ def torch_step(size: Size, lengths: str) -> Callable[[], None]:
     torch.set_num_threads(cores())
     model = torch_model(size)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    data = [
-        [torch.from_numpy(array) for array in batch.inputs]
-        for batch in batches(size, lengths)
-    ]
+    data = [[torch.from_numpy(array) for array in batch.inputs] for batch in batches(size, lengths)]
     taken = 0
 
     def step():

@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from published_cases import CASES, Drawn
+from safetensors.numpy import load_file, save_file
 
 import numformer as nf
 from numformer.generation.greedy import up_to
+from numformer.published.configs import KINDS, Said
 from numformer.published.loading import load_published
 
 STORED = Path(__file__).with_name("published_reference.json")
@@ -84,6 +86,79 @@ def test_what_transformers_saves_is_loaded_as_it_is(name, tmp_path):
     with nf.inference():
         inputs = drawn.inputs
         assert np.allclose(model.forward(*inputs), drawn.model.forward(*inputs), atol=1e-4)
+
+
+def rewritten(folder: Path, change) -> Path:
+    """The folder with `change(name, array)` -> name, kind of numbers and bytes of each array."""
+    path = folder / "model.safetensors"
+    header, content, at = {}, b"", 0
+    for name, array in sorted(load_file(path).items()):
+        name, kind, written = change(name, np.ascontiguousarray(array))
+        header[name] = dict(dtype=kind, shape=array.shape, data_offsets=[at, at + len(written)])
+        content, at = content + written, at + len(written)
+    told = json.dumps(header).encode()
+    path.write_bytes(len(told).to_bytes(8, "little") + told + content)
+    return folder
+
+
+def bfloat16(name, array):
+    rounded = (array.view(np.uint32) + 0x8000) >> 16
+    return name, "BF16", rounded.astype(np.uint16).tobytes()
+
+
+def float16(name, array):
+    return name, "F16", array.astype(np.float16).tobytes()
+
+
+def without_prefix(name, array):
+    return name.removeprefix("transformer."), "F32", array.tobytes()
+
+
+def of_old_names(name, array):
+    if "LayerNorm" in name:
+        name = name.replace("weight", "gamma").replace("bias", "beta")
+    return name, "F32", array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "tolerance"),
+    [
+        ("gpt2", bfloat16, 2**-8),
+        ("t5", float16, 2**-10),
+        ("gpt2", without_prefix, 0),
+        ("bert", of_old_names, 0),
+    ],
+)
+def test_other_forms_of_a_file(name, change, tolerance, tmp_path):
+    """Half the numbers' bits, names without what is optional, names of the first releases."""
+    drawn = Drawn(name, CASES[name], np.float32)
+    model, _ = load_published(rewritten(drawn.save(tmp_path), change))
+    for key, array in drawn.model.state_dict().items():
+        assert np.allclose(model.state_dict()[key], array, rtol=tolerance, atol=1e-6), key
+
+
+def test_what_stands_twice_is_the_same(tmp_path):
+    drawn = Drawn("gpt2", CASES["gpt2"], np.float32)
+    arrays = load_file(drawn.save(tmp_path) / "model.safetensors")
+    arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
+    save_file(arrays, tmp_path / "model.safetensors")
+    load_published(tmp_path)
+    arrays["lm_head.weight"][3, 5] += 1
+    save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(nf.InputError, match=r"lm_head\.weight"):
+        load_published(tmp_path)
+
+
+def test_how_a_llama_of_an_earlier_release_says_it():
+    def config(**said):
+        return KINDS["llama"].config(Said(CASES["llama"] | said))
+
+    assert config(rope_theta=5e5)["rotary_base"] == 5e5 and config()["rotary_base"] == 1e4
+    assert config(rope_scaling=None)["rotary_base"] == 1e4
+    for scaling in ({"type": "linear", "factor": 2.0}, {"rope_type": "llama3"}):
+        with pytest.raises(nf.InputError, match="rope_scaling"):
+            config(rope_scaling=scaling)
+    assert config(eos_token_id=[7, 8])["end_id"] == 7
 
 
 WRITERS = [name for name in CASES if not name.startswith(("bert", "vit"))]

@@ -63,6 +63,19 @@ def test_tasks_use_published_models(tmp_path, call, monkeypatch):
     Image.fromarray(pixels).save("picture.png")
     code, out, _ = call(images.main, f"--run {vit} --input picture.png --attention looks.png")
     assert code == 0 and out[0].startswith("thing ") and Path("looks.png").exists()
+    told = dict(image_mean=[0.1, 0.2, 0.3], image_std=[0.5, 0.4, 0.3], resample=3)
+    (vit / "preprocessor_config.json").write_text(json.dumps(told), encoding="utf-8")
+    model, metadata = model_of_run(vit)
+    given = images.picture(Path("picture.png"), metadata["pictures"], model.config)
+    scaled = Image.fromarray(pixels).resize((12, 12), Image.Resampling.BICUBIC)
+    expected = (np.asarray(scaled) / 255 - told["image_mean"]) / told["image_std"]
+    assert np.allclose(given, expected, atol=1e-6)
+    assert call(convert.main, f"{vit} --out vit-run")[0] == 0
+    assert model_of_run(Path("vit-run"))[1]["pictures"] == told
+    told["image_std"] = [0.5, 0, 0.3]
+    (vit / "preprocessor_config.json").write_text(json.dumps(told), encoding="utf-8")
+    code, _, err = call(images.main, f"--run {vit} --input picture.png")
+    assert code == 2 and "image_std is above 0" in err[0]
     Path("no.png").write_bytes(b"no picture")
     code, out, err = call(images.main, f"--run {vit} --input no.png")
     assert code == 2 and len(err) == 1 and "names pictures" in err[0]
@@ -130,6 +143,20 @@ def test_what_is_converted_comes_back_as_it_was(name, tmp_path, call):
         assert nf.load(folder)(asked) == nf.load(tmp_path / "run")(asked) == nf.load(back)(asked)
     code, _, err = call(convert.main, f"{folder} --out {back}")
     assert code == 2 and "new folder" in err[0]
+
+
+def test_our_language_model_becomes_a_gpt2(tmp_path, call):
+    """With two tables, for ours multiplies what it looks up."""
+    sizes = dict(vocabulary=20, d_model=8, d_ff=12, heads=2, layers=2, max_length=9)
+    config = nf.LanguageModel.Config(**sizes, norm="pre", positions="learned", activation="gelu")
+    model = nf.LanguageModel(config)
+    nf.save_model(tmp_path / "best.safetensors", model)
+    code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'gpt2'}")
+    assert code == 0, err
+    again, _ = model_of_run(tmp_path / "gpt2")
+    ids = np.random.default_rng(0).integers(4, 20, (3, 7))
+    with nf.inference():
+        assert np.allclose(model.forward(ids), again.forward(ids), atol=1e-5)
 
 
 def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
