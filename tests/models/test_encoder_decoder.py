@@ -98,3 +98,9 @@ def test_layers_of_a_stack_start_with_different_weights():
     model = Transformer(Config.base(V, **SMALL))
     matrices = [p.data for n, p in model.named_parameters().items() if "query.weight" in n]
     assert len({matrix.tobytes() for matrix in matrices}) == 3 * N
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(None, 2), (1, 1), (3, 3)])
+def test_a_decoder_has_as_many_layers_as_the_encoder_unless_told(layers, expected):
+    model = small(decoder_layers=layers)
+    assert (len(model.encoder.layers), len(model.decoder.layers)) == (N, expected)
