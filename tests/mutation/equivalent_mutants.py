@@ -25,6 +25,8 @@ A third of the rows that have ended, or half: what is written is the same, only 
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     layers/cross_entropy.py: exponentials = xp.exp(shifted)
+The rows of a matrix are the matrix itself.
+    backend.py: if a.ndim == 3:
 What is returned is the array that is overwritten, which backward has already.
     layers/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
 A total for every entry of a row, all of them the same.
