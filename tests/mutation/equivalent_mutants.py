@@ -25,6 +25,11 @@ A third of the rows that have ended, or half: what is written is the same, only 
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     layers/cross_entropy.py: exponentials = xp.exp(shifted)
+Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
+    layers/reach.py: limits = (first - back, last - back, first + ahead + 1.0
+    layers/reach.py: last + ahead + 1.0)
+    layers/reach.py: start, from_here, to_here, stop = np.searchsorted(self.keys.positions, limits)
+    layers/reach.py: from_here, to_here = (from_here, min(to_here, whole))
 The rows of a matrix are the matrix itself.
     backend.py: if a.ndim == 3:
 What is returned is the array that is overwritten, which backward has already.
