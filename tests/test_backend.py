@@ -222,6 +222,11 @@ def test_pieces_on_the_host_have_128_kilobytes_of_float32(stand_in):
         assert [len(piece) for piece in pieces] == sizes
         assert np.concatenate([*pieces, []]).tolist() == vector.tolist()
     assert backend.cache_sized_pieces(stand_in.zeros(100_000)) == [slice(None)]
+    for width, count in ((1 << 16, 2), (50_257, 2), (43_691, 2), (1000, 131), (1 << 18, 1)):
+        rows = np.broadcast_to(np.float32(0), (2 * count + 1, width))
+        starts = [0, count, 2 * count]
+        expected = [slice(start, start + count) for start in starts]
+        assert backend.rows_in_cache(rows) == expected
 
 
 NO_GPU = {  # what is broken, and how that is told

@@ -40,17 +40,20 @@ def opened(html: str) -> str:
     """
     left, said, stack = {word.name.lower(): word for word in words()}, [], []
     names = "|".join(sorted(map(re.escape, left), key=len, reverse=True))
-    pattern = re.compile(rf"(?<![\w-])({names})(s?)(?![\w-])", re.IGNORECASE)
+    pattern = re.compile(rf"(\(?)(?<![\w-])(({names})s?)(?![\w-])([.,;:?!)]*)", re.I)
     html, *rest = re.split('(?=<h2 id="to-take-with-you">)', html)
     parts = re.split(r"(<!--.*?-->|<[^>]*>)", html)
 
     def opens(match) -> str:
-        word = left.pop(match[1].lower(), None)
+        before, written, name, after = match.groups()
+        word = left.pop(name.lower(), None)
         if word is None:
             return match[0]
         said.append(word)
         target = f'popovertarget="word-{word.place}"'
-        return f'<button type="button" class="word" {target}>{match[0]}</button>'
+        button = f'{before}<button type="button" class="word" {target}>{written}</button>{after}'
+        # A line may break on either side of a button, and shall not between a word and its comma.
+        return f'<span class="whole-word">{button}</span>' if before or after else button
 
     for at, part in enumerate(parts):
         tag = re.match(r"<(/?)(\w+)[^>]*?(/?)>", part)

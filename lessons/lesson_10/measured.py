@@ -3,6 +3,7 @@
 import base64
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -121,10 +122,10 @@ def found(trained: Trained, pairs: list, beam: int, alpha: float) -> list[tuple[
     return [best for (best,) in trained.text.n_best(trained.model, asked, 1, **how)]
 
 
-def by_beam(trained: Trained, pairs: list) -> list[dict]:
+def by_beam(trained: Trained, pairs: list, beams: Sequence[int] = BEAMS) -> list[dict]:
     """Of each width: the mean log probability of what is found, its length and BLEU by penalty."""
     rows = []
-    for width in BEAMS:
+    for width in beams:
         begun = time.process_time()
         plain = found(trained, pairs, width, 0.0)
         seconds = time.process_time() - begun

@@ -6,7 +6,7 @@ import { Stepper } from "./stepper.js";
 // simulation that it belongs to; `set(arrays, chosen)` shows arrays, and `shown()` tells, from what
 // stands on the page, what they were. Nothing here computes: the numbers come from numformer.
 
-const LEFT = 52, BOTTOM = 40; // the room of a chart's axes, as in views.py
+const LEFT = 52, BOTTOM = 40, TOP = 22; // the room of a chart's axes, as in views.py
 const STROKES = ["", "6 3", "2 3", "8 3 2 3", "", "", ""]; // so that colour alone tells nothing
 const tenth = (x) => Math.round(10 * x + 1e-7) / 10;
 const pairs = (text) => text.split(" ").map((point) => point.split(",").map(Number));
@@ -152,13 +152,13 @@ class Chart {
     this.says = roomy("p", { class: "readout", "aria-live": "polite" }, marker ? [[`${x.label} ${widest(data.at)}`, ...most].join(", ")] : []);
     this.svg = element(
       "svg",
-      { viewBox: `0 -12 ${LEFT + width + 8} ${height + BOTTOM + 12}`, role: "img", "aria-label": [`${y.label} against ${x.label}`, ...of.flatMap(({ label }) => label || [])].join(", ") },
+      { viewBox: `0 ${-TOP} ${LEFT + width + 8} ${height + BOTTOM + TOP}`, role: "img", "aria-label": [`${y.label} against ${x.label}`, ...of.flatMap(({ label }) => label || [])].join(", ") },
       element("defs", {}, arrow),
       ...x.ticks.map(({ at, label }) => tick(LEFT + width * at, label)),
       ...y.ticks.map(({ at, label }) => grid(height * (1 - at), label)),
       line({ x1: LEFT, x2: LEFT + width, y1: height, y2: height }),
       element("text", { x: LEFT + width / 2, y: height + BOTTOM - 6, class: "middle label" }, x.label),
-      element("text", { x: 0, y: -2, class: "label" }, y.label),
+      element("text", { x: 0, y: 12 - TOP, class: "label" }, y.label),
       ...this.groups,
       marker ? this.rule : null,
     );
@@ -168,7 +168,7 @@ class Chart {
     const moved = (event) => {
       const box = this.svg.getBoundingClientRect();
       const scale = box.width / (LEFT + width + 8);
-      const at = [(event.clientX - box.left) / scale - LEFT, (event.clientY - box.top) / scale - 12];
+      const at = [(event.clientX - box.left) / scale - LEFT, (event.clientY - box.top) / scale - TOP];
       this.pointed(at[0] / width, 1 - at[1] / height);
     };
     if (!marker && !data.pad) return;

@@ -47,6 +47,37 @@ def test_a_reach_is_its_rules_position_by_position(causal, window, first, xp):
     assert_array_equal(narrow, expected & near)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3])
+def test_which_keys_some_query_of_a_stretch_sees_and_which_all_do(causal, window, rng):
+    """As the mask has it, which some blocks are computed without; where there is padding, too."""
+    for length, longer, first in ((4, 9, 0), (5, 5, 2), (3, 7, 9), (6, 4, 1)):
+        valid = np.arange(longer) < rng.integers(1, longer + 1, (2, 1))
+        keys = Places(valid)
+        reach = Reach(Places.whole(2, length, first), keys, causal, window)
+        mask = reach.dense()
+        allowed = np.broadcast_to(True if mask is None else mask, (2, 1, length, longer))
+        for start in range(length):
+            some, whole = reach.seen(slice(start, start + 2))
+            of_stretch = allowed[:, 0, start : start + 2]
+            assert_array_equal(of_stretch.any((0, 1)).nonzero()[0], np.arange(longer)[some])
+            within = np.arange(longer)[whole]
+            assert_array_equal(of_stretch.all((0, 1)).nonzero()[0], within)
+
+
+def test_a_drawn_reach_of_some_sequences(rng):
+    whole = Places.whole(2, 3)
+    for rows in (1, 2):
+        mask = rng.random((rows, 1, 3, 3)) < 0.5
+        reach = Drawn(mask, whole, whole).of(slice(1, 2))
+        assert_array_equal(reach.dense(), mask[-1:])
+        assert len(reach.queries.valid) == len(reach.keys.valid) == 1
+        assert reach.seen(slice(0, 1)) == (slice(0, 3), slice(0, 0))
+    places = Places.at(np.arange(3), 2)
+    assert not places.skip_padding and vars(places)["all_valid"]  # known without a look
+    assert_array_equal(vars(places)["real"], np.arange(6))
+
+
 def test_where_all_see_all_there_is_no_mask():
     """And no work: one query after all keys, as in decoding, is such a case."""
     whole = Places.whole(2, 3)

@@ -25,6 +25,22 @@ A third of the rows that have ended, or half: what is written is the same, only 
     generation/greedy.py: if 3 * ended[rows].sum() >= len(rows):
 The exponentials in new memory instead of that of `shifted`, which is not read again.
     layers/cross_entropy.py: exponentials = xp.exp(shifted)
+Positions are whole numbers; NumPy's do for the ends of a slice; and nothing is nothing wherever.
+    layers/reach.py: limits = (first - back, last - back, first + ahead + 1.0
+    layers/reach.py: last + ahead + 1.0)
+    layers/reach.py: start, from_here, to_here, stop = np.searchsorted(self.keys.positions, limits)
+    layers/reach.py: from_here, to_here = (from_here, min(to_here, whole))
+The rows of a matrix are the matrix itself.
+    backend.py: if a.ndim == 3:
+What is returned is the array that is overwritten, which backward has already.
+    layers/cross_entropy.py: return (lambda g: g / len(g))(dlogits)
+A total for every entry of a row, all of them the same.
+    layers/cross_entropy.py: total = xp.empty_like(logits[:, :])
+In blocks or by the plain formula, the result is the same.
+    layers/window.py: return super().attend_backward(dheads, reach)
+    layers/window.py: return super().takes_blocks(reach)
+The first position after those that last stands behind them, by either rule.
+    layers/window.py: np.where(positions <= self.lasting
 Where an array is cut, of whichever type the number is.
     layers/places.py: padded[0] if
     layers/places.py: else length, real[-1] + 1 if
