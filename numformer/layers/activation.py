@@ -69,7 +69,8 @@ def gelu_tanh(x):
     The slope is p + x 2 p (1 - p) u', u' = sqrt(2 / pi) (1 + 3 * 0.044715 x^2). Beyond 10 p is 0 or
     1 to the last digit, so there is no need to look further, where squares overflow.
     """
-    near = array_module(x).clip(x, -10, 10)
+    xp = array_module(x)
+    near = xp.minimum(xp.maximum(x, -10), 10)
     root, square = math.sqrt(2 / math.pi), near * near
     p = sigmoid(2 * root * near * (1 + 0.044715 * square))  # (1 + tanh(u)) / 2
     slope = root * (1 + 3 * 0.044715 * square)

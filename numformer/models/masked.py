@@ -9,7 +9,7 @@ import numpy as np
 
 from numformer import settings
 from numformer.errors import InputError
-from numformer.layer import Array, Layer
+from numformer.layer import Array
 from numformer.layers import (
     ACTIVATIONS,
     Embedding,
@@ -33,25 +33,12 @@ class Config(language_model.Config):
 
     segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
     relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
-    transform: bool = settings.unflagged(settings.switch(False, "a Transform before the output"))
+    transform: bool = settings.unflagged(
+        settings.switch(False, "one more layer before the output")
+    )
 
 
 _Config = Config  # which a model has under the same name
-
-
-class Transform(Layer):
-    """x (..., D) -> (..., D): norm(activation(x W + b)), what BERT has before its output."""
-
-    def __init__(self, config: _Config, rng: np.random.Generator):
-        self.linear = Linear(config.d_model, config.d_model, rng)
-        self.activation = ACTIVATIONS[config.activation]()
-        self.norm = config.new_norm(config.d_model)
-
-    def forward(self, x: Array) -> Array:
-        return self.norm.forward(self.activation.forward(self.linear.forward(x)))
-
-    def backward(self, dy: Array) -> Array:
-        return self.linear.backward(self.activation.backward(self.norm.backward(dy)))
 
 
 class MaskedLanguageModel(Model):
@@ -74,7 +61,9 @@ class MaskedLanguageModel(Model):
         self.input = InputEmbedding(config, embedding, rng, config.segments)
         self.tower = Tower(config, rng)
         self.pick = Pick()
-        self.transform = Transform(config, rng) if config.transform else None
+        self.transform = Linear(config.d_model, config.d_model, rng) if config.transform else None
+        self.activation = ACTIVATIONS[config.activation]()
+        self.norm = config.new_norm(config.d_model) if config.transform else None
         self.pooler = Linear(config.d_model, config.d_model, rng) if config.relations else None
         self.tanh = Tanh()
         self.relation = Linear(config.d_model, config.relations, rng) if config.relations else None
@@ -88,12 +77,14 @@ class MaskedLanguageModel(Model):
         self.save(picked=asked is not None)
         if asked is not None:
             x = self.pick.forward(x, asked)
-        return self.output.forward(self.transform.forward(x) if self.transform else x)
+        if self.transform and self.norm:
+            x = self.norm.forward(self.activation.forward(self.transform.forward(x)))
+        return self.output.forward(x)
 
     def backward(self, dlogits: Array) -> None:
         dx = self.output.backward(dlogits)
-        if self.transform:
-            dx = self.transform.backward(dx)
+        if self.transform and self.norm:
+            dx = self.transform.backward(self.activation.backward(self.norm.backward(dx)))
         if self.pop_saved()["picked"]:
             dx = self.pick.backward(dx)
         return self.input.backward(self.tower.backward(dx))

@@ -162,9 +162,9 @@ _BERT = """
 {pooler}
 
     cls.predictions:
-        transform.dense              transform.linear         linear
-        transform.LayerNorm          transform.norm           norm
-        transform.LayerNorm          transform.norm           old norm
+        transform.dense              transform         linear
+        transform.LayerNorm          norm                     norm
+        transform.LayerNorm          norm                     old norm
         decoder                      input.embedding          table
         bias                         output.bias              array
         decoder.bias                 output.bias              array

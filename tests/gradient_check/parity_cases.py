@@ -172,7 +172,7 @@ def random_settings(seed: int) -> tuple[Config, Recipe]:
         drawn["d_model"] = drawn["heads"] * (4 + drawn["d_model"] % 2)
     if "rotary" in drawn["positions"]:  # which turns pairs
         drawn |= dict(d_k=2 * (drawn["d_k"] or 2), d_v=drawn["d_v"] or 3)
-    if drawn["tying"] == "all":
+    if drawn["tying"] in ("all", "inputs"):
         drawn["source_vocabulary"] = drawn["target_vocabulary"]
     drawn |= dict.fromkeys(DROPOUTS, 0.0) if seed % 2 else {}
     recipe = {field.name: drawn.pop(field.name) for field in fields(Recipe) if field.name in drawn}

@@ -522,9 +522,11 @@ def tower(p, x, *others, config, layers=None):
 
 def transformer(p, source, target, *, config):
     of_source, of_target = within(p, "source"), within(p, "target")
-    if config.tying == "all":
+    if config.tying in ("all", "inputs"):
         of_target["embedding.weight"] = of_source["embedding.weight"]
-    output = p["output.weight"] if config.tying == "none" else of_target["embedding.weight"]
+    output = (
+        p["output.weight"] if config.tying in ("none", "inputs") else of_target["embedding.weight"]
+    )
     source_mask = (source != special_id(config.padding_id))[:, None, None, :]
     target_mask = is_real(target, config)[:, None, None, :]
     causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).tril()
