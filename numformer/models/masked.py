@@ -4,6 +4,7 @@ The Transformer's encoder without a decoder (Devlin et al. 2019, BERT).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +34,7 @@ class Config(language_model.Config):
 
     segments: int | None = settings.unflagged(settings.size(None, "kinds of stretches of a text"))
     relations: int | None = settings.unflagged(settings.size(None, "between two segments"))
-    transform: bool = settings.unflagged(
-        settings.switch(False, "one more layer before the output")
-    )
+    transform: bool = settings.unflagged(settings.switch(False, "one more layer before the output"))
 
 
 _Config = Config  # which a model has under the same name
@@ -61,9 +60,11 @@ class MaskedLanguageModel(Model):
         self.input = InputEmbedding(config, embedding, rng, config.segments)
         self.tower = Tower(config, rng)
         self.pick = Pick()
-        self.transform = Linear(config.d_model, config.d_model, rng) if config.transform else None
+        self.transform: Any = (
+            Linear(config.d_model, config.d_model, rng) if config.transform else None
+        )
         self.activation = ACTIVATIONS[config.activation]()
-        self.norm = config.new_norm(config.d_model) if config.transform else None
+        self.norm: Any = config.new_norm(config.d_model) if config.transform else None
         self.pooler = Linear(config.d_model, config.d_model, rng) if config.relations else None
         self.tanh = Tanh()
         self.relation = Linear(config.d_model, config.relations, rng) if config.relations else None
@@ -77,13 +78,13 @@ class MaskedLanguageModel(Model):
         self.save(picked=asked is not None)
         if asked is not None:
             x = self.pick.forward(x, asked)
-        if self.transform and self.norm:
+        if self.config.transform:
             x = self.norm.forward(self.activation.forward(self.transform.forward(x)))
         return self.output.forward(x)
 
     def backward(self, dlogits: Array) -> None:
         dx = self.output.backward(dlogits)
-        if self.transform and self.norm:
+        if self.config.transform:
             dx = self.transform.backward(self.activation.backward(self.norm.backward(dx)))
         if self.pop_saved()["picked"]:
             dx = self.pick.backward(dx)

@@ -59,8 +59,8 @@ Where global and near keys are one stretch, the same keys by their indices.
 A mask that hides nothing, which takes longer than none.
     layers/tiles.py: if tile.pattern is not None:
 Beyond 10 and beyond 11 the share of GELU is 0 or 1 to the last digit.
-    layers/activation.py: near = array_module(x).clip(x, -11, 10)
-    layers/activation.py: near = array_module(x).clip(x, -10, 11)
+    layers/activation.py: near = xp.minimum(xp.maximum(x, -11), 10)
+    layers/activation.py: near = xp.minimum(xp.maximum(x, -10), 11)
 A distance of `single` is the first of the later buckets: the logarithm of 1 is 0.
     layers/relative.py: np.where(near <= single, near,
 A truth of NumPy is read as one of Python.

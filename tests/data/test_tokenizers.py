@@ -1,0 +1,80 @@
+"""Vocabularies of published models: their ids, what is none of theirs, and their descriptions."""
+
+import pytest
+
+import numformer as nf
+from numformer.data import Subwords
+from numformer.data.tokenizers import Pieces, PublishedVocabulary, Tokenizer
+from numformer.generation.described import text_of
+
+tokenizers = pytest.importorskip("tokenizers", reason="the extra published is not installed")
+
+
+def content(model, marks=()) -> str:
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    if marks:
+        made.post_processor = tokenizers.processors.BertProcessing(*marks)
+    return made.to_str()
+
+
+WORDS = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "dog": 3, "runs": 5}
+
+
+def words(whole=True, size=7) -> Tokenizer:
+    model = tokenizers.models.WordLevel(WORDS, unk_token="[UNK]")
+    return Tokenizer(content(model, (("[SEP]", 2), ("[CLS]", 1))), size, whole)
+
+
+def test_symbols_have_their_ids(complaint):
+    vocabulary = words()
+    assert len(vocabulary) == 7 and vocabulary.unknown == 0
+    assert vocabulary.symbols == ["[UNK]", "[CLS]", "[SEP]", "dog", "<4>", "runs", "<6>"]
+    assert vocabulary.split("dog runs cat") == ["[CLS]", "dog", "runs", "[UNK]", "[SEP]"]
+    assert words(whole=False).split("dog") == ["dog"]
+    assert vocabulary.encode(["dog", "runs", "<6>", "cat"]) == [3, 5, 6, 0]
+    assert vocabulary.decode([5, 4]) == ["runs", "<4>"] and vocabulary.join(["dog"]) == "dog"
+    without = PublishedVocabulary({0: "a"}, 1, None)
+    assert without.encode("a") == [0] and "others" in complaint(without.encode, "b")
+    assert "6 symbols, 5 embeddings" in complaint(words, size=5)
+    assert "describes a tokenizer" in complaint(Tokenizer, "{}", 3, True)
+    empty = tokenizers.models.WordLevel({}, unk_token="[UNK]")
+    assert Tokenizer(content(empty), 1, True).symbols == ["<0>"]
+    assert len(Tokenizer(content(empty), 1, True)) == 1
+
+
+def test_the_unknown_is_an_id_or_a_symbol():
+    pieces = [("a", 0.0), ("b", -1.0), ("<unk>", -2.0)]
+    unigram = tokenizers.models.Unigram(pieces, unk_id=2, byte_fallback=False)
+    assert Tokenizer(content(unigram), 3, False).unknown == 2
+    assert words().unknown == 0
+    assert Tokenizer(content(tokenizers.models.BPE({"a": 0}, [])), 1, False).unknown is None
+
+
+def test_pieces_and_their_ids(complaint):
+    model = Subwords.learned(["a dog runs", "a cat"], 20).model
+    cut = Subwords(model).symbols
+    ids = {name: n for n, name in enumerate(["</s>", ">>fr<<", *cut, "<unk>"])}
+    vocabulary = Pieces(model, ids, len(ids))
+    assert vocabulary.unknown == len(ids) - 1
+    plain = vocabulary.split("a dog")
+    assert vocabulary.split(">>fr<< a dog") == [">>fr<<", *plain] and vocabulary.join(plain)
+    assert vocabulary.split(">>xx<< a dog")[0] != ">>xx<<"
+    assert Pieces(model, ids, len(ids), "</s>").unknown == 0
+    for wrong in ({"a": -1}, {"a": len(ids)}, {"a": "0"}):
+        assert "an id of the model for each piece" in complaint(Pieces, model, wrong, len(ids))
+    assert "sentencepiece models" in complaint(Pieces, b"none", ids, len(ids))
+
+
+def test_a_text_of_theirs_is_made_again():
+    model = Subwords.learned(["a dog runs", "a cat"], 20).model
+    ids = {name: n for n, name in enumerate(["</s>", *Subwords(model).symbols, "<unk>"])}
+    pieces, tokenizer = Pieces(model, ids, len(ids)), words()
+    config = nf.Config.base(len(ids), d_model=8, heads=2)
+    again = text_of(nf.Transduction(pieces, pieces, 9).description(), config)
+    assert type(again.source) is Pieces and again.source.description() == pieces.description()
+    config = nf.LanguageModel.Config(vocabulary=7, d_model=8, heads=2)
+    again = text_of(nf.Continuation(tokenizer, 9).description(), config)
+    assert type(again.vocabulary) is Tokenizer
+    assert again.vocabulary.description() == tokenizer.description()
+    assert again.vocabulary.split("dog") == ["[CLS]", "dog", "[SEP]"]
