@@ -62,9 +62,8 @@ class Tokenizer(PublishedVocabulary):
             rule, fix = "a model has an embedding for each symbol", "Take the files of one model."
             raise InputError(rule, f"{max(names) + 1} symbols, {size} embeddings", fix)
         told = json.loads(content)["model"]  # Unigram names an id, others a symbol
-        unknown = told.get("unk_id")
-        if unknown is None and told.get("unk_token"):
-            unknown = self._tokenizer.token_to_id(told["unk_token"])
+        mark = told.get("unk_token")
+        unknown = told.get("unk_id", mark and self._tokenizer.token_to_id(mark))
         super().__init__(names, size, unknown)
 
     def description(self) -> dict:
@@ -101,9 +100,9 @@ class Pieces(PublishedVocabulary):
 
     def split(self, text: str) -> list[str]:
         language = self.LANGUAGE.match(text)
-        before = [language[1]] if language and language[1] in self.ids else []
-        rest = text[language.end() :] if language and before else text
-        return before + self._processor.encode(rest, out_type=str)
+        if language and language[1] in self.ids:
+            return [language[1], *self.split(text[language.end() :])]
+        return self._processor.encode(text, out_type=str)
 
     def join(self, symbols: Iterable[str]) -> str:
         return self._processor.decode([*symbols])

@@ -65,9 +65,11 @@ class MaskedLanguageModel(Model):
         )
         self.activation = ACTIVATIONS[config.activation]()
         self.norm: Any = config.new_norm(config.d_model) if config.transform else None
-        self.pooler = Linear(config.d_model, config.d_model, rng) if config.relations else None
+        self.pooler: Any = Linear(config.d_model, config.d_model, rng) if config.relations else None
         self.tanh = Tanh()
-        self.relation = Linear(config.d_model, config.relations, rng) if config.relations else None
+        self.relation: Any = (
+            Linear(config.d_model, config.relations, rng) if config.relations else None
+        )
         output = embedding if config.tied else Embedding(*size, rng)
         self.output = OutputProjection(output.weight, config.output_bias)
 
@@ -106,7 +108,7 @@ class MaskedLanguageModel(Model):
         sentence prediction"); `relate_backward` takes dlogits. Raises InputError for a model whose
         config has no `relations`.
         """
-        if self.pooler is None or self.relation is None:
+        if not self.config.relations:
             rule = "a model that relates segments has `relations` in its config"
             raise InputError(rule, "None", "Load one that was trained so, as BERT was.")
         first = np.arange(len(ids)) * ids.shape[1]
@@ -114,7 +116,6 @@ class MaskedLanguageModel(Model):
         return self.relation.forward(self.tanh.forward(self.pooler.forward(x)))
 
     def relate_backward(self, dlogits: Array) -> None:
-        assert self.pooler is not None and self.relation is not None
         dx = self.pooler.backward(self.tanh.backward(self.relation.backward(dlogits)))
         return self.input.backward(self.tower.backward(self.pick.backward(dx)))
 

@@ -1,5 +1,8 @@
 """Vocabularies of published models: their ids, what is none of theirs, and their descriptions."""
 
+import json
+import sys
+
 import pytest
 
 import numformer as nf
@@ -36,11 +39,27 @@ def test_symbols_have_their_ids(complaint):
     assert vocabulary.decode([5, 4]) == ["runs", "<4>"] and vocabulary.join(["dog"]) == "dog"
     without = PublishedVocabulary({0: "a"}, 1, None)
     assert without.encode("a") == [0] and "others" in complaint(without.encode, "b")
-    assert "6 symbols, 5 embeddings" in complaint(words, size=5)
+    assert vocabulary.separator == ""
+    said = complaint(words, size=5)
+    assert said.startswith("a model has an embedding for each symbol; received 6 symbols, 5 ")
     assert "describes a tokenizer" in complaint(Tokenizer, "{}", 3, True)
     empty = tokenizers.models.WordLevel({}, unk_token="[UNK]")
     assert Tokenizer(content(empty), 1, True).symbols == ["<0>"]
     assert len(Tokenizer(content(empty), 1, True)) == 1
+
+
+def test_a_text_is_neither_cut_short_nor_filled_up(complaint, monkeypatch):
+    made = tokenizers.Tokenizer.from_str(content(tokenizers.models.WordLevel(WORDS)))
+    made.enable_truncation(2)
+    made.enable_padding(length=5)
+    assert Tokenizer(made.to_str(), 7, True).split("dog runs dog") == ["dog", "runs", "dog"]
+    assert Tokenizer(made.to_str(), 7, True).split("dog") == ["dog"]
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert "pip install 'numformer[published]'" in complaint(words_again, made.to_str())
+
+
+def words_again(told: str) -> Tokenizer:
+    return Tokenizer(told, 7, True)
 
 
 def test_the_unknown_is_an_id_or_a_symbol():
@@ -58,7 +77,9 @@ def test_pieces_and_their_ids(complaint):
     vocabulary = Pieces(model, ids, len(ids))
     assert vocabulary.unknown == len(ids) - 1
     plain = vocabulary.split("a dog")
-    assert vocabulary.split(">>fr<< a dog") == [">>fr<<", *plain] and vocabulary.join(plain)
+    assert vocabulary.split(">>fr<< a dog") == [">>fr<<", *plain]
+    assert vocabulary.join(plain) == "a dog" and {*plain} < {*cut}
+    json.dumps(vocabulary.description())
     assert vocabulary.split(">>xx<< a dog")[0] != ">>xx<<"
     assert Pieces(model, ids, len(ids), "</s>").unknown == 0
     for wrong in ({"a": -1}, {"a": len(ids)}, {"a": "0"}):

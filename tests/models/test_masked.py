@@ -56,12 +56,15 @@ def test_what_bert_has_besides_by_hand(complaint):
     model = bert()
     with nf.inference():
         x = model.tower.forward(model.input.forward(IDS, None, SEGMENTS))
-        (first,) = model.relate(IDS[:1], SEGMENTS[:1])
+        related = model.relate(IDS, SEGMENTS)
         logits = model.forward(IDS, None, SEGMENTS)
         unsaid, zeros = (model.forward(IDS, None, s) for s in (None, np.zeros_like(IDS)))
-    pooled = np.tanh(x[0, 0] @ model.pooler.weight.data + model.pooler.bias.data)
+        x_padded = model.tower.forward(
+            model.input.forward(IDS, None, SEGMENTS), nf.Reach(nf.Places(IDS != 0))
+        )
+    pooled = np.tanh(x_padded[:, 0] @ model.pooler.weight.data + model.pooler.bias.data)
     expected = pooled @ model.relation.weight.data + model.relation.bias.data
-    assert np.allclose(first, expected) and first.shape == (3,)
+    assert np.allclose(related, expected) and related.shape == (3, 3)
     hidden = x[0] @ model.transform.weight.data + model.transform.bias.data
     hidden = model.norm.forward(nf.GELU().forward(hidden))
     output = hidden @ model.output.weight.data.T + model.output.bias.data
