@@ -387,9 +387,9 @@ def name_pictures(options: argparse.Namespace, model, metadata: dict) -> int:
     files = map(Path, options.input)
     try:
         images = np.stack([picture(file, prepared, model.config) for file in files])
+    except InputError:
+        raise
     except (AttributeError, TypeError, ValueError) as problem:
-        if isinstance(problem, InputError):
-            raise
         rule, fix = "preprocessor_config.json says how pictures are prepared", "Download it again."
         raise InputError(rule, problem, fix) from None
     with inference():

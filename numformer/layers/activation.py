@@ -179,6 +179,24 @@ class SwiGLU(Layer):
         return swiglu_backward(dy, **self.pop_saved())
 
 
+def geglu(x):
+    """x (..., 2F) -> y, opened, slope (..., F): y = GELU(gate) value, the halves of x.
+
+    opened = GELU(gate), by its approximation, and slope is that of opened   (Shazeer 2020).
+    """
+    gate, value = halves(x)
+    opened, slope = gelu_tanh(gate)
+    return opened * value, opened, slope
+
+
+def geglu_backward(dy, x, opened, slope):
+    """dy (..., F) -> dx (..., 2F)."""
+    _, value = halves(x)
+    dvalue = dy * opened  # y = opened value
+    dgate = gelu_backward(dy * value, slope)  # opened = GELU(gate)
+    return array_module(dy).concatenate([dgate, dvalue], axis=-1)
+
+
 class GEGLU(Layer):
     """x (..., 2F) -> (..., F): half of x, through GELU, is a gate for the other half.
 
@@ -188,17 +206,12 @@ class GEGLU(Layer):
     inputs = 2
 
     def forward(self, x: Array) -> Array:
-        gate, value = halves(x)
-        opened, slope = gelu_tanh(gate)
+        y, opened, slope = geglu(x)
         self.save(x=x, opened=opened, slope=slope)
-        return opened * value
+        return y
 
     def backward(self, dy: Array) -> Array:
-        saved = self.pop_saved()
-        _, value = halves(saved["x"])
-        dgate = gelu_backward(dy * value, saved["slope"])  # y = GELU(gate) value
-        dvalue = dy * saved["opened"]
-        return array_module(dy).concatenate([dgate, dvalue], axis=-1)
+        return geglu_backward(dy, **self.pop_saved())
 
 
 def tanh(x):

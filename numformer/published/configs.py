@@ -53,7 +53,7 @@ class Said:
         value = self.values.get(name)
         return default if value is None else value
 
-    def only(self, *allowed: Any, **usual: Any) -> None:
+    def only(self, **usual: Any) -> None:
         """Raise InputError where a setting is not as usual, which numformer then does not have."""
         for name, value in usual.items():
             if (said := self.get(name, value)) != value:
@@ -96,7 +96,7 @@ def marian(said: Said) -> dict:
     said.only(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
     shared = said.get("share_encoder_decoder_embeddings", True)
     tied = said.get("tie_word_embeddings", True)
-    if shared and not tied:
+    if shared:
         said.only(tie_word_embeddings=True)
     banned = [word[0] for word in said.get("bad_words_ids", []) if len(word) == 1]
     size = said["vocab_size"]
@@ -150,8 +150,9 @@ def llama(said: Said) -> dict:
     heads, d_model = said["num_attention_heads"], said["hidden_size"]
     groups = said.get("num_key_value_heads", heads)
     rope = said.get("rope_parameters", said.get("rope_scaling", {}))
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        said.only(rope_scaling={"rope_type": "default"}, rope_parameters={"rope_type": "default"})
+    if (kind := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        rule, fix = "rotary positions are not scaled", "Name another model: numformer has no such."
+        raise InputError(rule, f"rope_scaling {kind!r}", fix)
     size = said.get("head_dim", d_model // heads)
     return dict(
         vocabulary=said["vocab_size"],

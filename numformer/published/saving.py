@@ -31,9 +31,6 @@ def _dropouts(config, *names: str) -> dict:
 
 def as_marian(config) -> dict:
     """What Marian's config.json says of such a Transformer."""
-    if config.tying != "all":
-        rule, fix = "a model is written as Marian's with one embedding", "Train with --tying all."
-        raise InputError(rule, f"tying {config.tying}", fix)
     sides: dict[str, Any] = {}
     for side, layers in (("encoder", config.layers), ("decoder", config.of_decoder.layers)):
         sizes = dict(layers=layers, attention_heads=config.heads, ffn_dim=config.d_ff)
@@ -102,6 +99,9 @@ def save_published(folder: Path, model: Model, metadata: dict, text: Text | None
     that the kind has no room for.
     """
     said = metadata.get("published") or _said(model)
+    if said["model_type"] == "marian" and model.config.tying != "all":
+        rule, fix = "a model is written as Marian's with one embedding", "Train with --tying all."
+        raise InputError(rule, f"tying {model.config.tying}", fix)
     kind = KINDS[said["model_type"]]
     arrays = _arrays(model, kind, said)
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,10 +152,10 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
             raise InputError(
                 f"a model is written as {said['model_type']} with {name} {theirs}",
                 str(ours),
-                f"Train with --{name.replace('_', '-')} {theirs}.",
+                f"Train a model with {name} {theirs}.",
             )
     if "positions" in different and model.config.positions == places[0]:
-        arrays = {name: _in_halves(name, array) for name, array in arrays.items()}
+        arrays = {name: _sines_first(name, array) for name, array in arrays.items()}
     if "embedding_scale" in different:
         table = arrays["input.embedding.weight"]
         arrays = {"output.weight": table} | arrays
@@ -168,7 +168,7 @@ def _arrays(model: Model, kind: Kind, said: dict) -> dict[str, np.ndarray]:
     }
 
 
-def _in_halves(name: str, array: np.ndarray) -> np.ndarray:
+def _sines_first(name: str, array: np.ndarray) -> np.ndarray:
     """An array of a model with sinusoids, for one that has all sines before all cosines.
 
     Its dimensions have another order then, in all that a residual connection joins.
@@ -191,8 +191,8 @@ def _save_text(folder: Path, text: Text, said: dict) -> None:
         for name, side in zip(("source", "target"), sides, strict=True):
             write_atomically(folder / f"{name}.spm", side.model)
         _write(folder / "vocab.json", _ids(vocabulary))
-        marks = {f"{mark}_token": said_id for mark, said_id in _marks(vocabulary, said).items()}
-        _write(folder / "tokenizer_config.json", {"tokenizer_class": "MarianTokenizer"} | marks)
+        marks = {"tokenizer_class": "MarianTokenizer"} | _marks(vocabulary, said)
+        _write(folder / "tokenizer_config.json", marks)
     if isinstance(text, Transduction):
         names = "bad_words_ids", "decoder_start_token_id", "eos_token_id", "pad_token_id"
         generation = {name: said[name] for name in names if said.get(name) is not None}
@@ -212,7 +212,7 @@ def _marks(vocabulary, said: dict) -> dict[str, str]:
     unknown = vocabulary.unknown if vocabulary.unknown is not None else said["eos_token_id"]
     ids = {mark: said[f"{mark}_token_id"] for mark in ("eos", "pad")}
     ids |= {"unk": unknown, "bos": said["decoder_start_token_id"]}
-    return {mark: names[n] for mark, n in ids.items()}
+    return {f"{mark}_token": names[n] for mark, n in ids.items()}
 
 
 def _write(path: Path, told: dict) -> None:

@@ -23,12 +23,7 @@ def tokenizer_of(folder: Path, size: int, whole: bool) -> Tokenizer:
             files = [str(folder / name) for name in ("vocab.json", "merges.txt")]
             made = implementations.ByteLevelBPETokenizer(*files)
         elif (folder / "vocab.txt").is_file():
-            lower = (
-                read_json(folder / "tokenizer_config.json").get("do_lower_case", True)
-                if (folder / "tokenizer_config.json").is_file()
-                else True
-            )
-            file = str(folder / "vocab.txt")
+            lower, file = _settings(folder).get("do_lower_case", True), str(folder / "vocab.txt")
             made = implementations.BertWordPieceTokenizer(file, lowercase=lower)
         else:
             raise InputError(
@@ -51,6 +46,9 @@ def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
         if not (folder / name).is_file():
             rule = "Marian's texts are cut by source.spm and target.spm"
             raise InputError(rule, f"{folder} without {name}", "Download the whole folder.")
+    if (folder / "target_vocab.json").is_file():
+        rule, fix = "a Marian has one vocab.json for both languages", "Name another model."
+        raise InputError(rule, f"{folder} with a target_vocab.json, too", fix)
     source, target = ((folder / f"{side}.spm").read_bytes() for side in ("source", "target"))
     ids = read_json(folder / "vocab.json")
     if not isinstance(ids, dict):
@@ -62,9 +60,14 @@ def pieces_of(folder: Path, size: int) -> tuple[Pieces, Pieces]:
 
 def mark_of(folder: Path, name: str, usual: str) -> str:
     """A symbol with a meaning, such as "mask_token", from tokenizer_config.json."""
-    path = folder / "tokenizer_config.json"
-    told = read_json(path) if path.is_file() else {}
-    mark = told.get(name) if isinstance(told, dict) else None
+    mark = _settings(folder).get(name)
     if isinstance(mark, dict):  # with how it is cut
         mark = mark.get("content")
     return mark if isinstance(mark, str) else usual
+
+
+def _settings(folder: Path) -> dict:
+    """What tokenizer_config.json says, where there is one."""
+    path = folder / "tokenizer_config.json"
+    told = read_json(path) if path.is_file() else {}
+    return told if isinstance(told, dict) else {}

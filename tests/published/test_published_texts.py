@@ -104,6 +104,12 @@ def test_a_published_model_is_trained_on_and_published_again(tmp_path, call, mon
     assert nf.load("again")("to be", length=5) == nf.load("run")("to be", length=5)
 
 
+def test_a_marian_of_two_vocabularies_is_refused(tmp_path, complaint):
+    folder = published_texts.marian(tmp_path / "marian")
+    (folder / "target_vocab.json").write_text("{}", encoding="utf-8")
+    assert "target_vocab.json" in complaint(nf.load, folder)
+
+
 def test_a_translator_is_trained_on(tmp_path, call, monkeypatch):
     """With ids of its own for padding, start and end, which are the batches' ids, too."""
     monkeypatch.chdir(tmp_path)
@@ -171,7 +177,7 @@ def test_what_no_published_kind_has_is_refused_by_name(tmp_path, call):
         ours, theirs = (of.forward(source, target) for of in (model, again))
     assert again.config.positions == "sinusoidal_halves"
     assert np.allclose(ours, theirs, atol=1e-5)
-    for changes, words in ((dict(norm="pre"), "--norm post"), (dict(tying="none"), "--tying all")):
+    for changes, words in ((dict(norm="pre"), "norm post"), (dict(tying="none"), "--tying all")):
         other = nf.Transformer(nf.Config.base(20, d_model=8, d_ff=8, heads=2, layers=1, **changes))
         nf.save_model(tmp_path / "best.safetensors", other)
         code, _, err = call(convert.main, f"{tmp_path} --to-huggingface --out {tmp_path / 'no'}")
