@@ -12,7 +12,7 @@ FLOORS = [
     ["backend", "settings"],
     ["randomness", "layer"],
     ["layers", "data"],
-    ["plots", "models"],
+    ["plots", "models", "parallel"],
     ["training", "generation"],
     ["published"],
     ["gradient_check", "trained"],

@@ -1,0 +1,160 @@
+"""Ranks: processes that work at one thing, and send each other arrays.
+
+Each has a number, its rank, as in MPI. What one of them sends to another arrives in the order in
+which it was sent, within one tag.
+"""
+
+import pickle
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+OBJECTS = 1  # the tag of what `share` and `gather` send
+SUMS = 2
+
+
+class RankLost(ChildProcessError):
+    """Another rank has ended, or does not answer."""
+
+
+class Ranks:
+    """This process alone, rank 0 of 1, and what all kinds of ranks can do.
+
+    Each method is called by all ranks, in the same order. `timeout` is for how many seconds a rank
+    waits for another: afterwards RankLost is raised, which names it.
+    """
+
+    rank, size = 0, 1
+    timeout: float = 60.0
+
+    @property
+    def others(self) -> list[int]:
+        """The other ranks."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    # What each kind brings
+
+    def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
+        """Begin to send a contiguous array -> a function that says whether it may be overwritten.
+
+        Until then it must keep its values.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no other rank")
+
+    def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
+        """Begin to receive into a contiguous array -> a function that says whether it is there."""
+        raise NotImplementedError(f"{type(self).__name__} has no other rank")
+
+    # What follows from it
+
+    def wait(self, pending: dict[int, list[Callable[[], bool]]]) -> None:
+        """Return when all that is under way to or from each rank is there."""
+        began, pause = time.monotonic(), 0.0
+        while pending := {r: left for r, asked in pending.items() if (left := _open(asked))}:
+            if time.monotonic() - began > self.timeout:
+                lost = ", ".join(map(str, pending))
+                raise RankLost(f"rank {lost} has not answered for {self.timeout:g} seconds")
+            time.sleep(pause)  # 0 leaves the processor to a rank that waits for it
+            pause = min(1e-3, pause + 2e-6)
+
+    def share(self, value: T, root: int = 0) -> T:
+        """What the rank `root` has; the others' values do not matter."""
+        if self.rank == root:
+            written = pickle.dumps(value)
+            self.wait({to: self._send_bytes(written, to) for to in self.others})
+            return value
+        return pickle.loads(self._receive_bytes(root))
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks, by rank."""
+        written = pickle.dumps(value)
+        sent = {to: self._send_bytes(written, to) for to in self.others}
+        received = {source: pickle.loads(self._receive_bytes(source)) for source in self.others}
+        self.wait(sent)
+        return [received.get(rank, value) for rank in range(self.size)]
+
+    def sum(self, array: np.ndarray) -> np.ndarray:
+        """The sum of all ranks' arrays, which are of one shape: added by rank, from 0 on."""
+        array = np.ascontiguousarray(array)
+        arrays = [array if rank == self.rank else np.empty_like(array) for rank in range(self.size)]
+        sent = {to: [self.send(array, to, SUMS)] for to in self.others}
+        self.wait({source: [self.receive(arrays[source], source, SUMS)] for source in self.others})
+        self.wait(sent)
+        total = arrays[0].copy()
+        for summand in arrays[1:]:
+            total += summand
+        return total
+
+    def _send_bytes(self, written: bytes, to: int) -> list[Callable[[], bool]]:
+        length, content = np.array([len(written)]), np.frombuffer(written, np.uint8)
+        return [self.send(length, to, OBJECTS), self.send(content, to, OBJECTS)]
+
+    def _receive_bytes(self, source: int) -> bytes:
+        length = np.zeros(1, int)
+        self.wait({source: [self.receive(length, source, OBJECTS)]})
+        content = np.empty(int(length[0]), np.uint8)
+        self.wait({source: [self.receive(content, source, OBJECTS)]})
+        return content.tobytes()
+
+
+def _open(asked: Sequence[Callable[[], bool]]) -> list[Callable[[], bool]]:
+    return [done for done in asked if not done()]
+
+
+class Threads(Ranks):
+    """Ranks that are threads of one process, for tests and for lessons: see `together`."""
+
+    def __init__(self, rank: int, size: int, letters: defaultdict[tuple, queue.SimpleQueue]):
+        self.rank, self.size, self._letters = rank, size, letters
+
+    def send(self, array: np.ndarray, to: int, tag: int = 0) -> Callable[[], bool]:
+        self._letters[self.rank, to, tag].put(array.copy())
+        return lambda: True
+
+    def receive(self, array: np.ndarray, source: int, tag: int = 0) -> Callable[[], bool]:
+        letters = self._letters[source, self.rank, tag]
+        there: list[bool] = []
+
+        def done() -> bool:
+            if not there:
+                try:
+                    array[...] = letters.get_nowait()
+                except queue.Empty:
+                    return False
+                there.append(True)
+            return True
+
+        return done
+
+
+def together(count: int, work: Callable[[Ranks], T], timeout: float = 60.0) -> list[T]:
+    """What `work(ranks)` gives in each of `count` ranks, which are threads of this process.
+
+    Raises what one of them raises.
+    """
+    letters: Any = defaultdict(queue.SimpleQueue)
+    results: list[Any] = [None] * count
+    problems: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        ranks = Threads(rank, count, letters)
+        ranks.timeout = timeout
+        try:
+            results[rank] = work(ranks)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
+    return results
